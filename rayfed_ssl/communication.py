@@ -1,0 +1,199 @@
+"""The communication ledger: what a real deployment would have sent, counted at the one door to the clients.
+
+Whatever Ray moved or copied does not matter here. A field is booked with the bytes of its arrays: floating values at
+float32 or narrower, everything else as it is; Python scalars, strings and None are free. An object that a client
+already received within this round, under whatever name, or that was published to it once for the run, is not booked
+again. "The same object" means identity: a server that sends one thing twice passes the same array twice, and changes
+none in place within a round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any, Literal, NamedTuple, Protocol, TypedDict, runtime_checkable
+
+import numpy as np
+from torch import Tensor
+
+Direction = Literal["down", "up"]
+FULL = np.dtype(np.float32)
+
+
+class Booking(NamedTuple):
+    """One row of ``communication.parquet``."""
+
+    round: int
+    client: int
+    direction: Direction
+    operation: str
+    field: str
+    bytes: int
+
+
+class LedgerState(TypedDict):
+    """What a checkpoint keeps of a ledger; JSON values only."""
+
+    up_bytes: int
+    down_bytes: int
+    published: dict[str, list[int]]
+
+
+@runtime_checkable
+class OnTheWire(Protocol):
+    """A value that knows its own size at float32, in parts: "" is the field itself, ".buffers" a row beside it."""
+
+    def wire_bytes(self) -> dict[str, int]: ...
+
+
+def array_bytes(array: np.ndarray | Tensor, narrow: np.dtype[Any] | None = None) -> int:
+    """Bytes of an array as it would be sent: float64 as float32, and nothing wider than a declared ``narrow``."""
+    if isinstance(array, Tensor):
+        count, width, floating = array.numel(), array.element_size(), array.is_floating_point()
+    else:
+        count, width, floating = array.size, array.dtype.itemsize, np.issubdtype(array.dtype, np.floating)
+    width = min(width, FULL.itemsize) if floating else width
+    return count * (width if narrow is None else min(width, narrow.itemsize))
+
+
+def _arrays(value: object, field: str) -> Iterator[np.ndarray | Tensor | OnTheWire | bytes]:
+    """Everything within ``value`` that has a size on the wire."""
+    match value:
+        case None | bool() | int() | float() | complex() | str() | np.generic():
+            return
+        case np.ndarray() | Tensor() | bytes() | OnTheWire():
+            yield value
+        case Mapping():
+            for item in value.values():
+                yield from _arrays(item, field)
+        case list() | tuple() | AbstractSet():
+            for item in value:
+                yield from _arrays(item, field)
+        case _:
+            raise TypeError(f"field '{field}' holds a {type(value).__name__}, whose size on the wire is not known")
+
+
+def _parts(item: np.ndarray | Tensor | OnTheWire | bytes, narrow: np.dtype[Any] | None) -> dict[str, int]:
+    match item:
+        case bytes():
+            return {"": len(item)}
+        case np.ndarray() | Tensor():
+            return {"": array_bytes(item, narrow)}
+    width = FULL.itemsize if narrow is None else min(FULL.itemsize, narrow.itemsize)
+    return {suffix: count * width // FULL.itemsize for suffix, count in item.wire_bytes().items()}
+
+
+def sizes(fields: Mapping[str, object], narrow: Mapping[str, np.dtype[Any]] | None = None) -> dict[str, int]:
+    """Bytes by field of a message as it would be sent; fields without an array are absent.
+
+    Args:
+        fields: arrays, tensors, values with ``wire_bytes()``, scalars, or nested lists and dicts of these.
+        narrow: the narrower type a method declares for a field, e.g. ``{"similarity": np.dtype(np.float16)}``.
+
+    Raises:
+        TypeError: a field holds something whose size is not known.
+    """
+    booked: dict[str, int] = {}
+    for field, value in fields.items():
+        for item in _arrays(value, field):
+            for suffix, count in _parts(item, (narrow or {}).get(field)).items():
+                if count:
+                    booked[field + suffix] = booked.get(field + suffix, 0) + count
+    return booked
+
+
+class Ledger:
+    """(round, client, direction, operation, field, bytes) of everything that was asked of clients.
+
+    ``drain`` hands over the rows since the last call; ``up_bytes`` and ``down_bytes`` are totals over the run. The
+    ledger holds a reference to everything sent within the round, so that an address in memory stands for one object.
+    """
+
+    def __init__(self) -> None:
+        self.up_bytes = 0
+        self.down_bytes = 0
+        self._round = 0
+        self._rows: list[Booking] = []
+        self._held: dict[int, object] = {}  # id -> the object sent in this round
+        self._sent: dict[int, set[int]] = {}  # client -> ids sent to it in this round
+        self._public: dict[int, tuple[object, set[int]]] = {}  # id -> (published object, who has it)
+        self._published: dict[str, set[int]] = {}  # name -> who has it
+
+    def begin_round(self, round: int) -> None:
+        """Book to ``round`` from now on, and forget what was sent within the last one."""
+        self._round = round
+        self._held.clear()
+        self._sent.clear()
+
+    def book_down(
+        self,
+        client: int,
+        operation: str,
+        message: Mapping[str, object],
+        narrow: Mapping[str, np.dtype[Any]] | None = None,
+    ) -> None:
+        """Book what of ``message`` the client does not have yet.
+
+        Raises:
+            TypeError: a field holds something whose size is not known.
+        """
+        sent = self._sent.setdefault(client, set())
+        for field, value in message.items():
+            fresh = [item for item in _arrays(value, field) if self._first(item, client, sent)]
+            for name, count in sizes({field: fresh}, narrow).items():
+                self._book(client, "down", operation, name, count)
+
+    def book_up(self, client: int, operation: str, sizes: Mapping[str, int]) -> None:
+        """Book a reply, measured by :func:`sizes` where it was made: the driver need not hold it."""
+        for field, count in sizes.items():
+            if count:
+                self._book(client, "up", operation, field, count)
+
+    def publish(self, clients: Iterable[int], name: str, value: object) -> None:
+        """Book ``value`` to each client that was never sent ``name``; the same object is free in later messages.
+
+        Publishing ``name`` again, as a resumed run does, books only those clients that do not have it yet.
+        """
+        everyone = set(clients)
+        fresh = everyone - self._published.setdefault(name, set())
+        measured = sizes({name: value})
+        for client in sorted(fresh):
+            for field, count in measured.items():
+                self._book(client, "down", "publish", field, count)
+        self._published[name] |= fresh
+        for item in _arrays(value, name):
+            self._public.setdefault(id(item), (item, set()))[1].update(everyone)
+
+    def drain(self) -> list[Booking]:
+        """The rows since the last call."""
+        rows, self._rows = self._rows, []
+        return rows
+
+    def state(self) -> LedgerState:
+        """Totals and who has what was published, for a checkpoint; drain first, rows are not part of it."""
+        published = {name: sorted(clients) for name, clients in self._published.items()}
+        return {"up_bytes": self.up_bytes, "down_bytes": self.down_bytes, "published": published}
+
+    def restore(self, state: LedgerState) -> None:
+        """Continue from :meth:`state`, before anything is sent."""
+        self.up_bytes, self.down_bytes = state["up_bytes"], state["down_bytes"]
+        self._published = {name: set(clients) for name, clients in state["published"].items()}
+        self._rows = []
+        self._held.clear()
+        self._sent.clear()
+
+    def _first(self, item: object, client: int, sent: set[int]) -> bool:
+        """Whether the client does not have ``item`` yet; from now on it has."""
+        key = id(item)
+        if key in sent or (key in self._public and client in self._public[key][1]):
+            return False
+        self._held[key] = item
+        sent.add(key)
+        return True
+
+    def _book(self, client: int, direction: Direction, operation: str, field: str, count: int) -> None:
+        self._rows.append(Booking(self._round, client, direction, operation, field, count))
+        if direction == "up":
+            self.up_bytes += count
+        else:
+            self.down_bytes += count
