@@ -1,0 +1,39 @@
+# rayfed-ssl: `make help` lists what there is to make.
+
+PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(shell \
+  $(p) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo $(p))))
+
+BIN := .venv/bin
+READY := .venv/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-cluster lint types
+
+help:  ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.venv: $(READY)
+
+# Made again when pyproject.toml changes. A .venv made by hand is completed rather than replaced.
+$(READY): pyproject.toml
+	@test -x $(BIN)/python || test -n "$(PYTHON)" || { echo "make: no Python 3.11 to 3.13 found; name one: make PYTHON=/path/to/python" >&2; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip
+	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[dev,privacy]'
+	@touch $@
+
+demo: $(READY)  ## Run configs/demo.yaml: it prints the accuracy and where to look next
+	env -u OMP_NUM_THREADS $(BIN)/rayfed-ssl run configs/demo.yaml --out runs/demo
+
+test: lint types  ## Lint, types, and every test that needs no cluster of its own
+	$(BIN)/python -m pytest -m 'not cluster' --timeout 300
+
+test-cluster: $(READY)  ## The tests that start and kill Ray clusters
+	$(BIN)/python -m pytest -m cluster --timeout 600
+
+lint: $(READY)  ## Formatting and lint (ruff)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(READY)  ## Static types (mypy --strict)
+	$(BIN)/mypy

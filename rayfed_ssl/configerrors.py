@@ -1,0 +1,225 @@
+"""Pydantic's validation errors in a user's words: the key as the user wrote it, what was found, the rule, a guess.
+
+Pydantic's locations also name which member of a union it tried: ``method.fedsc.views``, ``encoders.tuple[str, ...].1``.
+Walking the schema beside the location tells these labels from keys, even where a kind and a key share a name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+_ABSENT = object()
+
+_RULES = {
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_parsing_size": "must be a smaller whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "none_required": "must be null",
+    "path_type": "must be a path",
+    "greater_than": "must be greater than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "multiple_of": "must be a multiple of {multiple_of}",
+    "list_type": "must be a list",
+    "tuple_type": "must be a list",
+    "set_type": "must be a list",
+    "frozen_set_type": "must be a list",
+    "dict_type": "must be a mapping of keys to values",
+    "model_type": "must be a mapping of keys to values",
+    "model_attributes_type": "must be a mapping of keys to values",
+    "too_short": "must have at least {min_length} entries, has {actual_length}",
+    "too_long": "must have at most {max_length} entries, has {actual_length}",
+    "string_too_short": "must have at least {min_length} characters",
+    "string_too_long": "must have at most {max_length} characters",
+    "string_pattern_mismatch": "must match {pattern}",
+}
+
+
+def shown(value: object, limit: int = 60) -> str:
+    """A value as an error shows it: YAML's words for true, false and null, one line, at most ``limit`` characters."""
+    if value is _ABSENT:
+        return "nothing"
+    text = (
+        {True: "true", False: "false"}[value] if isinstance(value, bool) else "null" if value is None else repr(value)
+    )
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def closest(name: object, choices: Iterable[str]) -> str:
+    """``; did you mean NAME?`` with the choice most like ``name``, or nothing where none is near."""
+    near = difflib.get_close_matches(name.lower(), list(choices), n=1, cutoff=0.6) if isinstance(name, str) else []
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def explain(model: type[BaseModel], document: object, error: ValidationError, origin: str) -> list[str]:
+    """One line per error, in the schema's order; ``origin`` stands in for the path of the whole document."""
+    complaints = [_complaint(model, document, details) for details in error.errors(include_url=False)]
+    lines = []
+    for complaint in _united(complaints):
+        path = ".".join(complaint.path) or origin
+        found = "" if complaint.found is None else f"found {complaint.found}; "
+        lines.append(f"{path}: {found}{complaint.rule}{complaint.guess}")
+    return lines
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """A place in the schema: the types allowed there (None apart) and the key that says which of them it is."""
+
+    members: tuple[Any, ...]
+    tag: str | None
+
+    @property
+    def names(self) -> list[str]:
+        """The values of the tag, one or more per member."""
+        blocks = [block for member in self.members for block in _shape(member).members]
+        tags = [block.model_fields.get(self.tag) for block in blocks if hasattr(block, "model_fields")]
+        return [str(name) for tag in tags if tag for name in get_args(tag.annotation)]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a location leads: the user's path, the schema there, the block whose keys it came through last."""
+
+    path: tuple[str, ...]
+    shape: _Shape | None
+    block: type[BaseModel] | None
+    unions: tuple[int, ...]  # length of the path at each union whose members were all tried
+
+
+@dataclass(frozen=True)
+class _Complaint:
+    path: tuple[str, ...]
+    unions: tuple[int, ...]
+    found: str | None
+    rule: str
+    guess: str
+
+
+def _shape(annotation: Any, tag: object = None) -> _Shape:
+    """The shape of a type annotation; ``tag`` is a discriminator known from outside it."""
+    while True:
+        if get_origin(annotation) is Annotated:
+            annotation, *extras = get_args(annotation)
+            tag = next((extra.discriminator for extra in extras if getattr(extra, "discriminator", None)), tag)
+            continue
+        if get_origin(annotation) not in (Union, UnionType):
+            return _Shape((annotation,), None)
+        members = tuple(member for member in get_args(annotation) if member is not NoneType)
+        if len(members) > 1:
+            tag = getattr(tag, "discriminator", tag)
+            return _Shape(members, tag if isinstance(tag, str) else None)
+        annotation = members[0]
+
+
+def _place(model: type[BaseModel], location: Sequence[str | int], document: object) -> _Place:
+    """Follow ``location`` through schema and document, leaving out the labels that pydantic put in for unions."""
+    place, value = _Place((), _Shape((model,), None), model, ()), document
+    for part in location:
+        shape, kind = place.shape, place.shape.members[0] if place.shape else None
+        if shape and shape.tag:
+            chosen = [member for member in shape.members if str(part) in _Shape((member,), shape.tag).names]
+            place = replace(place, shape=_shape(chosen[0]) if chosen else None)
+            continue
+        if shape and len(shape.members) > 1:
+            chosen = [member for member in shape.members if _labelled(member, str(part))]
+            inner = _shape(chosen[0]) if chosen else None
+            place = replace(place, shape=inner, unions=(*place.unions, len(place.path)))
+            continue
+        following: _Shape | None = None
+        block = place.block
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            block = kind
+            field = kind.model_fields.get(str(part))
+            following = _shape(field.annotation, field.discriminator) if field else None
+        elif get_origin(kind) in (tuple, list, set, frozenset) and isinstance(part, int):
+            inner_kinds = [inner for inner in get_args(kind) if inner is not Ellipsis]
+            following = _shape(inner_kinds[part] if part < len(inner_kinds) else inner_kinds[-1])
+        elif get_origin(kind) in (dict, Mapping) and part != "[key]":
+            following = _shape(get_args(kind)[1])
+        elif not _holds(value, part):
+            continue  # a label that the annotation does not show
+        place = replace(place, path=(*place.path, str(part)), shape=following, block=block)
+        value = _entry(value, part)
+    return place
+
+
+def _labelled(member: Any, label: str) -> bool:
+    """Whether pydantic's ``label`` (such as ``str``, ``tuple[str, ...]``, ``literal['auto']``) may mean ``member``."""
+    origin = get_origin(_shape(member).members[0]) or _shape(member).members[0]
+    name = "literal" if origin is Literal else getattr(origin, "__name__", str(origin))
+    return re.search(rf"(^|[\s,(]){re.escape(name)}($|[\[\],)])", label) is not None
+
+
+def _holds(value: object, part: str | int) -> bool:
+    if isinstance(value, Mapping):
+        return part in value
+    return isinstance(value, list | tuple) and isinstance(part, int) and 0 <= part < len(value)
+
+
+def _entry(value: Any, part: str | int) -> object:
+    return value[part] if _holds(value, part) else None
+
+
+def _complaint(model: type[BaseModel], document: object, details: Any) -> _Complaint:
+    """One of pydantic's errors in our words."""
+    kind, value, context = details["type"], details["input"], details.get("ctx", {})
+    place = _place(model, details["loc"], document)
+    path, rule, guess = place.path, "", ""
+    if kind == "missing":
+        value, rule = _ABSENT, "must be given"
+    elif kind == "extra_forbidden":
+        keys = list(place.block.model_fields) if place.block else []
+        rule, guess = f"unknown key, allowed here: {', '.join(keys)}", closest(path[-1], keys)
+    elif kind in ("union_tag_invalid", "union_tag_not_found") and place.shape and place.shape.tag:
+        path, choices = (*path, place.shape.tag), place.shape.names
+        value = context.get("tag", _ABSENT)
+        rule, guess = f"must be one of {', '.join(choices)}", closest(value, choices)
+    elif kind in ("literal_error", "enum"):
+        choices = [choice.strip("'\"") for choice in re.split(r", | or ", context["expected"])]
+        rule = f"must be one of {', '.join(choices)}" if len(choices) > 1 else f"must be {choices[0]}"
+        guess = closest(value, choices)
+    elif kind == "string_type":
+        rule = "must be text" + (" (put it in quotes)" if isinstance(value, bool | int | float) else "")
+    elif kind in ("value_error", "assertion_error"):
+        rule = " ".join(str(context["error"]).split())
+    elif kind in _RULES:
+        rule = _RULES[kind].format(**context)
+    else:
+        rule = details["msg"][:1].lower() + details["msg"][1:]
+    whole_block = kind in ("value_error", "assertion_error") and isinstance(value, Mapping)
+    return _Complaint(path, place.unions, None if whole_block else shown(value), rule, guess)
+
+
+def _united(complaints: Sequence[_Complaint]) -> list[_Complaint]:
+    """Complaints of one union as one: those of the member that got furthest, else "must be this or that"."""
+    entered = {complaint.path[:at] for complaint in complaints for at in complaint.unions if len(complaint.path) > at}
+    united: dict[tuple[tuple[str, ...], str], _Complaint] = {}
+    for complaint in complaints:
+        of_union = len(complaint.path) in complaint.unions
+        if of_union and complaint.path in entered:
+            continue
+        key = (complaint.path, "" if of_union else complaint.rule)
+        united[key] = _either(united[key], complaint) if key in united else complaint
+    return list(united.values())
+
+
+def _either(first: _Complaint, second: _Complaint) -> _Complaint:
+    known = first.rule.removeprefix("must be ").split(" or ")
+    other = second.rule.removeprefix("must be ")
+    rule = first.rule if other in known else f"{first.rule} or {other}"
+    return replace(first, rule=rule, guess=first.guess or second.guess)

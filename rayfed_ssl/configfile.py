@@ -1,0 +1,253 @@
+"""Configuration files: YAML, named profiles, dotted ``key=value`` overrides, and errors a person can act on.
+
+The machinery only; the schema is ``rayfed_ssl.config``. Precedence: file < profile < command line. A block that names
+its kind (``method``, ``objective``, ...) is replaced as a whole when that name changes, because the old kind's keys
+mean nothing to the new one. What a user can get wrong ends in a ``UserError``; ``validate`` reports all of it at once.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from rayfed_ssl.configerrors import closest, explain, shown
+from rayfed_ssl.schema import UserError
+
+Model = TypeVar("Model", bound=BaseModel)
+
+TAGGED = ("method", "objective", "data.partition", "data.public")
+"""The blocks whose ``name`` decides which other keys they may hold."""
+
+_EXPONENT = re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$")
+_TIMESTAMP = "tag:yaml.org,2002:timestamp"
+
+
+class ConfigError(UserError):
+    """Everything that is wrong with a configuration: one line per error, each opening with the key's dotted path."""
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML where ``1e-3`` is a number, a date is text, keys are the text as written and no key stands twice."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 (PyYAML's own, less the dates)
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.MarkedYAMLError(problem="found a key that is not text", problem_mark=key.start_mark)
+            if key.value in seen:
+                raise yaml.MarkedYAMLError(problem=f"found the key {key.value!r} twice", problem_mark=key.start_mark)
+            seen.add(key.value)
+        return node
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        self.flatten_mapping(node)  # resolves "<<: *anchor"; the mapping's own keys come last and win
+        return {key.value: self.construct_object(value, deep=deep) for key, value in node.value}
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes what ``_Loader`` would otherwise read as a number."""
+
+
+for _yaml in (_Loader, _Dumper):
+    _yaml.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file. Raises ``UserError`` where the file is missing, not YAML, or not a mapping."""
+    try:
+        document = _parse(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "text that is not UTF-8"
+        raise UserError(f"{path}: found {_lowered(str(reason))}; must be a readable YAML file") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: {_problem(error)}; must be YAML with each key once") from None
+    if not isinstance(document, dict):
+        found = "an empty file" if document is None else shown(document)
+        raise UserError(f"{path}: found {found}; must be a mapping of keys to values")
+    return document
+
+
+def overlay(document: Mapping[str, Any], profile: str | None, tagged: Collection[str] = TAGGED) -> dict[str, Any]:
+    """The document with one of its ``profiles`` laid over it.
+
+    ``profile``, else the document's own ``profile`` key, else ``cpu`` names the profile. The result keeps the name
+    under ``profile`` and has no ``profiles``, so a resolved file reads the same again. Raises ``UserError`` for a name
+    that the document does not offer.
+    """
+    base = {key: copy.deepcopy(value) for key, value in document.items() if key != "profiles"}
+    profiles = document.get("profiles")
+    if profiles is None:
+        if profile is not None and profile != base.get("profile"):
+            resolved = f" (it was resolved with {base['profile']!r})" if base.get("profile") is not None else ""
+            raise UserError(f"profile: found {shown(profile)}; this config offers no profiles{resolved}")
+        return base
+    if not isinstance(profiles, Mapping):
+        raise UserError(f"profiles: found {shown(profiles)}; must be a mapping of names to keys")
+    chosen = profile if profile is not None else base.get("profile")
+    chosen = "cpu" if chosen is None else chosen
+    if not isinstance(chosen, str) or chosen not in profiles:
+        raise UserError(
+            f"profile: found {shown(chosen)}; must be one of {', '.join(profiles)}{closest(chosen, profiles)}"
+        )
+    changes = {} if profiles[chosen] is None else profiles[chosen]
+    if not isinstance(changes, Mapping):
+        raise UserError(f"profiles.{chosen}: found {shown(changes)}; must be a mapping of keys to values")
+    return {**merge(base, changes, tagged), "profile": chosen}
+
+
+def parse_overrides(items: Sequence[str]) -> dict[str, object]:
+    """``["train.rounds=3"]`` as ``{"train.rounds": 3}``; values are YAML, the last of equal keys wins.
+
+    Raises ``UserError`` for an item that is not ``key=value`` or whose value is not YAML.
+    """
+    overrides: dict[str, object] = {}
+    for item in items:
+        key, equals, text = item.partition("=")
+        key = key.strip()
+        if not equals or not re.fullmatch(r"[^\s.]+(\.[^\s.]+)*", key):
+            raise UserError(f"command line: found {shown(item)}; must be key=value, such as train.rounds=3")
+        try:
+            value = _parse(text)
+        except yaml.YAMLError as error:
+            raise UserError(f"{key}: found {shown(text)}; must be a YAML value ({_problem(error)})") from None
+        overrides.pop(key, None)
+        overrides[key] = value
+    return overrides
+
+
+def merge(
+    document: Mapping[str, Any], overrides: Mapping[str, object], tagged: Collection[str] = TAGGED
+) -> dict[str, Any]:
+    """The document with the overrides written into it; neither argument is changed.
+
+    Keys may be dotted (``clients.encoders.0`` reaches into a list) and values may be mappings, which merge key by key;
+    any other value replaces what stood there. A block listed in ``tagged`` whose ``name`` changes loses its old keys
+    first. Raises ``UserError`` for a path that leads through something without keys, or past the end of a list.
+    """
+    merged = copy.deepcopy(dict(document))
+    leaves = list(_leaves(overrides, ()))
+    for block in tagged:
+        path = tuple(block.split("."))
+        names = [value for leaf, value in leaves if leaf == (*path, "name")]
+        old = _at(merged, path)
+        if names and old is not None and (not isinstance(old, Mapping) or old.get("name") != names[-1]):
+            _at(merged, path[:-1])[path[-1]] = {}
+    for path, value in leaves:
+        _put(merged, path, copy.deepcopy(value))
+    return merged
+
+
+def validate(model: type[Model], document: Mapping[str, Any], *, origin: str) -> Model:
+    """``document`` as a ``model``. ``origin`` (the file) names what is wrong with the document as a whole.
+
+    Raises ``ConfigError`` with one line per error: ``path: found VALUE; RULE; did you mean NAME?``.
+    """
+    try:
+        config = model.model_validate(document)
+    except ValidationError as error:
+        raise ConfigError("\n".join(explain(model, document, error, origin))) from None
+    if lines := [
+        f"{path}: found {shown(value)}; must be a number" for path, value in _lost_flags(document, config, ())
+    ]:
+        raise ConfigError("\n".join(lines))
+    return config
+
+
+def dump(config: BaseModel, path: Path) -> None:
+    """Write the resolved config as YAML, in the schema's order; ``read`` and ``validate`` give an equal model back.
+
+    The file appears whole or not at all.
+    """
+    values = config.model_dump(mode="json")
+    text = yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
+
+
+def _parse(text: str) -> Any:
+    return yaml.load(text, Loader=_Loader)
+
+
+def _problem(error: yaml.YAMLError) -> str:
+    """Where PyYAML stopped and what it found there, in one line."""
+    if isinstance(error, yaml.MarkedYAMLError):
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}: " if mark else ""
+        return where + " ".join(str(error.problem or error.context).split())
+    return " ".join(str(error).split())
+
+
+def _lowered(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+def _leaves(changes: Mapping[str, object], path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], object]]:
+    """Every (path, value) of nested and dotted keys; an empty mapping is a value."""
+    for key, value in changes.items():
+        here = (*path, *str(key).split("."))
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, here)
+        else:
+            yield here, value
+
+
+def _at(tree: Any, path: Sequence[str]) -> Any:
+    """What stands at ``path`` in nested mappings, or None."""
+    for part in path:
+        tree = tree.get(part) if isinstance(tree, Mapping) else None
+    return tree
+
+
+def _put(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    """Write ``value`` at ``path``, making the mappings that are missing on the way."""
+    here: Any = tree
+    for depth, part in enumerate(path[:-1]):
+        key = _key(here, path, depth)
+        if isinstance(here, dict) and here.get(part) is None:
+            here[key] = {}
+        here = here[key]
+    key = _key(here, path, len(path) - 1)
+    if value == {} and isinstance(value, dict) and isinstance(here, dict) and isinstance(here.get(key), dict):
+        return  # merging nothing into a block leaves it as it is
+    here[key] = value
+
+
+def _key(container: Any, path: tuple[str, ...], depth: int) -> str | int:
+    """``path[depth]`` as a key of ``container``, an index where that is a list."""
+    part, whole = path[depth], ".".join(path)
+    if isinstance(container, dict):
+        return part
+    parent = ".".join(path[:depth])
+    if not isinstance(container, list):
+        raise UserError(f"{whole}: found {parent} set to {shown(container)}; only a mapping or a list has keys")
+    if not part.isdecimal() or int(part) >= len(container):
+        raise UserError(f"{whole}: found index {shown(part)}; {parent} is a list of {len(container)}, counted from 0")
+    return int(part)
+
+
+def _lost_flags(document: Any, config: Any, path: tuple[str, ...]) -> Iterator[tuple[str, bool]]:
+    """The keys where true or false was quietly read as the number 1 or 0, which pydantic's lax mode does."""
+    if isinstance(document, bool):
+        if isinstance(config, int | float) and not isinstance(config, bool):
+            yield ".".join(path), document
+    elif isinstance(document, Mapping):
+        for key, value in document.items():
+            inner = config.get(key) if isinstance(config, Mapping) else getattr(config, str(key), None)
+            yield from _lost_flags(value, inner, (*path, str(key)))
+    elif isinstance(document, list) and isinstance(config, list | tuple) and len(document) == len(config):
+        for index, (value, inner) in enumerate(zip(document, config, strict=True)):
+            yield from _lost_flags(value, inner, (*path, str(index)))

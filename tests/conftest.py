@@ -1,0 +1,57 @@
+"""What every test shares: one thread, no leftovers outside temporary folders, real images if present, one local Ray."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+# Read by torch, its OpenMP runtime and Ray when they are imported, so set before any of them is.
+os.environ.update(OMP_NUM_THREADS="1", RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0", RAY_USAGE_STATS_ENABLED="0")
+os.environ.pop("RAY_ADDRESS", None)  # never join somebody's cluster
+
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    import torch
+
+    torch.set_num_threads(1)  # another thread count changes bits
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real images (CIFAR-10, Fashion-MNIST) beside the repository; skips where there is none."""
+    if not DATA.is_dir():
+        pytest.skip(f"no real images: {DATA} is absent")
+    return DATA
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Caches of ours and of matplotlib go to a folder of this session. Ray's workers inherit the variables."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAYFED_SSL_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("MPLCONFIGDIR", str(tmp_path_factory.mktemp("matplotlib")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def ray_session(_caches: None) -> Iterator[ModuleType]:
+    """The ``ray`` module, connected to one local instance (4 CPUs, one pretended GPU) that all tests share."""
+    import ray
+
+    ray.init(
+        address="local",
+        num_cpus=4,
+        num_gpus=1,
+        include_dashboard=False,
+        _node_ip_address="127.0.0.1",
+        object_store_memory=300 * 1024**2,
+        log_to_driver=False,
+    )
+    yield ray
+    ray.shutdown()
