@@ -1,0 +1,186 @@
+"""The table of encoders and the plain convolutional ones among them.
+
+Every encoder maps (B, 3, S, S) to (B, dim), S being ``data.image_size``, and scales all its channels by
+``model.width``. Shapes: B batch, S image side.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from rayfed_ssl.models.base import Encoder
+from rayfed_ssl.models.fixup import fixup_resnet20
+from rayfed_ssl.models.heads import ModelConfig
+from rayfed_ssl.models.resnet import resnet
+from rayfed_ssl.schema import UserError
+
+OPTIONS = ("dropout", "representation", "channels")  # the keys of the model block that not every encoder has
+
+
+class Family(NamedTuple):
+    """How to build an encoder, the smallest image it takes, and which of ``OPTIONS`` it understands."""
+
+    build: Callable[[ModelConfig, int], Encoder]
+    minimum: int
+    options: tuple[str, ...] = ()
+
+
+class Stack(Encoder):
+    """A plain feed-forward encoder: convolutional ``features``, then a ``tail`` that ends in (B, dim)."""
+
+    def __init__(self, features: list[nn.Module], tail: list[nn.Module], dim: int) -> None:
+        super().__init__()
+        self.features = nn.Sequential(*features)
+        self.tail = nn.Sequential(*tail)
+        self.dim = dim
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features: Tensor = self.tail(self.features(images))
+        return features
+
+
+class GlobalAverage(nn.Module):
+    """(B, C, H, W) -> (B, C)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean((2, 3))
+
+
+def _conv(inputs: int, outputs: int, stride: int = 1, *, batch_norm: bool = False) -> list[nn.Module]:
+    """A 3x3 convolution, batch normalisation if asked for, and a ReLU."""
+    norm: list[nn.Module] = [nn.BatchNorm2d(outputs)] if batch_norm else []
+    return [nn.Conv2d(inputs, outputs, 3, stride, padding=1), *norm, nn.ReLU(inplace=True)]
+
+
+def _pooled_flat(side: int, target: int) -> list[nn.Module]:
+    """Average-pool (B, C, side, side) to (target, target) and flatten.
+
+    The window is fixed, because the gradient of adaptive pooling is not deterministic on a GPU.
+    """
+    stride = side // target
+    window = side - (target - 1) * stride
+    pool: list[nn.Module] = [nn.AvgPool2d(window, stride)] if side != target else []
+    return [*pool, nn.Flatten()]
+
+
+def small_cnn(config: ModelConfig, image_size: int, *, batch_norm: bool) -> Stack:
+    """Four 3x3 convolutions (16, 32, 64, 128 channels; strides 1, 2, 2, 2) and a global average: 128-d, for CPUs."""
+    widths = [3, *(config.scaled(c) for c in (16, 32, 64, 128))]
+    features: list[nn.Module] = []
+    for i, stride in enumerate((1, 2, 2, 2)):
+        features += _conv(widths[i], widths[i + 1], stride, batch_norm=batch_norm)
+    return Stack(features, [GlobalAverage()], widths[-1])
+
+
+def vgg9(config: ModelConfig, image_size: int) -> Stack:
+    """VGG-9 for small images without its classifier: six convolutions (32 to 256 channels), three max-pools, two
+    fully connected layers; 512-d. Differs: images above 32 px are average-pooled to the 4x4 map that 32 px give."""
+    a, b, c, d = (config.scaled(n) for n in (32, 64, 128, 256))
+    dim = config.scaled(512)
+    pool = nn.MaxPool2d(2)
+    features = [*_conv(3, a), *_conv(a, b), pool, *_conv(b, c), *_conv(c, c), pool, *_conv(c, d), *_conv(d, d), pool]
+    tail = [*_pooled_flat(image_size // 8, 4), nn.Linear(16 * d, dim), nn.ReLU(inplace=True)]
+    return Stack(features, [*tail, nn.Linear(dim, dim), nn.ReLU(inplace=True)], dim)
+
+
+def alexnet(config: ModelConfig, image_size: int) -> Stack:
+    """AlexNet (Krizhevsky et al. 2012, channels of 2014) for small images without its classifier; 4096-d.
+
+    Differs: 3x3 convolutions throughout, stride 2 in the first, 2x2 max-pools, no dropout; images above 32 px are
+    average-pooled to the 2x2 map that 32 px give.
+    """
+    a, b, c, d = (config.scaled(n) for n in (64, 192, 384, 256))
+    dim = config.scaled(4096)
+    pool = nn.MaxPool2d(2)
+    features = [*_conv(3, a, 2), pool, *_conv(a, b), pool, *_conv(b, c), *_conv(c, d), *_conv(d, d), pool]
+    side = (image_size + 1) // 2 // 2 // 2 // 2
+    tail = [*_pooled_flat(side, 2), nn.Linear(4 * d, dim), nn.ReLU(inplace=True)]
+    return Stack(features, [*tail, nn.Linear(dim, dim), nn.ReLU(inplace=True)], dim)
+
+
+def cnn5(config: ModelConfig, image_size: int) -> Stack:
+    """FedCA's "5-layer CNN (AlexNet style)" with a 2048-d feature h (Zhang et al. 2020).
+
+    The paper gives no channels: here AlexNet's 64, 192, 384, 256 and a last layer of 128, whose 4x4 map is h.
+    """
+    a, b, c, d, e = (config.scaled(n) for n in (64, 192, 384, 256, 128))
+    pool = nn.MaxPool2d(2)
+    features = [*_conv(3, a), pool, *_conv(a, b), pool, *_conv(b, c), *_conv(c, d), *_conv(d, e), pool]
+    return Stack(features, _pooled_flat(image_size // 8, 4), 16 * e)
+
+
+def fedlinked_cnn(config: ModelConfig, image_size: int) -> Stack:
+    """FedLinked's network: three blocks conv-ReLU-conv-ReLU-max-pool-dropout with c, 2c, 4c filters, then Linear(r).
+
+    c = 64, r = 256, p = 0.36 are the paper's for CIFAR-10 (Table 4.4). ``model.width`` scales the filters, and r too
+    unless ``model.representation`` sets it. No activation follows Linear(r).
+    """
+    dropout = 0.36 if config.dropout is None else config.dropout
+    inputs, features = 3, []
+    for i in range(3):
+        outputs = config.scaled((config.channels or 64) * 2**i)
+        features += [*_conv(inputs, outputs), *_conv(outputs, outputs), nn.MaxPool2d(2), nn.Dropout(dropout)]
+        inputs = outputs
+    dim = config.representation or config.scaled(256)
+    return Stack(features, [nn.Flatten(), nn.Linear(inputs * (image_size // 8) ** 2, dim)], dim)
+
+
+_resnet18 = partial(resnet, block="basic", depths=(2, 2, 2, 2))
+_resnet34 = partial(resnet, block="basic", depths=(3, 4, 6, 3))
+_resnet50 = partial(resnet, block="bottleneck", depths=(3, 4, 6, 3))
+
+ENCODERS: dict[str, Family] = {
+    "small_cnn": Family(partial(small_cnn, batch_norm=False), minimum=8),
+    "small_cnn_bn": Family(partial(small_cnn, batch_norm=True), minimum=8),
+    "resnet18": Family(partial(_resnet18, stem="cifar"), minimum=8),
+    "resnet34": Family(partial(_resnet34, stem="cifar"), minimum=8),
+    "resnet50": Family(partial(_resnet50, stem="cifar"), minimum=8),
+    "resnet18_imagenet": Family(partial(_resnet18, stem="imagenet"), minimum=32),
+    "resnet34_imagenet": Family(partial(_resnet34, stem="imagenet"), minimum=32),
+    "resnet50_imagenet": Family(partial(_resnet50, stem="imagenet"), minimum=32),
+    "fixup_resnet20": Family(fixup_resnet20, minimum=4),
+    "vgg9": Family(vgg9, minimum=32),
+    "alexnet": Family(alexnet, minimum=32),
+    "cnn5": Family(cnn5, minimum=32),
+    "fedlinked_cnn": Family(fedlinked_cnn, minimum=8, options=OPTIONS),
+}
+
+
+def build_encoder(name: str, config: ModelConfig, image_size: int) -> Encoder:
+    """The encoder ``name`` for (B, 3, image_size, image_size).
+
+    Raises UserError for an unknown name, an image too small, or a model key the encoder does not have.
+    """
+    check_encoder(name, config, image_size)
+    return ENCODERS[name].build(config, image_size)
+
+
+def check_encoder(name: str, config: ModelConfig, image_size: int) -> None:
+    """Raise the UserError that building this encoder would raise, without building it."""
+    if name not in ENCODERS:
+        close = difflib.get_close_matches(name, ENCODERS, n=1)
+        hint = f", did you mean {close[0]!r}?" if close else ";"
+        raise UserError(f"clients.encoders: unknown encoder {name!r}{hint} allowed: {', '.join(ENCODERS)}")
+    family = ENCODERS[name]
+    if image_size < family.minimum:
+        raise UserError(
+            f"data.image_size: {image_size} is too small for encoder {name!r}; allowed: {family.minimum} or more"
+        )
+    for key in OPTIONS:
+        value = getattr(config, key)
+        if value is not None and key not in family.options:
+            owners = ", ".join(other for other, f in ENCODERS.items() if key in f.options)
+            raise UserError(
+                f"model.{key}: {value} given, but encoder {name!r} has no such setting; allowed: null "
+                f"(only {owners} has it)"
+            )
