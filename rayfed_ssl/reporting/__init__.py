@@ -1,0 +1,1 @@
+"""What a run writes into its folder: Parquet tables, TensorBoard, figures, summary and environment."""

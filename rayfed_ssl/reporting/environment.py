@@ -1,0 +1,104 @@
+"""``environment.json``: what a run ran on: versions, host, device, threads, git revision, command line."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shlex
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import rayfed_ssl
+from rayfed_ssl.reporting.tables import write_json
+
+PACKAGES = ("rayfed-ssl", "torchvision", "ray", "numpy", "pyarrow", "scikit-learn")
+SECRET_KEY = re.compile(r"(?i)([\w.-]*(?:token|secret|password|passwd|credential|api[_-]?key)[\w.-]*=).*")
+URI_SECRET = re.compile(r"(\w+://)[^/@\s]+@")
+URI_QUERY = re.compile(r"(\w+://[^\s?]+)\?\S+")
+
+
+def environment(*, device: torch.device | str, threads: int) -> dict[str, Any]:
+    """Versions, host, device, threads, git revision and command line; a package that is not installed is null.
+
+    Bits depend on the CPU's instruction set and on the thread count (see ``seeding``), so both are here. Ray is looked
+    up, never imported.
+    """
+    device = torch.device(device)
+    revision, changed = git_revision()
+    return {
+        "python": platform.python_version(),
+        "versions": {"torch": str(torch.__version__)} | {name: _version(name) for name in PACKAGES},
+        "host": {
+            "platform": platform.platform(),
+            "cpu": _cpu_model(),
+            "cores": os.cpu_count(),
+            "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        },
+        "device": device.type if device.type != "cuda" else torch.cuda.get_device_name(device),
+        "cuda": torch.version.cuda,
+        "threads": threads,
+        "git_revision": revision,
+        "git_changed": changed,
+        "command": command_line(sys.argv),
+    }
+
+
+def write_environment(folder: Path, *, device: torch.device | str, threads: int) -> None:
+    """Write ``environment.json`` into the run folder, atomically."""
+    write_json(folder / "environment.json", environment(device=device, threads=threads))
+
+
+def git_revision(package: Path | None = None) -> tuple[str | None, bool | None]:
+    """The revision of the project's checkout and whether files differ from it; (None, None) without a checkout.
+
+    A package installed into an environment that lies within somebody's checkout is not that checkout.
+    """
+    root = (package or Path(rayfed_ssl.__file__).parent).resolve().parent
+    top = _git(root, "rev-parse", "--show-toplevel")
+    revision = _git(root, "rev-parse", "HEAD")
+    if top is None or revision is None or Path(top).resolve() != root:
+        return None, None
+    return revision, bool(_git(root, "status", "--porcelain"))
+
+
+def command_line(arguments: list[str]) -> str:
+    """The command as the user typed it, without secrets and the home directory's name."""
+    program, *rest = arguments or [""]
+    return shlex.join([Path(program).name, *(_discreet(argument) for argument in rest)])
+
+
+def _discreet(argument: str) -> str:
+    argument = SECRET_KEY.sub(r"\1***", argument)
+    argument = URI_QUERY.sub(r"\1?***", URI_SECRET.sub(r"\1***@", argument))
+    home = str(Path.home())
+    return argument.replace(home, "~") if len(home) > 1 else argument
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _cpu_model() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

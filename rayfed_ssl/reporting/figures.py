@@ -1,0 +1,173 @@
+"""Figures of a run: how labels are spread over clients, and accuracy over rounds.
+
+Shapes: N clients, C classes. Matplotlib is loaded when a figure is drawn; figures are plain ``Figure`` objects without
+pyplot, so they need no display and may be drawn in any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rayfed_ssl.reporting.tables import replace_file
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+BARS = 20  # the most clients, and classes, that stacked bars can show
+NAMED = 200  # the most clients whose column can be found by number
+GREY = "#555555"
+
+
+def label_histogram(counts: np.ndarray, class_names: Sequence[str]) -> Figure:
+    """How many images of each class each client holds.
+
+    Stacked bars for up to 20 clients and classes; beyond, a map of each client's label distribution under its shard
+    size. More than 200 clients stand in the order of their most frequent class, since no one can be picked out anyway.
+
+    Args:
+        counts: (N, C) images by client and class.
+        class_names: C names.
+    """
+    counts = np.asarray(counts)
+    if len(class_names) != counts.shape[1]:
+        raise ValueError(f"{len(class_names)} class names for counts of shape {counts.shape}")
+    return _stacked(counts, class_names) if max(counts.shape) <= BARS else _mapped(counts, class_names)
+
+
+def accuracy_curve(metrics: pa.Table) -> Figure:
+    """Accuracy over rounds, one line per protocol; where clients are evaluated, their mean within their extremes.
+
+    Args:
+        metrics: the table of ``read_metrics``; rows whose tag is ``eval/<protocol>`` are drawn.
+    """
+    figure = _figure(7.0, 4.0)
+    axes = figure.add_subplot()
+    rows = metrics.filter(pc.starts_with(metrics["tag"].cast(pa.string()), "eval/"))
+    tags = sorted(tag for tag in set(rows["tag"].to_pylist()) if tag.count("/") == 1 and "pixels" not in tag)
+    for tag in tags:
+        _accuracy_line(axes, tag.removeprefix("eval/"), rows.filter(pc.equal(rows["tag"].cast(pa.string()), tag)))
+    axes.set(xlabel="round", ylabel="accuracy (%)")
+    _whole_numbers(axes)
+    axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
+    axes.set_axisbelow(True)
+    if tags:
+        axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.01, 0.5))
+    else:
+        axes.text(0.5, 0.5, "nothing evaluated yet", ha="center", va="center", color=GREY, transform=axes.transAxes)
+    return figure
+
+
+def pixels(figure: Figure) -> np.ndarray:
+    """The drawn figure as (H, W, 3) uint8."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return np.array(canvas.buffer_rgba())[..., :3]
+
+
+def save_figure(folder: Path, name: str, figure: Figure) -> Path:
+    """Write ``figures/<name>.png`` of the run in ``folder`` and return its path."""
+    path = folder / "figures" / f"{name}.png"
+    replace_file(path, lambda temporary: figure.savefig(temporary, format="png"))
+    return path
+
+
+def _figure(width: float, height: float) -> Figure:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), dpi=120, layout="constrained")
+
+
+def _bare(axes: Axes) -> None:
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _whole_numbers(axes: Axes) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _colours(count: int) -> list[Any]:
+    from matplotlib import colormaps
+
+    return [colormaps["tab10" if count <= 10 else "tab20"](i) for i in range(count)]
+
+
+def _stacked(counts: np.ndarray, class_names: Sequence[str]) -> Figure:
+    clients, classes = counts.shape
+    figure = _figure(7.5, max(1.4 + 0.32 * clients, 1.2 + 0.22 * classes))
+    axes = figure.add_subplot()
+    left = np.zeros(clients)
+    for column, name, colour in zip(counts.T, class_names, _colours(classes), strict=True):
+        axes.barh(
+            np.arange(clients),
+            column,
+            left=left,
+            height=0.78 * min(1.0, (clients + 1) / 4),
+            color=colour,
+            label=name,
+            linewidth=0,
+        )
+        left = left + column
+    for client, total in enumerate(left):
+        axes.annotate(
+            f"{int(total):,}", (total, client), (4, 0), textcoords="offset points", va="center", color=GREY, fontsize=8
+        )
+    axes.set(xlabel="images", ylabel="client", yticks=np.arange(clients), ylim=(clients - 0.4, -0.6))
+    axes.set_xlim(0, max(float(left.max()), 1.0) * 1.08)
+    axes.set_title("Labels by client", loc="left", fontsize=11)
+    _bare(axes)
+    handles, names = axes.get_legend_handles_labels()
+    axes.legend(handles, names, frameon=False, loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8)
+    return figure
+
+
+def _mapped(counts: np.ndarray, class_names: Sequence[str]) -> Figure:
+    clients, classes = counts.shape
+    if clients > NAMED:
+        top = counts.argmax(1)
+        counts = counts[np.lexsort((-counts.max(1) / np.maximum(counts.sum(1), 1), top))]
+    totals = counts.sum(1)
+    shares = 100 * counts / np.maximum(totals, 1)[:, None]  # (N, C), per cent of the client's shard
+    height = 1.9 + min(max(0.22 * classes, 1.2), 7.0)
+    figure = _figure(9.0, height)
+    grid = figure.add_gridspec(2, 2, height_ratios=[1.0, height - 1.6], width_ratios=[1, 0.02])
+    sizes, share = figure.add_subplot(grid[0, 0]), figure.add_subplot(grid[1, 0])
+    sizes.fill_between(np.arange(clients + 1) - 0.5, np.append(totals, totals[-1]), step="post", color="#7a8fa6", lw=0)
+    sizes.set(ylabel="images", ylim=(0, max(float(totals.max()), 1.0) * 1.08), xlim=(-0.5, clients - 0.5))
+    sizes.tick_params(labelbottom=False)
+    sizes.set_title(f"Labels by client: {clients:,} clients, {int(totals.sum()):,} images", loc="left", fontsize=11)
+    _bare(sizes)
+    drawn = share.imshow(shares.T, aspect="auto", cmap="Blues", vmin=0, interpolation="nearest")
+    share.set(xlabel="client" if clients <= NAMED else "clients by most frequent class", ylabel="class")
+    step = -(-classes // 30)
+    share.set_yticks(range(0, classes, step), list(class_names)[::step], fontsize=8 if classes <= 30 else 7)
+    _whole_numbers(share)
+    figure.colorbar(drawn, cax=figure.add_subplot(grid[1, 1]), label="% of the client's images")
+    return figure
+
+
+def _accuracy_line(axes: Axes, name: str, rows: pa.Table) -> None:
+    of_all = rows.filter(pc.is_null(rows["client"]))
+    shown = of_all if of_all.num_rows else rows
+    by_round: dict[int, list[float]] = {}
+    for round, value in zip(shown["round"].to_pylist(), shown["value"].to_pylist(), strict=True):
+        by_round.setdefault(round, []).append(100 * value)
+    rounds = sorted(by_round)
+    means = [float(np.mean(by_round[round])) for round in rounds]
+    suffix = "" if of_all.num_rows else " (mean of clients)"
+    (line,) = axes.plot(rounds, means, marker="o", markersize=3.5, linewidth=1.6, label=name + suffix)
+    if not of_all.num_rows:
+        low, high = ([extreme(by_round[round]) for round in rounds] for extreme in (min, max))
+        axes.fill_between(rounds, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
+    _bare(axes)

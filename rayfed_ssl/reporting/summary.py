@@ -1,0 +1,132 @@
+"""``summary.json``: what a run came to, from its committed tables, so that a resumed run gives the same summary.
+
+Accuracies are fractions. Tags: ``eval/<protocol>`` with client null is the global encoder; where only clients are
+evaluated, the value is ``{client: value}``. Round 0 is the untrained network, ``eval/pixels_<protocol>`` a baseline on
+raw pixels. Values that are not finite become null, because JSON has neither NaN nor infinity.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rayfed_ssl.reporting.tables import communication_parts, communication_totals, read_metrics, write_json
+
+PIXELS = "pixels_"
+Accuracy = float | dict[str, float | None] | None
+History = dict[str, dict[int, dict[int | None, float]]]  # protocol -> round -> client (None: global) -> value
+
+
+def history(metrics: pa.Table) -> History:
+    """The rows ``eval/<protocol>`` by protocol, round and client; a global value hides its clients' values."""
+    tags = metrics["tag"].cast(pa.string())
+    found: History = {}
+    for row in metrics.filter(pc.match_substring_regex(tags, "^eval/[^/]+$")).to_pylist():
+        rounds = found.setdefault(row["tag"].removeprefix("eval/"), {})
+        rounds.setdefault(row["round"], {})[row["client"]] = row["value"]
+    for rounds in found.values():
+        for round, values in rounds.items():
+            if None in values:
+                rounds[round] = {None: values[None]}
+    return found
+
+
+def best_and_last(metrics: pa.Table) -> tuple[dict[str, dict[str, Any]], dict[str, Accuracy]]:
+    """``({protocol: {"value", "round"}}, {protocol: value or {client: value}})``: the best and the last evaluation.
+
+    The best is over trained rounds, of clients' values by their mean, the earlier round where two are equal; a round
+    whose mean is not finite is never the best. A run without a trained round answers with round 0.
+    """
+    from_round = 1 if metrics.num_rows and pc.max(metrics["round"]).as_py() >= 1 else 0
+    best: dict[str, dict[str, Any]] = {}
+    last: dict[str, Accuracy] = {}
+    for protocol, rounds in sorted(history(metrics).items()):
+        trained = sorted(round for round in rounds if round >= from_round)
+        if protocol.startswith(PIXELS) or not trained:
+            continue
+        last[protocol] = _accuracy(rounds[trained[-1]])
+        means = {round: fmean(rounds[round].values()) for round in trained}
+        finite = [round for round in trained if math.isfinite(means[round])]
+        if finite:
+            at = max(finite, key=lambda round: (means[round], -round))
+            best[protocol] = {"value": means[at], "round": at}
+    return best, last
+
+
+def summarise(
+    folder: Path,
+    *,
+    method: str,
+    dataset: str,
+    seed: int,
+    rounds: int,
+    clients: int,
+    status: str,
+    epsilon: float | Mapping[int, float] | None = None,
+) -> dict[str, Any]:
+    """The summary of the run in ``folder``, from its committed metrics and bookings.
+
+    Args:
+        rounds: completed rounds.
+        epsilon: the privacy spent: None without a guarantee, one value, or one per client.
+        status: e.g. "complete".
+    """
+    metrics = read_metrics(folder)
+    best, last = best_and_last(metrics)
+    evaluated = history(metrics)
+    untrained = {name: _accuracy(at[0]) for name, at in sorted(evaluated.items()) if 0 in at}
+    wall_s = pc.max(metrics["wall_s"]).as_py()
+    return {
+        "method": method,
+        "dataset": dataset,
+        "seed": seed,
+        "rounds": rounds,
+        "clients": clients,
+        "accuracy": last,
+        "best": best,
+        "untrained": {name: value for name, value in untrained.items() if not name.startswith(PIXELS)},
+        "pixels": {name.removeprefix(PIXELS): value for name, value in untrained.items() if name.startswith(PIXELS)},
+        "communication": communication_totals(communication_parts(folder).read(["direction", "bytes"])),
+        "epsilon": _epsilon(epsilon),
+        "wall_s": 0.0 if wall_s is None else wall_s,
+        "train_images_per_s": _images_per_s(metrics),
+        "status": status,
+    }
+
+
+def write_summary(folder: Path, summary: Mapping[str, object]) -> None:
+    """Write ``summary.json`` atomically."""
+    write_json(folder / "summary.json", summary)
+
+
+def _images_per_s(metrics: pa.Table) -> float | None:
+    """``train/images`` over ``system/round_s``, both summed over trained rounds; None before the first."""
+    trained = metrics.filter(pc.greater_equal(metrics["round"], 1))
+    tags = trained["tag"].cast(pa.string())
+    images = trained.filter(pc.equal(tags, "train/images"))
+    of_all = images.filter(pc.is_null(images["client"]))
+    count = pc.sum((of_all if of_all.num_rows else images)["value"]).as_py()
+    seconds = pc.sum(trained.filter(pc.equal(tags, "system/round_s"))["value"]).as_py()
+    return _finite(count / seconds) if count is not None and seconds else None
+
+
+def _accuracy(values: Mapping[int | None, float]) -> Accuracy:
+    if None in values:
+        return _finite(values[None])
+    return {str(client): _finite(values[client]) for client in sorted(c for c in values if c is not None)}
+
+
+def _epsilon(epsilon: float | Mapping[int, float] | None) -> Accuracy:
+    if isinstance(epsilon, Mapping):
+        return {str(client): _finite(value) for client, value in sorted(epsilon.items())}
+    return None if epsilon is None else _finite(epsilon)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,181 @@
+"""The Parquet tables of a run folder, and how files of a run folder are written: whole or not at all.
+
+``metrics.parquet`` and ``communication.parquet`` are folders of parts, so that a long run never rewrites what it has
+already written; ``pyarrow.parquet.read_table(folder)`` reads them whole. A part is named after the round it was
+committed at: ``part-00010.parquet`` belongs to the checkpoint of round 10, ``part-00010_1.parquet`` was committed after
+that checkpoint and before the next (an evaluation that came in late). A run that resumes from round 10 keeps the first
+and makes the second again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+if TYPE_CHECKING:
+    from rayfed_ssl.communication import Booking
+
+_NAME = pa.dictionary(pa.int32(), pa.string())
+METRICS = pa.schema(
+    [("round", pa.int32()), ("client", pa.int32()), ("tag", _NAME), ("value", pa.float64()), ("wall_s", pa.float64())]
+)
+COMMUNICATION = pa.schema(
+    [
+        ("round", pa.int32()),
+        ("client", pa.int32()),
+        ("direction", _NAME),
+        ("operation", _NAME),
+        ("field", _NAME),
+        ("bytes", pa.int64()),
+    ]
+)
+PARTITION = pa.schema([("client", pa.int32()), ("split", _NAME), ("index", pa.int64()), ("label", pa.int64())])
+PART = re.compile(r"part-(\d{5,})(?:_(\d+))?\.parquet")
+
+
+class Metric(NamedTuple):
+    """One row of ``metrics.parquet``: ``client`` None is the whole federation, ``wall_s`` seconds since the start."""
+
+    round: int
+    client: int | None
+    tag: str
+    value: float
+    wall_s: float
+
+
+class Commit(NamedTuple):
+    """The place of a part in the run: the round, and how many commits of that round came before."""
+
+    round: int
+    late: int
+
+
+def replace_file(path: Path, write: Callable[[Path], object]) -> None:
+    """Let ``write`` fill a file beside ``path`` and put it in place: readers see the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    write(temporary)
+    with temporary.open("rb") as file:
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def write_json(path: Path, value: Mapping[str, object]) -> None:
+    """Indented JSON, atomically. Raises ValueError on NaN and infinity, which JSON does not have."""
+    text = json.dumps(value, indent=2, allow_nan=False) + "\n"
+    replace_file(path, lambda temporary: temporary.write_text(text))
+
+
+def table(rows: Iterable[tuple[object, ...]], schema: pa.Schema) -> pa.Table:
+    """Rows as a table of ``schema``; NaN stays NaN, None is null."""
+    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+    arrays = [pa.array(column, type=field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+class Parts:
+    """A table as a folder of parts, written once each and never changed."""
+
+    def __init__(self, folder: Path, schema: pa.Schema) -> None:
+        self.folder = folder
+        self.schema = schema
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def files(self) -> dict[Commit, Path]:
+        """The parts in the order in which they were committed."""
+        found = ((PART.fullmatch(path.name), path) for path in self.folder.iterdir())
+        return dict(sorted((Commit(int(m[1]), int(m[2] or 0)), path) for m, path in found if m))
+
+    def write(self, at: Commit, rows: pa.Table) -> None:
+        name = f"part-{at.round:05d}{f'_{at.late}' if at.late else ''}.parquet"
+        replace_file(self.folder / name, lambda path: pq.write_table(rows, path, compression="zstd"))
+
+    def read(
+        self, columns: list[str] | None = None, *, up_to: Commit | None = None, after: Commit | None = None
+    ) -> pa.Table:
+        """The rows of all parts, or of those at most ``up_to``, or of those past ``after``."""
+        files = [path for at, path in self.files().items() if (not up_to or at <= up_to) and (not after or at > after)]
+        schema = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
+        read = [pq.ParquetFile(path).read(columns=columns).cast(schema) for path in files]
+        return pa.concat_tables([schema.empty_table(), *read])
+
+    def remove_after(self, last: Commit) -> None:
+        """Forget the parts past ``last``, and what an interrupted write left behind."""
+        for at, path in self.files().items():
+            if at > last:
+                path.unlink()
+        for path in self.folder.glob(".*.tmp"):
+            path.unlink()
+
+
+def metrics_parts(folder: Path) -> Parts:
+    return Parts(folder / "metrics.parquet", METRICS)
+
+
+def communication_parts(folder: Path) -> Parts:
+    return Parts(folder / "communication.parquet", COMMUNICATION)
+
+
+def read_metrics(folder: Path) -> pa.Table:
+    """The committed metrics of the run in ``folder``: round, client (null: global), tag, value, wall_s."""
+    return metrics_parts(folder).read()
+
+
+def read_communication(folder: Path) -> pa.Table:
+    """The committed bookings of the run in ``folder``: round, client, direction, operation, field, bytes."""
+    return communication_parts(folder).read()
+
+
+def communication_totals(bookings: pa.Table) -> dict[str, int]:
+    """``{"up_bytes", "down_bytes"}`` of a table with the columns direction and bytes."""
+    sums = bookings.group_by("direction").aggregate([("bytes", "sum")]).to_pydict()
+    by_direction = dict(zip(sums["direction"], sums["bytes_sum"], strict=True))
+    return {f"{direction}_bytes": int(by_direction.get(direction, 0)) for direction in ("up", "down")}
+
+
+def bookings_table(bookings: Iterable[Booking]) -> pa.Table:
+    return table(bookings, COMMUNICATION)
+
+
+def write_partition(
+    folder: Path,
+    shards: Mapping[int, Mapping[str, np.ndarray]],
+    labels: np.ndarray | Mapping[int, np.ndarray],
+    public: np.ndarray | None,
+    public_labels: np.ndarray | None = None,
+) -> None:
+    """Write ``partition.parquet``: client (null: public), split, index, label (null where there is none).
+
+    Args:
+        shards: client -> split (train, es, rb, test) -> indices into the source (n,).
+        labels: the labels of the source (images,), or of each client's own source where tasks differ.
+        public: indices of the public images (m,), or None.
+        public_labels: the labels of exactly these images (m,); None writes null.
+    """
+    pieces = []
+    for client in sorted(shards):
+        own = np.asarray(labels[client] if isinstance(labels, Mapping) else labels)
+        pieces += [_partition_piece(client, split, index, own[index]) for split, index in shards[client].items()]
+    if public is not None:
+        pieces.append(_partition_piece(None, "public", public, public_labels))
+    rows = pa.concat_tables([PARTITION.empty_table(), *pieces]).unify_dictionaries()
+    replace_file(folder / "partition.parquet", lambda path: pq.write_table(rows, path, compression="zstd"))
+
+
+def _partition_piece(client: int | None, split: str, index: np.ndarray, label: Any) -> pa.Table:
+    count = len(index)
+    columns = [
+        pa.array([client], pa.int32()).take(pa.array(np.zeros(count, np.int64))),
+        pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([split])),
+        pa.array(np.asarray(index, np.int64)),
+        pa.nulls(count, pa.int64()) if label is None else pa.array(np.asarray(label, np.int64)),
+    ]
+    return pa.Table.from_arrays(columns, schema=PARTITION)

@@ -1,0 +1,100 @@
+"""A run's metrics for TensorBoard: scalars ``group/name``, the config as a text panel, figures and histograms.
+
+The event files stay small: what clients measure has one curve per client up to 64 clients, and beyond that the mean,
+the extremes and the quartiles over the clients of the round. Parquet keeps every value in either case.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch.utils.tensorboard import SummaryWriter
+
+from rayfed_ssl.reporting.figures import pixels
+from rayfed_ssl.reporting.tables import Metric
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CURVES = 64  # the most clients that have a curve of their own
+
+
+class TensorBoard:
+    """Writes ``events.out.tfevents.*`` into the run folder.
+
+    Args:
+        folder: the run folder.
+        clients: how many clients the run has.
+        purge_step: a resumed run's first step: TensorBoard forgets what was written at and after it. What was written
+            once before that step (text, figures) is not written again.
+        epoch_s: the time at which the run's ``wall_s`` was 0, in seconds since 1970.
+    """
+
+    def __init__(self, folder: Path, *, clients: int, purge_step: int | None, epoch_s: float) -> None:
+        self.aggregates = clients > CURVES
+        self._first_step = purge_step or 0
+        self._epoch_s = epoch_s
+        self._writer = SummaryWriter(str(folder), purge_step=purge_step, flush_secs=20)
+
+    def scalars(self, rows: Iterable[Metric]) -> None:
+        """Write metrics; beyond 64 clients, ``rows`` must hold all clients' values of a round and tag together."""
+        together: dict[tuple[int, str], list[Metric]] = {}
+        for row in rows:
+            name = row.tag.removeprefix("client/")
+            if row.client is None:
+                self._scalar(row.tag, row.value, row.round, row.wall_s)
+            elif self.aggregates:
+                together.setdefault((row.round, name), []).append(row)
+            else:
+                self._scalar(f"client/{name}/{row.client}", row.value, row.round, row.wall_s)
+        for (round, name), group in together.items():
+            for statistic, value in spread(np.array([row.value for row in group])).items():
+                self._scalar(f"client/{name}/{statistic}", value, round, group[-1].wall_s)
+
+    def text(self, tag: str, markdown: str, step: int) -> None:
+        if step >= self._first_step:
+            self._writer.add_text(tag, markdown, step)
+
+    def image(self, tag: str, image: np.ndarray, step: int) -> None:
+        """``image`` (H, W, 3) uint8."""
+        if step >= self._first_step:
+            self._writer.add_image(tag, image, step, dataformats="HWC")
+
+    def figure(self, tag: str, figure: Figure, step: int) -> None:
+        if step >= self._first_step:
+            self.image(tag, pixels(figure), step)
+
+    def histogram(self, tag: str, values: np.ndarray, step: int) -> None:
+        """The distribution of the finite values; nothing where there are none."""
+        finite = np.asarray(values, np.float64)
+        finite = finite[np.isfinite(finite)]
+        if finite.size and step >= self._first_step:
+            self._writer.add_histogram(tag, finite, step)
+
+    def flush(self) -> None:
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _scalar(self, tag: str, value: float, step: int, wall_s: float) -> None:
+        self._writer.add_scalar(tag, value, step, walltime=self._epoch_s + wall_s)
+
+
+def spread(values: np.ndarray) -> dict[str, float]:
+    """Mean, extremes and quartiles (linear interpolation) of ``values`` (N,), NaN left out; NaN where only NaN is."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # all NaN: the answer is NaN, and that is said in the curve
+        p25, p50, p75 = np.nanpercentile(values, [25, 50, 75])
+        return {
+            "mean": float(np.nanmean(values)),
+            "min": float(np.nanmin(values)),
+            "max": float(np.nanmax(values)),
+            "p25": float(p25),
+            "p50": float(p50),
+            "p75": float(p75),
+        }

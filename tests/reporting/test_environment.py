@@ -1,0 +1,75 @@
+"""environment.json names versions, host and revision, and gives away neither secrets nor the user's home."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rayfed_ssl.reporting.environment import command_line, environment, git_revision, write_environment
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=Test", "-c", "user.email=test@example.org"]
+    return subprocess.run(
+        ["git", "-C", str(folder), *identity, *arguments], check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def test_the_file_says_what_the_run_ran_on(tmp_path: Path) -> None:
+    write_environment(tmp_path, device="cpu", threads=3)
+    written = json.loads((tmp_path / "environment.json").read_text())
+    assert written == environment(device="cpu", threads=3)
+    assert written["python"] == platform.python_version()
+    assert written["versions"]["torch"] == torch.__version__
+    assert written["versions"]["numpy"] == np.__version__
+    assert written["host"]["cpu_capability"] == torch.backends.cpu.get_cpu_capability()
+    assert (written["device"], written["threads"]) == ("cpu", 3)
+
+
+def test_ray_is_looked_up_and_not_imported() -> None:
+    code = (
+        "import sys; from rayfed_ssl.reporting.environment import environment; "
+        "environment(device='cpu', threads=1); assert 'ray' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+
+
+def test_the_revision_is_the_projects_own(tmp_path: Path) -> None:
+    package = tmp_path / "project" / "rayfed_ssl"
+    package.mkdir(parents=True)
+    (package / "file.py").write_text("x = 1\n")
+    assert git_revision(package) == (None, None)  # no checkout
+    git(tmp_path / "project", "init", "-q")
+    assert git_revision(package) == (None, None)  # nothing committed yet
+    git(tmp_path / "project", "add", ".")
+    git(tmp_path / "project", "commit", "-q", "-m", "first")
+    revision = git(tmp_path / "project", "rev-parse", "HEAD")
+    assert git_revision(package) == (revision, False)
+    (package / "file.py").write_text("x = 2\n")
+    assert git_revision(package) == (revision, True)
+    installed = tmp_path / "project" / ".venv" / "rayfed_ssl"  # lies in the checkout, is not the checkout
+    installed.mkdir(parents=True)
+    assert git_revision(installed) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (["/opt/env/bin/rayfed-ssl", "run", "configs/demo.yaml", "seed=3"], "rayfed-ssl run configs/demo.yaml seed=3"),
+        (["rayfed-ssl", "run", "data.token=abc"], "rayfed-ssl run 'data.token=***'"),
+        (["rayfed-ssl", "--api-key=abc"], "rayfed-ssl '--api-key=***'"),
+        (["rayfed-ssl", "data.path=s3://me:pass@bucket/x"], "rayfed-ssl 'data.path=s3://***@bucket/x'"),
+        (["rayfed-ssl", "data.path=https://host/x?sig=abc"], "rayfed-ssl 'data.path=https://host/x?***'"),
+        (["rayfed-ssl", "--out", "/home/bob/runs/a"], "rayfed-ssl --out '~/runs/a'"),
+    ],
+)
+def test_the_command_line_is_discreet(monkeypatch: pytest.MonkeyPatch, arguments: list[str], shown: str) -> None:
+    monkeypatch.setenv("HOME", "/home/bob")
+    assert command_line(arguments) == shown

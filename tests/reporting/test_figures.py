@@ -1,0 +1,83 @@
+"""Figures say what the numbers say: the artists are checked against the data, and the files are real images."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from rayfed_ssl.reporting.figures import accuracy_curve, label_histogram, pixels, save_figure
+from rayfed_ssl.reporting.tables import METRICS, table
+
+
+def test_stacked_bars_have_the_counts_as_lengths() -> None:
+    counts = np.array([[3, 0, 5], [2, 2, 2]])
+    (axes,) = label_histogram(counts, ["a", "b", "c"]).axes
+    widths = np.array([[bar.get_width() for bar in group] for group in axes.containers])  # (C, N)
+    starts = np.array([[bar.get_x() for bar in group] for group in axes.containers])
+    np.testing.assert_array_equal(widths.T, counts)
+    np.testing.assert_array_equal(starts.T, [[0, 3, 3], [0, 2, 4]])
+    legend = axes.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(("clients", "classes"), [(100, 10), (5, 100)])
+def test_a_map_has_the_shares_of_each_client(clients: int, classes: int) -> None:
+    counts = np.random.default_rng(0).integers(0, 9, (clients, classes))
+    counts[3] = 0  # a client without images
+    figure = label_histogram(counts, [f"class {c}" for c in range(classes)])
+    (image,) = figure.axes[1].images
+    shown = np.asarray(image.get_array())
+    np.testing.assert_allclose(shown[:, 0], 100 * counts[0] / counts[0].sum())
+    np.testing.assert_array_equal(shown[:, 3], 0)
+
+
+def test_more_clients_than_can_be_named_are_ordered_by_class() -> None:
+    counts = np.random.default_rng(0).integers(0, 9, (300, 4))
+    (image,) = label_histogram(counts, list("abcd")).axes[1].images
+    shown = np.asarray(image.get_array()).T  # (N, C)
+    tops = shown.argmax(1)
+    assert (np.diff(tops) >= 0).all()
+    assert sorted(map(tuple, np.round(shown, 6))) == sorted(
+        map(tuple, np.round(100 * counts / np.maximum(counts.sum(1, keepdims=True), 1), 6))
+    )
+
+
+def test_class_names_must_fit() -> None:
+    with pytest.raises(ValueError, match="2 class names"):
+        label_histogram(np.ones((2, 3)), ["a", "b"])
+
+
+def test_accuracy_lines_and_the_clients_band() -> None:
+    rows = [(t, None, "eval/knn", 0.1 * t, 0.0) for t in (0, 2, 4)]
+    rows += [(t, client, "eval/task", 0.2 + 0.1 * client, 0.0) for t in (2, 4) for client in range(3)]
+    rows += [(0, None, "eval/pixels_fewshot", 0.3, 0.0), (2, None, "train/loss", 5.0, 0.0)]
+    (axes,) = accuracy_curve(table(rows, METRICS)).axes
+    lines = {str(line.get_label()): np.asarray(line.get_xydata()) for line in axes.lines}
+    assert set(lines) == {"knn", "task (mean of clients)"}
+    np.testing.assert_allclose(lines["knn"], [[0, 0], [2, 20], [4, 40]])
+    np.testing.assert_allclose(lines["task (mean of clients)"], [[2, 30], [4, 30]])
+    band = axes.collections[0].get_paths()[0].vertices
+    assert (band[:, 1].min(), band[:, 1].max()) == (pytest.approx(20), pytest.approx(40))
+
+
+def test_saved_and_drawn_figures_are_images(tmp_path: Path) -> None:
+    figure = label_histogram(np.ones((5, 3)), list("abc"))
+    drawn = pixels(figure)
+    assert drawn.dtype == np.uint8
+    assert drawn.std() > 10
+    path = save_figure(tmp_path, "partition", figure)
+    assert path == tmp_path / "figures" / "partition.png"
+    with Image.open(path) as image:
+        assert image.size == drawn.shape[1::-1]
+    assert [p.name for p in path.parent.iterdir()] == ["partition.png"]
+
+
+def test_matplotlib_is_loaded_only_to_draw() -> None:
+    code = "import sys, rayfed_ssl.reporting.figures; assert 'matplotlib' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
