@@ -1,0 +1,1 @@
+"""Images: sources, the pixel store, partitions over clients, tasks, and augmentation."""

@@ -1,0 +1,488 @@
+"""Every source on small files written in its exact format, against pixels and labels the test wrote itself."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import pickle
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+from pydantic import ValidationError
+from torchvision import datasets
+
+from rayfed_ssl.data.sources import SourceConfig, load
+from rayfed_ssl.schema import UserError
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+
+
+def pictures(count: int, size: int = 16, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (count, size, size, 3), dtype=np.uint8)
+
+
+def png(pixels: np.ndarray, kind: str = "PNG") -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, kind)
+    return file.getvalue()
+
+
+def fetch(tmp_path: Path, name: str, **settings):
+    settings = {"image_size": 16, "path": tmp_path} | settings
+    return load(SourceConfig(name=name, **settings), tmp_path / "cache")
+
+
+def refused(match: str, tmp_path: Path, name: str, **settings) -> None:
+    with pytest.raises(UserError, match=match) as error:
+        fetch(tmp_path, name, **settings)
+    assert "\n" not in str(error.value)
+
+
+# ---------------------------------------------------------------------------------------------------------- digits
+
+
+def test_digits_are_scikit_learns(tmp_path):
+    from sklearn.datasets import load_digits
+
+    data = load(SourceConfig(name="digits"), tmp_path)
+    bunch = load_digits()
+    assert data.train.pixels.shape[1:] == (32, 32, 3)
+    assert len(data.train) + len(data.test) == 1797
+    together = np.bincount(np.concatenate([data.train.labels, data.test.labels]))
+    assert np.array_equal(together, np.bincount(bunch.target))
+    assert np.abs(np.bincount(data.test.labels) - 0.2 * together).max() <= 0.5
+    assert data.train.class_names == tuple("0123456789")
+    small = load(SourceConfig(name="digits", image_size=8), tmp_path)
+    seen = {
+        (*np.round(image[..., 0].ravel() * (16 / 255)).astype(int), int(label))
+        for half in (small.train, small.test)
+        for image, label in zip(half.pixels, half.labels, strict=True)
+    }
+    assert seen == {
+        (*image.ravel().astype(int), int(label)) for image, label in zip(bunch.images, bunch.target, strict=True)
+    }
+
+
+def test_digests_tell_data_sets_apart(tmp_path):
+    digests = [
+        load(SourceConfig(name="digits", limit=n, image_size=8), tmp_path / where).digest
+        for n, where in ((50, "a"), (50, "b"), (51, "a"))
+    ]
+    assert digests[0] == digests[1] != digests[2]
+
+
+# --------------------------------------------------------------------------------------------------------- parquet
+
+
+def write_parquet(path: Path, pixels, labels, column="img", label="label", metadata=None, plain=False) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    encoded = [p if isinstance(p, bytes | None) else png(p) for p in pixels]
+    images = (
+        pa.array(encoded, pa.binary())
+        if plain
+        else pa.array(
+            [{"bytes": e, "path": None} for e in encoded], pa.struct({"bytes": pa.binary(), "path": pa.string()})
+        )
+    )
+    columns = {column: images}
+    if label:
+        columns[label] = pa.array(labels)
+    pq.write_table(pa.table(columns).replace_schema_metadata(metadata), path, row_group_size=7)
+
+
+HUGGING_FACE = json.dumps(
+    {"info": {"features": {"image": {"_type": "Image"}, "label": {"names": ["cat", "dog"], "_type": "ClassLabel"}}}}
+)
+
+
+def test_parquet_in_the_hugging_face_layout(tmp_path):
+    train, test = pictures(20), pictures(6, seed=1)
+    for part, rows in enumerate((slice(0, 12), slice(12, 20))):
+        write_parquet(
+            tmp_path / f"data/train-0000{part}-of-00002.parquet",
+            train[rows],
+            np.arange(20)[rows] % 2,
+            "image",
+            metadata={"huggingface": HUGGING_FACE},
+        )
+    write_parquet(tmp_path / "data/validation-00000-of-00001.parquet", test, [1] * 6, "image")
+    data = fetch(tmp_path, "parquet")
+    assert np.array_equal(data.train.pixels, train)
+    assert np.array_equal(data.test.pixels, test)
+    assert data.train.labels.tolist() == [0, 1] * 10
+    assert data.test.labels.tolist() == [1] * 6
+    assert data.train.class_names == data.test.class_names == ("cat", "dog")
+    limited = fetch(tmp_path, "parquet", limit=13, test_limit=2)
+    assert np.array_equal(limited.train.pixels, train[:13])
+    assert np.array_equal(limited.test.pixels, test[:2])
+
+
+def test_parquet_with_plain_names_and_bytes(tmp_path):
+    write_parquet(
+        tmp_path / "train.parquet",
+        pictures(5),
+        np.array([0, 1, 2, 1, 0], np.int8),
+        label="fine_label",
+        metadata={"class_names": '["x", "y", "z"]'},
+        plain=True,
+    )
+    write_parquet(tmp_path / "test.parquet", pictures(2), [2, None], label="fine_label")
+    data = fetch(tmp_path, "parquet")
+    assert data.train.class_names == ("x", "y", "z")
+    assert data.test.labels.tolist() == [2, -1]
+
+
+def test_a_single_parquet_file_gives_a_fixed_fifth_per_class_to_test(tmp_path):
+    pixels, labels = pictures(50), np.arange(50) % 5
+    write_parquet(tmp_path / "all.parquet", pixels, labels)
+    data = fetch(tmp_path, "parquet", path=tmp_path / "all.parquet")
+    assert np.bincount(data.train.labels).tolist() == [8] * 5
+    assert np.bincount(data.test.labels).tolist() == [2] * 5
+    row = {image.tobytes(): number for number, image in enumerate(pixels)}
+    order = [row[image.tobytes()] for half in (data.train, data.test) for image in half.pixels]
+    assert sorted(order) == list(range(50))
+    assert order[:40] == sorted(order[:40])
+    assert labels[order].tolist() == [*data.train.labels, *data.test.labels]
+    assert data.train.class_names == tuple("01234")
+
+
+def test_parquet_rows_that_cannot_be_decoded(tmp_path):
+    rows = [*pictures(9), png(pictures(1, 64)[0], "JPEG")[:-300], None, *pictures(3, seed=2)]
+    write_parquet(tmp_path / "train.parquet", rows, [0] * 14)
+    write_parquet(tmp_path / "test.parquet", pictures(2), [0, 0])
+    refused(r"data\.on_bad_image: .*train\.parquet row 9 cannot be decoded .*truncated", tmp_path, "parquet")
+    data = fetch(tmp_path, "parquet", on_bad_image="skip")
+    assert len(data.train) == 12
+    assert [name.rsplit("/")[-1] for name in data.skipped] == ["train.parquet row 9", "train.parquet row 10"]
+
+
+def test_parquet_errors_name_the_file(tmp_path):
+    refused(r"data\.path: not set", tmp_path, "parquet", path=None)
+    refused(r"data\.path: .*nowhere does not exist", tmp_path, "parquet", path=tmp_path / "nowhere")
+    refused(r"lacks its train split.*no Parquet file", tmp_path, "parquet")
+    (tmp_path / "train.parquet").write_text("label,image\n0,x\n")
+    refused(r"lacks its test split: wanted test\*\.parquet.*found train\.parquet", tmp_path, "parquet")
+    write_parquet(tmp_path / "test.parquet", pictures(2), [0, 0])
+    refused(r"train\.parquet cannot be read as Parquet", tmp_path, "parquet")
+    write_parquet(tmp_path / "train.parquet", pictures(2), [], label="")
+    refused(r"train\.parquet has no label column \(label, labels, fine_label\); it has img", tmp_path, "parquet")
+    write_parquet(tmp_path / "train.parquet", pictures(2), [0, 0], column="photo")
+    refused(r"train\.parquet has no image column \(img, image\); it has photo, label", tmp_path, "parquet")
+    write_parquet(tmp_path / "train.parquet", pictures(2), ["cat", "dog"])
+    refused(r"column label of .* is of type string", tmp_path, "parquet")
+    write_parquet(tmp_path / "train.parquet", pictures(2), [0, 2], metadata={"class_names": '["a", "b"]'})
+    refused(r"names 2 classes but holds the label 2", tmp_path, "parquet")
+    write_parquet(tmp_path / "train.parquet", pictures(2), [0, 1], metadata={"class_names": "cat, dog"})
+    refused(r"class names in the metadata", tmp_path, "parquet")
+    write_parquet(tmp_path / "train.parquet", [], pa.array([], pa.int64()))
+    refused(r"no training images", tmp_path, "parquet")
+    write_parquet(tmp_path / "train.parquet", pictures(2), [0, 0])
+    write_parquet(tmp_path / "test.parquet", [None], [0])
+    refused(r"no test images .*1 cannot be decoded", tmp_path, "parquet", on_bad_image="skip")
+    whole = (tmp_path / "train.parquet").read_bytes()
+    (tmp_path / "train.parquet").write_bytes(whole[: len(whole) // 2])
+    refused(r"train\.parquet cannot be read as Parquet", tmp_path, "parquet")
+
+
+def test_the_cache_follows_the_files_content_and_the_settings(tmp_path):
+    write_parquet(tmp_path / "train.parquet", pictures(4), [0] * 4)
+    write_parquet(tmp_path / "test.parquet", pictures(2), [0, 0])
+    first = fetch(tmp_path, "parquet")
+    cached = set((tmp_path / "cache").glob("*.arrow"))
+    times = {file: file.stat().st_mtime_ns for file in cached}
+    assert len(cached) == 2
+    (tmp_path / "train.parquet").touch()
+    assert fetch(tmp_path, "parquet").digest == first.digest
+    assert {file: file.stat().st_mtime_ns for file in (tmp_path / "cache").glob("*.arrow")} == times
+    assert fetch(tmp_path, "parquet", image_size=8).train.pixels.shape == (4, 8, 8, 3)
+    write_parquet(tmp_path / "train.parquet", pictures(4, seed=9), [0] * 4)
+    changed = fetch(tmp_path, "parquet")
+    assert changed.digest != first.digest
+    assert np.array_equal(changed.train.pixels, pictures(4, seed=9))
+    for file in (tmp_path / "cache").glob("*.arrow"):  # a cut file is built again
+        file.write_bytes(file.read_bytes()[:-100])
+    assert fetch(tmp_path, "parquet").digest == changed.digest
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the shared image files are absent")
+def test_real_cifar10(tmp_path):
+    data = load(SourceConfig(path=SHARED / "cifar10", limit=6000, test_limit=500), tmp_path)
+    assert data.train.pixels.shape == (6000, 32, 32, 3)
+    assert data.test.pixels.shape == (500, 32, 32, 3)
+    counts = np.bincount(data.train.labels[:5000])
+    assert (counts.min(), counts.max()) == (479, 514)  # as the files' README says of their first 5,000 rows
+    assert data.train.class_names[:4] == ("airplane", "automobile", "bird", "cat")
+    scaled = data.train.pixels.reshape(-1, 3).mean(axis=0) / 255
+    assert scaled == pytest.approx([0.4913, 0.4821, 0.4465], abs=0.01)  # the README's means of all 50,000
+    rows = pq.read_table(SHARED / "cifar10" / "train.parquet").slice(5990, 3).to_pylist()
+    for offset, row in enumerate(rows):
+        expected = np.asarray(Image.open(io.BytesIO(row["img"]["bytes"])).convert("RGB"))
+        assert np.array_equal(data.train.pixels[5990 + offset], expected)
+        assert data.train.labels[5990 + offset] == row["label"]
+
+
+# --------------------------------------------------------------------------------------------------------- folders
+
+
+def put(root: Path, files: dict[str, np.ndarray]) -> None:
+    for name, pixels in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(path)
+
+
+def test_folders_of_classes(tmp_path):
+    p = pictures(8)
+    put(
+        tmp_path,
+        {
+            "train/dog/1.png": p[0],
+            "train/cat/b.PNG": p[1],
+            "train/cat/a.bmp": p[2],
+            "train/dog/deep/2.png": p[3],
+            "train/stray.png": p[4],
+            "train/.hidden/x.png": p[5],
+            "test/dog/t.png": p[6],
+            "val/cat/t.png": p[7],
+        },
+    )
+    (tmp_path / "train/cat/notes.txt").write_text("no image")
+    data = fetch(tmp_path, "imagefolder")
+    assert data.train.class_names == ("cat", "dog")
+    assert data.train.labels.tolist() == [0, 0, 1, 1, -1]
+    assert np.array_equal(data.train.pixels, p[[2, 1, 0, 3, 4]])
+    assert data.train.groups is None
+    assert data.test.labels.tolist() == [1]  # test/ goes before val/
+    reference = datasets.ImageFolder(str(tmp_path / "train"), allow_empty=True)
+    assert {"cat", "dog"} <= set(reference.classes)
+
+
+def test_folders_of_clients(tmp_path):
+    p = pictures(5)
+    put(
+        tmp_path,
+        {
+            "train/hospital_b/sick/1.png": p[0],
+            "train/hospital_a/well/1.png": p[1],
+            "train/hospital_a/sick/2.png": p[2],
+            "train/hospital_b/3.png": p[3],
+            "val/well/1.png": p[4],
+        },
+    )
+    data = fetch(tmp_path, "imagefolder", layout="clients")
+    assert data.train.group_names == ("hospital_a", "hospital_b")
+    assert data.train.class_names == ("sick", "well")
+    assert data.train.groups.tolist() == [0, 0, 1, 1]
+    assert data.train.labels.tolist() == [0, 1, -1, 0]
+    assert np.array_equal(data.train.pixels, p[[2, 1, 3, 0]])
+    assert data.test.labels.tolist() == [1]
+
+
+def test_unlabelled_folders_need_no_test_images(tmp_path):
+    put(tmp_path, {f"train/{name}.jpg": image for name, image in zip("abc", pictures(3), strict=True)})
+    data = fetch(tmp_path, "imagefolder")
+    assert data.train.labels.tolist() == [-1] * 3
+    assert data.train.class_names == ()
+    assert data.test.pixels.shape == (0, 16, 16, 3)
+    put(tmp_path / "by_client", {"train/x/a.png": pictures(1)[0], "train/y/b.png": pictures(1)[0]})
+    data = fetch(tmp_path, "imagefolder", path=tmp_path / "by_client", layout="clients")
+    assert data.train.labels.tolist() == [-1, -1]
+    assert data.train.groups.tolist() == [0, 1]
+
+
+def test_tiny_imagenet_as_unpacked(tmp_path):
+    p = pictures(5)
+    put(
+        tmp_path,
+        {
+            "train/n02/images/n02_0.JPEG": p[0],
+            "train/n01/images/n01_0.JPEG": p[1],
+            "test/images/t.JPEG": p[2],
+            "val/images/val_0.JPEG": p[3],
+            "val/images/val_1.JPEG": p[4],
+        },
+    )
+    (tmp_path / "val/val_annotations.txt").write_text("val_0.JPEG\tn02\t0\t0\t9\t9\nval_1.JPEG\tn01\t0\t0\t9\t9\n")
+    data = fetch(tmp_path, "imagefolder")
+    assert data.train.class_names == ("n01", "n02")
+    assert data.test.labels.tolist() == [1, 0]
+
+
+def test_a_limit_takes_evenly_spaced_rows_of_sorted_folders(tmp_path):
+    put(
+        tmp_path,
+        {f"train/{c}/{n}.png": pictures(1)[0] for c in "abcd" for n in range(10)} | {"test/a/0.png": pictures(1)[0]},
+    )
+    assert np.bincount(fetch(tmp_path, "imagefolder", limit=8).train.labels).tolist() == [2, 2, 2, 2]
+
+
+def test_folder_errors_name_the_folder(tmp_path):
+    refused(r"has no folder train/", tmp_path, "imagefolder")
+    (tmp_path / "train").mkdir()
+    refused(r"no images below .*train; known suffixes: .*\.jpg", tmp_path, "imagefolder")
+    put(tmp_path, {"train/cat/1.png": pictures(1)[0]})
+    refused(r"no images in test/ or val/", tmp_path, "imagefolder")
+    put(tmp_path, {"test/dog/1.png": pictures(1)[0]})
+    refused(r"test holds the class dog, which no training image has", tmp_path, "imagefolder")
+    (tmp_path / "test/dog").rename(tmp_path / "test/cat")
+    (tmp_path / "train/cat/bad.jpg").write_bytes(png(pictures(1, 64)[0], "JPEG")[:-300])
+    refused(r"data\.on_bad_image: .*train/cat/bad\.jpg cannot be decoded .*truncated", tmp_path, "imagefolder")
+    (tmp_path / "train/cat/bad.jpg").unlink()
+    put(tmp_path, {"train/cat/big.png": np.zeros((40, 30), np.uint8)})
+    refused(r"train/cat/big\.png .*30x40 pixels, more than max_pixels=1000", tmp_path, "imagefolder", max_pixels=1000)
+    (tmp_path / "train/cat/gone.png").symlink_to("nowhere.png")
+    refused(r"data\.path: .*gone\.png cannot be read \(No such file", tmp_path, "imagefolder")
+    refused(r"big\.png is a file; .*needs a folder", tmp_path, "imagefolder", path=tmp_path / "train/cat/big.png")
+
+
+# ------------------------------------------------------------------------------------------------------- torchvision
+# torchvision checks MD5 sums, so the tests give it those of the generated files; everything else is its own reading.
+
+
+def md5(path: Path) -> str:
+    return hashlib.md5(path.read_bytes()).hexdigest()
+
+
+def write_cifar(root: Path, cls, monkeypatch, label: str, names: list[str]) -> dict[str, np.ndarray]:
+    folder = root / cls.base_folder
+    folder.mkdir()
+    made = {}
+    for number, (name, _) in enumerate(cls.train_list + cls.test_list):
+        made[name] = pictures(4, 32, number)
+        flat = made[name].transpose(0, 3, 1, 2).reshape(4, 3072)
+        (folder / name).write_bytes(pickle.dumps({"data": flat, label: [number % len(names)] * 4}))
+    (folder / cls.meta["filename"]).write_bytes(pickle.dumps({cls.meta["key"]: names}))
+    for which in ("train_list", "test_list"):
+        monkeypatch.setattr(cls, which, [[name, md5(folder / name)] for name, _ in getattr(cls, which)])
+    monkeypatch.setattr(cls, "meta", cls.meta | {"md5": md5(folder / cls.meta["filename"])})
+    return made
+
+
+@pytest.mark.parametrize(
+    ("name", "cls", "label"), [("cifar10", datasets.CIFAR10, "labels"), ("cifar100", datasets.CIFAR100, "fine_labels")]
+)
+def test_cifar(tmp_path, monkeypatch, name, cls, label):
+    names = [f"class {number}" for number in range(10)]
+    made = write_cifar(tmp_path, cls, monkeypatch, label, names)
+    data = fetch(tmp_path, name, image_size=32)
+    train = [entry for entry, _ in cls.train_list]
+    assert np.array_equal(data.train.pixels, np.concatenate([made[entry] for entry in train]))
+    assert data.train.labels.tolist() == [number for number in range(len(train)) for _ in range(4)]
+    assert np.array_equal(data.test.pixels, made[cls.test_list[0][0]])
+    assert data.train.class_names == tuple(names)
+    assert len(fetch(tmp_path, name, image_size=32, limit=3).train) == 3
+    (tmp_path / cls.base_folder / train[0]).write_bytes(b"damaged")
+    refused(rf"data\.path: {name} is damaged below", tmp_path, name)
+
+
+def test_svhn(tmp_path, monkeypatch):
+    from scipy.io import savemat
+
+    made = {}
+    for split in ("train", "test"):
+        made[split] = pictures(5, 32, len(split))
+        path = tmp_path / f"{split}_32x32.mat"
+        savemat(path, {"X": made[split].transpose(1, 2, 3, 0), "y": np.array([[1], [10], [3], [9], [10]], np.uint8)})
+        url = datasets.SVHN.split_list[split][0]
+        monkeypatch.setitem(datasets.SVHN.split_list, split, [url, path.name, md5(path)])
+    data = fetch(tmp_path, "svhn", image_size=32)
+    assert np.array_equal(data.train.pixels, made["train"])
+    assert np.array_equal(data.test.pixels, made["test"])
+    assert data.train.labels.tolist() == [1, 0, 3, 9, 0]  # SVHN writes the digit 0 as 10
+    assert data.train.class_names == tuple("0123456789")
+
+
+def test_stl10_trains_on_labelled_and_unlabelled_images(tmp_path, monkeypatch):
+    folder = tmp_path / "stl10_binary"
+    folder.mkdir()
+    made = {}
+    for number, (name, count) in enumerate({"train": 3, "unlabeled": 4, "test": 2}.items()):
+        made[name] = pictures(count, 96, number)
+        (folder / f"{name}_X.bin").write_bytes(made[name].transpose(0, 3, 2, 1).tobytes())  # columns first
+        (folder / f"{name}_y.bin").write_bytes(bytes(range(1, count + 1)))
+    (folder / "class_names.txt").write_text("airplane\nbird\ncar\n")
+    for which in ("train_list", "test_list"):
+        entries = getattr(datasets.STL10, which)
+        monkeypatch.setattr(datasets.STL10, which, [[name, md5(folder / name)] for name, _ in entries])
+    data = fetch(tmp_path, "stl10", image_size=96)
+    assert np.array_equal(data.train.pixels, np.concatenate([made["train"], made["unlabeled"]]))
+    assert data.train.labels.tolist() == [0, 1, 2, -1, -1, -1, -1]
+    assert np.array_equal(data.test.pixels, made["test"])
+    assert data.test.labels.tolist() == [0, 1]
+    assert data.train.class_names == ("airplane", "bird", "car")
+
+
+def test_fashion_mnist(tmp_path):
+    folder = tmp_path / "FashionMNIST" / "raw"
+    folder.mkdir(parents=True)
+    made = {}
+    for prefix, count in {"train": 6, "t10k": 3}.items():
+        made[prefix] = pictures(count, 28, count)[..., 0]
+        header = (0x803).to_bytes(4, "big") + b"".join(side.to_bytes(4, "big") for side in (count, 28, 28))
+        (folder / f"{prefix}-images-idx3-ubyte").write_bytes(header + made[prefix].tobytes())
+        header = (0x801).to_bytes(4, "big") + count.to_bytes(4, "big")
+        (folder / f"{prefix}-labels-idx1-ubyte").write_bytes(header + bytes(range(count)))
+    data = fetch(tmp_path, "fashion_mnist", image_size=28)
+    assert np.array_equal(data.train.pixels, np.repeat(made["train"][..., None], 3, axis=3))
+    assert np.array_equal(data.test.pixels[..., 1], made["t10k"])
+    assert data.train.labels.tolist() == [0, 1, 2, 3, 4, 5]
+    assert data.train.class_names[9] == "Ankle boot"
+    (folder / "train-images-idx3-ubyte").write_bytes(b"\0\0\10\3 short")
+    refused(r"data\.path: fashion_mnist is damaged below", tmp_path, "fashion_mnist")
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100", "svhn", "stl10", "fashion_mnist"])
+def test_missing_files_name_the_download_key(tmp_path, name):
+    refused(rf"data\.download: false, and .* is missing; put {name} there or set data\.download=true", tmp_path, name)
+    with pytest.raises(UserError, match=str(tmp_path / "downloads")):
+        load(SourceConfig(name=name), tmp_path)
+
+
+def test_download_fetches_what_is_missing(tmp_path, monkeypatch):
+    """torchvision's own download from a loopback server: archives, checksums and unpacking are the real ones."""
+    mirror = tmp_path / "mirror"
+    mirror.mkdir()
+    resources = []
+    for name, _ in datasets.FashionMNIST.resources:
+        kind, count = ("images", 784) if "images" in name else ("labels", 1)
+        head = (0x803).to_bytes(4, "big") + b"".join(side.to_bytes(4, "big") for side in (2, 28, 28))
+        head = head if kind == "images" else (0x801).to_bytes(4, "big") + (2).to_bytes(4, "big")
+        (mirror / name).write_bytes(gzip.compress(head + bytes(2 * count)))
+        resources.append((name, md5(mirror / name)))
+    monkeypatch.setattr(datasets.FashionMNIST, "resources", resources)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    handler = partial(SimpleHTTPRequestHandler, directory=str(mirror))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setattr(datasets.FashionMNIST, "mirrors", [f"http://127.0.0.1:{server.server_port}/"])
+        data = fetch(tmp_path, "fashion_mnist", path=tmp_path / "root", download=True)
+        server.shutdown()
+    assert (len(data.train), len(data.test)) == (2, 2)
+    assert fetch(tmp_path, "fashion_mnist", path=tmp_path / "root").digest == data.digest  # now they are there
+    refused(
+        r"fashion_mnist could not be downloaded to .*elsewhere",
+        tmp_path,
+        "fashion_mnist",
+        path=tmp_path / "elsewhere",
+        download=True,
+    )
+
+
+def test_errors_name_the_block_they_come_from(tmp_path):
+    with pytest.raises(UserError, match=r"^data\.public\.images\.path: not set"):
+        load(SourceConfig(name="parquet"), tmp_path, key="data.public.images")
+
+
+def test_configuration_is_checked():
+    for wrong in ({"name": "mnist"}, {"image_size": 4}, {"limit": 0}, {"layout": "flat"}, {"pixels": 3}):
+        with pytest.raises(ValidationError):
+            SourceConfig.model_validate({"name": "digits"} | wrong)

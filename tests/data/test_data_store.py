@@ -1,0 +1,243 @@
+"""The pixel store against PIL run by hand: content, sharing between processes, damage, and undecodable images."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from PIL import Image
+
+from rayfed_ssl.data.images import Listing
+from rayfed_ssl.data.store import BadImage, BadStore, cached, decode, default_cache, read
+from rayfed_ssl.schema import UserError
+
+PLENTY = 10**7
+
+
+def photo(width: int, height: int, seed: int = 0) -> np.ndarray:
+    """A smooth picture, as photographs are: JPEG and resizing keep it close to itself."""
+    small = np.random.default_rng(seed).integers(0, 256, (4, 4, 3), dtype=np.uint8)
+    return np.asarray(Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC))
+
+
+def encoded(pixels: np.ndarray, kind: str = "PNG") -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, kind)
+    return file.getvalue()
+
+
+def listing(payloads, labels=None, groups=None) -> Listing:
+    labels = np.arange(len(payloads)) % 3 if labels is None else labels
+    return Listing(
+        np.asarray(labels, np.int64),
+        ("a", "b", "c"),
+        lambda: ((f"image {row}", payload) for row, payload in enumerate(payloads)),
+        groups,
+        () if groups is None else ("x", "y"),
+    )
+
+
+def store(path: Path, split: Listing, size: int = 16, skip_bad: bool = False):
+    return cached(path, lambda: split, size, PLENTY, skip_bad)
+
+
+def test_pixels_labels_and_groups_come_back(tmp_path):
+    pixels = [photo(16, 16, seed) for seed in range(700)]  # several blocks
+    groups = np.arange(700) % 2
+    stored = store(tmp_path / "s.arrow", listing([encoded(p) for p in pixels], groups=groups))
+    assert np.array_equal(stored.images.pixels, np.stack(pixels))
+    assert np.array_equal(stored.images.labels, np.arange(700) % 3)
+    assert np.array_equal(stored.images.groups, groups)
+    assert (stored.images.class_names, stored.images.group_names) == (("a", "b", "c"), ("x", "y"))
+    assert stored.images.labels.dtype == stored.images.groups.dtype == np.int64
+    assert stored.skipped == ()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["s.arrow", "s.lock"]  # nothing half-written stays
+
+
+def test_reading_maps_the_file_and_copies_nothing(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (300, 64, 64, 3), dtype=np.uint8)
+    store(tmp_path / "s.arrow", listing(list(pixels)), size=64)
+    before = pa.total_allocated_bytes()
+    images = read(tmp_path / "s.arrow").images
+    assert pa.total_allocated_bytes() - before < 10_000  # of 3.7 MB
+    assert not images.pixels.flags.owndata
+    assert not images.pixels.flags.writeable
+    assert images.pixels.flags.c_contiguous
+    address = images.pixels.ctypes.data
+    spans = [
+        line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines() if "s.arrow" in line
+    ]
+    assert any(int(low, 16) <= address < int(high, 16) for low, high in spans)
+    assert np.array_equal(images.pixels, pixels)
+
+
+def test_the_second_call_decodes_nothing_and_equal_content_has_equal_digests(tmp_path):
+    first = store(tmp_path / "s.arrow", listing([photo(16, 16)] * 3))
+
+    def never():
+        raise AssertionError("listed again")
+
+    again = cached(tmp_path / "s.arrow", never, 16, PLENTY, False)
+    elsewhere = store(tmp_path / "deeper" / "t.arrow", listing([encoded(photo(16, 16))] * 3))
+    relabelled = store(tmp_path / "u.arrow", listing([photo(16, 16)] * 3, labels=[0, 0, 0]))
+    assert first.digest == again.digest == elsewhere.digest
+    assert relabelled.digest != first.digest
+
+
+def test_decode_is_short_side_to_size_then_centre_crop_with_antialiasing():
+    wide, tall = photo(90, 60), photo(60, 90)
+    shrunk = np.asarray(Image.fromarray(wide).resize((30, 20), Image.Resampling.BILINEAR))
+    assert np.array_equal(decode(encoded(wide), 20, PLENTY), shrunk[:, 5:25])
+    shrunk = np.asarray(Image.fromarray(tall).resize((20, 30), Image.Resampling.BILINEAR))
+    assert np.array_equal(decode(encoded(tall), 20, PLENTY), shrunk[5:25])
+    checker = (np.indices((64, 64)).sum(axis=0) % 2 * 255).astype(np.uint8)
+    assert np.abs(decode(encoded(checker), 8, PLENTY).astype(int) - 127).max() < 12  # averaged, not sampled
+
+
+def test_decode_of_large_jpegs_stays_close_to_full_decoding():
+    large = encoded(photo(640, 480), "JPEG")
+    full = (
+        Image.open(io.BytesIO(large)).convert("RGB").crop((80, 0, 560, 480)).resize((32, 32), Image.Resampling.BILINEAR)
+    )
+    assert np.abs(decode(large, 32, PLENTY).astype(int) - np.asarray(full)).max() <= 4
+
+
+def test_decode_brings_every_mode_to_rgb(tmp_path):
+    grey = photo(12, 12)[..., 0]
+    expected = np.repeat(grey[..., None], 3, axis=2)
+    assert np.array_equal(decode(grey, 12, PLENTY), expected)
+    assert np.array_equal(decode(encoded(grey), 12, PLENTY), expected)
+    assert np.array_equal(decode(encoded(grey.astype(np.uint16) * 256), 12, PLENTY), expected)
+    with_alpha = np.dstack([photo(12, 12), grey])
+    assert np.array_equal(decode(encoded(with_alpha), 12, PLENTY), photo(12, 12))
+    path = tmp_path / "palette.gif"
+    Image.fromarray(expected).quantize(256).save(path)
+    assert np.abs(decode(path, 12, PLENTY).astype(int) - expected).max() <= 8
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (encoded(photo(64, 64), "JPEG")[:-200], "truncated"),
+        (encoded(photo(64, 64))[:-200], "truncated|unrecognized"),
+        (b"not an image", "cannot identify"),
+        (None, "no image bytes"),
+        (Path("/no/such/file.jpg"), "No such file"),
+        (encoded(np.zeros((400, 300), np.uint8)), "300x400 pixels, more than max_pixels=100000"),
+    ],
+    ids=["jpeg", "png", "text", "null", "absent", "gigantic"],
+)
+def test_bad_images_fail_by_name_or_are_skipped_and_counted(tmp_path, payload, reason):
+    with pytest.raises(BadImage, match=reason):
+        decode(payload, 16, 100_000)
+    good = [photo(16, 16, seed) for seed in range(3)]
+    split = listing([good[0], payload, good[1], good[2]], groups=np.array([0, 1, 0, 1]))
+    with pytest.raises(UserError, match=r"data\.on_bad_image: image 1 cannot be decoded") as error:
+        cached(tmp_path / "s.arrow", lambda: split, 16, 100_000, False)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "s.arrow").exists()
+    stored = cached(tmp_path / "s.arrow", lambda: split, 16, 100_000, True)
+    assert stored.skipped == ("image 1",)
+    assert np.array_equal(stored.images.pixels, np.stack(good))
+    assert stored.images.labels.tolist() == [0, 2, 0]
+    assert stored.images.groups.tolist() == [0, 0, 1]
+    assert read(tmp_path / "s.arrow").skipped == ("image 1",)
+
+
+def test_a_decompression_bomb_is_refused_before_its_pixels_are_read():
+    header = bytearray(encoded(np.zeros((8, 8), np.uint8)))
+    header[16:24] = (60_000).to_bytes(4, "big") * 2  # width and height in IHDR; the checksum is then wrong too
+    import zlib
+
+    header[29:33] = zlib.crc32(header[12:29]).to_bytes(4, "big")
+    with pytest.raises(BadImage, match=r"60000x60000|decompression bomb"):
+        decode(bytes(header), 16, PLENTY)
+
+
+@pytest.mark.parametrize("damage", ["cut", "footer", "labels", "pixels", "empty", "text"])
+def test_a_damaged_file_is_noticed_and_built_again(tmp_path, damage):
+    path = tmp_path / "s.arrow"
+    split = listing([photo(16, 16, seed) for seed in range(40)])
+    whole = store(path, split)
+    good = path.read_bytes()
+    bad = bytearray(good)
+    if damage == "cut":
+        bad = bad[: len(bad) // 2]
+    elif damage == "footer":
+        bad = bad[:-1]
+    elif damage == "labels":
+        at = good.index(np.arange(3).astype(np.int64).tobytes())
+        bad[at] = 2
+    elif damage == "pixels":
+        at = good.index(split_pixels := photo(16, 16, 7).tobytes())
+        bad[at : at + len(split_pixels)] = bytes(len(split_pixels))
+    else:
+        bad = bytearray(b"" if damage == "empty" else b"hello\n" * 100)
+    del whole
+    path.write_bytes(bad)
+    with pytest.raises(BadStore):
+        read(path)
+    again = store(path, split)
+    assert np.array_equal(again.images.pixels[7], photo(16, 16, 7))
+    assert path.read_bytes() == good
+
+
+def test_an_absent_split_has_no_rows(tmp_path):
+    stored = store(tmp_path / "s.arrow", listing([]))
+    assert stored.images.pixels.shape == (0, 16, 16, 3)
+    assert len(stored.images) == 0
+
+
+def test_a_listing_of_the_wrong_length_is_refused(tmp_path):
+    with pytest.raises(UserError, match="1 images were read where 2 were listed"):
+        store(tmp_path / "s.arrow", Listing(np.zeros(2, np.int64), (), lambda: iter([("x", photo(16, 16))])))
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(UserError, match=r"file: cannot be written.*RAYFED_SSL_CACHE"):
+        store(tmp_path / "file" / "s.arrow", listing([photo(16, 16)]))
+
+
+def test_default_cache_follows_the_environment(monkeypatch, tmp_path):
+    monkeypatch.setenv("RAYFED_SSL_CACHE", str(tmp_path))
+    assert default_cache() == tmp_path
+    monkeypatch.delenv("RAYFED_SSL_CACHE")
+    assert default_cache() == Path.home() / ".cache" / "rayfed-ssl"
+
+
+BUILDER = """
+import sys, time
+from pathlib import Path
+import numpy as np
+from rayfed_ssl.data.images import Listing
+from rayfed_ssl.data.store import cached
+folder, me = Path(sys.argv[1]), sys.argv[2]
+(folder / f"ready-{me}").touch()
+while len(list(folder.glob("ready-*"))) < 2: time.sleep(0.001)
+def listing():
+    (folder / f"built-by-{me}").touch()
+    def rows():
+        for row in range(600):
+            time.sleep(0.0005)                       # long enough that the other one certainly arrives
+            yield str(row), np.full((8, 8, 3), row % 251, np.uint8)
+    return Listing(np.arange(600), (), rows)
+print(cached(folder / "s.arrow", listing, 8, 100, False).digest)
+"""
+
+
+def test_two_processes_that_start_together_build_once(tmp_path):
+    runs = [
+        subprocess.Popen([sys.executable, "-c", BUILDER, str(tmp_path), me], stdout=subprocess.PIPE, text=True)
+        for me in "ab"
+    ]
+    digests = {run.communicate(timeout=60)[0].strip() for run in runs}
+    assert [run.returncode for run in runs] == [0, 0]
+    assert len(digests) == 1
+    assert len(list(tmp_path.glob("built-by-*"))) == 1
+    assert read(tmp_path / "s.arrow").images.pixels[:, 0, 0, 0].tolist() == [row % 251 for row in range(600)]
