@@ -1,0 +1,200 @@
+"""A checkpoint is files holding the values: safetensors for arrays, JSON for the rest, a marker written last.
+
+    checkpoints/round-00010/
+      server.json, server.safetensors      the server's and the plug-ins' state, the ledger's totals
+      clients-00000.json/.safetensors ...   the clients' states, in groups of about 64 MB
+      complete.json                        size and digest of every file above: without it the folder is ignored
+
+Everything is written into a temporary folder that is renamed when whole, so a kill at any moment leaves the previous checkpoint
+as it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from rayfed_ssl.schema import UserError
+from rayfed_ssl.weights import Weights
+
+GROUP_BYTES = 64 << 20
+MARKER = "complete.json"
+
+
+class Damaged(Exception):
+    """A checkpoint whose files are not what its marker says."""
+
+
+def flatten(tree: Any, arrays: dict[str, np.ndarray]) -> Any:
+    """JSON-able skeleton of a tree of dicts, lists, scalars, arrays and Weights; arrays go to ``arrays`` under a number."""
+
+    def put(array: np.ndarray) -> str:
+        key = f"{len(arrays):06d}"
+        arrays[key] = np.ascontiguousarray(array)
+        return key
+
+    match tree:
+        case Weights():
+            return {"$weights": put(tree.vector), "layout": tree.layout, "parameters": tree.parameters}
+        case np.ndarray():
+            return {"$array": put(tree)}
+        case np.generic():
+            return tree.item()
+        case Mapping():
+            return {"$map": [[key, flatten(value, arrays)] for key, value in tree.items()]}
+        case list() | tuple():
+            return [flatten(value, arrays) for value in tree]
+        case None | bool() | int() | float() | str():
+            return tree
+    raise TypeError(f"a checkpoint holds arrays, Weights, numbers, text, lists and dicts; found {type(tree).__name__}")
+
+
+def unflatten(skeleton: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """The inverse of :func:`flatten`; tuples come back as lists."""
+    match skeleton:
+        case {"$weights": key, "layout": layout, "parameters": parameters}:
+            return Weights(layout, arrays[key], parameters)
+        case {"$array": key}:
+            return arrays[key]
+        case {"$map": items}:
+            return {key: unflatten(value, arrays) for key, value in items}
+        case list():
+            return [unflatten(value, arrays) for value in skeleton]
+    return skeleton
+
+
+def _write_tree(folder: Path, name: str, tree: Any) -> None:
+    arrays: dict[str, np.ndarray] = {}
+    skeleton = flatten(tree, arrays)
+    save_file(arrays, folder / f"{name}.safetensors")
+    (folder / f"{name}.json").write_text(json.dumps(skeleton))
+
+
+def _read_tree(folder: Path, name: str) -> Any:
+    return unflatten(json.loads((folder / f"{name}.json").read_text()), load_file(folder / f"{name}.safetensors"))
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()
+
+
+def save(root: Path, round: int, server: Any, clients: Iterable[tuple[int, Any]]) -> Path:
+    """Write the checkpoint of a finished round. Raises OSError (full disk, no permission); what was there stays.
+
+    Args:
+        root: the run's ``checkpoints`` folder.
+        server: tree of the server's state.
+        clients: (client, state), taken one at a time.
+    """
+    final, temporary = root / f"round-{round:05d}", root / f".writing-{round:05d}-{os.getpid()}"
+    root.mkdir(parents=True, exist_ok=True)
+    for stale in root.glob(".writing-*"):  # left by a kill: never complete, never read
+        shutil.rmtree(stale, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        _write_tree(temporary, "server", server)
+        for number, group in enumerate(_groups(clients)):
+            _write_tree(temporary, f"clients-{number:05d}", group)
+        files = {p.name: {"bytes": p.stat().st_size, "blake2b": _digest(p)} for p in sorted(temporary.iterdir())}
+        for path in temporary.iterdir():
+            _sync(path)
+        (temporary / MARKER).write_text(json.dumps({"round": round, "files": files}, indent=1))
+        _sync(temporary / MARKER)
+        if final.exists():
+            shutil.rmtree(final)
+        os.replace(temporary, final)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    return final
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _groups(clients: Iterable[tuple[int, Any]]) -> Iterator[dict[int, Any]]:
+    group: dict[int, Any] = {}
+    held = 0
+    for client, state in clients:
+        group[client] = state
+        held += _bytes(state)
+        if held >= GROUP_BYTES:
+            yield group
+            group, held = {}, 0
+    if group:
+        yield group
+
+
+def _bytes(tree: Any) -> int:
+    arrays: dict[str, np.ndarray] = {}
+    flatten(tree, arrays)
+    return sum(array.nbytes for array in arrays.values())
+
+
+def complete(root: Path) -> list[tuple[int, Path]]:
+    """(round, folder) of the checkpoints that have their marker, oldest first."""
+    return sorted((int(p.parent.name.removeprefix("round-")), p.parent) for p in root.glob(f"round-*/{MARKER}"))
+
+
+def verify(folder: Path) -> None:
+    """Raises Damaged where a file's size or digest is not what the marker says."""
+    try:
+        marker = json.loads((folder / MARKER).read_text())["files"]
+    except (OSError, ValueError, KeyError) as error:
+        raise Damaged(f"{folder / MARKER}: not readable ({error})") from None
+    for name, expected in marker.items():
+        path = folder / name
+        if not path.exists() or path.stat().st_size != expected["bytes"] or _digest(path) != expected["blake2b"]:
+            raise Damaged(f"{path}: size or digest differs from {MARKER}")
+
+
+def newest(root: Path) -> tuple[tuple[int, Path] | None, list[str]]:
+    """The newest intact checkpoint, and a line for each newer one that was damaged and is passed over."""
+    damaged = []
+    for round, folder in reversed(complete(root)):
+        try:
+            verify(folder)
+        except Damaged as error:
+            damaged.append(str(error))
+        else:
+            return (round, folder), damaged
+    return None, damaged
+
+
+def load(folder: Path) -> tuple[Any, Iterator[tuple[int, Any]]]:
+    """The server's tree, and the clients' states group by group."""
+
+    def clients() -> Iterator[tuple[int, Any]]:
+        for path in sorted(folder.glob("clients-*.json")):
+            yield from _read_tree(folder, path.stem).items()
+
+    return _read_tree(folder, "server"), clients()
+
+
+def prune(root: Path, keep: int, keep_every: int) -> None:
+    """Delete all but the newest ``keep`` and every ``keep_every``-th round (0: none)."""
+    for round, folder in complete(root)[:-keep]:
+        if not keep_every or round % keep_every:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def writable(folder: Path) -> None:
+    """Raise UserError if nothing can be written into (or made at) this folder."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".probe-{os.getpid()}"
+        probe.write_text("")
+        probe.unlink()
+    except OSError as error:
+        raise UserError(f"--out: cannot write to {folder} ({error.strerror}); name a folder you may write to") from None

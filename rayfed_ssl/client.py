@@ -1,0 +1,229 @@
+"""The client side that methods share: load weights, train local epochs, project images. A method's Client subclasses this
+and adds one function per thing a client is asked to do.
+
+An instance lives for one operation. What must survive it is put into ``state``; what would cross the wire is returned.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rayfed_ssl.data.augment import augment
+from rayfed_ssl.methods.base import ClientPlugin
+from rayfed_ssl.models.network import Network
+from rayfed_ssl.objectives.base import Step
+from rayfed_ssl.seeding import generator, numpy_generator
+from rayfed_ssl.weights import Weights, pack, unpack
+
+if TYPE_CHECKING:
+    from rayfed_ssl.config import RunConfig
+    from rayfed_ssl.workbench import State, Workbench
+
+TRAINS = "train"  # the operation plug-ins take part in
+Loss = Callable[[tuple[Tensor, ...], Tensor], Step]  # views, V tensors (B, 3, H, W); rows (B,) of the pixels they show
+
+
+class EncoderClient:
+    """A client with an encoder, its unlabelled shard, and a local objective."""
+
+    def __init__(self, bench: Workbench, client: int, round: int, operation: str, state: State) -> None:
+        self.bench = bench
+        self.config = bench.config
+        self.objective = bench.objective
+        self.id = client
+        self.round = round
+        self.operation = operation
+        self.state = state
+        self.metrics: dict[str, float] = {}
+        plugins = bench.plugins.items() if operation == TRAINS else ()
+        self.plugins: dict[str, ClientPlugin] = {name: half(config, self) for name, (config, half) in plugins}
+
+    @property
+    def method(self) -> Any:
+        """This method's own config block."""
+        return self.config.method
+
+    def perform(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Run the operation: plug-ins receive their fields (``plugin.field``) before and add theirs after."""
+        for name, plugin in self.plugins.items():
+            prefix = f"{name}."
+            plugin.receive({k.removeprefix(prefix): message.pop(k) for k in list(message) if k.startswith(prefix)})
+        reply: dict[str, Any] = getattr(self, self.operation)(**message)
+        for name, plugin in self.plugins.items():
+            reply |= {f"{name}.{field}": value for field, value in plugin.reply().items()}
+        return reply
+
+    # -- what a client has ---------------------------------------------------------------------------------------------------
+
+    @property
+    def encoder(self) -> str:
+        """The name of this client's architecture."""
+        return self.config.clients.encoder(self.id)
+
+    @property
+    def network(self) -> Network:
+        return self.bench.network(self.encoder)
+
+    @property
+    def target(self) -> Network | None:
+        """The momentum target network (encoder and projector), where the objective has one."""
+        return self.bench.network(self.encoder, "target") if self.objective.target else None
+
+    @property
+    def indices(self) -> np.ndarray:
+        """This client's training images, as indices into the training set."""
+        return self.bench.federation.shards[self.id]["train"]
+
+    def pixels(self) -> Tensor:
+        """(n, 3, H, W) uint8 on the device."""
+        return self.bench.images(self.bench.federation.dataset.train.pixels, self.indices)
+
+    def labels(self) -> Tensor:
+        """(n,) labels of the shard, for supervised methods only."""
+        return torch.from_numpy(self.bench.federation.dataset.train.labels[self.indices]).to(self.bench.device)
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """A generator of the device for this client, round, operation and purpose."""
+        return generator(self.config.seed, self.round, self.id, self.operation, purpose, device=self.bench.device)
+
+    # -- values --------------------------------------------------------------------------------------------------------------
+
+    def load(self, weights: Weights) -> None:
+        """Take the global model; the momentum target as the objective's `target` option says (ALGORITHMS 0.2)."""
+        unpack(weights, self.network)
+        self._load_target()
+
+    def load_own(self) -> None:
+        """Take this client's own model and target: those of its last round, or the initial values."""
+        own = self.state.get("model")
+        self.load(self.bench.initial(self.encoder) if own is None else own)
+
+    def keep_own(self) -> None:
+        """Keep this client's own model for its next round."""
+        self.state["model"] = self.weights
+
+    def _load_target(self) -> None:
+        if (target := self.target) is not None:
+            fresh = pack(*_followed(self.network))
+            unpack(self.state.get("target", fresh) if keeps_target(self.config) else fresh, *_followed(target))
+
+    @property
+    def weights(self) -> Weights:
+        return pack(self.network)
+
+    # -- training ------------------------------------------------------------------------------------------------------------
+
+    @property
+    def learning_rate(self) -> float:
+        """lr of this round: constant, or cosine over rounds, lr/2 (1 + cos(pi (t-1) / R)) (ALGORITHMS 0.3)."""
+        optimizer = self.config.train.optimizer
+        if optimizer.schedule == "constant":
+            return optimizer.lr
+        return optimizer.lr / 2 * (1 + math.cos(math.pi * (self.round - 1) / self.config.train.rounds))
+
+    def optimizer(self, parameters: list[Tensor]) -> torch.optim.Optimizer:
+        """A fresh optimiser: no momentum carries over between rounds."""
+        config, lr = self.config.train.optimizer, self.learning_rate
+        if config.name == "sgd":
+            return torch.optim.SGD(parameters, lr, config.momentum, weight_decay=config.weight_decay)
+        kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
+        return kind(parameters, lr, weight_decay=config.weight_decay)
+
+    def batches(self, count: int, epochs: int | None = None) -> Iterator[Tensor]:
+        """Index batches of the local epochs, reshuffled each epoch, short last batches dropped.
+
+        Every batch has min(batch_size, n) rows, so that losses and correlations of batches are comparable.
+        """
+        train = self.config.train
+        size = min(train.batch_size, count)
+        per_epoch = count // size
+        steps = train.local_steps if epochs is None and train.local_steps else per_epoch * (epochs or train.local_epochs)
+        order = numpy_generator(self.config.seed, self.round, self.id, self.operation, "order")
+        for step in range(steps):
+            if step % per_epoch == 0:
+                shuffled = torch.from_numpy(order.permutation(count)).to(self.bench.device)
+            start = step % per_epoch * size
+            yield shuffled[start : start + size]
+
+    def fit(self, loss: Loss | None = None, *, pixels: Tensor | None = None, epochs: int | None = None) -> None:
+        """Local epochs of ``loss`` on augmented views, the plug-ins' terms added; nothing waits for the device in between.
+
+        Args:
+            loss: (views, rows) -> Step(loss, projections); by default the objective's.
+            pixels: (n, 3, H, W) uint8; by default this client's shard.
+        """
+        network, target = self.network, self.target
+        if loss is None:
+            labels = self.labels() if self.objective.labelled else None
+            loss = lambda views, rows: self.objective.step(network, views, target, None if labels is None else labels[rows])  # noqa: E731
+        pixels = self.pixels() if pixels is None else pixels
+        network.train()
+        if target is not None:
+            target.train()
+        parameters = [p for p in network.parameters() if p.requires_grad]
+        optimizer = self.optimizer(parameters)
+        draws = self.generator("views")
+        total, steps, seen = torch.zeros((), device=self.bench.device), 0, 0
+        for rows in self.batches(len(pixels), epochs):
+            views = self.views(pixels[rows], draws, self.objective.views)
+            with self.autocast():
+                step = loss(views, rows)
+            value = step.loss
+            for plugin in self.plugins.values():
+                if (term := plugin.penalty(step.projections)) is not None:
+                    value = value + term
+            optimizer.zero_grad(set_to_none=True)
+            value.backward()  # type: ignore[no-untyped-call]
+            if self.config.train.optimizer.clip_norm is not None:
+                torch.nn.utils.clip_grad_norm_(parameters, self.config.train.optimizer.clip_norm)
+            optimizer.step()
+            self.objective.after_step(network, target)
+            total += value.detach()
+            steps, seen = steps + 1, seen + len(rows)
+        if target is not None and keeps_target(self.config):
+            self.state["target"] = pack(*_followed(target))
+        self.metrics |= {"loss": float(total) / max(steps, 1), "images": float(seen), "lr": self.learning_rate}
+
+    def views(self, pixels: Tensor, draws: torch.Generator, count: int) -> tuple[Tensor, ...]:
+        """V augmented views (B, 3, H, W), made in one batched call."""
+        made = augment(pixels, self.bench.recipe, draws, views=count).contiguous(memory_format=self.bench.memory_format)
+        return made.chunk(count)
+
+    def autocast(self) -> torch.autocast:
+        wanted = self.config.train.precision == "bfloat16" and self.bench.device.type == "cuda"
+        return torch.autocast(self.bench.device.type, torch.bfloat16, enabled=wanted)
+
+    # -- evaluation ----------------------------------------------------------------------------------------------------------
+
+    def evaluate(self, encoder: str, weights: Weights | None) -> dict[str, float]:
+        """Protocol -> value for the global encoder (weights given) or this client's own (None); no state changes."""
+        return self.bench.evaluate(encoder, self.state.get("model") if weights is None else weights)
+
+    # -- inference -----------------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def projections(self, pixels: Tensor, *, views: int | None = None) -> Iterator[Tensor]:
+        """Eval-mode projections, batch by batch: (B, D) of clean images, or (V, B, D) of V augmented views."""
+        self.network.eval()
+        draws = self.generator("views")
+        for part in pixels.split(self.config.evaluation.batch_size):
+            if views is None:
+                yield self.network.project(self.bench.clean(part)).float()
+            else:
+                yield torch.stack([self.network.project(v).float() for v in self.views(part, draws, views)])
+
+
+def keeps_target(config: RunConfig) -> bool:
+    """Whether a momentum target is the client's own from round to round (objective.target: local)."""
+    return getattr(config.objective, "target", None) == "local"
+
+
+def _followed(network: Network) -> list[nn.Module]:
+    """The parts a momentum target follows: encoder, projector and calibration, not the predictor."""
+    return [part for part in (network.encoder, network.projector, network.calibration) if part is not None]

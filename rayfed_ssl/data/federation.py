@@ -1,0 +1,107 @@
+"""Who holds which images: a data set, dealt to clients, with the public images taken out first.
+
+A pure function of the configuration and the images, so a driver, an actor and a resumed run all see the same shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rayfed_ssl.data import partition as partitions
+from rayfed_ssl.data import sources
+from rayfed_ssl.data.images import Dataset, Images
+from rayfed_ssl.data.partition import hold_out
+from rayfed_ssl.data.tasks import split_tasks
+from rayfed_ssl.schema import UserError
+
+if TYPE_CHECKING:
+    from rayfed_ssl.config import RunConfig
+
+Shard = Mapping[str, np.ndarray]  # split -> indices into the training images; "train" always, es/rb/test with tasks
+
+
+@dataclass(frozen=True)
+class Federation:
+    """The images of a run and who holds them. Clients whose training shard is empty (client 0 as public set) take no part."""
+
+    dataset: Dataset
+    shards: tuple[Shard, ...]
+    public: Images | None
+    public_indices: np.ndarray | None  # into dataset.train, where the public images came out of it
+    tasks: tuple[tuple[int, ...], ...] | None = None  # class ids of each client's own task
+
+    @property
+    def clients(self) -> tuple[int, ...]:
+        return tuple(c for c, shard in enumerate(self.shards) if len(shard["train"]))
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """(N,) n_j, the number of training images of each client."""
+        return np.array([len(shard["train"]) for shard in self.shards], np.int64)
+
+    @property
+    def shares(self) -> np.ndarray:
+        """(N,) q_j = n_j / sum n."""
+        return np.asarray(self.sizes / self.sizes.sum())
+
+    @property
+    def classes(self) -> int:
+        known = self.dataset.train.labels
+        return max(len(self.dataset.train.class_names), int(known.max(initial=-1)) + 1)
+
+
+def deal(config: RunConfig, cache: Path | None = None) -> Federation:
+    """Load the images and deal them. Raises UserError for anything the configuration asks that the images cannot give."""
+    dataset = sources.load(config.data, cache)
+    if config.data.tasks is not None:
+        return _deal_tasks(config, dataset)
+    train = dataset.train
+    public_config = config.data.public
+    rest, public, public_indices = np.arange(len(train.labels)), None, None
+    if public_config.source == "share":
+        public_indices, rest = hold_out(len(train.labels), public_config.share, config.seed)
+    shards = partitions.partition(
+        config.data.partition, train.labels, config.clients.count, config.seed, groups=train.groups, indices=rest
+    )
+    if public_config.source == "client 0":
+        if len(shards) < 2:
+            raise UserError("data.public.source: 'client 0' gives that client's images away; clients.count must be at least 2")
+        public_indices, shards[0] = shards[0], shards[0][:0]
+    if public_config.images is not None:
+        public = sources.load(public_config.images, cache).train
+        if public.pixels.shape[1] != train.pixels.shape[1]:
+            public = sources.load(public_config.images.model_copy(update={"image_size": config.data.image_size}), cache).train
+    elif public_indices is not None:
+        public = _subset(train, public_indices)
+    return Federation(dataset, tuple({"train": shard} for shard in shards), public, public_indices)
+
+
+def _deal_tasks(config: RunConfig, dataset: Dataset) -> Federation:
+    """FedLinked's setting (Table 4.1): own classes per client, four disjoint private splits, a pooled public set."""
+    assert config.data.tasks is not None
+    if len(config.data.tasks) != config.clients.count:
+        raise UserError(f"data.tasks: found {len(config.data.tasks)} tasks; clients.count={config.clients.count} needs one each")
+    names = dataset.train.class_names
+    tasks = tuple(tuple(_class_id(name, names, dataset) for name in task) for task in config.data.tasks)
+    splits, public = split_tasks(
+        dataset.train.labels, [list(task) for task in tasks], config.data.public.share, config.seed, None
+    )
+    return Federation(dataset, tuple(splits), _subset(dataset.train, public), public, tasks)
+
+
+def _class_id(name: str | int, names: tuple[str, ...], dataset: Dataset) -> int:
+    if isinstance(name, str) and name in names:
+        return names.index(name)
+    if isinstance(name, int) and (dataset.train.labels == name).any():
+        return name
+    raise UserError(f"data.tasks: found class '{name}'; {dataset.name} has {', '.join(names) or 'unnamed classes'}")
+
+
+def _subset(images: Images, indices: np.ndarray) -> Images:
+    groups = None if images.groups is None else images.groups[indices]
+    return replace(images, pixels=images.pixels[indices], labels=images.labels[indices], groups=groups)

@@ -1,0 +1,42 @@
+"""``encoder/``: the final encoder(s) as safetensors, with a json that says how to build the module they belong to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from safetensors.torch import save_file
+
+from rayfed_ssl.methods.base import Subject
+from rayfed_ssl.models import describe
+from rayfed_ssl.reporting.tables import replace_file, write_json
+from rayfed_ssl.weights import unpack
+from rayfed_ssl.workbench import Initial
+
+if TYPE_CHECKING:
+    from rayfed_ssl.cohort import Cohort
+    from rayfed_ssl.config import RunConfig
+
+
+def export_encoders(folder: Path, config: RunConfig, subjects: list[Subject], cohort: Cohort) -> None:
+    """Write each subject's encoder: ``global`` or ``client-00003``. Integer counters are not exported."""
+    build = Initial(config, cohort.federation)
+    for subject in subjects:
+        weights = subject.weights
+        if weights is None:
+            assert subject.client is not None
+            state = dict(cohort.states([subject.client])).get(subject.client, {})
+            weights = state.get("model") or build(subject.encoder)
+        network = build.network(subject.encoder)
+        unpack(weights, network)
+        name = "global" if subject.client is None else f"client-{subject.client:05d}"
+        values = {k: v.contiguous() for k, v in network.encoder.state_dict().items() if v.is_floating_point()}
+        recipe = config.augment.recipe()
+        description = {
+            **describe(network),
+            "values": f"{name}.safetensors",
+            "input": {"range": "pixels / 255", "mean": list(recipe.mean), "std": list(recipe.std)},
+        }
+        replace_file(folder / "encoder" / f"{name}.safetensors", lambda path, values=values: save_file(values, path))
+        write_json(folder / "encoder" / f"{name}.json", json.loads(json.dumps(description)))

@@ -1,0 +1,63 @@
+"""FedAvg over a local self-supervised objective: weights down, weights up, mean by data size (McMahan et al. 2017).
+
+One exchange a round. The method's name says which objective it trains with: ``fedsimclr`` (SimCLR), ``fedbyol`` (BYOL, whose
+momentum target stays on the client or is reset each round: ``objective.target``), ``fedavg_sc`` (spectral contrast without sharing,
+the biased baseline of FedSC). Papers' codes disagree on what is averaged (ALGORITHMS 0.1); here parameters and floating buffers are,
+with weights n_j, unless ``method.weights: uniform``.
+
+Differs: integer counters (``num_batches_tracked``) neither travel nor are averaged.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from rayfed_ssl.client import EncoderClient
+from rayfed_ssl.methods.base import Info, Method, MethodConfig, MethodServer
+from rayfed_ssl.weights import Weights
+
+
+class Config(MethodConfig):
+    """``weights``: how clients count in the mean, by their number of images or all the same (FLESD, FedSC)."""
+
+    weights: Literal["size", "uniform"] = "size"
+
+
+class FedSimCLR(Config):
+    name: Literal["fedsimclr"] = "fedsimclr"
+
+
+class FedBYOL(Config):
+    name: Literal["fedbyol"] = "fedbyol"
+
+
+class FedAvgSC(Config):
+    name: Literal["fedavg_sc"] = "fedavg_sc"
+
+
+class Client(EncoderClient):
+    def train(self, weights: Weights) -> dict[str, Any]:
+        self.load(weights)
+        self.fit()
+        return {"weights": self.weights}
+
+
+class Server(MethodServer):
+    def start(self, cohort: Any) -> None:
+        self.weights = self.setup.initial(self.config.clients.encoder(self.setup.clients[0]))
+
+    def round(self, t: int, cohort: Any) -> None:
+        by = None if self.method.weights == "size" else dict.fromkeys(cohort.clients, 1.0)
+        self.weights = cohort.mean("train", by=by, weights=self.weights)["weights"]
+
+
+FEDSIMCLR = Method(
+    FedSimCLR, Client, Server, Info("FedAvg with SimCLR (McMahan 2017; Chen 2020)", "weights"), objectives=("simclr",)
+)
+FEDBYOL = Method(
+    FedBYOL, Client, Server, Info("FedAvg with BYOL (Grill 2020)", "weights", stateful=True), objectives=("byol",)
+)
+FEDAVG_SC = Method(
+    FedAvgSC, Client, Server, Info("FedAvg with spectral contrast (HaoChen 2021; Jing 2024)", "weights"),
+    objectives=("spectral",),
+)  # fmt: skip

@@ -1,0 +1,109 @@
+"""What one round leaves behind: metrics, bookings, the summary. Between the loop and ``reporting``, which knows only tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import yaml
+
+from rayfed_ssl.data.federation import Federation
+from rayfed_ssl.data.partition import label_histogram
+from rayfed_ssl.evaluation import settings
+from rayfed_ssl.reporting import figures
+from rayfed_ssl.reporting.environment import write_environment
+from rayfed_ssl.reporting.records import Records
+from rayfed_ssl.reporting.summary import summarise, write_summary
+from rayfed_ssl.reporting.tables import read_metrics, write_partition
+from rayfed_ssl.workbench import SERVER
+
+if TYPE_CHECKING:
+    from rayfed_ssl.cohort import Cohort
+    from rayfed_ssl.config import RunConfig
+    from rayfed_ssl.methods.base import MethodServer
+
+
+class Recorder:
+    """The records of one run folder."""
+
+    def __init__(self, config: RunConfig, folder: Path, federation: Federation, resumed_from: int | None) -> None:
+        self.config, self.folder, self.federation = config, folder, federation
+        self.records = Records(folder, resume_round=resumed_from, clients=config.clients.count)
+        device = config.resources.device
+        write_environment(folder, device="cpu" if device == "auto" else device, threads=config.resources.threads)
+        if resumed_from is None:
+            self._first_page()
+
+    def _first_page(self) -> None:
+        """What is known before the first round: who holds what, and the configuration."""
+        federation, labels = self.federation, self.federation.dataset.train.labels
+        public = federation.public_indices
+        write_partition(
+            self.folder, dict(enumerate(federation.shards)), labels, public, None if public is None else labels[public]
+        )
+        dump = yaml.safe_dump(self.config.model_dump(mode="json"), sort_keys=False)
+        self.records.text("config", f"```yaml\n{dump}\n```")
+        self.records.text("evaluation", f"```yaml\n{yaml.safe_dump(settings(self.config.evaluation))}\n```")
+        if (labels >= 0).any():
+            counts = label_histogram([shard["train"] for shard in federation.shards], labels, federation.classes)
+            figure = figures.label_histogram(counts, federation.dataset.train.class_names)
+            figures.save_figure(self.folder, "partition", figure)
+            self.records.figure("data/partition", figure)
+
+    def round(self, t: int, cohort: Cohort, server: MethodServer, seconds: float) -> dict[str, float]:
+        """Record one finished round; returns the global values of it."""
+        trained = {client: values for client, values in cohort.metrics.items() if client != SERVER and "loss" in values}
+        images = {client: values["images"] for client, values in trained.items()}
+        values: dict[str, float] = {"system/round_s": seconds, "system/clients": float(len(cohort.clients))}
+        if trained:
+            values["train/loss"] = float(np.average([v["loss"] for v in trained.values()], weights=list(images.values())))
+            values["train/lr"] = next(iter(trained.values()))["lr"]
+            values["train/images"] = sum(images.values())
+            values["system/images_per_s"] = values["train/images"] / seconds
+        if cohort.dropped:
+            values["system/dropped_clients"] = float(len(cohort.dropped))
+        for source in (server, *cohort.plugins.values()):
+            values |= source.metrics
+            source.metrics = {}
+        for tag, value in values.items():
+            self.records.metric(t, tag, value)
+        for client, measured in cohort.metrics.items():
+            for name, value in measured.items():
+                if client == SERVER:
+                    self.records.metric(t, f"server/{name}", value)
+                elif name not in ("lr", "images"):
+                    self.records.metric(t, f"client/{name}", value, client)
+        self.records.communication(cohort.ledger.drain())
+        return values
+
+    def evaluation(self, t: int, client: int | None, values: dict[str, float]) -> None:
+        for protocol, value in values.items():
+            self.records.metric(t, f"eval/{protocol}", value, client)
+
+    def commit(self, t: int) -> None:
+        self.records.commit(t)
+
+    def summary(self, t: int, status: str, privacy: dict[str, Any] | None) -> dict[str, Any]:
+        """Write and return summary.json, and the accuracy figure."""
+        summary = summarise(
+            self.folder,
+            method=self.config.method.name,
+            dataset=self.federation.dataset.name,
+            seed=self.config.seed,
+            rounds=t,
+            clients=len(self.federation.clients),
+            status=status,
+            epsilon=None if privacy is None else privacy["epsilon"],
+        )
+        summary["evaluation"] = settings(self.config.evaluation)
+        if privacy is not None:
+            summary["privacy"] = privacy
+        write_summary(self.folder, summary)
+        metrics = read_metrics(self.folder)
+        if summary["accuracy"]:
+            figures.save_figure(self.folder, "accuracy", figures.accuracy_curve(metrics))
+        return summary
+
+    def close(self) -> None:
+        self.records.close()

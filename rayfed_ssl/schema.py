@@ -1,0 +1,22 @@
+"""The base of every configuration block: frozen, unknown keys forbidden.
+
+A component owns its config: the block stands in the component's own file, and ``rayfed_ssl.config`` only composes the
+blocks into one schema. PyYAML reads ``1e-3`` as a string; pydantic's lax mode turns it into a float again.
+"""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Block(BaseModel):
+    """One block of a run's configuration. Derived values are properties and never written back."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, protected_namespaces=())
+
+
+class UserError(Exception):
+    """Something the user can mend. The text is one line: the key or file, what was found, what is allowed.
+
+    The command line prints it without a traceback and exits with status 2.
+    """

@@ -1,0 +1,45 @@
+"""Randomness has an address: every generator is derived from (run seed, round, client, purpose).
+
+Nothing draws from a generator that somebody else also draws from, so the result of a client's work depends neither on
+which process runs it nor on what ran there before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+Address = int | str | None
+
+
+def seed_of(*address: Address) -> int:
+    """A 63-bit seed that is a pure function of the address, e.g. ``seed_of(run_seed, round, client, "views")``."""
+    text = "\x1f".join(f"{type(part).__name__}:{part}" for part in address)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def generator(*address: Address, device: torch.device | str = "cpu") -> torch.Generator:
+    """A fresh torch generator on ``device`` for this address."""
+    return torch.Generator(device=device).manual_seed(seed_of(*address))
+
+
+def numpy_generator(*address: Address) -> np.random.Generator:
+    """A fresh numpy generator for this address."""
+    return np.random.default_rng(seed_of(*address))
+
+
+@contextlib.contextmanager
+def forked(*address: Address, device: torch.device | str = "cpu") -> Iterator[None]:
+    """Run a block with torch's *global* generators seeded from the address, and restore them afterwards.
+
+    Dropout and weight initialisers take no generator, so the global one has to be addressed as well.
+    """
+    device = torch.device(device)
+    cuda = [device.index if device.index is not None else torch.cuda.current_device()] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=cuda):
+        torch.manual_seed(seed_of(*address))
+        yield

@@ -1,0 +1,234 @@
+"""The round loop: sample, ask, aggregate, evaluate, record, save. It knows nothing of where clients run.
+
+Rounds are numbered t = 1 .. R; round 0 is the untrained encoder, which every run evaluates, because a high number alone proves
+nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rayfed_ssl import checkpoint, configfile
+from rayfed_ssl.cohort import Cohort
+from rayfed_ssl.communication import Ledger
+from rayfed_ssl.config import RunConfig
+from rayfed_ssl.config import load as load_config
+from rayfed_ssl.config import result_affecting
+from rayfed_ssl.data.federation import Federation, deal
+from rayfed_ssl.export import export_encoders
+from rayfed_ssl.methods import METHODS, plugin_halves
+from rayfed_ssl.methods.base import MethodServer, ServerPlugin, Setup, Subject
+from rayfed_ssl.recorder import Recorder
+from rayfed_ssl.schema import UserError
+from rayfed_ssl.seeding import numpy_generator
+from rayfed_ssl.workbench import PIXELS, Initial
+
+Connect = Callable[[RunConfig, Federation, Ledger], Cohort]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Something worth a line: what is going on, or a finished round with what was measured."""
+
+    round: int
+    rounds: int
+    line: str
+    values: dict[str, float] = field(default_factory=dict)
+
+
+class Run:
+    """A run in the making: its folder, its cohort, its server. :func:`run` drives it."""
+
+    def __init__(self, config: RunConfig, folder: Path, connect: Connect, resume: bool, report: Callable[[Progress], None]):
+        self.config, self.folder, self.report = config, folder, report
+        self.rounds = config.train.rounds
+        restored = open_folder(config, folder, resume, lambda line: self.say(0, line))
+        self.federation = deal(config)
+        self.say(0, describe(config, self.federation))
+        check_shards(config, self.federation)
+        self.ledger = Ledger()
+        self.cohort = connect(config, self.federation, self.ledger)
+        try:
+            self.server, self.plugins = self._servers()
+            self.cohort.plugins = self.plugins
+            self.start = 0
+            if restored is not None:
+                self.start = self._restore(restored)
+            self.recorder = Recorder(config, folder, self.federation, self.start if restored is not None else None)
+            if restored is None:
+                self.server.start(self.cohort)
+                self.cohort.commit()
+        except BaseException:
+            self.cohort.close()
+            raise
+
+    def _servers(self) -> tuple[MethodServer, dict[str, ServerPlugin]]:
+        setup = Setup(self.config, self.federation, Initial(self.config, self.federation))
+        plugins = {p.name: plugin_halves(p.name)[1](p, setup) for p in self.config.active_plugins}
+        return METHODS[self.config.method.name].server(setup), plugins
+
+    def _restore(self, found: tuple[int, Path]) -> int:
+        round, folder = found
+        tree, clients = checkpoint.load(folder)
+        self.server.state = tree["server"]
+        for name, plugin in self.plugins.items():
+            plugin.state = tree["plugins"][name]
+        self.ledger.restore(tree["ledger"])
+        self.cohort.restore(clients)
+        for name, value in tree["published"].items():
+            self.cohort.publish(name, value)
+        self.say(round, f"resumed from round {round} ({folder.name})")
+        return round
+
+    # -- one round -----------------------------------------------------------------------------------------------------------
+
+    def round(self, t: int) -> None:
+        began = time.perf_counter()
+        self.cohort.begin_round(t, sample(self.config, self.federation, t, everybody=self.server.asks_everybody(t)))
+        self.server.round(t, self.cohort)
+        self.cohort.end_round()
+        values = self.recorder.round(t, self.cohort, self.server, time.perf_counter() - began)
+        self.say(t, f"round {t}/{self.rounds}", values)
+
+    def evaluate(self, t: int) -> None:
+        """Start evaluating what this method ends with, beside the next round."""
+        self.cohort.evaluate(t, untrained(self.server.subjects_before()) if t == 0 else self.server.subjects())
+
+    def collect(self, *, wait: bool = False) -> None:
+        for t, client, values in self.cohort.evaluations(wait=wait):
+            self.recorder.evaluation(t, client, values)
+            if client is None or client == self.federation.clients[0]:
+                shown = {f"eval/{name}": value for name, value in values.items()}
+                self.say(t, f"evaluated round {t}" if t else "evaluated the untrained encoder", shown)
+
+    def save(self, t: int) -> None:
+        """A checkpoint of the finished round: records first, then the files, the marker last."""
+        self.collect()
+        self.recorder.commit(t)
+        tree = {
+            "server": self.server.state,
+            "plugins": {name: plugin.state for name, plugin in self.plugins.items()},
+            "ledger": self.ledger.state(),
+            "published": self.cohort.published,
+        }
+        config = self.config.checkpoint
+        checkpoint.save(self.folder / "checkpoints", t, tree, self.cohort.states())
+        checkpoint.prune(self.folder / "checkpoints", config.keep, config.keep_every)
+
+    def say(self, t: int, line: str, values: dict[str, float] | None = None) -> None:
+        self.report(Progress(t, self.rounds, line, values or {}))
+
+    def finish(self, t: int, status: str) -> dict[str, Any]:
+        self.collect(wait=True)
+        self.recorder.commit(t)
+        export_encoders(self.folder, self.config, self.server.subjects(), self.cohort)
+        return self.recorder.summary(t, status, self.server.privacy())
+
+
+def run(
+    config: RunConfig,
+    folder: Path,
+    connect: Connect,
+    *,
+    resume: bool = False,
+    report: Callable[[Progress], None] = lambda progress: None,
+    stopping: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    """Run to the last round, or until ``stopping`` says so after a round. Returns the summary that stands in the folder.
+
+    Raises:
+        UserError: the configuration asks for something the images or the folder do not allow; nothing is half-written.
+        ClientError: a client failed and ``on_client_error`` is ``fail``.
+    """
+    this = Run(config, folder, connect, resume, report)
+    try:
+        every = config.evaluation.every
+        t = this.start
+        if t == 0 or due(t, every, this.rounds):
+            this.evaluate(t)
+        for t in range(this.start + 1, this.rounds + 1):
+            if stopping():
+                t -= 1
+                break
+            this.round(t)
+            saves = due(t, config.checkpoint.every, this.rounds)
+            if saves:
+                this.collect(wait=True)
+                this.save(t)
+            if due(t, every, this.rounds):
+                this.evaluate(t)
+            this.collect()
+        done = t == this.rounds
+        if not done:
+            this.collect(wait=True)
+            this.save(t)
+        return this.finish(t, "complete" if done else "stopped")
+    finally:
+        this.cohort.close()
+        this.recorder.close()
+
+
+def due(t: int, every: int, last: int) -> bool:
+    return t == last or bool(every and t % every == 0)
+
+
+def sample(config: RunConfig, federation: Federation, t: int, *, everybody: bool = False) -> tuple[int, ...]:
+    """The clients of round t: a uniform draw without replacement of participation.fraction of them, at least one."""
+    clients = federation.clients
+    count = max(1, round(config.participation.fraction * len(clients)))
+    if everybody or count == len(clients):
+        return clients
+    drawn = numpy_generator(config.seed, t, "cohort").choice(np.array(clients), count, replace=False)
+    return tuple(int(client) for client in np.sort(drawn))
+
+
+def untrained(subjects: list[Subject]) -> list[Subject]:
+    """What round 0 evaluates: every subject before training, and the raw pixels."""
+    return [PIXELS, *subjects]
+
+
+def open_folder(config: RunConfig, folder: Path, resume: bool, say: Callable[[str], None]) -> tuple[int, Path] | None:
+    """Make the run folder, or find what to resume from. Refuses to write over a run."""
+    existing = folder / "config.yaml"
+    if existing.exists() and not resume:
+        raise UserError(f"--out: {folder} already holds a run; add --resume to continue it, or name another folder")
+    checkpoint.writable(folder)
+    found = None
+    if existing.exists():
+        result_affecting(load_config(existing), config, folder)
+        found, damaged = checkpoint.newest(folder / "checkpoints")
+        for line in damaged:
+            say(f"checkpoint passed over: {line}")
+        if found is None:
+            say("no complete checkpoint yet: starting from round 0")
+    configfile.dump(config, existing)
+    return found
+
+
+def check_shards(config: RunConfig, federation: Federation) -> None:
+    """Refuse shards below what the objective or a plug-in needs; batches are min(batch_size, shard)."""
+    smallest = min(federation.clients, key=lambda client: federation.sizes[client])
+    size = int(federation.sizes[smallest])
+    for reason, least in config.least_batches:
+        if size < least:
+            raise UserError(
+                f"clients.count: client {smallest} has {size} images; {reason} needs batches of at least {least} "
+                "(fewer clients, more images, or another data.partition)"
+            )
+
+
+def describe(config: RunConfig, federation: Federation) -> str:
+    sizes = federation.sizes[list(federation.clients)]
+    spread = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()} to {sizes.max()}"
+    line = f"{config.method.name} on {federation.dataset.name}: {len(federation.clients)} clients x {spread} images"
+    if sizes.min() < config.train.batch_size:
+        line += f"; batches of min({config.train.batch_size}, shard)"
+    if skipped := federation.dataset.skipped:
+        line += f"; {len(skipped)} broken images left out"
+    return line

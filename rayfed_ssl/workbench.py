@@ -1,0 +1,197 @@
+"""What a process keeps warm, and the one function it runs: ``(operation, message, shard, state, seed) -> (reply, new state)``.
+
+A workbench holds what is expensive (modules per architecture on their device, mapped images) and nothing that matters: every
+operation loads the values it works with and draws from generators of its own address. So any workbench gives the same answer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rayfed_ssl import evaluation
+from rayfed_ssl.aggregation import NonFinite
+from rayfed_ssl.data.augment import clean
+from rayfed_ssl.data.federation import Federation
+from rayfed_ssl.methods import METHODS, plugin_halves
+from rayfed_ssl.methods.base import Subject
+from rayfed_ssl.models import build_network
+from rayfed_ssl.models.network import Network
+from rayfed_ssl.objectives import build as build_objective
+from rayfed_ssl.seeding import forked
+from rayfed_ssl.weights import Weights, pack, unpack
+
+if TYPE_CHECKING:
+    from rayfed_ssl.config import RunConfig
+
+State = dict[str, Any]
+SERVER = -1  # the client number under which heavy server work runs
+PIXELS = Subject(None, "pixels")  # evaluated once per run, before the first round
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one operation gives back. ``reply`` would cross the wire; ``metrics`` are instruments of the simulator and would not."""
+
+    client: int
+    reply: dict[str, Any]
+    metrics: dict[str, float]
+
+
+def resolve_device(wanted: str) -> torch.device:
+    """`auto` is the GPU where this process sees one."""
+    if wanted == "cuda" and not torch.cuda.is_available():
+        from rayfed_ssl.schema import UserError
+
+        raise UserError("resources.device: found 'cuda', but this process sees no CUDA device; allowed here: auto, cpu")
+    return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+class Initial:
+    """Untrained networks: architecture -> values, the same for every client and process."""
+
+    def __init__(self, config: RunConfig, federation: Federation) -> None:
+        self.config, self.federation = config, federation
+        own = METHODS[config.method.name].heads
+        self.heads = build_objective(config.objective).heads if own is None else own
+
+    def __call__(self, encoder: str) -> Weights:
+        return pack(self.network(encoder))
+
+    def network(self, encoder: str, classes: int | None = None, without: Set[str] = frozenset()) -> Network:
+        """A fresh module on the CPU with the initial values."""
+        classes = self.federation.classes if classes is None else classes
+        with forked(self.config.seed, "initial", encoder):
+            size = self.config.data.image_size
+            return build_network(encoder, self.config.model, size, heads=self.heads - without, classes=classes)
+
+
+class Workbench:
+    """Warm modules and mapped images of one process."""
+
+    def __init__(self, config: RunConfig, federation: Federation, published: dict[str, Any] | None = None) -> None:
+        torch.set_num_threads(config.resources.threads)
+        self.config = config
+        self.federation = federation
+        self.device = resolve_device(config.resources.device)
+        # 1.15 to 1.3 times faster training on CPU (docs/architecture.md) and what tensor cores want. It changes bits, so
+        # clients, server work and evaluation all have it.
+        self.memory_format = torch.channels_last
+        self.method = METHODS[config.method.name]
+        self.plugins = {p.name: (p, plugin_halves(p.name)[0]) for p in config.active_plugins}
+        self.objective = build_objective(config.objective)
+        self.recipe = config.augment.recipe()
+        self.published: dict[str, Any] = {} if published is None else published
+        self._initial = Initial(config, federation)
+        self._networks: dict[tuple[str, str, int | None], Network] = {}
+        self._untrained: dict[str, dict[str, float]] = {}
+
+    # -- networks ------------------------------------------------------------------------------------------------------------
+
+    def network(self, encoder: str, role: str = "online", classes: int | None = None) -> Network:
+        """The warm module of an architecture. A ``role`` other than "online" is a second copy that no gradient reaches:
+        a momentum "target" (without predictor), or the one that is "evaluated"."""
+        key = (encoder, role, classes)
+        if key not in self._networks:
+            network = self._initial.network(encoder, classes, without={"predictor"} if role == "target" else set())
+            network.to(self.device, memory_format=self.memory_format)  # type: ignore[call-overload]
+            network.requires_grad_(role == "online")
+            if self.config.train.compile:
+                network.encoder.compile()
+            self._networks[key] = network
+        return self._networks[key]
+
+    def initial(self, encoder: str) -> Weights:
+        """The untrained values of an architecture: the same for every client that has it."""
+        return self._initial(encoder)
+
+    # -- images --------------------------------------------------------------------------------------------------------------
+
+    def images(self, pixels: np.ndarray, indices: np.ndarray | None = None) -> Tensor:
+        """(n, 3, H, W) uint8 on the device, out of (N, H, W, 3) pixels."""
+        chosen = pixels if indices is None else pixels[indices]
+        return torch.tensor(np.asarray(chosen)).to(self.device).permute(0, 3, 1, 2)
+
+    def clean(self, pixels: Tensor) -> Tensor:
+        return clean(pixels, self.recipe).contiguous(memory_format=self.memory_format)
+
+    # -- work ----------------------------------------------------------------------------------------------------------------
+
+    def execute(
+        self, operation: str, client: int, round: int, message: Mapping[str, Any], state: State | None
+    ) -> tuple[Outcome, State]:
+        """Run one operation of a client (or of the server's heavy work, client SERVER).
+
+        Raises whatever the operation raises, and NonFinite for a reply with NaN or infinity.
+        """
+        start = time.perf_counter()
+        kind = self.method.service if client == SERVER else self.method.client
+        if kind is None:
+            raise ValueError(f"{self.method.name} has no server work to run")
+        with forked(self.config.seed, round, client, operation, device=self.device):
+            worker = kind(self, client, round, operation, dict(state or {}))
+            reply = worker.perform(dict(message))
+        check_finite(reply, operation)
+        metrics = {**worker.metrics, "seconds": time.perf_counter() - start}
+        return Outcome(client, reply, metrics), worker.state
+
+    def assess(self, round: int, subject: Subject, state: State | None) -> dict[str, float]:
+        """Evaluate one subject: raw pixels, the global encoder, or the client's own as its state holds it."""
+        if subject == PIXELS:
+            return {"pixels_fewshot": self._evaluate_pixels()}
+        client = SERVER if subject.client is None else subject.client
+        with forked(self.config.seed, round, client, "evaluate", device=self.device):
+            worker = self.method.client(self, client, round, "evaluate", dict(state or {}))
+            return worker.evaluate(subject.encoder, subject.weights)
+
+    def evaluate(self, encoder: str, weights: Weights | None) -> dict[str, float]:
+        """The configured label-using protocols on the frozen encoder: eval mode, clean images. None: the untrained encoder."""
+        if weights is None:
+            if encoder not in self._untrained:
+                self._untrained[encoder] = self.evaluate(encoder, self.initial(encoder))
+            return self._untrained[encoder]
+        network = self.network(encoder, "evaluated")
+        unpack(weights, network)
+        network.eval()
+        (train, train_y), (test, test_y) = self._probe_images()
+        train_x, test_x = self._features(network, train), self._features(network, test)
+        return self._measure(train_x, train_y, test_x, test_y, self.config.evaluation)
+
+    def _evaluate_pixels(self) -> float:
+        """Few-shot accuracy of the raw pixels: what an encoder has to beat."""
+        (train, train_y), (test, test_y) = self._probe_images()
+        train_x, test_x = (torch.tensor(np.asarray(p)).reshape(len(p), -1).float() / 255 for p in (train, test))
+        only = self.config.evaluation.model_copy(update={"protocols": ("fewshot",)})
+        return self._measure(train_x, train_y, test_x, test_y, only)["fewshot"]
+
+    def _measure(
+        self, train_x: Tensor, train_y: np.ndarray, test_x: Tensor, test_y: np.ndarray, config: evaluation.EvaluationConfig
+    ) -> dict[str, float]:
+        labels = torch.tensor(train_y), torch.tensor(test_y)
+        return evaluation.evaluate(
+            train_x, labels[0], test_x, labels[1], config, self.federation.classes, self.config.seed
+        )
+
+    def _probe_images(self) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
+        """(pixels, labels) of the labelled training images, at most `evaluation.train_images`, and of the test images."""
+        train, test = self.federation.dataset.train, self.federation.dataset.test
+        rows = evaluation.labelled_rows(train.labels, self.config.evaluation.train_images, self.config.seed)
+        whole = len(rows) == len(train.labels)
+        return (train.pixels if whole else train.pixels[rows], train.labels[rows]), (test.pixels, test.labels)
+
+    def _features(self, network: Network, pixels: np.ndarray) -> Tensor:
+        return evaluation.extract(network.represent, pixels, self.clean, self.config.evaluation.batch_size, self.device)
+
+
+def check_finite(fields: Mapping[str, Any], operation: str) -> None:
+    """Raise NonFinite naming the first field that holds NaN or infinity."""
+    for name, value in fields.items():
+        array = value.vector if isinstance(value, Weights) else value
+        if isinstance(array, np.ndarray) and array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise NonFinite(f"operation '{operation}' replied with NaN or infinity in '{name}'")
