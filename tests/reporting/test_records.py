@@ -140,8 +140,12 @@ def test_late_evaluations_appear_once_wherever_the_run_was_interrupted(tmp_path:
     resumed = Records(tmp_path, resume_round=4, clients=2)  # more rounds; the pending evaluation runs again
     assert [r for r in rows_of(tmp_path) if r[2] == "eval/knn" and r[0] == 4] == []
     evaluate(resumed, 4)
+    resumed.close()  # interrupted before the next commit
+    resumed = Records(tmp_path, resume_round=4, clients=2)
+    evaluate(resumed, 4)
     train(resumed, range(5, 7), commit_every=2)
     resumed.close()
+    assert events_of(tmp_path)["eval/knn"] == expected
     again = Records(tmp_path, resume_round=2, clients=2)  # later checkpoints were lost: back to 2
     evaluate(again, 2)
     train(again, range(3, 5), commit_every=2)
