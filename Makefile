@@ -18,8 +18,9 @@ help:  ## List the targets
 $(READY): pyproject.toml
 	@test -x $(BIN)/python || test -n "$(PYTHON)" || { echo "make: no Python 3.11 to 3.13 found; name one: make PYTHON=/path/to/python" >&2; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip
-	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[dev,privacy]'
+	@$(BIN)/python .ci/installed.py || { \
+	  { $(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip; } && set -x && \
+	  $(BIN)/python -m pip install --disable-pip-version-check -q -e '.[dev,privacy]'; }
 	@touch $@
 
 demo: $(READY)  ## Run configs/demo.yaml: it prints the accuracy and where to look next
