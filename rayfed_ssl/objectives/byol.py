@@ -1,0 +1,86 @@
+"""BYOL: predict a slowly moving copy's projection of one view from the other view (Grill et al. 2020).
+
+Shape legend: B batch, D embedding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from rayfed_ssl.objectives.base import Step, full_precision
+from rayfed_ssl.schema import Block
+
+if TYPE_CHECKING:
+    from rayfed_ssl.models.network import Network
+
+
+def regression(p: Tensor, z: Tensor) -> Tensor:
+    """``2 - 2 cos(p, sg z)``, mean over the batch: p, z (B, D) -> (), between 0 and 4. ``z`` is constant."""
+    p, z = F.normalize(full_precision(p), dim=1), F.normalize(full_precision(z.detach()), dim=1)
+    return 2 - 2 * (p * z).sum(dim=1).mean()
+
+
+@torch.no_grad()
+def ema_(target: nn.Module, online: nn.Module, decay: float) -> None:
+    """``target <- decay * target + (1 - decay) * online``, in place, for every parameter of ``target``, by name.
+
+    Parameters only: BatchNorm's running statistics of the target move by its own forward passes. Parameters that only
+    ``online`` has (the predictor) are left alone; one that only ``target`` has raises KeyError.
+    """
+    source = dict(online.named_parameters())
+    names, moving = zip(*target.named_parameters(), strict=True)
+    torch._foreach_lerp_(moving, [source[name] for name in names], 1 - decay)
+
+
+class Config(Block):
+    """``objective: {name: byol}``. What becomes of the target when a client downloads weights is ``target``.
+
+    ``local``: the target stays the client's own across rounds; before the client's first round it is a copy of what was
+    downloaded (EasyFL's FedBYOL, FedU, FedEMA). ``reset``: in every round it starts as a copy of the downloaded network
+    (FedSC's FedBYOL).
+
+    Differs: in EasyFL the target *is* the online network during a client's first round, without any lag.
+    """
+
+    name: Literal["byol"] = "byol"
+    decay: float = Field(default=0.99, ge=0, le=1)
+    target: Literal["local", "reset"] = "local"
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Views go through both networks one after the other, each with its own BatchNorm statistics, as in BYOL's code.
+
+    The target is in the mode the client put it in; in training mode its forwards move its own BatchNorm statistics.
+    """
+
+    config: Config
+
+    heads: ClassVar[frozenset[str]] = frozenset({"projector", "predictor"})
+    target: ClassVar[bool] = True
+    labelled: ClassVar[bool] = False
+    views: ClassVar[int] = 2
+    minimum_batch: ClassVar[int] = 2  # BatchNorm in the heads has no variance over one row
+
+    def step(
+        self, network: Network, views: tuple[Tensor, ...], target: Network | None = None, labels: Tensor | None = None
+    ) -> Step:
+        if target is None:
+            raise ValueError("byol needs a target network")
+        view_a, view_b = views
+        z_a, z_b = network.project(view_a), network.project(view_b)
+        with torch.no_grad():
+            target_a, target_b = target.project(view_a), target.project(view_b)
+        loss = regression(network.predict(z_a), target_b) + regression(network.predict(z_b), target_a)
+        return Step(loss, (z_a, z_b))
+
+    def after_step(self, network: Network, target: Network | None = None) -> None:
+        if target is None:
+            raise ValueError("byol needs a target network")
+        ema_(target, network, self.config.decay)

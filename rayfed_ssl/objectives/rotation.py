@@ -1,0 +1,58 @@
+"""Rotation prediction (Gidaris et al. 2018): which of four rotations was an image given? Used by FedPR.
+
+Shape legend: B batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rayfed_ssl.objectives.base import Step, full_precision
+from rayfed_ssl.schema import Block
+
+if TYPE_CHECKING:
+    from rayfed_ssl.models.network import Network
+
+
+def rotations(x: Tensor) -> tuple[Tensor, Tensor]:
+    """x (B, C, H, H) turned by 0, 90, 180 and 270 degrees: images (4B, C, H, H), turn by turn, and labels (4B,)."""
+    images = torch.cat([torch.rot90(x, turns, dims=(-2, -1)) for turns in range(4)])
+    return images, torch.arange(4, device=x.device).repeat_interleave(len(x))
+
+
+class Config(Block):
+    """``objective: {name: rotation}``. It has no coefficients."""
+
+    name: Literal["rotation"] = "rotation"
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Cross-entropy of the four-way rotation head on the encoder's features; every image in all four rotations.
+
+    Differs: FedCA only names the FedPR baseline; Orchestra's code draws one random rotation per image.
+    """
+
+    config: Config
+
+    heads: ClassVar[frozenset[str]] = frozenset({"rotation"})
+    target: ClassVar[bool] = False
+    labelled: ClassVar[bool] = False
+    views: ClassVar[int] = 1
+    minimum_batch: ClassVar[int] = 1
+
+    def step(
+        self, network: Network, views: tuple[Tensor, ...], target: Network | None = None, labels: Tensor | None = None
+    ) -> Step:
+        (view,) = views
+        images, turns = rotations(view)
+        logits = network.classify_rotation(images)  # (4B, 4)
+        return Step(F.cross_entropy(full_precision(logits), turns), ())
+
+    def after_step(self, network: Network, target: Network | None = None) -> None:
+        """Nothing to do."""

@@ -1,0 +1,237 @@
+"""One contract suite over the whole table of objectives, and what only some of them do."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from pydantic import TypeAdapter, ValidationError
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+
+from rayfed_ssl.models.network import HEAD_NAMES
+from rayfed_ssl.objectives import OBJECTIVES, ObjectiveConfig, build
+from rayfed_ssl.objectives.rotation import rotations
+from rayfed_ssl.seeding import forked, generator
+from tests import reference
+
+torch.set_num_threads(1)
+close = torch.testing.assert_close
+CLASSES, DIM = 3, 5
+
+
+class TinyNetwork(nn.Module):
+    """The network contract in miniature, with BatchNorm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Flatten(), nn.Linear(48, 8), nn.BatchNorm1d(8), nn.ReLU())
+        self.projector, self.predictor = nn.Linear(8, DIM), nn.Linear(DIM, DIM)
+        self.classifier, self.rotation, self.decoder = nn.Linear(8, CLASSES), nn.Linear(8, 4), nn.Linear(8, 48)
+
+    def project(self, images: Tensor) -> Tensor:
+        return self.projector(self.encoder(images))
+
+    def predict(self, projections: Tensor) -> Tensor:
+        return self.predictor(projections)
+
+    def classify(self, images: Tensor) -> Tensor:
+        return self.classifier(self.encoder(images))
+
+    def classify_rotation(self, images: Tensor) -> Tensor:
+        return self.rotation(self.encoder(images))
+
+    def reconstruct(self, images: Tensor) -> Tensor:
+        return self.decoder(self.encoder(images)).unflatten(1, (3, 4, 4))
+
+
+def tiny(seed: int = 0) -> Any:
+    with forked(seed, "tiny network"):
+        return TinyNetwork()
+
+
+def batch(views: int, size: int = 6) -> tuple[Tensor, ...]:
+    return tuple(torch.randn(views, size, 3, 4, 4, generator=generator(views, size, "views")).unbind())
+
+
+def objective(name: str, **options: Any) -> Any:
+    return build(TypeAdapter(ObjectiveConfig).validate_python({"name": name, **options}))
+
+
+def arguments(of: Any, size: int = 6) -> tuple[Any, ...]:
+    """network, views, target, labels"""
+    return tiny(), batch(of.views, size), tiny(1) if of.target else None, torch.arange(size) % CLASSES
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_step_gives_a_loss_that_reaches_the_encoder(name: str) -> None:
+    chosen = objective(name)
+    network, views, target, labels = arguments(chosen)
+    loss, projections = chosen.step(network, views, target, labels if chosen.labelled else None)
+    assert loss.shape == ()
+    assert [z.shape for z in projections] == [(6, DIM)] * (chosen.views if "projector" in chosen.heads else 0)
+    loss.backward(retain_graph=True)
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in network.encoder.parameters())
+    used = {head for head in ("projector", "predictor", "classifier", "rotation", "decoder")
+            if next(getattr(network, head).parameters()).grad is not None}  # fmt: skip
+    assert used == chosen.heads
+    if projections:  # a plug-in's term on the projections must reach the encoder, too
+        network.zero_grad()
+        sum(z.square().sum() for z in projections).backward()
+        assert all(p.grad.abs().sum() > 0 for p in network.encoder[1].parameters())
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_step_is_deterministic_to_the_bit(name: str) -> None:
+    chosen = objective(name)
+    first, second = (chosen.step(*arguments(chosen)).loss for _ in range(2))
+    assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_a_smallest_batch_trains(name: str) -> None:
+    chosen = objective(name)
+    loss = chosen.step(*arguments(chosen, size=chosen.minimum_batch)).loss
+    loss.backward()
+    assert loss.isfinite()
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_step_never_waits_for_the_device(name: str) -> None:
+    """Fake tensors hold no values: a step that looked at one would raise."""
+    chosen = objective(name)
+    with FakeTensorMode():
+        network, views, target, labels = arguments(chosen)
+        with pytest.raises(DataDependentOutputException):
+            views[0].sum().item()
+        chosen.step(network, views, target, labels).loss.backward()
+        chosen.after_step(network, target)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_autocast_loss_is_float32_and_close(name: str) -> None:
+    chosen = objective(name)
+    exact = chosen.step(*arguments(chosen)).loss
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = chosen.step(*arguments(chosen)).loss
+    assert loss.dtype == torch.float32
+    close(loss, exact, rtol=0.1, atol=0.1)
+
+
+@pytest.mark.parametrize("name", [n for n in OBJECTIVES if n != "byol"])
+def test_after_step_leaves_the_network_alone(name: str) -> None:
+    network = tiny()
+    before = copy.deepcopy(network.state_dict())
+    objective(name).after_step(network)
+    assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
+
+
+def test_networks_have_the_heads_that_objectives_ask_for() -> None:
+    assert all(module.Objective.heads <= HEAD_NAMES for module in OBJECTIVES.values())
+
+
+def test_unknown_names_and_keys_are_refused() -> None:
+    for wrong in ({"name": "simcrl"}, {"name": "byol", "temperature": 1}, {"name": "simclr", "temperature": 0}):
+        with pytest.raises(ValidationError):
+            objective(**wrong)
+
+
+def test_simclr_forwards_both_views_together() -> None:
+    network, (a, b) = tiny(), batch(2)
+    loss, (z_a, z_b) = objective("simclr", temperature=0.3).step(network, (a, b))
+    close(loss.item(), reference.nt_xent(z_a.detach(), z_b.detach(), 0.3), rtol=1e-5, atol=0)
+    assert network.encoder[2].num_batches_tracked == 1
+    close(torch.cat([z_a, z_b]), tiny().project(torch.cat([a, b])))
+    directed, _ = objective("simclr", temperature=0.3, directional=True).step(tiny(), (a, b))
+    close(directed.item(), reference.info_nce(z_a.detach(), z_b.detach(), 0.3), rtol=1e-5, atol=0)
+
+
+def test_byol_predicts_the_other_view_of_the_target() -> None:
+    network, target, (a, b) = tiny(), tiny(1), batch(2)
+    loss, _ = objective("byol").step(network, (a, b), target)
+    other, twin = tiny(), tiny(1)
+    with torch.no_grad():
+        p_a, p_b = (other.predict(other.project(x)) for x in (a, b))
+        t_a, t_b = (twin.project(x) for x in (a, b))
+    close(loss.item(), reference.byol(p_a, p_b, t_a, t_b), rtol=1e-5, atol=0)
+    loss.backward()
+    assert all(p.grad is None for p in target.parameters())
+    assert network.encoder[2].num_batches_tracked == 2  # one forward per view
+    assert torch.equal(target.encoder[2].running_mean, twin.encoder[2].running_mean)  # moved by its own forwards
+
+
+def test_byol_target_follows_after_each_step() -> None:
+    network, target = tiny(), tiny(1)
+    before = copy.deepcopy(target)
+    objective("byol", decay=0.75).after_step(network, target)
+    for name, value in target.named_parameters():
+        close(value, 0.75 * before.get_parameter(name) + 0.25 * network.get_parameter(name), rtol=1e-6, atol=1e-7)
+    for call in (lambda: objective("byol").step(network, batch(2)), lambda: objective("byol").after_step(network)):
+        with pytest.raises(ValueError, match="target"):
+            call()
+
+
+def test_simsiam_is_byol_with_itself_as_target() -> None:
+    views = batch(2)
+    simsiam, _ = objective("simsiam").step(tiny(), views)
+    byol, _ = objective("byol").step(tiny(), views, tiny())
+    close(simsiam, byol / 4 - 1)  # -cos of each direction, halved
+
+
+@pytest.mark.parametrize("views", [2, 4])
+def test_spectral_clips_and_takes_any_number_of_views(views: int) -> None:
+    network, images = tiny(), batch(views)
+    with torch.no_grad():
+        network.projector.weight.mul_(20)
+    loss, z = objective("spectral", views=views, clip=2.0).step(network, images)
+    stacked = torch.stack(z).detach()
+    close(stacked.square().sum(dim=-1).max().item(), 2.0, rtol=1e-5, atol=0)
+    close(loss.item(), reference.spectral(stacked), rtol=1e-4, atol=1e-4)
+    assert network.encoder[2].num_batches_tracked == 1
+    _, free = objective("spectral", views=views, clip=None).step(network.eval(), images)
+    close(torch.stack(free)[1], network.project(images[1]))
+
+
+def test_supervised_is_cross_entropy() -> None:
+    (view,), labels = batch(1), torch.arange(6) % CLASSES
+    loss, _ = objective("supervised").step(tiny(), (view,), None, labels)
+    probabilities = tiny().classify(view).softmax(dim=1)
+    close(loss.item(), -sum(math.log(p[y]) for p, y in zip(probabilities.tolist(), labels, strict=True)) / 6)
+    with pytest.raises(ValueError, match="labels"):
+        objective("supervised").step(tiny(), (view,))
+
+
+def test_rotations() -> None:  # O-PR-1
+    x = torch.arange(2 * 3 * 4 * 4.0).reshape(2, 3, 4, 4)
+    images, turns = rotations(x)
+    assert turns.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert torch.equal(images[:2], x)
+    for quarter in range(4):
+        assert torch.equal(
+            rotations(images[2 * quarter : 2 * quarter + 2])[0][2:4], images.roll(-2, 0)[2 * quarter :][:2]
+        )
+    assert images[2, 0, 0, 0] == x[0, 0, 0, 3]  # counter-clockwise: the top right corner comes to the top left
+    network = tiny()
+    nn.init.zeros_(network.rotation.weight)
+    nn.init.zeros_(network.rotation.bias)
+    close(objective("rotation").step(network, (x,)).loss.item(), 1.386294361, rtol=1e-6, atol=0)
+
+
+def test_rotation_head_sees_every_image_in_every_rotation() -> None:
+    (x,) = batch(1)
+    network = tiny().eval()
+    by_hand = [
+        F.cross_entropy(network.classify_rotation(torch.rot90(x, k, (2, 3))), torch.full((6,), k)) for k in range(4)
+    ]
+    close(objective("rotation").step(network, (x,)).loss, torch.stack(by_hand).mean())
+
+
+def test_autoencoder_is_the_mean_squared_error() -> None:
+    (view,) = batch(1)
+    network = tiny().eval()
+    expected = (network.reconstruct(view) - view).square().mean()
+    close(objective("autoencoder").step(network, (view,)).loss, expected)
