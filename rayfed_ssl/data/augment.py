@@ -1,0 +1,399 @@
+"""Image augmentation: one batched call for all views of a batch, on CPU or GPU, from one explicit generator.
+
+``draw`` draws every sample's own parameters, ``apply`` turns uint8 pixels and parameters into a normalised float32
+batch, ``augment`` is both. Each operation is a pure function of float images in [0, 1] and per-sample parameters and
+agrees with its namesake in ``torchvision.transforms.v2.functional``; a sample an operation was not drawn for carries
+the neutral parameter (factor 1, shift 0, sigma 0, False) and keeps its bits. Nothing here waits for the device.
+
+Shapes: B images in a batch, N = views * B samples, H height, W width.
+
+Differs from torchvision: the order of the four jitter operations is random per call, not per image; blur uses the full
+Gaussian (radius 3 sigma_max) instead of a fixed kernel size. Crops are taken from images already at the run's size, so
+they only enlarge and antialiasing never arises.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal, Self
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from rayfed_ssl.schema import Block, UserError
+
+WHOLE = (1.0, 1.0)  # the crop scale that takes the whole image: no cropping
+RATIO = (3 / 4, 4 / 3)  # width / height of a crop
+TRIES = 10  # RandomResizedCrop falls back on the centre crop after so many misfits
+GRAY_WEIGHTS = (0.2989, 0.587, 0.114)  # ITU-R 601-2 luma, the digits torchvision uses
+
+HALF = (0.5, 0.5, 0.5)
+CIFAR10_MEAN, CIFAR10_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What may be done to an image, and how often. Probability 0, strength 0 or ``WHOLE`` leaves an operation out."""
+
+    crop_scale: tuple[float, float] = WHOLE  # share of the area kept by a random resized crop
+    pad: int = 0  # reflect-pad by so many pixels and crop back to size
+    flip: bool = False  # horizontal, probability 1/2
+    jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)  # brightness, contrast, saturation, hue
+    jitter_p: float = 0.0
+    gray_p: float = 0.0
+    blur_p: float = 0.0
+    blur_sigma: tuple[float, float] = (0.1, 2.0)  # pixels
+    solarize_p: float = 0.0  # threshold 1/2
+    mean: tuple[float, float, float] = CIFAR10_MEAN
+    std: tuple[float, float, float] = CIFAR10_STD
+
+    @property
+    def crops(self) -> bool:
+        return self.pad > 0 or self.crop_scale != WHOLE
+
+    @property
+    def jitters(self) -> bool:
+        return self.jitter_p > 0 and any(self.jitter)
+
+
+# SimCLR's views at colour strength 1; each paper's recipe says what differs
+SIMCLR = Recipe(crop_scale=(0.2, 1.0), flip=True, jitter=(0.8, 0.8, 0.8, 0.2), jitter_p=0.8, gray_p=0.2)
+PRESETS: dict[str, Recipe] = {
+    "flesd": replace(SIMCLR, mean=HALF, std=HALF),  # FLESD, CIFAR
+    # FLESD, Tiny-ImageNet and ImageNet-100
+    "flesd_large": replace(
+        SIMCLR, jitter=(0.8, 0.8, 0.8, 0.4), gray_p=0.5, blur_p=0.5, mean=IMAGENET_MEAN, std=IMAGENET_STD
+    ),
+    "fedsc": replace(SIMCLR, jitter=(0.4, 0.4, 0.4, 0.1)),  # FedSC, official code
+    # FedCA names crop-resize, colour distortion, flip and blur without strengths: SimCLR's are taken
+    "fedca": replace(SIMCLR, crop_scale=(0.08, 1.0), blur_p=0.5),
+    # EasyFL, for FedU, FedEMA and FedFoA: no normalisation
+    "easyfl": replace(SIMCLR, crop_scale=(0.08, 1.0), mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0)),
+    "fedx": Recipe(pad=4, flip=True),  # FedX, official code, CIFAR-10
+    # a mirrored digit is another digit, and colour says nothing
+    "digits": Recipe(crop_scale=(0.6, 1.0), jitter=(0.2, 0.2, 0.0, 0.0), jitter_p=0.8, mean=HALF, std=HALF),
+    "none": Recipe(),
+}
+
+Share = Annotated[float, Field(gt=0, le=1)]
+Probability = Annotated[float, Field(ge=0, le=1)]
+Strength = Annotated[float, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0)]
+
+
+class AugmentConfig(Block):
+    """The ``augment:`` block: a preset, and any of its values replaced (a key left out keeps the preset's value)."""
+
+    preset: Literal["flesd", "flesd_large", "fedsc", "fedca", "easyfl", "fedx", "digits", "none"] = "fedsc"
+    crop_scale: tuple[Share, Share] | None = None
+    pad: Annotated[int, Field(ge=0)] | None = None
+    flip: bool | None = None
+    jitter: tuple[Strength, Strength, Strength, Annotated[float, Field(ge=0, le=0.5)]] | None = None
+    jitter_p: Probability | None = None
+    gray_p: Probability | None = None
+    blur_p: Probability | None = None
+    blur_sigma: tuple[Positive, Positive] | None = None
+    solarize_p: Probability | None = None
+    mean: tuple[float, float, float] | None = None
+    std: tuple[Positive, Positive, Positive] | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        recipe = self.recipe()
+        for key, (low, high) in (("crop_scale", recipe.crop_scale), ("blur_sigma", recipe.blur_sigma)):
+            if low > high:
+                raise ValueError(f"{key} is [{low}, {high}]; allowed: [low, high] with low <= high")
+        if recipe.pad and recipe.crop_scale != WHOLE:
+            raise ValueError(
+                f"pad is {recipe.pad} and crop_scale {recipe.crop_scale}; allowed: pad 0 or crop_scale [1, 1]"
+            )
+        return self
+
+    def recipe(self) -> Recipe:
+        """The preset with this block's own values put in."""
+        own = {key: value for key, value in self if key != "preset" and value is not None}
+        return replace(PRESETS[self.preset], **own)
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """One draw for N samples; None where the recipe leaves the operation out."""
+
+    box: Tensor | None = None  # (N, 4) top, left, height, width in pixels
+    flip: Tensor | None = None  # (N,) bool
+    brightness: Tensor | None = None  # (N,) factor
+    contrast: Tensor | None = None  # (N,) factor
+    saturation: Tensor | None = None  # (N,) factor
+    hue: Tensor | None = None  # (N,) shift in turns
+    order: tuple[str, ...] = ()  # of the four jitter operations
+    gray: Tensor | None = None  # (N,) bool
+    sigma: Tensor | None = None  # (N,) pixels
+    solarize: Tensor | None = None  # (N,) bool
+
+
+def draw(recipe: Recipe, n: int, size: tuple[int, int], generator: torch.Generator) -> Parameters:
+    """Parameters of ``n`` samples of ``size`` (H, W), on the generator's device; a pure function of its state.
+
+    Raises UserError if the recipe pads by a whole image or more, which reflection cannot fill.
+    """
+    if recipe.pad >= min(size):
+        raise UserError(f"augment.pad: {recipe.pad} for images of {size[0]} x {size[1]}; allowed: below {min(size)}")
+
+    def uniform(low: float, high: float) -> Tensor:
+        return torch.rand(n, generator=generator, device=generator.device) * (high - low) + low
+
+    def chosen(p: float) -> Tensor:
+        return uniform(0.0, 1.0) < p
+
+    found: dict[str, Tensor] = {}
+    if recipe.crops:
+        found["box"] = (
+            resized_crop_boxes(n, size, recipe.crop_scale, generator)
+            if recipe.crop_scale != WHOLE
+            else pad_crop_boxes(n, size, recipe.pad, generator)
+        )
+    if recipe.flip:
+        found["flip"] = chosen(0.5)
+    order: tuple[str, ...] = ()
+    if recipe.jitters:
+        on = chosen(recipe.jitter_p)
+        for name, strength in zip(("brightness", "contrast", "saturation"), recipe.jitter[:3], strict=True):
+            if strength:
+                found[name] = torch.where(on, uniform(max(0.0, 1 - strength), 1 + strength), 1.0)
+        if recipe.jitter[3]:
+            found["hue"] = torch.where(on, uniform(-recipe.jitter[3], recipe.jitter[3]), 0.0)
+        order = _jitter_order(generator)
+    if recipe.gray_p:
+        found["gray"] = chosen(recipe.gray_p)
+    if recipe.blur_p:
+        found["sigma"] = torch.where(chosen(recipe.blur_p), uniform(*recipe.blur_sigma), 0.0)
+    if recipe.solarize_p:
+        found["solarize"] = chosen(recipe.solarize_p)
+    return Parameters(order=order, **found)
+
+
+def _jitter_order(generator: torch.Generator) -> tuple[str, ...]:
+    """One of the 24 orders, from a hash of the generator's state: a host value on every device, without waiting."""
+    digest = hashlib.blake2b(generator.get_state().numpy().tobytes(), digest_size=8).digest()
+    orders = list(itertools.permutations(JITTER))
+    return orders[int.from_bytes(digest, "big") % len(orders)]
+
+
+def resized_crop_boxes(n: int, size: tuple[int, int], scale: tuple[float, float], generator: torch.Generator) -> Tensor:
+    """``n`` boxes (n, 4) with torchvision's ``RandomResizedCrop`` distribution.
+
+    Area uniform in ``scale``, aspect ratio log-uniform in 3/4..4/3, the first of ten tries that fits, else the
+    largest centre crop of an allowed ratio; the position is uniform among the whole pixels.
+    """
+    height, width = size
+    u = torch.rand(4, n, TRIES, generator=generator, device=generator.device)
+    area = (scale[0] + u[0] * (scale[1] - scale[0])) * (height * width)
+    ratio = torch.exp(math.log(RATIO[0]) + u[1] * math.log(RATIO[1] / RATIO[0]))
+    h, w = (area / ratio).sqrt().round(), (area * ratio).sqrt().round()
+    fits = (h > 0) & (h <= height) & (w > 0) & (w <= width)
+    top, left = (u[2] * (height - h + 1)).floor(), (u[3] * (width - w + 1)).floor()
+    first = fits.to(torch.uint8).argmax(dim=1).view(n, 1, 1).expand(n, 1, 4)
+    box = torch.stack([top, left, h, w], dim=2).gather(1, first).squeeze(1)
+    centre_h, centre_w = min(height, round(width / RATIO[0])), min(width, round(height * RATIO[1]))
+    for column, value in enumerate(((height - centre_h) // 2, (width - centre_w) // 2, centre_h, centre_w)):
+        box[:, column] = torch.where(fits.any(dim=1), box[:, column], value)
+    return box
+
+
+def pad_crop_boxes(n: int, size: tuple[int, int], pad: int, generator: torch.Generator) -> Tensor:
+    """``n`` boxes (n, 4) of full ``size``, shifted by up to ``pad`` pixels each way (pad 0: the whole image)."""
+    box = torch.empty(n, 4, device=generator.device)
+    box[:, :2] = (torch.rand(n, 2, generator=generator, device=generator.device) * (2 * pad + 1)).floor() - pad
+    box[:, 2], box[:, 3] = size
+    return box
+
+
+def _each(values: Tensor) -> Tensor:
+    """(N,) to (N, 1, 1, 1)."""
+    return values.view(-1, 1, 1, 1)
+
+
+def _chosen(mask: Tensor, changed: Tensor, images: Tensor) -> Tensor:
+    """``changed`` where ``mask`` (N,) holds, else ``images``, written into ``changed``.
+
+    lerp is exact at weights 0 and 1, and on CPU several times faster than ``torch.where``.
+    """
+    return torch.lerp(images, changed, _each(mask).to(images.dtype), out=changed)
+
+
+def _mirrored(index: Tensor, size: int) -> Tensor:
+    """Positions beyond the first or last pixel reflected at its centre, as ``mode="reflect"`` padding does."""
+    return (size - 1) - ((size - 1) - index.abs()).abs()
+
+
+def crop_resize(images: Tensor, box: Tensor, flip: Tensor | None = None) -> Tensor:
+    """Each sample's ``box`` (N, 4), enlarged bilinearly to the full (H, W), then mirrored where ``flip`` (N,) says.
+
+    Equals ``resized_crop(..., antialias=False)`` with the edge pixels of the box repeated, not its neighbours read; a
+    box that reaches out of the image sees it reflected, which makes pad-and-crop the same operation.
+    """
+    n, _, height, width = images.shape
+
+    def positions(start: Tensor, length: Tensor, size: int) -> Tensor:  # (N, size), in source pixels
+        steps = torch.arange(size, device=images.device) + 0.5
+        inside = (steps * (length / size) - 0.5).clamp_min(0.0)
+        return _mirrored(torch.minimum(inside, length - 1) + start, size)
+
+    top, left, h, w = (box[:, column : column + 1] for column in range(4))
+    ys, xs = positions(top, h, height), positions(left, w, width)
+    if flip is not None:
+        xs = torch.where(flip.unsqueeze(1), xs.flip(1), xs)
+    grid = torch.empty(n, height, width, 2, device=images.device)
+    grid[..., 0] = ((2 * xs + 1) / width - 1).unsqueeze(1)
+    grid[..., 1] = ((2 * ys + 1) / height - 1).unsqueeze(2)
+    return F.grid_sample(images, grid, padding_mode="border", align_corners=False).clamp_(0.0, 1.0)
+
+
+def flip(images: Tensor, mask: Tensor) -> Tensor:
+    """The samples in ``mask`` (N,) mirrored left to right."""
+    return _chosen(mask, images.flip(3), images)
+
+
+def _luma(images: Tensor) -> Tensor:
+    """(N, 3, H, W) to its grey values (N, 1, H, W)."""
+    red, green, blue = images[:, 0:1], images[:, 1:2], images[:, 2:3]
+    return (red * GRAY_WEIGHTS[0]).add_(green, alpha=GRAY_WEIGHTS[1]).add_(blue, alpha=GRAY_WEIGHTS[2])
+
+
+def adjust_brightness(images: Tensor, factor: Tensor) -> Tensor:
+    """factor * image, clipped to [0, 1]; ``factor`` (N,)."""
+    return (images * _each(factor)).clamp_(0.0, 1.0)
+
+
+def adjust_contrast(images: Tensor, factor: Tensor) -> Tensor:
+    """Blend with the image's mean grey value: factor * image + (1 - factor) * mean, clipped; ``factor`` (N,)."""
+    return torch.lerp(_luma(images).mean(dim=(1, 2, 3), keepdim=True), images, _each(factor)).clamp_(0.0, 1.0)
+
+
+def adjust_saturation(images: Tensor, factor: Tensor) -> Tensor:
+    """Blend with the grey image: factor * image + (1 - factor) * grey, clipped; ``factor`` (N,)."""
+    return torch.lerp(_luma(images), images, _each(factor)).clamp_(0.0, 1.0)
+
+
+def adjust_hue(images: Tensor, shift: Tensor) -> Tensor:
+    """The HSV hue turned by ``shift`` (N,) in turns, -1/2 to 1/2.
+
+    Both ways are closed forms without case distinction. With V the largest channel, m the smallest and S = V - m, the
+    hue's distance from red is ((V - R) + (G - m) + (B - m)) / 6S turns, on green's side where G >= B; the way back is
+    V - S clamp(2 - 6 |d|, 0, 1), d being the distance in turns from the hue opposite to the channel wanted.
+    """
+    red, green, blue = images.unbind(dim=1)
+    largest = torch.maximum(torch.maximum(red, green), blue)
+    smallest = torch.minimum(torch.minimum(red, green), blue)
+    spread = largest - smallest
+    hue = (largest - red).add_(green - smallest).add_(blue - smallest).div_(spread.mul(6.0).clamp_min_(1e-12))
+    hue = hue.copysign_(green - blue).add_(shift.view(-1, 1, 1))
+    turned, away = torch.empty_like(images), torch.empty_like(hue)
+    for channel, opposite in enumerate((1 / 2, 5 / 6, 1 / 6)):
+        out = turned[:, channel]
+        torch.sub(hue, opposite, out=away)
+        away.sub_(torch.round(away, out=out)).abs_().mul_(-6.0).add_(2.0).clamp_(0.0, 1.0)
+        torch.addcmul(largest, away, spread, value=-1.0, out=out)
+    return _chosen(shift != 0, turned, images)
+
+
+JITTER = {
+    "brightness": adjust_brightness,
+    "contrast": adjust_contrast,
+    "saturation": adjust_saturation,
+    "hue": adjust_hue,
+}
+
+
+def grayscale(images: Tensor, mask: Tensor) -> Tensor:
+    """The samples in ``mask`` (N,) with all channels replaced by the grey value."""
+    return torch.lerp(images, _luma(images), _each(mask).to(images.dtype))
+
+
+def gaussian_blur(images: Tensor, sigma: Tensor, radius: int) -> Tensor:
+    """Gaussian blur of ``sigma`` (N,) pixels, cut off at ``radius``, reflected at the border; sigma 0 keeps a sample.
+
+    Written as K_y image K_x^T with one (size, size) matrix per sample and axis, whose cost does not grow with radius.
+    """
+    n, channels, height, width = images.shape
+    steps = torch.arange(-radius, radius + 1, device=images.device)
+    exponents = -0.5 * (steps / sigma.clamp_min(1e-3).unsqueeze(1)).square()
+    taps = torch.softmax(exponents.clamp_min(-30.0), dim=1)  # (N, 2 radius + 1); denormal taps would be slow
+
+    def matrices(size: int) -> Tensor:  # (N, size, size)
+        pixels = torch.arange(size, device=images.device)
+        source = _mirrored(pixels.view(1, -1) + steps.view(-1, 1), size)
+        return (taps @ (source.unsqueeze(2) == pixels).float().flatten(1)).view(n, size, size)
+
+    columns = matrices(width)
+    rows = columns if height == width else matrices(height)
+    across = torch.bmm(images.reshape(n, channels * height, width), columns.mT).view_as(images)
+    return _chosen(sigma > 0, rows.unsqueeze(1) @ across, images)
+
+
+def solarize(images: Tensor, mask: Tensor) -> Tensor:
+    """The samples in ``mask`` (N,) with every value from 1/2 up inverted."""
+    return _chosen(mask, torch.minimum(images, 1 - images), images)
+
+
+def normalize_(images: Tensor, mean: tuple[float, float, float], std: tuple[float, float, float]) -> Tensor:
+    """(images - mean) / std per channel, in place."""
+    for channel in range(3):
+        images[:, channel].sub_(mean[channel]).div_(std[channel])
+    return images
+
+
+def _memory_format(pixels: Tensor) -> torch.memory_format:
+    """The layout to keep; raises TypeError unless ``pixels`` is (B, 3, H, W) uint8."""
+    if pixels.dtype != torch.uint8 or pixels.ndim != 4 or pixels.shape[1] != 3:
+        raise TypeError(f"pixels are {tuple(pixels.shape)} {pixels.dtype}; expected (B, 3, H, W) torch.uint8")
+    return torch.channels_last if pixels.is_contiguous(memory_format=torch.channels_last) else torch.contiguous_format
+
+
+@torch.no_grad()
+def apply(pixels: Tensor, parameters: Parameters, recipe: Recipe) -> Tensor:
+    """Augment (N, 3, H, W) uint8 by ``parameters`` and normalise: float32 of the same shape and memory format.
+
+    The order is crop, flip, jitter, grey, blur, solarise, normalise (SimCLR's).
+    """
+    memory_format = _memory_format(pixels)
+    with torch.autocast(pixels.device.type, enabled=False):
+        images = pixels.to(torch.float32, memory_format=torch.contiguous_format).div_(255)
+        if parameters.box is not None:
+            images = crop_resize(images, parameters.box, parameters.flip)
+        elif parameters.flip is not None:
+            images = flip(images, parameters.flip)
+        for name in parameters.order:
+            value = getattr(parameters, name)
+            if value is not None:
+                images = JITTER[name](images, value)
+        if parameters.gray is not None:
+            images = grayscale(images, parameters.gray)
+        if parameters.sigma is not None:
+            radius = min(math.ceil(3 * recipe.blur_sigma[1]), min(images.shape[2:]) - 1)
+            images = gaussian_blur(images, parameters.sigma, radius)
+        if parameters.solarize is not None:
+            images = solarize(images, parameters.solarize)
+        return normalize_(images, recipe.mean, recipe.std).contiguous(memory_format=memory_format)
+
+
+def augment(pixels: Tensor, recipe: Recipe, generator: torch.Generator, views: int = 2) -> Tensor:
+    """``views`` independent augmentations of each image, in one batched call.
+
+    ``pixels`` (B, 3, H, W) uint8, commonly a permuted (B, H, W, 3) array; ``generator`` on the same device. Returns
+    (views * B, 3, H, W) float32, view by view: rows 0..B-1 are view 1. The memory format of ``pixels`` is kept.
+    """
+    many = torch.cat([pixels] * views)
+    height, width = pixels.shape[2:]
+    return apply(many, draw(recipe, len(many), (height, width), generator), recipe)
+
+
+def clean(pixels: Tensor, recipe: Recipe) -> Tensor:
+    """(B, 3, H, W) uint8 normalised as ``recipe`` says and otherwise untouched: float32 of the same shape."""
+    return apply(pixels, Parameters(), recipe)
