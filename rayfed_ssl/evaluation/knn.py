@@ -1,0 +1,65 @@
+"""Weighted nearest-neighbour accuracy of frozen features, as in EasyFL, FedSC and Orchestra (after Wu et al. 2018).
+
+Shapes: N train images, M test images, B test rows of one block, D embedding, C classes.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from rayfed_ssl.evaluation.standard import capped
+from rayfed_ssl.schema import Block
+
+SIMILARITIES = 2**24
+"""Entries of the similarity matrix held at once: 64 MiB of float32, whatever the number of images."""
+
+
+class KnnConfig(Block):
+    """The ``evaluation.knn`` block."""
+
+    k: int = Field(200, ge=1)
+    """Neighbours that vote; never more than a tenth of the train images."""
+    temperature: float = Field(0.1, gt=0)
+
+
+def votes(similarity: Tensor, labels: Tensor, temperature: float, classes: int) -> Tensor:
+    """Votes (B, C): the sum of exp(similarity / temperature) over each row's neighbours of each class.
+
+    Args:
+        similarity: (B, k) cosines. Each row's largest is subtracted first, which scales a row and changes no ranking.
+        labels: (B, k) int64, the classes of these neighbours.
+    """
+    weights = ((similarity - similarity.amax(dim=1, keepdim=True)) / temperature).exp()
+    return weights.new_zeros(len(weights), classes).scatter_add_(1, labels, weights)
+
+
+def knn_accuracy(
+    train_x: Tensor,
+    train_y: Tensor,
+    test_x: Tensor,
+    test_y: Tensor,
+    *,
+    classes: int,
+    k: int = 200,
+    temperature: float = 0.1,
+) -> float:
+    """Fraction of test images whose class wins the vote of their nearest train images by cosine.
+
+    Args:
+        train_x, test_x: (N, D) and (M, D) float features; normalised here.
+        train_y, test_y: (N,) and (M,) int64 in [0, classes).
+
+    Differs: k is clamped to a tenth of the train images; the classes are counted, not fixed at 10; the features are the
+    backbone's, where EasyFL and FedSC use the projector's.
+    """
+    k = capped(k, len(train_x))
+    bank = F.normalize(train_x, dim=1).T  # (D, N)
+    rows = max(1, SIMILARITIES // len(train_x))
+    hits = 0
+    for block, truth in zip(torch.split(test_x, rows), torch.split(test_y, rows), strict=True):
+        similarity, index = (F.normalize(block, dim=1) @ bank).topk(k, dim=1)  # (B, k)
+        hits += int((votes(similarity, train_y[index], temperature, classes).argmax(dim=1) == truth).sum())
+    return hits / len(test_x)

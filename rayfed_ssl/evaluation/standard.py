@@ -1,0 +1,40 @@
+"""What the protocols share: standardised features, and the cap on settings meant for tens of thousands of images.
+
+Shapes: N images, D embedding.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+BLOCK = 2048
+"""Rows converted to float64 at once."""
+
+
+def capped(wanted: int, n: int) -> int:
+    """``wanted``, but at most a tenth of the ``n`` train images, and at least 1."""
+    return min(wanted, max(1, n // 10))
+
+
+def moments(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation (population), each (D,) float32, of ``x`` (N, D) of any real type; no label is read.
+
+    Summed in float64, block by block. The deviation of a feature that is constant to float32's resolution is given as
+    1, so that a collapsed encoder gives zeros rather than amplified rounding.
+    """
+    total = torch.zeros(x.shape[1], dtype=torch.float64)
+    for block in torch.split(x, BLOCK):
+        total += block.double().sum(dim=0)
+    mean = total / len(x)
+    square = torch.zeros_like(total)
+    for block in torch.split(x, BLOCK):
+        square += (block.double() - mean).square().sum(dim=0)
+    std = (square / len(x)).sqrt()
+    constant = std <= torch.finfo(torch.float32).eps * mean.abs()
+    return mean.float(), std.masked_fill(constant, 1.0).float()
+
+
+def standardise(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """(x - mean) / std as float32 (N, D)."""
+    return (x.float() - mean) / std

@@ -1,0 +1,86 @@
+"""kNN accuracy against a loop over images in float64 and the printed vote weights."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+from rayfed_ssl.evaluation import knn
+from rayfed_ssl.evaluation.standard import capped
+
+
+def digits() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    x, y = load_digits(return_X_y=True)
+    x, y = torch.tensor(x, dtype=torch.float32), torch.tensor(y, dtype=torch.int64)
+    return x[:1200], y[:1200], x[1200:], y[1200:]
+
+
+def loop_accuracy(
+    train_x: np.ndarray, train_y: np.ndarray, test_x: np.ndarray, test_y: np.ndarray, k: int, temperature: float
+) -> float:
+    hits = 0
+    for row, truth in zip(test_x, test_y, strict=True):
+        cosines = [float(row @ other / np.linalg.norm(row) / np.linalg.norm(other)) for other in train_x]
+        nearest = sorted(range(len(cosines)), key=lambda i: -cosines[i])[:k]
+        tally: dict[int, float] = {}
+        for i in nearest:
+            tally[int(train_y[i])] = tally.get(int(train_y[i]), 0.0) + math.exp(cosines[i] / temperature)
+        hits += max(tally, key=lambda label: tally[label]) == truth
+    return hits / len(test_y)
+
+
+def test_printed_vote_weights() -> None:
+    one_against_two = torch.tensor([[0.90, 0.80, 0.80], [0.90, 0.85, 0.85]], dtype=torch.float64)
+    tally = knn.votes(one_against_two, torch.tensor([[0, 1, 1], [0, 1, 1]]), 0.1, 2)
+    assert tally.argmax(dim=1).tolist() == [0, 1]
+    ratios = (tally[:, 1] / tally[:, 0]).tolist()
+    assert ratios == pytest.approx([5961.92 / 8103.08, 9829.54 / 8103.08], rel=1e-5)
+
+
+@pytest.mark.parametrize(("k", "temperature"), [(200, 0.1), (30, 0.1), (7, 0.5), (1, 0.1)])
+def test_equals_the_loop_on_digits(k: int, temperature: float) -> None:
+    train_x, train_y, test_x, test_y = digits()
+    train_x, train_y, test_x, test_y = train_x[:400], train_y[:400], test_x[:150], test_y[:150]
+    expected = loop_accuracy(
+        train_x.double().numpy(), train_y.numpy(), test_x.double().numpy(), test_y.numpy(), min(k, 40), temperature
+    )
+    got = knn.knn_accuracy(train_x, train_y, test_x, test_y, classes=10, k=k, temperature=temperature)
+    assert got == pytest.approx(expected, abs=1e-12)
+
+
+def test_k_is_clamped_to_a_tenth_of_the_data_and_at_least_one() -> None:
+    assert [capped(200, n) for n in (50_000, 2_000, 1_999, 100, 9, 1)] == [200, 200, 199, 10, 1, 1]
+
+
+def test_a_single_train_image_answers_everything() -> None:
+    test = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
+    truth = torch.tensor([0, 1, 2, 2, 0, 2])
+    assert knn.knn_accuracy(test[:1], torch.tensor([2]), test, truth, classes=3) == 0.5
+
+
+def test_scale_of_a_feature_row_changes_nothing_and_bits_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    train_x, train_y, test_x, test_y = digits()
+    first = knn.knn_accuracy(train_x, train_y, test_x, test_y, classes=10)
+    assert first == knn.knn_accuracy(train_x, train_y, test_x, test_y, classes=10)
+    assert first == knn.knn_accuracy(train_x * 4, train_y, test_x / 8, test_y, classes=10)
+    monkeypatch.setattr(knn, "SIMILARITIES", 7 * len(train_x))  # blocks of 7 test rows, the last one shorter
+    assert first == pytest.approx(knn.knn_accuracy(train_x, train_y, test_x, test_y, classes=10), abs=2 / len(test_x))
+    assert first > 0.9
+
+
+def test_small_temperatures_do_not_overflow() -> None:
+    train_x, train_y, test_x, test_y = digits()
+    sharp = knn.knn_accuracy(train_x, train_y, test_x, test_y, classes=10, temperature=1e-3)
+    nearest = knn.knn_accuracy(train_x, train_y, test_x, test_y, classes=10, k=1)
+    assert abs(sharp - nearest) < 0.02
+
+
+def test_collapsed_features_are_chance_not_a_crash() -> None:
+    labels = torch.arange(100) % 4
+    for value in (0.0, 3.0):
+        x = torch.full((100, 5), value)
+        assert knn.knn_accuracy(x, labels, x, labels, classes=4) == 0.25

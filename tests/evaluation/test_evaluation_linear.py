@@ -1,0 +1,109 @@
+"""The linear probe against autograd, torch.optim.Adam in float64 and scikit-learn's logistic regression."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
+
+from rayfed_ssl.evaluation.linear import fit, linear_probe
+from rayfed_ssl.evaluation.standard import moments, standardise
+from rayfed_ssl.seeding import generator
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def digits() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    x, y = load_digits(return_X_y=True)
+    x, y = torch.tensor(x, dtype=torch.float32), torch.tensor(y, dtype=torch.int64)
+    return x[:1200], y[:1200], x[1200:], y[1200:]
+
+
+def test_moments_equal_the_standard_scaler() -> None:
+    x = digits()[0]
+    mean, std = moments(x)
+    scaler = StandardScaler().fit(x.double().numpy())
+    np.testing.assert_allclose(mean.numpy(), scaler.mean_, rtol=1e-6)
+    np.testing.assert_allclose(std.numpy(), scaler.scale_, rtol=1e-6)  # scikit-learn, too, scales a constant by 1
+    np.testing.assert_allclose(standardise(x, mean, std).numpy(), scaler.transform(x.numpy()), atol=1e-5)
+
+
+def test_rounding_noise_of_a_constant_feature_is_not_amplified() -> None:
+    x = torch.full((5000, 2), 0.1)
+    x[::2, 1] = torch.nextafter(torch.tensor(0.1), torch.tensor(1.0))
+    mean, std = moments(x)
+    assert std.tolist() == [1.0, 1.0]
+    assert standardise(x, mean, std).abs().max() < 1e-7
+
+
+def test_pixels_and_floats_have_the_same_moments() -> None:
+    pixels = torch.randint(0, 256, (5000, 7), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    for ours, theirs in zip(moments(pixels), moments(pixels.float()), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_written_out_gradient_and_batches_equal_autograd() -> None:
+    train_x, train_y, _, _ = digits()
+    x, seed, lr, batch = standardise(train_x, *moments(train_x)), 11, 3e-3, 500
+    weight, bias = fit(x, train_y, 10, 3, lr, batch, seed)
+
+    start, order = generator(seed, "linear", "init"), generator(seed, "linear", "order")
+    layer = torch.nn.Linear(64, 10).double()
+    with torch.no_grad():
+        layer.weight.copy_(torch.empty(10, 64).uniform_(-1 / 8, 1 / 8, generator=start))
+        layer.bias.zero_()
+    adam = torch.optim.Adam(layer.parameters(), lr=lr, foreach=False, fused=False)
+    for _ in range(3):
+        for rows in torch.randperm(len(x), generator=order).split(batch):  # 500, 500, 200
+            adam.zero_grad()
+            F.cross_entropy(layer(x[rows].double()), train_y[rows]).backward()
+            adam.step()
+    torch.testing.assert_close(weight.double(), layer.weight.detach(), atol=1e-5, rtol=0)
+    torch.testing.assert_close(bias[:, 0].double(), layer.bias.detach(), atol=1e-5, rtol=0)
+
+
+def test_accuracy_is_that_of_scikit_learn_on_digits() -> None:
+    data = digits()
+    scaler = StandardScaler().fit(data[0].numpy())
+    model = LogisticRegression(max_iter=2000).fit(scaler.transform(data[0].numpy()), data[1].numpy())
+    expected = model.score(scaler.transform(data[2].numpy()), data[3].numpy())
+    got = linear_probe(*data, classes=10, seed=0)
+    assert expected > 0.9
+    assert got == pytest.approx(expected, abs=0.02)
+
+
+def test_same_seed_same_bits_and_the_seed_matters() -> None:
+    x, y, _, _ = digits()
+    torch.manual_seed(1)
+    first = fit(x, y, 10, 2, 3e-3, 300, 5)
+    torch.manual_seed(2)
+    again, other = fit(x, y, 10, 2, 3e-3, 300, 5), fit(x, y, 10, 2, 3e-3, 300, 6)
+    assert torch.equal(first[0], again[0])
+    assert torch.equal(first[1], again[1])
+    assert not torch.equal(first[0], other[0])
+
+
+def test_scale_and_shift_of_a_feature_change_nothing() -> None:
+    train_x, train_y, test_x, test_y = digits()
+    plain = linear_probe(train_x, train_y, test_x, test_y, classes=10, seed=0, epochs=50)
+    moved = linear_probe(train_x * 256 + 64, train_y, test_x * 256 + 64, test_y, classes=10, seed=0, epochs=50)
+    assert moved == pytest.approx(plain, abs=2 / len(test_x))
+
+
+def test_features_made_in_inference_mode_can_be_probed() -> None:
+    with torch.inference_mode():
+        train_x, train_y, test_x, test_y = digits()
+        inside = linear_probe(train_x, train_y, test_x, test_y, classes=10, seed=0, epochs=5)
+    assert inside == linear_probe(train_x, train_y, test_x, test_y, classes=10, seed=0, epochs=5)
+
+
+def test_collapsed_features_are_chance_not_a_crash() -> None:
+    x, labels = torch.full((100, 5), 3.0), torch.arange(100) % 4
+    assert linear_probe(x, labels, x, labels, classes=4, seed=0, epochs=5) == 0.25
