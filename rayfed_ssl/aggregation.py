@@ -1,11 +1,11 @@
 """Weighted means that do not depend on who summed what, or in which order.
 
-Integer addition is associative, float addition is not. So every value is multiplied by its (pre-normalised) weight, converted to
-int64 fixed point with 2^-40 resolution, and summed as integers, wherever the clients ran: neither the number of actors nor their
-order can change a bit of the mean.
+Integer addition is associative, float addition is not. So every value is multiplied by its (pre-normalised) weight,
+converted to int64 fixed point with 2^-40 resolution, and summed as integers, wherever the clients ran: neither the
+number of actors nor their order can change a bit of the mean.
 
-Resolution: 2^-40 = 9.1e-13 absolute. Range: |value| < 2^21, checked, because a float that does not fit becomes a wrong integer
-without a word.
+Resolution: 2^-40 = 9.1e-13 absolute. Range: |value| < 2^21, checked, because a float that does not fit becomes a wrong
+integer without a word.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class FixedPointSum:
                     or self.templates[name] != other.templates[name]
                 ):
                     raise MixedArchitectures(
-                        f"mean over different architectures: field '{name}' differs in layout or shape between clients; "
+                        f"mean over different architectures: field '{name}' differs in layout or shape; "
                         "give all clients one architecture (clients.encoders), or use a method that allows several"
                     )
                 mine += theirs

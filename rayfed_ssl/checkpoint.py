@@ -5,12 +5,13 @@
       clients-00000.json/.safetensors ...   the clients' states, in groups of about 64 MB
       complete.json                        size and digest of every file above: without it the folder is ignored
 
-Everything is written into a temporary folder that is renamed when whole, so a kill at any moment leaves the previous checkpoint
-as it was.
+Everything is written into a temporary folder that is renamed when whole, so a kill at any moment leaves the previous
+checkpoint as it was.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -34,7 +35,9 @@ class Damaged(Exception):
 
 
 def flatten(tree: Any, arrays: dict[str, np.ndarray]) -> Any:
-    """JSON-able skeleton of a tree of dicts, lists, scalars, arrays and Weights; arrays go to ``arrays`` under a number."""
+    """JSON-able skeleton of a tree of dicts, lists, scalars, arrays and Weights; arrays go to ``arrays`` under a
+    number.
+    """
 
     def put(array: np.ndarray) -> str:
         key = f"{len(arrays):06d}"
@@ -190,7 +193,8 @@ def prune(root: Path, keep: int, keep_every: int) -> None:
 
 
 def writable(folder: Path) -> None:
-    """Raise UserError if nothing can be written into (or made at) this folder."""
+    """Raise UserError if nothing can be written into (or made at) this folder. Leaves nothing behind."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".probe-{os.getpid()}"
@@ -198,3 +202,7 @@ def writable(folder: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise UserError(f"--out: cannot write to {folder} ({error.strerror}); name a folder you may write to") from None
+    finally:
+        for path in missing:
+            with contextlib.suppress(OSError):
+                path.rmdir()

@@ -1,5 +1,5 @@
-"""The client side that methods share: load weights, train local epochs, project images. A method's Client subclasses this
-and adds one function per thing a client is asked to do.
+"""The client side that methods share: load weights, train local epochs, project images. A method's Client subclasses
+this and adds one function per thing a client is asked to do.
 
 An instance lives for one operation. What must survive it is put into ``state``; what would cross the wire is returned.
 """
@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from rayfed_ssl.data.augment import augment
-from rayfed_ssl.methods.base import ClientPlugin
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives.base import Step
 from rayfed_ssl.seeding import generator, numpy_generator
@@ -23,6 +22,7 @@ from rayfed_ssl.weights import Weights, pack, unpack
 
 if TYPE_CHECKING:
     from rayfed_ssl.config import RunConfig
+    from rayfed_ssl.methods.base import ClientPlugin
     from rayfed_ssl.workbench import State, Workbench
 
 TRAINS = "train"  # the operation plug-ins take part in
@@ -59,7 +59,7 @@ class EncoderClient:
             reply |= {f"{name}.{field}": value for field, value in plugin.reply().items()}
         return reply
 
-    # -- what a client has ---------------------------------------------------------------------------------------------------
+    # -- what a client has ---------------------------------------------------------------------------------------------
 
     @property
     def encoder(self) -> str:
@@ -92,7 +92,7 @@ class EncoderClient:
         """A generator of the device for this client, round, operation and purpose."""
         return generator(self.config.seed, self.round, self.id, self.operation, purpose, device=self.bench.device)
 
-    # -- values --------------------------------------------------------------------------------------------------------------
+    # -- values --------------------------------------------------------------------------------------------------------
 
     def load(self, weights: Weights) -> None:
         """Take the global model; the momentum target as the objective's `target` option says (ALGORITHMS 0.2)."""
@@ -117,7 +117,7 @@ class EncoderClient:
     def weights(self) -> Weights:
         return pack(self.network)
 
-    # -- training ------------------------------------------------------------------------------------------------------------
+    # -- training ------------------------------------------------------------------------------------------------------
 
     @property
     def learning_rate(self) -> float:
@@ -143,7 +143,9 @@ class EncoderClient:
         train = self.config.train
         size = min(train.batch_size, count)
         per_epoch = count // size
-        steps = train.local_steps if epochs is None and train.local_steps else per_epoch * (epochs or train.local_epochs)
+        steps = (
+            train.local_steps if epochs is None and train.local_steps else per_epoch * (epochs or train.local_epochs)
+        )
         order = numpy_generator(self.config.seed, self.round, self.id, self.operation, "order")
         for step in range(steps):
             if step % per_epoch == 0:
@@ -152,21 +154,20 @@ class EncoderClient:
             yield shuffled[start : start + size]
 
     def fit(self, loss: Loss | None = None, *, pixels: Tensor | None = None, epochs: int | None = None) -> None:
-        """Local epochs of ``loss`` on augmented views, the plug-ins' terms added; nothing waits for the device in between.
+        """Local epochs of ``loss`` on augmented views, the plug-ins' terms added; nothing waits for the device in
+        between.
 
         Args:
             loss: (views, rows) -> Step(loss, projections); by default the objective's.
             pixels: (n, 3, H, W) uint8; by default this client's shard.
         """
         network, target = self.network, self.target
-        if loss is None:
-            labels = self.labels() if self.objective.labelled else None
-            loss = lambda views, rows: self.objective.step(network, views, target, None if labels is None else labels[rows])  # noqa: E731
+        loss = loss or self.objective_loss()
         pixels = self.pixels() if pixels is None else pixels
         network.train()
         if target is not None:
             target.train()
-        parameters = [p for p in network.parameters() if p.requires_grad]
+        parameters: list[Tensor] = [p for p in network.parameters() if p.requires_grad]
         optimizer = self.optimizer(parameters)
         draws = self.generator("views")
         total, steps, seen = torch.zeros((), device=self.bench.device), 0, 0
@@ -190,6 +191,12 @@ class EncoderClient:
             self.state["target"] = pack(*_followed(target))
         self.metrics |= {"loss": float(total) / max(steps, 1), "images": float(seen), "lr": self.learning_rate}
 
+    def objective_loss(self) -> Loss:
+        """The configured objective on this client's network, target, and, if it is supervised, labels."""
+        network, target = self.network, self.target
+        labels = self.labels() if self.objective.labelled else None
+        return lambda views, rows: self.objective.step(network, views, target, None if labels is None else labels[rows])
+
     def views(self, pixels: Tensor, draws: torch.Generator, count: int) -> tuple[Tensor, ...]:
         """V augmented views (B, 3, H, W), made in one batched call."""
         made = augment(pixels, self.bench.recipe, draws, views=count).contiguous(memory_format=self.bench.memory_format)
@@ -199,20 +206,20 @@ class EncoderClient:
         wanted = self.config.train.precision == "bfloat16" and self.bench.device.type == "cuda"
         return torch.autocast(self.bench.device.type, torch.bfloat16, enabled=wanted)
 
-    # -- evaluation ----------------------------------------------------------------------------------------------------------
+    # -- evaluation ----------------------------------------------------------------------------------------------------
 
     def evaluate(self, encoder: str, weights: Weights | None) -> dict[str, float]:
         """Protocol -> value for the global encoder (weights given) or this client's own (None); no state changes."""
         return self.bench.evaluate(encoder, self.state.get("model") if weights is None else weights)
 
-    # -- inference -----------------------------------------------------------------------------------------------------------
+    # -- inference -----------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def projections(self, pixels: Tensor, *, views: int | None = None) -> Iterator[Tensor]:
         """Eval-mode projections, batch by batch: (B, D) of clean images, or (V, B, D) of V augmented views."""
         self.network.eval()
         draws = self.generator("views")
-        for part in pixels.split(self.config.evaluation.batch_size):
+        for part in torch.split(pixels, self.config.evaluation.batch_size):
             if views is None:
                 yield self.network.project(self.bench.clean(part)).float()
             else:

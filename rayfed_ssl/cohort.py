@@ -1,8 +1,8 @@
 """The one door through which a server reaches clients. ``rayfed_ssl.simulation`` and the methods know only this.
 
-Everything that crosses is booked here, as a real deployment would have sent it. Where the clients run is a subclass's business:
-:class:`LocalCohort` runs them in this process, ``actors.cohort.RayCohort`` in Ray actors. Both run the same pure function, so
-they give the same bits.
+Everything that crosses is booked here, as a real deployment would have sent it. Where the clients run is a subclass's
+business: :class:`LocalCohort` runs them in this process, ``actors.cohort.RayCohort`` in Ray actors. Both run the same
+pure function, so they give the same bits.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from rayfed_ssl.aggregation import FixedPointSum, MixedArchitectures
+from rayfed_ssl.client import TRAINS
 from rayfed_ssl.communication import Ledger, sizes
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.client import TRAINS
 from rayfed_ssl.data.federation import Federation
 from rayfed_ssl.methods.base import ServerPlugin, Subject
 from rayfed_ssl.weights import Weights
@@ -29,7 +29,9 @@ Evaluated = tuple[int, int | None, dict[str, float]]  # round, client (None: glo
 
 
 class ClientError(RuntimeError):
-    """A client's operation failed. The text names client, round, operation and place, and carries the original traceback."""
+    """A client's operation failed. The text names client, round, operation and place, and carries the original
+    traceback.
+    """
 
     def __init__(self, client: int, round: int, operation: str, where: str, trace: str) -> None:
         who = "server work" if client == SERVER else f"client {client}"
@@ -150,7 +152,7 @@ class Cohort(abc.ABC):
         """(N,) q_j = n_j / sum n, over all clients."""
         return self.federation.shares
 
-    # -- a round -------------------------------------------------------------------------------------------------------------
+    # -- a round -------------------------------------------------------------------------------------------------------
 
     def begin_round(self, round: int, clients: Sequence[int]) -> None:
         self.round, self.clients, self.metrics, self.dropped = round, tuple(clients), {}, []
@@ -162,9 +164,11 @@ class Cohort(abc.ABC):
             plugin.end_round(self.round)
         self.commit()
 
-    # -- verbs ---------------------------------------------------------------------------------------------------------------
+    # -- verbs ---------------------------------------------------------------------------------------------------------
 
-    def ask(self, operation: str, *, each: Each | None = None, clients: Sequence[int] | None = None, **message: Any) -> Iterator[Reply]:
+    def ask(
+        self, operation: str, *, each: Each | None = None, clients: Sequence[int] | None = None, **message: Any
+    ) -> Iterator[Reply]:
         """Every client's whole reply, in client order, through a bounded window.
 
         Args:
@@ -198,7 +202,9 @@ class Cohort(abc.ABC):
         weights = dict(zip(whom, (raw / raw.sum()).tolist(), strict=True))
         task = Task(operation, self.round, message)
         total, replies = FixedPointSum(), []
-        for chunk in self._run(task, whom, self._own_fields(operation, each, message), Averaging(weights, tuple(fields))):
+        for chunk in self._run(
+            task, whom, self._own_fields(operation, each, message), Averaging(weights, tuple(fields))
+        ):
             replies += list(self._take(task, chunk))
             if chunk.total is not None and chunk.total.totals:
                 total.merge(chunk.total)
@@ -214,7 +220,9 @@ class Cohort(abc.ABC):
         self._publish(name, value)
 
     def serve(self, operation: str, **message: Any) -> Reply:
-        """Run heavy server work where the clients run, seeded and retried like a client's call. Nothing crosses the wire."""
+        """Run heavy server work where the clients run, seeded and retried like a client's call. Nothing crosses the
+        wire.
+        """
         task = Task(operation, self.round, message)
         for chunk in self._run(task, (SERVER,), lambda _: {}, None):
             for error in chunk.errors:
@@ -223,10 +231,12 @@ class Cohort(abc.ABC):
             return Reply(SERVER, chunk.outcomes[0].reply)
         raise AssertionError("no reply to server work")
 
-    # -- bookkeeping ---------------------------------------------------------------------------------------------------------
+    # -- bookkeeping ---------------------------------------------------------------------------------------------------
 
     def _own_fields(self, operation: str, each: Each | None, message: Mapping[str, Any]) -> Each:
-        """The fields of one client: ``each``'s and the plug-ins'. Booked when they are made, which is when they are sent."""
+        """The fields of one client: ``each``'s and the plug-ins'. Booked when they are made, which is when they are
+        sent.
+        """
 
         def own(client: int) -> Mapping[str, Any]:
             fields = dict(each(client)) if each else {}
@@ -254,7 +264,7 @@ class Cohort(abc.ABC):
                 plugin.collect(self.round, outcome.client, fields)
             yield Reply(outcome.client, reply)
 
-    # -- where the work runs -------------------------------------------------------------------------------------------------
+    # -- where the work runs -------------------------------------------------------------------------------------------
 
     @abc.abstractmethod
     def _run(self, task: Task, clients: Sequence[int], own: Each, averaging: Averaging | None) -> Iterator[Chunk]:
@@ -280,9 +290,9 @@ class Cohort(abc.ABC):
 
     @abc.abstractmethod
     def evaluations(self, *, wait: bool = False) -> list[Evaluated]:
-        """(round, client, protocol -> value) of the evaluations finished since the last call; ``wait`` for all of them."""
+        """(round, client, protocol -> value) of the evaluations finished since the last call; ``wait``: of all."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most cohorts hold nothing
         """Give back what the cohort holds."""
 
 
@@ -335,7 +345,7 @@ class LocalCohort(Cohort):
 
 
 def freeze(value: Any) -> None:
-    """Make every array inside read-only, as arrays out of an object store are: whoever writes to one fails here, too."""
+    """Make every array inside read-only, as those out of an object store are: whoever writes to one fails."""
     if isinstance(value, Weights):
         value.vector.flags.writeable = False
     elif isinstance(value, np.ndarray):

@@ -1,7 +1,7 @@
 """One validated schema for a run. Every block is defined beside the component it configures; this file composes them.
 
-A run is one YAML file plus dotted ``key=value`` overrides, read by :func:`load`. Derived values are properties; what is written to a
-run folder's ``config.yaml`` validates to an equal object.
+A run is one YAML file plus dotted ``key=value`` overrides, read by :func:`load`. Derived values are properties; what is
+written to a run folder's ``config.yaml`` validates to an equal object.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from rayfed_ssl import configfile
+from rayfed_ssl.configerrors import closest
 from rayfed_ssl.data.augment import AugmentConfig
 from rayfed_ssl.data.partition import Iid, PartitionConfig
-from rayfed_ssl.data.sources import SourceConfig
+from rayfed_ssl.data.sources import SourceConfig, SourceName
 from rayfed_ssl.evaluation import EvaluationConfig
 from rayfed_ssl.methods import DEFAULT_OBJECTIVES, METHODS, MethodConfig, PluginConfig
 from rayfed_ssl.models import ENCODERS, ModelConfig
@@ -28,8 +29,9 @@ TAGGED = ("method", "objective", "data.partition")  # blocks whose `name` decide
 
 
 class PublicConfig(Block):
-    """Unlabelled images everybody may see: `client 0` (that client's shard, which then does not train), a `share` of the
-    training images, or another `source`."""
+    """Unlabelled images everybody may see: `client 0` (that client's shard, which then does not train), a `share` of
+    the training images, or another `source`.
+    """
 
     source: Literal["none", "client 0", "share", "source"] = "none"
     share: Annotated[float, Field(gt=0, lt=1)] = 0.1
@@ -45,6 +47,7 @@ class PublicConfig(Block):
 class DataConfig(SourceConfig):
     """Which images, how they are dealt to clients, and which of them are public."""
 
+    name: SourceName = "digits"
     partition: PartitionConfig = Iid()
     public: PublicConfig = PublicConfig()
     tasks: tuple[tuple[str | int, ...], ...] | None = None  # class names (or ids) of each client's own task
@@ -59,9 +62,13 @@ class ClientsConfig(Block):
         names = (self.encoders,) if isinstance(self.encoders, str) else self.encoders
         for name in names:
             if name not in ENCODERS:
-                raise ValueError(configfile.unknown_name("clients.encoders", name, ENCODERS))
+                raise ValueError(
+                    f"clients.encoders: found '{name}'; must be one of {', '.join(ENCODERS)}{closest(name, ENCODERS)}"
+                )
         if not isinstance(self.encoders, str) and len(self.encoders) != self.count:
-            raise ValueError(f"clients.encoders lists {len(self.encoders)} names for clients.count={self.count}; give one per client")
+            raise ValueError(
+                f"clients.encoders lists {len(self.encoders)} names for clients.count={self.count}; give one per client"
+            )
         return self
 
     def encoder(self, client: int) -> str:
@@ -86,7 +93,9 @@ class OptimizerConfig(Block):
 class TrainConfig(Block):
     rounds: Annotated[int, Field(ge=1)] = 20
     local_epochs: Annotated[int, Field(ge=1)] = 1
-    local_steps: Annotated[int, Field(ge=1)] | None = None  # instead of epochs: that many batches, reshuffling as needed
+    local_steps: Annotated[int, Field(ge=1)] | None = (
+        None  # instead of epochs: that many batches, reshuffling as needed
+    )
     batch_size: Annotated[int, Field(ge=1)] = 128
     optimizer: OptimizerConfig = OptimizerConfig()
     precision: Literal["float32", "bfloat16"] = "float32"  # autocast of forward passes, on GPU
@@ -154,9 +163,13 @@ class RunConfig(Block):
             allowed = ", ".join(method.objectives)
             raise ValueError(f"objective.name: found '{self.objective.name}'; {self.method.name} allows {allowed}")
         if self.clients.heterogeneous and not method.info.heterogeneous:
-            raise ValueError(f"clients.encoders: {self.method.name} averages weights, so all clients need one architecture")
+            raise ValueError(
+                f"clients.encoders: {self.method.name} averages weights, so all clients need one architecture"
+            )
         if method.info.public_data and self.data.public.source == "none" and self.data.tasks is None:
-            raise ValueError(f"data.public.source: {self.method.name} needs public images; allowed: client 0, share, source")
+            raise ValueError(
+                f"data.public.source: {self.method.name} needs public images; allowed: client 0, share, source"
+            )
         if self.data.partition.name == "folders" and self.data.public.source == "share":
             raise ValueError("data.public.source: 'share' cannot be taken out of `folders`; allowed: client 0, source")
         names = [plugin.name for plugin in self.active_plugins]
@@ -180,7 +193,7 @@ class RunConfig(Block):
     def active_plugins(self) -> tuple[PluginConfig, ...]:
         """The plug-ins in force: those listed, and the method itself where it is one over a local objective."""
         own = (self.method,) if METHODS[self.method.name].is_plugin else ()
-        return (*own, *self.plugins)  # type: ignore[return-value,arg-type]
+        return (*own, *self.plugins)
 
     @property
     def projection_dim(self) -> int:
@@ -214,7 +227,12 @@ def _replace_objective(document: dict[str, Any], changes: Mapping[str, object]) 
     """A method chosen on the command line brings its own objective where the file's is not allowed."""
     method = METHODS.get(str(changes["method.name"]))
     objective = document.get("objective")
-    if method and isinstance(objective, dict) and "objective.name" not in changes and objective.get("name") not in method.objectives:
+    if (
+        method
+        and isinstance(objective, dict)
+        and "objective.name" not in changes
+        and objective.get("name") not in method.objectives
+    ):
         given = {key.removeprefix("objective."): v for key, v in changes.items() if key.startswith("objective.")}
         document["objective"] = {"name": method.objectives[0], **given}
 
@@ -227,7 +245,9 @@ def changed_keys(old: RunConfig, new: RunConfig) -> list[str]:
 
     def flat(value: Any, prefix: str) -> dict[str, Any]:
         if isinstance(value, dict):
-            return {k: v for key, item in value.items() for k, v in flat(item, f"{prefix}.{key}" if prefix else key).items()}
+            return {
+                k: v for key, item in value.items() for k, v in flat(item, f"{prefix}.{key}" if prefix else key).items()
+            }
         return {prefix: value}
 
     a, b = (
@@ -245,6 +265,6 @@ def result_affecting(old: RunConfig, new: RunConfig, folder: Path) -> None:
     """Raise UserError naming the keys whose change would make a resumed run a different one."""
     if keys := changed_keys(old, new):
         raise UserError(
-            f"{folder}: cannot resume with changed {', '.join(keys)}; only resources.*, checkpoint.* and name may change "
-            "(another --out starts a new run)"
+            f"{folder}: cannot resume with changed {', '.join(keys)}; only resources.*, checkpoint.* and name "
+            "may change (another --out starts a new run)"
         )

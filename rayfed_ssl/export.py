@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,5 +39,5 @@ def export_encoders(folder: Path, config: RunConfig, subjects: list[Subject], co
             "values": f"{name}.safetensors",
             "input": {"range": "pixels / 255", "mean": list(recipe.mean), "std": list(recipe.std)},
         }
-        replace_file(folder / "encoder" / f"{name}.safetensors", lambda path, values=values: save_file(values, path))
+        replace_file(folder / "encoder" / f"{name}.safetensors", partial(save_file, values))
         write_json(folder / "encoder" / f"{name}.json", json.loads(json.dumps(description)))

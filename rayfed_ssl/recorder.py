@@ -1,4 +1,6 @@
-"""What one round leaves behind: metrics, bookings, the summary. Between the loop and ``reporting``, which knows only tables."""
+"""What one round leaves behind: metrics, bookings, the summary. Between the loop and ``reporting``, which knows only
+tables.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from rayfed_ssl.workbench import SERVER
 if TYPE_CHECKING:
     from rayfed_ssl.cohort import Cohort
     from rayfed_ssl.config import RunConfig
-    from rayfed_ssl.methods.base import MethodServer
+    from rayfed_ssl.methods.base import MethodServer, ServerPlugin
 
 
 class Recorder:
@@ -57,13 +59,16 @@ class Recorder:
         images = {client: values["images"] for client, values in trained.items()}
         values: dict[str, float] = {"system/round_s": seconds, "system/clients": float(len(cohort.clients))}
         if trained:
-            values["train/loss"] = float(np.average([v["loss"] for v in trained.values()], weights=list(images.values())))
+            values["train/loss"] = float(
+                np.average([v["loss"] for v in trained.values()], weights=list(images.values()))
+            )
             values["train/lr"] = next(iter(trained.values()))["lr"]
             values["train/images"] = sum(images.values())
             values["system/images_per_s"] = values["train/images"] / seconds
         if cohort.dropped:
             values["system/dropped_clients"] = float(len(cohort.dropped))
-        for source in (server, *cohort.plugins.values()):
+        sources: list[MethodServer | ServerPlugin] = [server, *cohort.plugins.values()]
+        for source in sources:
             values |= source.metrics
             source.metrics = {}
         for tag, value in values.items():

@@ -1,7 +1,7 @@
 """The round loop: sample, ask, aggregate, evaluate, record, save. It knows nothing of where clients run.
 
-Rounds are numbered t = 1 .. R; round 0 is the untrained encoder, which every run evaluates, because a high number alone proves
-nothing.
+Rounds are numbered t = 1 .. R; round 0 is the untrained encoder, which every run evaluates, because a high number alone
+proves nothing.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ import numpy as np
 from rayfed_ssl import checkpoint, configfile
 from rayfed_ssl.cohort import Cohort
 from rayfed_ssl.communication import Ledger
-from rayfed_ssl.config import RunConfig
+from rayfed_ssl.config import RunConfig, result_affecting
 from rayfed_ssl.config import load as load_config
-from rayfed_ssl.config import result_affecting
 from rayfed_ssl.data.federation import Federation, deal
 from rayfed_ssl.export import export_encoders
 from rayfed_ssl.methods import METHODS, plugin_halves
-from rayfed_ssl.methods.base import MethodServer, ServerPlugin, Setup, Subject
+from rayfed_ssl.methods.base import MethodServer, ServerPlugin, Setup
 from rayfed_ssl.recorder import Recorder
 from rayfed_ssl.schema import UserError
 from rayfed_ssl.seeding import numpy_generator
@@ -45,13 +44,18 @@ class Progress:
 class Run:
     """A run in the making: its folder, its cohort, its server. :func:`run` drives it."""
 
-    def __init__(self, config: RunConfig, folder: Path, connect: Connect, resume: bool, report: Callable[[Progress], None]):
+    def __init__(
+        self, config: RunConfig, folder: Path, connect: Connect, resume: bool, report: Callable[[Progress], None]
+    ):
         self.config, self.folder, self.report = config, folder, report
         self.rounds = config.train.rounds
-        restored = open_folder(config, folder, resume, lambda line: self.say(0, line))
+        self.measured: tuple[int, dict[int | None, dict[str, float]]] = (0, {})  # of the round evaluated last, by client
+        # Everything a user can get wrong comes before the first file.
+        restored = examine_folder(config, folder, resume, lambda line: self.say(0, line))
         self.federation = deal(config)
         self.say(0, describe(config, self.federation))
         check_shards(config, self.federation)
+        check_labels(config, self.federation)
         self.ledger = Ledger()
         self.cohort = connect(config, self.federation, self.ledger)
         try:
@@ -60,17 +64,21 @@ class Run:
             self.start = 0
             if restored is not None:
                 self.start = self._restore(restored)
-            self.recorder = Recorder(config, folder, self.federation, self.start if restored is not None else None)
-            if restored is None:
+            else:
                 self.server.start(self.cohort)
                 self.cohort.commit()
+            folder.mkdir(parents=True, exist_ok=True)
+            configfile.dump(config, folder / "config.yaml")
+            self.recorder = Recorder(config, folder, self.federation, None if restored is None else self.start)
         except BaseException:
             self.cohort.close()
             raise
 
     def _servers(self) -> tuple[MethodServer, dict[str, ServerPlugin]]:
         setup = Setup(self.config, self.federation, Initial(self.config, self.federation))
-        plugins = {p.name: plugin_halves(p.name)[1](p, setup) for p in self.config.active_plugins}
+        plugins: dict[str, ServerPlugin] = {
+            p.name: plugin_halves(p.name)[1](p, setup) for p in self.config.active_plugins
+        }
         return METHODS[self.config.method.name].server(setup), plugins
 
     def _restore(self, found: tuple[int, Path]) -> int:
@@ -86,7 +94,7 @@ class Run:
         self.say(round, f"resumed from round {round} ({folder.name})")
         return round
 
-    # -- one round -----------------------------------------------------------------------------------------------------------
+    # -- one round -----------------------------------------------------------------------------------------------------
 
     def round(self, t: int) -> None:
         began = time.perf_counter()
@@ -98,14 +106,25 @@ class Run:
 
     def evaluate(self, t: int) -> None:
         """Start evaluating what this method ends with, beside the next round."""
-        self.cohort.evaluate(t, untrained(self.server.subjects_before()) if t == 0 else self.server.subjects())
+        if t == 0 and self.config.evaluation.protocols:  # beside the untrained encoders, the raw pixels
+            self.cohort.evaluate(0, [PIXELS, *self.server.subjects_before()])
+        else:
+            self.cohort.evaluate(t, self.server.subjects() if t else self.server.subjects_before())
 
     def collect(self, *, wait: bool = False) -> None:
         for t, client, values in self.cohort.evaluations(wait=wait):
             self.recorder.evaluation(t, client, values)
-            if client is None or client == self.federation.clients[0]:
-                shown = {f"eval/{name}": value for name, value in values.items()}
-                self.say(t, f"evaluated round {t}" if t else "evaluated the untrained encoder", shown)
+            self._show(t, client, values)
+
+    def _show(self, t: int, client: int | None, values: dict[str, float]) -> None:
+        """Report the mean over the clients measured so far in round t; a late evaluation of an earlier round only its own."""
+        if t > self.measured[0]:
+            self.measured = (t, {})
+        known = self.measured[1] if t == self.measured[0] else {}
+        known[client] = {**known.get(client, {}), **values}
+        names = sorted({name for of_client in known.values() for name in of_client})
+        means = {f"eval/{name}": float(np.mean([v[name] for v in known.values() if name in v])) for name in names}
+        self.say(t, f"evaluated round {t}" if t else "evaluated the untrained encoder", means)
 
     def save(self, t: int) -> None:
         """A checkpoint of the finished round: records first, then the files, the marker last."""
@@ -140,7 +159,8 @@ def run(
     report: Callable[[Progress], None] = lambda progress: None,
     stopping: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
-    """Run to the last round, or until ``stopping`` says so after a round. Returns the summary that stands in the folder.
+    """Run to the last round, or until ``stopping`` says so after a round. Returns the summary that stands in the
+    folder.
 
     Raises:
         UserError: the configuration asks for something the images or the folder do not allow; nothing is half-written.
@@ -188,26 +208,20 @@ def sample(config: RunConfig, federation: Federation, t: int, *, everybody: bool
     return tuple(int(client) for client in np.sort(drawn))
 
 
-def untrained(subjects: list[Subject]) -> list[Subject]:
-    """What round 0 evaluates: every subject before training, and the raw pixels."""
-    return [PIXELS, *subjects]
-
-
-def open_folder(config: RunConfig, folder: Path, resume: bool, say: Callable[[str], None]) -> tuple[int, Path] | None:
-    """Make the run folder, or find what to resume from. Refuses to write over a run."""
+def examine_folder(config: RunConfig, folder: Path, resume: bool, say: Callable[[str], None]) -> tuple[int, Path] | None:
+    """What to resume from: (round, checkpoint), or None for a fresh start. Refuses to write over a run; writes nothing."""
     existing = folder / "config.yaml"
     if existing.exists() and not resume:
         raise UserError(f"--out: {folder} already holds a run; add --resume to continue it, or name another folder")
     checkpoint.writable(folder)
-    found = None
-    if existing.exists():
-        result_affecting(load_config(existing), config, folder)
-        found, damaged = checkpoint.newest(folder / "checkpoints")
-        for line in damaged:
-            say(f"checkpoint passed over: {line}")
-        if found is None:
-            say("no complete checkpoint yet: starting from round 0")
-    configfile.dump(config, existing)
+    if not existing.exists():
+        return None
+    result_affecting(load_config(existing), config, folder)
+    found, damaged = checkpoint.newest(folder / "checkpoints")
+    for line in damaged:
+        say(f"checkpoint passed over: {line}")
+    if found is None:
+        say("no complete checkpoint yet: starting from round 0")
     return found
 
 
@@ -220,6 +234,16 @@ def check_shards(config: RunConfig, federation: Federation) -> None:
             raise UserError(
                 f"clients.count: client {smallest} has {size} images; {reason} needs batches of at least {least} "
                 "(fewer clients, more images, or another data.partition)"
+            )
+
+
+def check_labels(config: RunConfig, federation: Federation) -> None:
+    """Refuse protocols that need labels where the images have none, before rounds are spent on them."""
+    for split, images in (("train", federation.dataset.train), ("test", federation.dataset.test)):
+        if config.evaluation.protocols and not (images.labels >= 0).any():
+            raise UserError(
+                f"evaluation.protocols: found {', '.join(config.evaluation.protocols)}, but none of the {len(images.labels)} {split} "
+                "images has a label; allowed without labels: []"
             )
 
 

@@ -1,8 +1,8 @@
 """The values of a network as one flat float32 array: what travels, what is averaged, what a checkpoint holds.
 
 A dict of torch tensors is copied several times on its way through an object store; one flat array is mapped. Parameters
-come first, then floating buffers (BatchNorm's running statistics); integer buffers (``num_batches_tracked``) neither travel nor are
-exported.
+come first, then floating buffers (BatchNorm's running statistics); integer buffers (``num_batches_tracked``) neither
+travel nor are exported.
 
 Shapes: P parameters, b buffer values.
 """
@@ -37,7 +37,7 @@ class Weights:
 
 
 def _tensors(modules: Sequence[nn.Module]) -> tuple[list[Tensor], list[Tensor]]:
-    parameters = [p for m in modules for p in m.parameters()]
+    parameters: list[Tensor] = [p for m in modules for p in m.parameters()]
     buffers = [b for m in modules for b in m.buffers() if b.is_floating_point()]
     return parameters, buffers
 
@@ -74,5 +74,5 @@ def unpack(weights: Weights, *modules: nn.Module) -> None:
     if not targets:
         return
     flat = torch.tensor(np.asarray(weights.vector)).to(targets[0].device)
-    pieces = [piece.view(t.shape) for piece, t in zip(flat.split([t.numel() for t in targets]), targets, strict=True)]
+    pieces = [p.view(t.shape) for p, t in zip(torch.split(flat, [t.numel() for t in targets]), targets, strict=True)]
     torch._foreach_copy_(targets, pieces)

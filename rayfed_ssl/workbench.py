@@ -1,7 +1,9 @@
-"""What a process keeps warm, and the one function it runs: ``(operation, message, shard, state, seed) -> (reply, new state)``.
+"""What a process keeps warm, and the one function it runs: ``(operation, message, shard, state, seed) -> (reply, new
+state)``.
 
-A workbench holds what is expensive (modules per architecture on their device, mapped images) and nothing that matters: every
-operation loads the values it works with and draws from generators of its own address. So any workbench gives the same answer.
+A workbench holds what is expensive (modules per architecture on their device, mapped images) and nothing that matters:
+every operation loads the values it works with and draws from generators of its own address. So any workbench gives the
+same answer.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ PIXELS = Subject(None, "pixels")  # evaluated once per run, before the first rou
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one operation gives back. ``reply`` would cross the wire; ``metrics`` are instruments of the simulator and would not."""
+    """What one operation gives back. ``reply`` would cross the wire; ``metrics`` are instruments of the simulator and
+    would not.
+    """
 
     client: int
     reply: dict[str, Any]
@@ -80,8 +84,8 @@ class Workbench:
         self.config = config
         self.federation = federation
         self.device = resolve_device(config.resources.device)
-        # 1.15 to 1.3 times faster training on CPU (docs/architecture.md) and what tensor cores want. It changes bits, so
-        # clients, server work and evaluation all have it.
+        # 1.15 to 1.3 times faster training on CPU (docs/architecture.md) and what tensor cores want. It changes bits,
+        # so clients, server work and evaluation all have it.
         self.memory_format = torch.channels_last
         self.method = METHODS[config.method.name]
         self.plugins = {p.name: (p, plugin_halves(p.name)[0]) for p in config.active_plugins}
@@ -92,7 +96,7 @@ class Workbench:
         self._networks: dict[tuple[str, str, int | None], Network] = {}
         self._untrained: dict[str, dict[str, float]] = {}
 
-    # -- networks ------------------------------------------------------------------------------------------------------------
+    # -- networks ------------------------------------------------------------------------------------------------------
 
     def network(self, encoder: str, role: str = "online", classes: int | None = None) -> Network:
         """The warm module of an architecture. A ``role`` other than "online" is a second copy that no gradient reaches:
@@ -111,7 +115,7 @@ class Workbench:
         """The untrained values of an architecture: the same for every client that has it."""
         return self._initial(encoder)
 
-    # -- images --------------------------------------------------------------------------------------------------------------
+    # -- images --------------------------------------------------------------------------------------------------------
 
     def images(self, pixels: np.ndarray, indices: np.ndarray | None = None) -> Tensor:
         """(n, 3, H, W) uint8 on the device, out of (N, H, W, 3) pixels."""
@@ -121,7 +125,7 @@ class Workbench:
     def clean(self, pixels: Tensor) -> Tensor:
         return clean(pixels, self.recipe).contiguous(memory_format=self.memory_format)
 
-    # -- work ----------------------------------------------------------------------------------------------------------------
+    # -- work ----------------------------------------------------------------------------------------------------------
 
     def execute(
         self, operation: str, client: int, round: int, message: Mapping[str, Any], state: State | None
@@ -151,7 +155,9 @@ class Workbench:
             return worker.evaluate(subject.encoder, subject.weights)
 
     def evaluate(self, encoder: str, weights: Weights | None) -> dict[str, float]:
-        """The configured label-using protocols on the frozen encoder: eval mode, clean images. None: the untrained encoder."""
+        """The configured label-using protocols on the frozen encoder: eval mode, clean images. None: the untrained
+        encoder.
+        """
         if weights is None:
             if encoder not in self._untrained:
                 self._untrained[encoder] = self.evaluate(encoder, self.initial(encoder))
@@ -171,7 +177,12 @@ class Workbench:
         return self._measure(train_x, train_y, test_x, test_y, only)["fewshot"]
 
     def _measure(
-        self, train_x: Tensor, train_y: np.ndarray, test_x: Tensor, test_y: np.ndarray, config: evaluation.EvaluationConfig
+        self,
+        train_x: Tensor,
+        train_y: np.ndarray,
+        test_x: Tensor,
+        test_y: np.ndarray,
+        config: evaluation.EvaluationConfig,
     ) -> dict[str, float]:
         labels = torch.tensor(train_y), torch.tensor(test_y)
         return evaluation.evaluate(
@@ -179,7 +190,7 @@ class Workbench:
         )
 
     def _probe_images(self) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-        """(pixels, labels) of the labelled training images, at most `evaluation.train_images`, and of the test images."""
+        """(pixels, labels) of labelled training images, at most `evaluation.train_images`, and of test images."""
         train, test = self.federation.dataset.train, self.federation.dataset.test
         rows = evaluation.labelled_rows(train.labels, self.config.evaluation.train_images, self.config.seed)
         whole = len(rows) == len(train.labels)

@@ -27,7 +27,9 @@ Shard = Mapping[str, np.ndarray]  # split -> indices into the training images; "
 
 @dataclass(frozen=True)
 class Federation:
-    """The images of a run and who holds them. Clients whose training shard is empty (client 0 as public set) take no part."""
+    """The images of a run and who holds them. Clients whose training shard is empty (client 0 as public set) take no
+    part.
+    """
 
     dataset: Dataset
     shards: tuple[Shard, ...]
@@ -56,7 +58,7 @@ class Federation:
 
 
 def deal(config: RunConfig, cache: Path | None = None) -> Federation:
-    """Load the images and deal them. Raises UserError for anything the configuration asks that the images cannot give."""
+    """Load the images and deal them. Raises UserError for what the configuration asks and the images cannot give."""
     dataset = sources.load(config.data, cache)
     if config.data.tasks is not None:
         return _deal_tasks(config, dataset)
@@ -70,12 +72,16 @@ def deal(config: RunConfig, cache: Path | None = None) -> Federation:
     )
     if public_config.source == "client 0":
         if len(shards) < 2:
-            raise UserError("data.public.source: 'client 0' gives that client's images away; clients.count must be at least 2")
+            raise UserError(
+                "data.public.source: 'client 0' gives that client's images away; clients.count must be at least 2"
+            )
         public_indices, shards[0] = shards[0], shards[0][:0]
     if public_config.images is not None:
         public = sources.load(public_config.images, cache).train
         if public.pixels.shape[1] != train.pixels.shape[1]:
-            public = sources.load(public_config.images.model_copy(update={"image_size": config.data.image_size}), cache).train
+            public = sources.load(
+                public_config.images.model_copy(update={"image_size": config.data.image_size}), cache
+            ).train
     elif public_indices is not None:
         public = _subset(train, public_indices)
     return Federation(dataset, tuple({"train": shard} for shard in shards), public, public_indices)
@@ -85,7 +91,9 @@ def _deal_tasks(config: RunConfig, dataset: Dataset) -> Federation:
     """FedLinked's setting (Table 4.1): own classes per client, four disjoint private splits, a pooled public set."""
     assert config.data.tasks is not None
     if len(config.data.tasks) != config.clients.count:
-        raise UserError(f"data.tasks: found {len(config.data.tasks)} tasks; clients.count={config.clients.count} needs one each")
+        raise UserError(
+            f"data.tasks: found {len(config.data.tasks)} tasks; clients.count={config.clients.count} needs one each"
+        )
     names = dataset.train.class_names
     tasks = tuple(tuple(_class_id(name, names, dataset) for name in task) for task in config.data.tasks)
     splits, public = split_tasks(

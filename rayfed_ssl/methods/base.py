@@ -1,5 +1,6 @@
-"""What a method file is made of: a Config, a Client, a Server whose ``round`` is the paper's server procedure, and a Method
-that names them. A plug-in adds its own two halves to any method: fields in the message, a loss term, fields in the reply.
+"""What a method file is made of: a Config, a Client, a Server whose ``round`` is the paper's server procedure, and a
+Method that names them. A plug-in adds its own two halves to any method: fields in the message, a loss term, fields in
+the reply.
 
 Nothing here changes control flow; what methods share is a function they call.
 """
@@ -50,7 +51,9 @@ class Info:
 
 @dataclass(frozen=True)
 class Subject:
-    """An encoder to evaluate or export: the global one (weights given), or a client's own (kept in its state under ``model``)."""
+    """An encoder to evaluate or export: the global one (weights given), or a client's own (kept in its state under
+    ``model``).
+    """
 
     client: int | None
     encoder: str

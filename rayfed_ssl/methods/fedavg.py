@@ -1,9 +1,9 @@
 """FedAvg over a local self-supervised objective: weights down, weights up, mean by data size (McMahan et al. 2017).
 
-One exchange a round. The method's name says which objective it trains with: ``fedsimclr`` (SimCLR), ``fedbyol`` (BYOL, whose
-momentum target stays on the client or is reset each round: ``objective.target``), ``fedavg_sc`` (spectral contrast without sharing,
-the biased baseline of FedSC). Papers' codes disagree on what is averaged (ALGORITHMS 0.1); here parameters and floating buffers are,
-with weights n_j, unless ``method.weights: uniform``.
+One exchange a round. The method's name says which objective it trains with: ``fedsimclr`` (SimCLR), ``fedbyol`` (BYOL,
+whose momentum target stays on the client or is reset each round: ``objective.target``), ``fedavg_sc`` (spectral
+contrast without sharing, the biased baseline of FedSC). Papers' codes disagree on what is averaged (ALGORITHMS 0.1);
+here parameters and floating buffers are, with weights n_j, unless ``method.weights: uniform``.
 
 Differs: integer counters (``num_batches_tracked``) neither travel nor are averaged.
 """

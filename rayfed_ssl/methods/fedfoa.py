@@ -1,16 +1,19 @@
 """FedFoA: learn from everybody's feature correlations, factored by QR (Algorithm 1, eq. 4-13).
 
-Nothing but R crosses. Each client factors its batches' projections Z = Q R (eq. 4), uploads Rbar_i, the mean of R over its batches (eq.
-12), and in the next round downloads everybody else's. Beside its own loss it minimises, for each peer j,
-``l_A = ||Z - Q* Rbar_j||`` with Q* = argmin over orthonormal Q (eq. 5-7): its features should be explicable by the peer's correlations.
-Only peers whose trace is larger than that of the current batch are admitted (line 19), and only after ``warmup`` rounds.
+Nothing but R crosses. Each client factors its batches' projections Z = Q R (eq. 4), uploads Rbar_i, the mean of R over
+its batches (eq. 12), and in the next round downloads everybody else's. Beside its own loss it minimises, for each peer
+j, ``l_A = ||Z - Q* Rbar_j||`` with Q* = argmin over orthonormal Q (eq. 5-7): its features should be explicable by the
+peer's correlations. Only peers whose trace is larger than that of the current batch are admitted (line 19), and only
+after ``warmup`` rounds.
 
-A plug-in: ``plugins: [{name: fedfoa, weight: 0.01}]`` adds it to any method's local objective. ``method.name: fedfoa`` is this plug-in
-over a local objective with no weights exchanged, so every client may have its own architecture; ``model.calibration`` maps them to one n.
+A plug-in: ``plugins: [{name: fedfoa, weight: 0.01}]`` adds it to any method's local objective. ``method.name: fedfoa``
+is this plug-in over a local objective with no weights exchanged, so every client may have its own architecture;
+``model.calibration`` maps them to one n.
 
-Differs: the printed ||.||_2 is the Frobenius norm, unsquared (``norm``); R has a non-negative diagonal, without which means of R and
-traces are arbitrary; Q* is a constant in the gradient, which is exact (envelope theorem); the server's bank is double-buffered: round
-t reads what round t - 1 wrote. Z is the online projector's output of view 1 (``views``), not normalised (``normalize``).
+Differs: the printed ||.||_2 is the Frobenius norm, unsquared (``norm``); R has a non-negative diagonal, without which
+means of R and traces are arbitrary; Q* is a constant in the gradient, which is exact (envelope theorem); the server's
+bank is double-buffered: round t reads what round t - 1 wrote. Z is the online projector's output of view 1 (``views``),
+not normalised (``normalize``).
 
 Shape legend: m batch rows, n projection dimension, P admitted peers.
 """
@@ -54,7 +57,9 @@ class Config(PluginConfig):
     views: Literal["first", "both"] = "first"
     normalize: Literal["none", "rows", "columns"] = "none"  # of Z, before QR
     scale: bool = False  # R / sqrt(m): traces comparable between batch sizes
-    correlation: Literal["batches", "round"] = "batches"  # mean of R over batches, or R of the whole shard at the round's end
+    correlation: Literal["batches", "round"] = (
+        "batches"  # mean of R over batches, or R of the whole shard at the round's end
+    )
 
     def minimum_batch(self, config: RunConfig) -> int:
         return config.projection_dim
@@ -84,8 +89,11 @@ def mutual_understanding(z: Tensor, r: Tensor, norm: str = "frobenius") -> Tenso
 
 
 def admitted(r: Tensor, own: Tensor) -> Tensor:
-    """Which peers have a larger trace than the current batch (Algorithm 1, line 19): r (P, n, n), own (n, n) -> (P,) bool."""
-    return r.diagonal(dim1=1, dim2=2).sum(1) > own.trace()
+    """Which peers have a larger trace than the current batch (Algorithm 1, line 19): r (P, n, n), own (n, n) -> (P,)
+    bool.
+    """
+    traces: Tensor = r.diagonal(dim1=1, dim2=2).sum(1)
+    return traces > own.trace()
 
 
 class ClientHalf(ClientPlugin):
@@ -132,7 +140,9 @@ class ClientHalf(ClientPlugin):
         return {"correlation": pack_triangle(r.cpu().numpy())}
 
     def of_whole_shard(self) -> Tensor:
-        """R of the clean shard after training, at the scale of a batch: R^T R sums over parts, so parts are folded in one by one."""
+        """R of the clean shard after training, at the scale of a batch: R^T R sums over parts, so parts are folded in
+        one by one.
+        """
         folded: Tensor | None = None
         rows = 0
         for z in self.client.projections(self.client.pixels()):
@@ -140,7 +150,8 @@ class ClientHalf(ClientPlugin):
             folded = canonical_r(part if folded is None else torch.cat([folded, part]))
         assert folded is not None
         batch = 1 if self.config.scale else min(self.client.config.train.batch_size, rows)
-        return folded * (batch / rows) ** 0.5
+        scaled: Tensor = folded * (batch / rows) ** 0.5
+        return scaled
 
 
 class ServerHalf(ServerPlugin):

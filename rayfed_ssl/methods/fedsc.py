@@ -1,14 +1,14 @@
 """FedSC: spectral contrast against everybody's correlations (Jing et al. 2024, Algorithm 1).
 
-Two exchanges a round: weights down, R_j up; R_{-j} down, weights up. The correlation matrices of the other clients let each one
-contrast against images it never sees: L_j = -2 Tr R+_j + alpha ||R_j||^2 + 2 (1 - alpha) Tr(R_j R_{-j}) (eq. 5). With alpha = q_j the
-q-weighted sum of the clients' gradients is the gradient of the global loss (eq. 6).
+Two exchanges a round: weights down, R_j up; R_{-j} down, weights up. The correlation matrices of the other clients let
+each one contrast against images it never sees: L_j = -2 Tr R+_j + alpha ||R_j||^2 + 2 (1 - alpha) Tr(R_j R_{-j}) (eq.
+5). With alpha = q_j the q-weighted sum of the clients' gradients is the gradient of the global loss (eq. 6).
 
 A client that is not asked is represented by the matrix it sent last; the first round asks everybody.
 
-Differs: R_{-j} = sum_{k != j} q_k R_k / (1 - q_j) exactly, where the released code takes the unweighted mean of the others, which is the
-same only for equal q_j (``rest: uniform``). alpha falls linearly from 1 to q_j by the last round; the released code's floor is 0.2 for
-every client and never quite reached (``alpha: decay, alpha_floor: 0.2``).
+Differs: R_{-j} = sum_{k != j} q_k R_k / (1 - q_j) exactly, where the released code takes the unweighted mean of the
+others, which is the same only for equal q_j (``rest: uniform``). alpha falls linearly from 1 to q_j by the last round;
+the released code's floor is 0.2 for every client and never quite reached (``alpha: decay, alpha_floor: 0.2``).
 
 Shape legend: D projection, N clients.
 """
@@ -40,13 +40,16 @@ class Config(MethodConfig):
 
 
 def alpha_of(t: int, rounds: int, floor: float) -> float:
-    """The weight of a client's own correlations in round t = 1, 2, ..: 1 - (1 - floor) (t - 1) / rounds (appendix C)."""
+    """A client's weight for its own correlations in round t >= 1: 1 - (1 - floor) (t - 1) / rounds (appendix C)."""
     return 1 - (1 - floor) * (t - 1) / rounds
 
 
 def weighted_sum(matrices: Mapping[int, np.ndarray], weights: np.ndarray) -> np.ndarray:
     """sum_k q_k R_k (D, D) in float64, over everybody whose matrix is known, in client order."""
-    return np.sum([float(weights[k]) * matrices[k].astype(np.float64) for k in sorted(matrices)], axis=0)
+    total = np.zeros(next(iter(matrices.values())).shape)
+    for k in sorted(matrices):
+        total += float(weights[k]) * matrices[k].astype(np.float64)
+    return total
 
 
 def without(total: np.ndarray, own: np.ndarray, weight: float, everybody: float) -> np.ndarray:
