@@ -18,6 +18,7 @@ from pydantic import Field
 from torch import Tensor
 
 from rayfed_ssl.evaluation.fewshot import FewShotConfig, fewshot_accuracy
+from rayfed_ssl.evaluation.finetune import FineTuneConfig, fine_tune, label_fraction
 from rayfed_ssl.evaluation.knn import KnnConfig, knn_accuracy
 from rayfed_ssl.evaluation.linear import LinearConfig, linear_probe
 from rayfed_ssl.schema import Block, UserError
@@ -26,12 +27,15 @@ from rayfed_ssl.seeding import numpy_generator
 __all__ = [
     "EvaluationConfig",
     "FewShotConfig",
+    "FineTuneConfig",
     "KnnConfig",
     "LinearConfig",
     "evaluate",
     "extract",
     "fewshot_accuracy",
+    "fine_tune",
     "knn_accuracy",
+    "label_fraction",
     "labelled_rows",
     "linear_probe",
     "settings",
@@ -132,7 +136,8 @@ def _labelled(split: str, x: Tensor, y: Tensor, limit: int | None, classes: int,
         raise UserError(
             f"evaluation.protocols: found {len(y)} {split} images, none with a label; allowed without labels: []"
         )
-    x, y = x[rows], y[rows]
+    if len(rows) < len(y):
+        x, y = x[rows], y[rows]
     if int(y.max()) >= classes:
         raise UserError(f"data: found label {int(y.max())} in the {split} images, allowed: 0 to {classes - 1}")
     broken = int((~x.isfinite().all(dim=1)).sum())
