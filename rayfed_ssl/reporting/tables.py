@@ -136,7 +136,7 @@ def read_communication(folder: Path) -> pa.Table:
 
 def communication_totals(bookings: pa.Table) -> dict[str, int]:
     """``{"up_bytes", "down_bytes"}`` of a table with the columns direction and bytes."""
-    sums = bookings.group_by("direction").aggregate([("bytes", "sum")]).to_pydict()
+    sums = bookings.unify_dictionaries().group_by("direction").aggregate([("bytes", "sum")]).to_pydict()
     by_direction = dict(zip(sums["direction"], sums["bytes_sum"], strict=True))
     return {f"{direction}_bytes": int(by_direction.get(direction, 0)) for direction in ("up", "down")}
 

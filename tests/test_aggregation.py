@@ -1,0 +1,92 @@
+"""Fixed-point means: equal to a float64 mean, to the bit independent of order and grouping, and loud about what does not fit."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from rayfed_ssl.aggregation import FixedPointSum, MixedArchitectures, NonFinite, to_fixed
+from rayfed_ssl.weights import Weights
+
+
+def clients(count: int, seed: int = 0) -> tuple[list[float], list[np.ndarray]]:
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, 100, count)
+    values = [rng.normal(0, 10 ** rng.uniform(-3, 3), 70_001).astype(np.float32) for _ in range(count)]
+    return (sizes / sizes.sum()).tolist(), values
+
+
+def summed(weights: list[float], values: list[np.ndarray], order: tuple[int, ...]) -> FixedPointSum:
+    total = FixedPointSum()
+    for k in order:
+        total.add(weights[k], {"x": values[k]})
+    return total
+
+
+def test_equals_a_float64_mean() -> None:
+    weights, values = clients(5)
+    mean = summed(weights, values, tuple(range(5))).mean()["x"]
+    expected = sum(w * v.astype(np.float64) for w, v in zip(weights, values, strict=True))
+    assert mean.dtype == np.float32
+    np.testing.assert_allclose(mean, expected, rtol=1e-6, atol=1e-11)
+
+
+def test_order_and_grouping_change_no_bit_where_float_sums_would() -> None:
+    weights, values = clients(4)
+    means = [summed(weights, values, order).mean()["x"] for order in itertools.permutations(range(4))]
+    assert all(np.array_equal(means[0], other) for other in means)
+    left, right = summed(weights, values, (3, 1)), summed(weights, values, (0, 2))
+    left.merge(right)
+    assert np.array_equal(left.mean()["x"], means[0])
+
+    def float_sum(order: tuple[int, ...]) -> np.ndarray:
+        total = np.zeros_like(values[0])
+        for k in order:
+            total += np.float32(weights[k]) * values[k]
+        return total
+
+    assert any(not np.array_equal(float_sum((0, 1, 2, 3)), float_sum(o)) for o in itertools.permutations(range(4)))
+
+
+def test_equal_inputs_come_back_whatever_the_weights() -> None:
+    """O-GEN-5: averaging is idempotent."""
+    value = np.linspace(-3, 3, 1001, dtype=np.float32)
+    total = FixedPointSum()
+    for weight in (0.1, 0.2, 0.7):
+        total.add(weight, {"x": value})
+    np.testing.assert_allclose(total.mean()["x"], value, rtol=2e-7, atol=1e-11)
+
+
+def test_those_who_did_not_reply_do_not_shrink_the_mean() -> None:
+    """O-GEN-5, the FedX bug: weights over everybody, summed over those present, must be renormalised."""
+    total = FixedPointSum()
+    total.add(0.3, {"x": np.full(3, 2.0, np.float32)})
+    total.add(0.4, {"x": np.full(3, 2.0, np.float32)})
+    np.testing.assert_allclose(total.mean()["x"], 2.0, rtol=1e-7)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 3e6, 1e30])
+def test_what_does_not_fit_is_refused(bad: float) -> None:
+    values = np.zeros(40_000, np.float32)
+    values[39_999] = bad
+    with pytest.raises(NonFinite):
+        to_fixed(0.5, values)
+
+
+def test_different_architectures_are_refused() -> None:
+    total = FixedPointSum()
+    total.add(0.5, {"weights": Weights("a", np.zeros(3, np.float32), 3)})
+    with pytest.raises(MixedArchitectures, match="weights"):
+        total.add(0.5, {"weights": Weights("b", np.zeros(3, np.float32), 3)})
+
+
+def test_read_only_sums_are_not_written_to() -> None:
+    """A sum out of an object store is read-only; merging into it must copy."""
+    first, second = FixedPointSum(), FixedPointSum()
+    second.add(0.5, {"x": np.ones(4, np.float32)})
+    second.totals["x"].flags.writeable = False
+    first.merge(second)
+    first.merge(second)
+    np.testing.assert_allclose(first.mean()["x"], 1.0)

@@ -1,0 +1,90 @@
+"""What every method promises, over the whole table: finite, deterministic, the same wherever it runs and however it was interrupted."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from rayfed_ssl.methods import METHODS
+from tests.tiny import booked, encoders, measured, run_locally, tiny
+
+EVERY = sorted(METHODS)
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Each method's run in process, once per session: method -> run folder."""
+    folders: dict[str, Path] = {}
+
+    def of(method: str) -> Path:
+        if method not in folders:
+            folder = tmp_path_factory.mktemp("local") / method
+            run_locally(tiny(method), folder)
+            folders[method] = folder
+        return folders[method]
+
+    return of
+
+
+@pytest.mark.parametrize("method", EVERY)
+def test_finite_and_complete(method: str, undisturbed: Any) -> None:
+    folder: Path = undisturbed(method)
+    values = measured(folder)
+    assert all(math.isfinite(value) for value in values.values())
+    assert {round for round, _, tag in values if tag.startswith("eval/")} == {0, 1, 2, 3}
+    assert (folder / "summary.json").exists()
+    assert (folder / "partition.parquet").exists()
+
+
+@pytest.mark.parametrize("method", EVERY)
+def test_same_seed_same_bits_other_seed_other_bits(method: str, undisturbed: Any, tmp_path: Path) -> None:
+    run_locally(tiny(method), tmp_path / "again")
+    run_locally(tiny(method, seed=1), tmp_path / "other")
+    first = encoders(undisturbed(method))
+    assert encoders(tmp_path / "again") == first
+    other = encoders(tmp_path / "other")
+    assert all(other[name] != first[name] for name in first)
+
+
+@pytest.mark.parametrize("method", EVERY)
+def test_resumed_equals_uninterrupted(method: str, undisturbed: Any, tmp_path: Path) -> None:
+    seen: list[int] = []
+    stopped = run_locally(
+        tiny(method), tmp_path / "run", report=lambda p: seen.append(p.round), stopping=lambda: max(seen) >= 1
+    )
+    assert stopped["status"] == "stopped"
+    assert stopped["rounds"] == 1
+    lines: list[str] = []
+    summary = run_locally(tiny(method), tmp_path / "run", resume=True, report=lambda p: lines.append(p.line))
+    assert any("resumed from round 1" in line for line in lines)
+    whole: Path = undisturbed(method)
+    assert encoders(tmp_path / "run") == encoders(whole)
+    assert measured(tmp_path / "run") == measured(whole)
+    assert booked(tmp_path / "run") == booked(whole)
+    assert summary["status"] == "complete"
+
+
+@pytest.mark.parametrize("actors", [1, 2])
+@pytest.mark.parametrize("method", EVERY)
+def test_on_ray_equals_in_process(
+    method: str, actors: int, undisturbed: Any, tmp_path: Path, ray_session: ModuleType
+) -> None:
+    from actors.driver import run_on_ray
+
+    config = tiny(method, resources__actors=actors, resources__cpus_per_client=0.5, resources__device="cpu")
+    run_on_ray(config, tmp_path / "ray")
+    whole: Path = undisturbed(method)
+    assert encoders(tmp_path / "ray") == encoders(whole)
+    assert measured(tmp_path / "ray") == measured(whole)
+    assert booked(tmp_path / "ray") == booked(whole)
+
+
+def test_dropout_and_batchnorm_and_momentum_target_are_covered() -> None:
+    """The suite above means what it says only if the tiny runs have state that could go wrong."""
+    assert tiny("fedbyol").clients.encoders == "small_cnn_bn"
+    assert tiny("fedbyol").objective.target == "local"  # type: ignore[union-attr]
+    assert "fedlinked_cnn" in tiny("fedfoa").clients.encoders
