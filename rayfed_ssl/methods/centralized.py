@@ -1,0 +1,72 @@
+"""Centralized: the same self-supervised training on the union of all shards. Not a federated method: the upper bound
+that federated ones are measured against ("Non-FL", "centralised").
+
+One model, trained where server work runs; nothing crosses the wire, so no bytes are booked. A round is the run's
+``local_epochs`` over the union, which shows the model each image as often as a federated round with everybody does, or
+``local_steps`` batches from it. Every image counts in every round, whatever ``participation.fraction`` says.
+
+Differs: the optimiser is made anew each round, as everywhere here, so that only what is learnt from, not how, sets it
+apart from the federated methods.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from rayfed_ssl.client import EncoderClient
+from rayfed_ssl.methods.base import Info, Method, MethodConfig, MethodServer
+from rayfed_ssl.weights import Weights
+
+if TYPE_CHECKING:
+    from rayfed_ssl.config import RunConfig
+
+
+class Config(MethodConfig):
+    name: Literal["centralized"] = "centralized"
+
+
+class Client(EncoderClient):
+    """The one learner. A momentum target it keeps from round to round travels with the weights."""
+
+    @property
+    def encoder(self) -> str:
+        return self.config.clients.encoder(0)
+
+    @property
+    def indices(self) -> np.ndarray:
+        """Every client's training images, as ascending indices into the training set, however they were dealt."""
+        return np.sort(np.concatenate([shard["train"] for shard in self.bench.federation.shards]))
+
+    def pretrain(self, weights: Weights, target: Weights | None) -> dict[str, Any]:
+        if target is not None:
+            self.state["target"] = target
+        self.load(weights)
+        self.fit()
+        return {"weights": self.weights, "target": self.state.get("target")}
+
+
+class Server(MethodServer):
+    def start(self, cohort: Any) -> None:
+        self.weights = self.setup.initial(self.config.clients.encoder(0))
+        self.state["target"] = None
+
+    def round(self, t: int, cohort: Any) -> None:
+        reply = cohort.serve("pretrain", weights=self.weights, target=self.state["target"])
+        self.state["weights"], self.state["target"] = reply["weights"], reply["target"]
+        self.metrics = {f"train/{name}": cohort.metrics[reply.client][name] for name in ("loss", "lr", "images")}
+
+
+def check(config: RunConfig) -> None:
+    """Plug-ins exchange something between clients, of which there are none here."""
+    if config.plugins:
+        names = ", ".join(plugin.name for plugin in config.plugins)
+        raise ValueError(f"plugins: found {names}; centralized has no clients to exchange with; allowed: none")
+
+
+CENTRALIZED = Method(
+    Config, Client, Server, Info("upper bound: the same objective on all images in one place", "nothing"),
+    objectives=("simclr", "byol", "simsiam", "spectral", "autoencoder", "rotation", "supervised"),
+    service=Client, check=check,
+)  # fmt: skip

@@ -1,0 +1,228 @@
+"""FedCA: contrast against everybody's dictionary, align to a shared model (Zhang et al. 2020, Algorithm 1, eq. 4-14).
+
+Once: the server trains an alignment model on public images and sends both. One exchange a round: weights and K
+dictionary entries down; E local epochs of ``L = L_con + beta (L_h + L_z)``; weights and the projections of the
+client's images up. L_con is InfoNCE from view 1 to view 2 with the dictionary as further negatives (eq. 4-8), so a
+client with two classes still contrasts against the others. L_h and L_z hold its features and projections of the public
+images near those of the frozen alignment model (eq. 11-13), so that clients agree on where things lie. An image's entry
+is its temporal ensemble ``Z^t = a Z^{t-1} + (1 - a) z^t``, normalised (eq. 9-10): it survives rounds in the client's
+state.
+
+Each module can be switched off alone: ``dictionary_size: 0``, ``ensembling: 0``, ``alignment: false``. With all of them
+off this is FedAvg over InfoNCE: ``fedsimclr`` with ``objective.directional: true``.
+
+Says what the paper leaves open: K entries are drawn uniformly without replacement from the union of the latest uploads,
+anew each round and fixed within it; entries are raw projections of clean images by the trained local model in eval
+mode (Algorithm 1), normalised after accumulation; the alignment model is SimCLR (the run's objective) of the same
+architecture. ``exclude_own`` leaves a client's own entries out of its draw, and is the default: they hold the very
+images it trains on, which would be pushed from themselves, and add nothing that its batches do not have.
+
+Differs: L_h and L_z are means over a mini-batch of public images where the paper sums over a subset of unstated size
+(sums over dimensions, as there); the local model sees that batch in train mode, as it is in the step, clean images
+throughout; rows are concatenated along the rows (the paper's dim=1 would be columns). ``objective.directional`` says
+nothing about L_con, which is directional by definition; it chooses the loss of the alignment model.
+
+Shape legend: B batch, D projection, H features, n_u images of a client, K dictionary, U union of uploads, M public
+images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from rayfed_ssl.client import EncoderClient
+from rayfed_ssl.methods.base import Info, Method, MethodConfig, MethodServer
+from rayfed_ssl.objectives.base import Step, full_precision
+from rayfed_ssl.objectives.simclr import info_nce
+from rayfed_ssl.schema import UserError
+from rayfed_ssl.seeding import numpy_generator
+from rayfed_ssl.weights import Weights, unpack
+
+if TYPE_CHECKING:
+    from rayfed_ssl.config import RunConfig
+    from rayfed_ssl.data.federation import Federation
+
+
+class Config(MethodConfig):
+    name: Literal["fedca"] = "fedca"
+    dictionary_size: Annotated[int, Field(ge=0)] = 1024  # K; 0: no dictionary, nothing but weights goes up
+    ensembling: Annotated[float, Field(ge=0, lt=1)] = 0.5  # a; 0: entries are this round's projections
+    exclude_own: bool = True  # no entries of its own in a client's draw
+    alignment: bool = True
+    beta: Annotated[float, Field(ge=0)] = 0.01
+    alignment_epochs: Annotated[int, Field(ge=1)] = 100  # of the alignment model, on the public images
+    alignment_batch: Annotated[int, Field(ge=2)] = 128  # public images per local step; all of them where they are fewer
+
+    @property
+    def needs_public(self) -> bool:
+        return self.alignment
+
+
+def ensemble(previous: np.ndarray | None, z: np.ndarray, a: float) -> np.ndarray:
+    """Z^t = a Z^{t-1} + (1 - a) z^t with Z^0 = 0 (eq. 9): (n_u, D) float32."""
+    new = np.float32(1 - a) * z
+    return new if previous is None else np.float32(a) * previous + new
+
+
+def unit_rows(z: np.ndarray) -> np.ndarray:
+    """Z / ||Z|| per row (eq. 10): (n_u, D). The bias correction 1 / (1 - a^t) would cancel here."""
+    return np.asarray(z / np.maximum(np.linalg.norm(z, axis=1, keepdims=True), 1e-12), np.float32)
+
+
+def draw_rows(union: int, size: int, draws: np.random.Generator, own: tuple[int, int] = (0, 0)) -> np.ndarray:
+    """``size`` of the rows 0 .. U-1, uniformly without replacement, none of them in [own[0], own[1]).
+
+    Where dropped clients left fewer than ``size``, all there are.
+    """
+    start, stop = own
+    others = union - (stop - start)
+    rows = draws.choice(others, min(size, others), replace=False)
+    return np.where(rows >= start, rows + (stop - start), rows)
+
+
+def alignment_loss(h: Tensor, z: Tensor, h_al: Tensor, z_al: Tensor) -> Tensor:
+    """L_h + L_z (eq. 11-13): squared distances of h (B, H), z (B, D) to the alignment model's, mean over the batch."""
+    l_h = (full_precision(h) - h_al).square().sum(1).mean()
+    l_z = (full_precision(z) - z_al).square().sum(1).mean()
+    return l_h + l_z
+
+
+class Client(EncoderClient):
+    def train(self, weights: Weights, dictionary: np.ndarray | None) -> dict[str, Any]:
+        self.load(weights)
+        bank = None if dictionary is None else torch.tensor(dictionary, device=self.bench.device)  # (K, D)
+        temperature = self.config.objective.temperature  # type: ignore[union-attr]
+        beta, distance = self.method.beta, self.distance() if self.method.alignment else None
+
+        def loss(views: tuple[Tensor, ...], rows: Tensor) -> Step:
+            z_a, z_b = self.network.project(torch.cat(views)).chunk(2)
+            value = info_nce(z_a, z_b, temperature, bank)
+            return Step(value if distance is None else value + beta * distance(), (z_a, z_b))
+
+        self.fit(loss)
+        reply: dict[str, Any] = {"weights": self.weights}
+        return reply | ({"dictionary": self.entries()} if self.method.dictionary_size else {})
+
+    def entries(self) -> np.ndarray:
+        """This client's dictionary (n_u, D), a row per image of its shard, by the model it has just trained."""
+        z = torch.cat(list(self.projections(self.pixels()))).cpu().numpy()
+        z = ensemble(self.state.get("ensemble"), z, self.method.ensembling)
+        if self.method.ensembling:
+            self.state["ensemble"] = z
+        return unit_rows(z)
+
+    def distance(self) -> Callable[[], Tensor]:
+        """L_h + L_z of the model in training, on another mini-batch of public images at each call."""
+        pixels = self.bench.images(self.bench.published["public_images"])
+        h_al, z_al = self.targets(pixels)
+        draws, size = self.generator("public"), self.method.alignment_batch
+
+        def distance() -> Tensor:
+            rows = torch.randperm(len(pixels), generator=draws, device=self.bench.device)[:size]
+            h = self.network.represent(self.bench.clean(pixels[rows]))
+            return alignment_loss(h, self.network.project_features(h), h_al[rows], z_al[rows])
+
+        return distance
+
+    @torch.no_grad()
+    def targets(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """h_al (M, H) and z_al (M, D) of the frozen alignment model: eval mode, clean images, not normalised."""
+        network = self.bench.network(self.encoder, "alignment")
+        unpack(self.bench.published["alignment_model"], network)
+        network.eval()
+        parts = torch.split(pixels, self.config.evaluation.batch_size)
+        h = torch.cat([network.represent(self.bench.clean(part)) for part in parts])
+        return h, network.project_features(h)
+
+
+class Service(EncoderClient):
+    """The server's own training: the alignment model, once, at the full learning rate."""
+
+    @property
+    def encoder(self) -> str:
+        return self.config.clients.encoder(0)
+
+    @property
+    def learning_rate(self) -> float:
+        return self.config.train.optimizer.lr
+
+    def align(self, weights: Weights) -> dict[str, Any]:
+        public = self.bench.federation.public
+        assert public is not None, "checked in check_federation"
+        self.load(weights)
+        self.fit(pixels=self.bench.images(public.pixels), epochs=self.method.alignment_epochs)
+        return {"weights": self.weights}
+
+
+class Server(MethodServer):
+    def start(self, cohort: Any) -> None:
+        self.weights = self.setup.initial(self.config.clients.encoder(self.setup.clients[0]))
+        self.state["dictionaries"] = {}  # client -> (n_u, D), what it uploaded last
+        if self.method.alignment:
+            public = self.setup.federation.public
+            assert public is not None, "checked in check_federation"
+            cohort.publish("public_images", np.asarray(public.pixels))
+            cohort.publish("alignment_model", cohort.serve("align", weights=self.weights)["weights"])
+
+    def round(self, t: int, cohort: Any) -> None:
+        dictionary = self.dictionary(t)
+        result = cohort.mean("train", weights=self.weights, each=lambda client: {"dictionary": dictionary(client)})
+        self.weights = result["weights"]
+        if self.method.dictionary_size:
+            # Copied: a reply is a view into a message that also holds sums of weights.
+            self.state["dictionaries"] |= {r.client: np.array(r["dictionary"]) for r in result.replies}
+
+    def dictionary(self, t: int) -> Callable[[int], np.ndarray | None]:
+        """client -> the (K, D) entries it gets in round t: the same for all, or each one's draw from the others'."""
+        uploads: Mapping[int, np.ndarray] = self.state["dictionaries"]
+        if not uploads:  # the first round, or no dictionary
+            return lambda client: None
+        owners = sorted(uploads)
+        union = np.concatenate([uploads[client] for client in owners])  # (U, D)
+        ends = np.cumsum([len(uploads[client]) for client in owners])
+        spans = {c: (int(end) - len(uploads[c]), int(end)) for c, end in zip(owners, ends, strict=True)}
+        seed, size = self.config.seed, self.method.dictionary_size
+        self.metrics["fedca/union"] = float(len(union))
+        if not self.method.exclude_own:
+            common = union[draw_rows(len(union), size, numpy_generator(seed, t, "dictionary"))]
+            return lambda client: common
+
+        def others(client: int) -> np.ndarray:
+            draws = numpy_generator(seed, t, client, "dictionary")
+            drawn: np.ndarray = union[draw_rows(len(union), size, draws, spans.get(client, (0, 0)))]
+            return drawn
+
+        return others
+
+
+def check_federation(config: RunConfig, federation: Federation) -> None:
+    """Refuse K above the smallest union it could be drawn from, and public images too few to contrast."""
+    method: Any = config.method
+    sizes = np.sort(federation.sizes[list(federation.clients)])
+    asked = max(1, round(config.participation.fraction * len(sizes)))
+    smallest = int(sizes[: asked - 1 if method.exclude_own else asked].sum())
+    if method.dictionary_size > smallest:
+        whose = "others of a round" if method.exclude_own else "participants of a round"
+        raise UserError(
+            f"method.dictionary_size: found {method.dictionary_size}, but the {whose} may upload as few as {smallest} "
+            f"entries, one per image; allowed: 0 (no dictionary) to {smallest}"
+        )
+    if method.alignment and (federation.public is None or len(federation.public.pixels) < 2):
+        found = 0 if federation.public is None else len(federation.public.pixels)
+        raise UserError(
+            f"data.public: found {found} public images; the alignment model needs at least 2 (or alignment=false)"
+        )
+
+
+FEDCA = Method(
+    Config, Client, Server,
+    Info("FedCA (Zhang 2020)", "weights, dictionary of projections; once public images and alignment model",
+         stateful=True, public_data=True),
+    objectives=("simclr",), service=Service, check_federation=check_federation,
+)  # fmt: skip

@@ -1,0 +1,109 @@
+"""Centralized: plain training on the union of all shards, with nothing on the wire."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from rayfed_ssl import simulation
+from rayfed_ssl.cohort import LocalCohort
+from rayfed_ssl.communication import Ledger
+from rayfed_ssl.config import RunConfig, build
+from rayfed_ssl.data.federation import deal
+from rayfed_ssl.methods import centralized
+from rayfed_ssl.methods.base import Setup
+from rayfed_ssl.schema import UserError
+from rayfed_ssl.workbench import SERVER, Initial, Workbench
+
+torch.set_num_threads(1)
+BASE: dict[str, Any] = {
+    "method": {"name": "centralized"},
+    "data": {
+        "name": "digits", "image_size": 8, "limit": 90, "test_limit": 40,
+        "partition": {"name": "class_blocks", "classes": 3},
+    },
+    "clients": {"count": 3, "encoders": "small_cnn_bn"},
+    "model": {"width": 0.25, "projector": {"hidden": [8], "dim": 4}},
+    "augment": {"preset": "digits"},
+    "train": {"rounds": 2, "batch_size": 10, "optimizer": {"lr": 0.05}},
+    "evaluation": {"protocols": ["knn"], "every": 0},
+}  # fmt: skip
+
+
+def config_of(**changes: object) -> RunConfig:
+    return build(BASE, {key.replace("__", "."): value for key, value in changes.items()}, origin="test")
+
+
+def played(config: RunConfig, rounds: int) -> tuple[centralized.Server, LocalCohort]:
+    federation = deal(config)
+    cohort = LocalCohort(config, federation, Ledger())
+    server = centralized.Server(Setup(config, federation, Initial(config, federation)))
+    server.start(cohort)
+    for t in range(1, rounds + 1):
+        cohort.begin_round(t, federation.clients)
+        server.round(t, cohort)
+        cohort.end_round()
+    return server, cohort
+
+
+def test_it_trains_on_every_clients_images_and_on_no_others() -> None:
+    config = config_of(data__public={"source": "share", "share": 0.2})
+    bench = Workbench(config, deal(config))
+    learner = centralized.Client(bench, SERVER, 1, "pretrain", {})
+    assert bench.federation.public_indices is not None
+    held = np.concatenate([shard["train"] for shard in bench.federation.shards])
+    assert sorted(learner.indices.tolist()) == sorted(set(held.tolist()))
+    assert not set(learner.indices.tolist()) & set(bench.federation.public_indices.tolist())
+
+
+def test_a_round_shows_each_image_once_per_epoch_or_takes_local_steps() -> None:
+    server, cohort = played(config_of(train__local_epochs=2), 1)
+    union = int(cohort.federation.sizes.sum())
+    assert server.metrics["train/images"] == 2 * (union // 10) * 10
+    server, _ = played(config_of(train__local_steps=3), 1)
+    assert server.metrics["train/images"] == 30
+
+
+def test_participation_and_partition_do_not_change_what_is_learnt() -> None:
+    def learnt(**changes: object) -> np.ndarray:
+        return played(config_of(data__partition={"name": "iid"}, **changes), 2)[0].weights.vector
+
+    np.testing.assert_array_equal(learnt(), learnt(participation__fraction=0.34))
+    np.testing.assert_array_equal(learnt(), learnt(clients__count=1))
+
+
+def test_a_momentum_target_lives_on_between_rounds() -> None:
+    kept = played(config_of(objective={"name": "byol", "target": "local"}), 2)[0]
+    assert kept.state["target"] is not None
+    reset = played(config_of(objective={"name": "byol", "target": "reset"}), 2)[0]
+    assert reset.state["target"] is None
+    assert not np.array_equal(kept.weights.vector, reset.weights.vector)
+
+
+def test_a_run_books_no_bytes_and_learns(tmp_path: Path) -> None:
+    summary = simulation.run(config_of(train__rounds=3), tmp_path / "run", LocalCohort)
+    assert summary["communication"] == {"up_bytes": 0, "down_bytes": 0}
+    assert pq.read_table(tmp_path / "run" / "communication.parquet").num_rows == 0
+    assert 0 <= summary["accuracy"]["knn"] <= 1
+    rows = pq.read_table(tmp_path / "run" / "metrics.parquet").to_pylist()
+    losses = {row["round"]: row["value"] for row in rows if row["tag"] == "train/loss"}
+    assert set(losses) == {1, 2, 3}
+    assert losses[3] < losses[1]
+    assert {row["client"] for row in rows} == {None}
+    assert summary["train_images_per_s"] > 0
+
+
+@pytest.mark.parametrize("objective", ["simsiam", "spectral", "autoencoder", "rotation", "supervised"])
+def test_every_objective_trains(objective: str) -> None:
+    server, _ = played(config_of(objective={"name": objective}, train__local_steps=2), 1)
+    assert np.isfinite(server.metrics["train/loss"])
+
+
+def test_plugins_are_refused() -> None:
+    with pytest.raises(UserError, match=r"plugins: found fedfoa; .* allowed: none"):
+        config_of(plugins=[{"name": "fedfoa"}], train__batch_size=16)

@@ -1,0 +1,374 @@
+"""FedCA: the printed numbers, the dictionary's properties, the ablations, and the bytes of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch import Tensor
+
+from rayfed_ssl import simulation
+from rayfed_ssl.cohort import LocalCohort
+from rayfed_ssl.communication import Ledger
+from rayfed_ssl.config import RunConfig, build
+from rayfed_ssl.data.augment import clean
+from rayfed_ssl.data.federation import deal
+from rayfed_ssl.methods import METHODS, fedca
+from rayfed_ssl.methods.base import Setup
+from rayfed_ssl.methods.fedca import alignment_loss, draw_rows, ensemble, unit_rows
+from rayfed_ssl.schema import UserError
+from rayfed_ssl.seeding import numpy_generator
+from rayfed_ssl.weights import Weights, unpack
+from rayfed_ssl.workbench import Initial, Outcome, State, Workbench
+from tests import reference
+
+torch.set_num_threads(1)
+K = 20
+FOUR: dict[str, Any] = {"clients__count": 4, "data__partition": {"name": "iid"}}
+BASE: dict[str, Any] = {
+    "data": {
+        "name": "digits", "image_size": 8, "limit": 100, "test_limit": 40,
+        "partition": {"name": "class_blocks", "classes": 3}, "public": {"source": "share", "share": 0.2},
+    },
+    "clients": {"count": 3, "encoders": "small_cnn_bn"},
+    "model": {"width": 0.25, "projector": {"hidden": [], "dim": 4}},
+    "augment": {"preset": "digits"},
+    "objective": {"name": "simclr", "directional": True},
+    "train": {"rounds": 2, "batch_size": 8, "optimizer": {"lr": 0.01}},
+    "evaluation": {"protocols": ["knn"], "every": 0},
+}  # fmt: skip
+
+
+def config_of(name: str = "fedca", /, **changes: Any) -> RunConfig:
+    own = {"dictionary_size": K, "alignment_epochs": 1, "alignment_batch": 8} if name == "fedca" else {}
+    dotted = {key.replace("__", "."): value for key, value in changes.items()}
+    return build({**BASE, "method": {"name": name, **own}}, dotted, origin="test")
+
+
+def run(config: RunConfig, folder: Path) -> dict[str, Any]:
+    return simulation.run(config, folder, LocalCohort)
+
+
+def perturbed(weights: Weights) -> Weights:
+    noise = numpy_generator(0, "noise").standard_normal(weights.vector.size).astype(np.float32)
+    noise[weights.parameters :] = 0  # running variances stay positive
+    return weights.with_vector(weights.vector + 0.05 * noise)
+
+
+def bench_of(config: RunConfig) -> Workbench:
+    """A workbench that was sent the public images and an alignment model unlike the initial one."""
+    bench = Workbench(config, deal(config))
+    bench.published["alignment_model"] = perturbed(bench.initial(config.clients.encoder(0)))
+    public = bench.federation.public
+    bench.published["public_images"] = None if public is None else public.pixels
+    return bench
+
+
+def train(bench: Workbench, t: int, state: State | None = None, dictionary: Any = None) -> tuple[Outcome, State]:
+    message = {"weights": bench.initial(bench.config.clients.encoder(0)), "dictionary": dictionary}
+    return bench.execute("train", 0, t, message, state)
+
+
+def started(config: RunConfig) -> tuple[Any, LocalCohort]:
+    """The method's server after its start, without a run folder."""
+    federation = deal(config)
+    cohort = LocalCohort(config, federation, Ledger())
+    server = METHODS[config.method.name].server(Setup(config, federation, Initial(config, federation)))
+    server.start(cohort)
+    return server, cohort
+
+
+def play(server: Any, cohort: LocalCohort, t: int, clients: tuple[int, ...] = (0, 1, 2)) -> None:
+    cohort.begin_round(t, clients)
+    server.round(t, cohort)
+    cohort.end_round()
+
+
+# -- temporal ensembling -----------------------------------------------------------------------------------------------
+
+
+def test_ensemble_of_three_rounds_is_the_printed_one() -> None:
+    z, entries = None, []
+    for new in ((1, 0), (0, 1), (3, 4)):
+        z = ensemble(z, np.array([new], np.float32), 0.5)
+        entries.append((z[0].tolist(), unit_rows(z)[0]))
+    assert [raw for raw, _ in entries] == [[0.5, 0], [0.25, 0.5], [1.625, 2.25]]
+    for (_, unit), wanted in zip(entries, ((1, 0), (0.447214, 0.894427), (0.585491, 0.810679)), strict=True):
+        np.testing.assert_allclose(unit, wanted, atol=1e-6)
+
+
+def test_bias_correction_cancels_and_normalising_first_does_not() -> None:
+    z = [np.array([row], np.float32) for row in ((1.0, 0.0), (0.0, 1.0), (3.0, 4.0))]
+    raw: np.ndarray | None = None
+    early: np.ndarray | None = None
+    for t, new in enumerate(z, start=1):
+        raw, early = ensemble(raw, new, 0.5), ensemble(early, unit_rows(new), 0.5)
+        np.testing.assert_allclose(unit_rows(raw / (1 - 0.5**t)), unit_rows(raw), atol=1e-6)
+    assert raw is not None
+    assert early is not None
+    assert np.abs(unit_rows(raw) - unit_rows(early)).max() > 0.01
+
+
+def test_no_ensembling_forgets() -> None:
+    old, new = np.ones((2, 3), np.float32), np.arange(6, dtype=np.float32).reshape(2, 3)
+    np.testing.assert_array_equal(ensemble(old, new, 0.0), new)
+
+
+# -- the local loss ----------------------------------------------------------------------------------------------------
+
+
+def test_alignment_is_the_sum_over_dimensions_and_the_mean_over_images() -> None:
+    draws = numpy_generator(0, "alignment")
+    h, h_al, z, z_al = (draws.standard_normal((4, width)) for width in (6, 6, 3, 3))
+    by_image = [
+        sum((h[i, d] - h_al[i, d]) ** 2 for d in range(6)) + sum((z[i, d] - z_al[i, d]) ** 2 for d in range(3))
+        for i in range(4)
+    ]
+    loss = alignment_loss(*(torch.tensor(x) for x in (h, z, h_al, z_al)))
+    assert float(loss) == pytest.approx(sum(by_image) / 4, rel=1e-12)
+    assert float(loss) != pytest.approx(sum(by_image), rel=0.1)  # eq. 11-12 as printed, over this subset
+
+
+def test_alignment_is_zero_only_at_the_alignment_model_which_gets_no_gradient() -> None:
+    config = config_of(clients__encoders="small_cnn")  # without BatchNorm, whose two modes differ
+    bench = bench_of(config)
+    initial = bench.initial("small_cnn")
+    client = fedca.Client(bench, 0, 1, "train", {})
+    client.load(initial)
+    client.network.train()
+    away = client.distance()()
+    assert float(away.detach()) > 0.01
+    away.backward()  # type: ignore[no-untyped-call]
+    assert all(p.grad is not None for p in client.network.encoder.parameters())
+    assert all(p.grad is None and not p.requires_grad for p in bench.network("small_cnn", "alignment").parameters())
+    bench.published["alignment_model"] = initial
+    assert float(client.distance()().detach()) == pytest.approx(0, abs=1e-8)
+
+
+@pytest.mark.parametrize("entries", [0, 7])
+@pytest.mark.parametrize("aligned", [True, False])
+def test_a_step_minimises_contrast_plus_beta_alignment(entries: int, aligned: bool) -> None:
+    config = config_of(train__local_steps=1, method__alignment=aligned, method__beta=0.05)
+    bench = bench_of(config)
+    bank = numpy_generator(0, "bank").standard_normal((entries, 4)).astype(np.float32) if entries else None
+    outcome, _ = train(bench, 2, dictionary=bank)
+
+    worker = fedca.Client(bench, 0, 2, "train", {})
+    network = Initial(config, bench.federation).network("small_cnn_bn").train()
+    rows = next(worker.batches(len(worker.indices)))
+    views = worker.views(worker.pixels()[rows], worker.generator("views"), 2)
+    with torch.no_grad():
+        z_a, z_b = network.project(torch.cat(views)).double().numpy().reshape(2, 8, 4)
+        wanted = reference.info_nce(z_a, z_b, 0.1, () if bank is None else bank)
+        if aligned:
+            frozen = Initial(config, bench.federation).network("small_cnn_bn")
+            unpack(bench.published["alignment_model"], frozen)
+            frozen.eval()
+            chosen = torch.randperm(20, generator=worker.generator("public"))[:8].numpy()
+            images = bench.clean(bench.images(bench.federation.public.pixels, chosen))  # type: ignore[union-attr]
+            pairs = [(network.represent(images), frozen.represent(images))]
+            pairs += [(network.project(images), frozen.project(images))]
+            wanted += 0.05 * sum(float((a[i] - b[i]) @ (a[i] - b[i])) for a, b in pairs for i in range(8)) / 8
+    assert outcome.metrics["loss"] == pytest.approx(wanted, rel=1e-5)
+
+
+# -- what goes up ------------------------------------------------------------------------------------------------------
+
+
+def projected(bench: Workbench, weights: Weights) -> Tensor:
+    """Raw projections (n_u, D) of client 0's clean images in eval mode, in one batch."""
+    network = Initial(bench.config, bench.federation).network("small_cnn_bn").eval()
+    unpack(weights, network)
+    pixels = bench.federation.dataset.train.pixels[bench.federation.shards[0]["train"]]
+    with torch.no_grad():
+        return network.project(clean(torch.tensor(pixels).permute(0, 3, 1, 2), bench.recipe))
+
+
+def test_entries_are_ensembles_of_the_trained_models_raw_projections_and_survive_rounds() -> None:
+    bench = bench_of(config_of())
+    first, state = train(bench, 1)
+    z1 = projected(bench, first.reply["weights"]).numpy()
+    assert first.reply["dictionary"].shape == (len(bench.federation.shards[0]["train"]), 4)
+    np.testing.assert_allclose(first.reply["dictionary"], z1 / np.linalg.norm(z1, axis=1)[:, None], atol=1e-5)
+    downloaded = projected(bench, bench.initial("small_cnn_bn")).numpy()  # "the global model" of the paper's text
+    assert np.abs(first.reply["dictionary"] - unit_rows(downloaded)).max() > 0.01
+
+    second, state = train(bench, 2, state)
+    z2 = projected(bench, second.reply["weights"]).numpy()
+    z = 0.5 * (0.5 * z1) + 0.5 * z2
+    np.testing.assert_allclose(state["ensemble"], z, atol=1e-5)
+    np.testing.assert_allclose(second.reply["dictionary"], z / np.linalg.norm(z, axis=1)[:, None], atol=1e-5)
+    assert np.abs(second.reply["dictionary"] - unit_rows(z2)).max() > 1e-3
+
+
+def test_without_ensembling_or_dictionary_a_client_keeps_nothing() -> None:
+    assert train(bench_of(config_of(method__ensembling=0)), 1)[1] == {}
+    outcome, state = train(bench_of(config_of(method__dictionary_size=0)), 1)
+    assert state == {}
+    assert set(outcome.reply) == {"weights"}
+
+
+# -- what comes down ---------------------------------------------------------------------------------------------------
+
+
+def test_rows_are_drawn_uniformly_without_replacement_and_none_of_the_own() -> None:
+    counts = np.zeros(12)
+    for t in range(2000):
+        rows = draw_rows(12, 4, numpy_generator(0, t), own=(3, 6))
+        assert len(set(rows.tolist())) == 4
+        counts[rows] += 1
+    assert counts[3:6].sum() == 0
+    others = np.delete(counts, [3, 4, 5])
+    assert np.abs(others - 2000 * 4 / 9).max() < 4 * np.sqrt(2000 * 4 / 9 * 5 / 9)  # four standard deviations
+    assert sorted(draw_rows(12, 9, numpy_generator(0), own=(3, 6)).tolist()) == [0, 1, 2, 6, 7, 8, 9, 10, 11]
+    assert len(draw_rows(12, 50, numpy_generator(0), own=(3, 6))) == 9  # clients were dropped
+
+
+@pytest.fixture
+def uploads() -> dict[int, np.ndarray]:
+    """Entries that name their owner and row; client 1 has none yet."""
+    return {c: np.array([[c, row] for row in range(n)], np.float32) for c, n in ((0, 30), (2, 10), (3, 40))}
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_the_servers_draw(own: bool, uploads: dict[int, np.ndarray]) -> None:
+    server, _ = started(config_of(method__exclude_own=not own, method__dictionary_size=45, **FOUR))
+    assert server.dictionary(1)(0) is None
+    server.state["dictionaries"] = uploads
+    draws = {client: server.dictionary(2)(client) for client in (3, 0, 1, 2)}
+    every = {tuple(row) for entries in uploads.values() for row in entries.tolist()}
+    for client, entries in draws.items():
+        assert entries is not None
+        rows = {tuple(row) for row in entries.tolist()}
+        assert entries.shape == (min(45, 80 if own else 80 - len(uploads.get(client, ()))), 2)
+        assert len(rows) == len(entries)
+        assert rows <= every
+        assert any(row[0] == client for row in rows) == (own and client != 1)
+    again, later = server.dictionary(2)(0), server.dictionary(3)(0)
+    np.testing.assert_array_equal(again, draws[0])
+    assert not np.array_equal(later, draws[0])
+    common = server.dictionary(2)
+    assert (common(0) is common(3)) == own  # one array for all, or one each
+
+
+def test_absent_clients_are_represented_by_their_last_upload() -> None:
+    server, cohort = started(config_of())
+    play(server, cohort, 1)
+    before = {client: entries.copy() for client, entries in server.state["dictionaries"].items()}
+    play(server, cohort, 2, clients=(0, 2))
+    after = server.state["dictionaries"]
+    np.testing.assert_array_equal(after[1], before[1])
+    assert not np.array_equal(after[0], before[0])
+    assert {c: len(entries) for c, entries in after.items()} == dict(enumerate(cohort.federation.sizes))
+
+
+def test_the_alignment_model_is_trained_once_on_the_public_images() -> None:
+    server, cohort = started(config_of())
+    public = cohort.federation.public
+    assert public is not None
+    np.testing.assert_array_equal(cohort.published["public_images"], public.pixels)
+    model = cohort.published["alignment_model"]
+    assert not np.array_equal(model.vector, server.weights.vector)
+    longer = started(config_of(method__alignment_epochs=2))[1].published["alignment_model"]
+    assert not np.array_equal(model.vector, longer.vector)
+    alone = started(config_of(data__partition={"name": "iid"}))[1].published["alignment_model"]
+    np.testing.assert_array_equal(model.vector, alone.vector)  # the clients' shards play no part
+    play(server, cohort, 1)
+    assert cohort.published["alignment_model"] is model
+
+
+# -- whole runs --------------------------------------------------------------------------------------------------------
+
+
+def trained(config: RunConfig, rounds: int = 3) -> bytes:
+    server, cohort = started(config)
+    for t in range(1, rounds + 1):
+        play(server, cohort, t)
+    return bytes(server.weights.vector.tobytes())
+
+
+def test_each_module_can_be_switched_off_alone() -> None:
+    variants: dict[str, dict[str, Any]] = {
+        "whole": {},
+        "own": {"exclude_own": False},
+        "no_dictionary": {"dictionary_size": 0},
+        "no_ensembling": {"ensembling": 0},
+        "no_alignment": {"alignment": False},
+        "nothing": {"dictionary_size": 0, "ensembling": 0, "alignment": False},
+    }
+    found = {
+        name: trained(config_of(**{f"method__{key}": value for key, value in changes.items()}))
+        for name, changes in variants.items()
+    }
+    assert len(set(found.values())) == len(variants)
+    assert found["nothing"] == trained(config_of("fedsimclr"))
+    assert found["nothing"] != trained(config_of("fedsimclr", objective__directional=False))
+
+
+def test_two_rounds_book_what_a_deployment_would_send(tmp_path: Path) -> None:
+    config = config_of()
+    summary = run(config, tmp_path / "run")
+    assert 0 <= summary["accuracy"]["knn"] <= 1
+    federation = deal(config)
+    weights = Initial(config, federation)("small_cnn_bn").wire_bytes()
+    rows = pq.read_table(tmp_path / "run" / "communication.parquet").to_pylist()
+    found = {(r["round"], r["client"], r["direction"], r["operation"], r["field"]): r["bytes"] for r in rows}
+    wanted = {}
+    for client in range(3):
+        wanted[0, client, "down", "publish", "public_images"] = 20 * 8 * 8 * 3
+        for suffix, size in weights.items():
+            wanted[0, client, "down", "publish", f"alignment_model{suffix}"] = size
+            for t in (1, 2):
+                for direction in ("down", "up"):
+                    wanted[t, client, direction, "train", f"weights{suffix}"] = size
+        wanted[2, client, "down", "train", "dictionary"] = K * 4 * 4
+        for t in (1, 2):
+            wanted[t, client, "up", "train", "dictionary"] = int(federation.sizes[client]) * 4 * 4
+    assert found == wanted
+    assert len(rows) == len(wanted)
+
+
+# -- refused -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_dictionary_larger_than_the_union_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"method.dictionary_size: found 1000, .* allowed: 0 \(no dictionary\) to \d+$"):
+        run(config_of(method__dictionary_size=1000), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("exclude", [True, False])
+@pytest.mark.parametrize("fraction", [1.0, 0.7])
+def test_the_largest_dictionary(exclude: bool, fraction: float) -> None:
+    federation = deal(config_of())
+    sizes = sorted(federation.sizes.tolist())
+    asked = sizes[: round(fraction * 3)]  # in the worst case the smallest clients, the largest of them drawing
+    largest = sum(asked[:-1] if exclude else asked)
+    for size, fits in ((largest, True), (largest + 1, False)):
+        config = config_of(method__dictionary_size=size, method__exclude_own=exclude, participation__fraction=fraction)
+        if fits:
+            fedca.check_federation(config, federation)
+        else:
+            with pytest.raises(UserError, match=f"to {largest}$"):
+                fedca.check_federation(config, federation)
+
+
+def test_public_images_are_needed_for_the_alignment_only() -> None:
+    none: dict[str, Any] = {"data__public": {"source": "none"}}
+    with pytest.raises(UserError, match=r"data.public.source: fedca needs public images"):
+        config_of(**none)
+    assert config_of(method__alignment=False, **none).data.public.source == "none"
+    one = config_of(data__public__share=0.01)
+    federation = deal(one)
+    with pytest.raises(UserError, match=r"data.public: found 1 public images"):
+        fedca.check_federation(one, federation)
+
+
+@pytest.mark.parametrize(("key", "value"), [("dictionary_size", -1), ("ensembling", 1.0), ("beta", -0.1)])
+def test_values_out_of_range_are_refused(key: str, value: float) -> None:
+    with pytest.raises(UserError, match=f"method.{key}"):
+        config_of(**{f"method__{key}": value})

@@ -1,0 +1,116 @@
+"""FedProx: the printed number, FedAvg at mu = 0, and clients that stay nearer the larger mu is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch import Tensor
+
+from rayfed_ssl import simulation
+from rayfed_ssl.cohort import LocalCohort
+from rayfed_ssl.config import RunConfig, build
+from rayfed_ssl.data.federation import deal
+from rayfed_ssl.methods.fedprox import proximal
+from rayfed_ssl.schema import UserError
+from rayfed_ssl.workbench import Workbench
+
+torch.set_num_threads(1)
+BASE: dict[str, Any] = {
+    "data": {"name": "digits", "image_size": 8, "limit": 90, "test_limit": 40},
+    "clients": {"count": 3, "encoders": "small_cnn_bn"},
+    "model": {"width": 0.25, "projector": {"hidden": [8], "dim": 4}},
+    "augment": {"preset": "digits"},
+    "train": {"rounds": 2, "batch_size": 10, "optimizer": {"lr": 0.05}},
+    "evaluation": {"protocols": [], "every": 0},
+}
+
+
+def config_of(name: str = "fedprox", **changes: object) -> RunConfig:
+    dotted = {key.replace("__", "."): value for key, value in changes.items()}
+    return build({**BASE, "method": {"name": name}}, dotted, origin="test")
+
+
+def test_the_penalty_is_half_mu_times_the_square() -> None:
+    parameters: list[Tensor] = [torch.tensor([1.0], requires_grad=True), torch.tensor([[2.0]], requires_grad=True)]
+    loss = proximal(parameters, [torch.zeros(1), torch.zeros(1, 1)], 0.1)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert loss.item() == pytest.approx(0.25)
+    assert [float(p.grad) for p in parameters if p.grad is not None] == pytest.approx([0.1, 0.2])
+    # FLESD's mu ||.||^2 is another penalty: .5 and (.2, .4), which is this one at twice the mu.
+    assert proximal(parameters, [torch.zeros(1), torch.zeros(1, 1)], 0.2).item() == pytest.approx(0.5)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Two rounds of FedAvg and of FedProx without and with a penalty: name -> run folder."""
+    root = tmp_path_factory.mktemp("fedprox")
+    configs = {"fedavg": config_of("fedsimclr"), "zero": config_of(method__mu=0), "some": config_of(method__mu=0.1)}
+    for name, config in configs.items():
+        simulation.run(config, root / name, LocalCohort)
+    return {name: root / name for name in configs}
+
+
+def test_without_a_penalty_it_is_fedavg_bit_for_bit(runs: dict[str, Path]) -> None:
+    found = {name: (run / "encoder" / "global.safetensors").read_bytes() for name, run in runs.items()}
+    assert found["zero"] == found["fedavg"]
+    assert found["some"] != found["fedavg"]
+
+
+def test_without_a_penalty_a_byol_client_is_fedavgs_target_included() -> None:
+    found = []
+    for config in (config_of("fedbyol"), config_of(objective={"name": "byol"}, method__mu=0)):
+        bench = Workbench(config, deal(config))
+        outcome, state = bench.execute("train", 1, 1, {"weights": bench.initial("small_cnn_bn")}, None)
+        found.append((outcome.reply["weights"].vector, state["target"].vector))
+    for fedavg, fedprox in zip(*found, strict=True):
+        np.testing.assert_array_equal(fedavg, fedprox)
+
+
+def test_bytes_are_fedavgs(runs: dict[str, Path]) -> None:
+    tables = {name: pq.read_table(run / "communication.parquet").to_pylist() for name, run in runs.items()}
+    booked = {name: sorted(tuple(row.values()) for row in rows) for name, rows in tables.items()}
+    assert booked["some"] == booked["fedavg"]
+    assert booked["some"]
+
+
+def test_a_larger_mu_keeps_a_client_nearer_the_global_model() -> None:
+    drifts = []
+    for mu in (0.0, 0.3, 3.0):
+        config = config_of(method__mu=mu, train__local_epochs=4, train__optimizer__momentum=0)
+        bench = Workbench(config, deal(config))
+        start = bench.initial("small_cnn_bn")
+        reply = bench.execute("train", 0, 1, {"weights": start}, None)[0].reply["weights"]
+        moved = (reply.vector - start.vector)[: start.parameters]
+        drifts.append(float(np.linalg.norm(moved)))
+    assert drifts[0] > drifts[1] > drifts[2] > 0
+
+
+def test_the_first_step_is_fedavgs_whatever_the_penalty() -> None:
+    """At theta = theta_t the penalty and its gradient are zero; from the second step on they are not."""
+
+    def after(steps: int, mu: float) -> bytes:
+        config = config_of(method__mu=mu, train__local_steps=steps)
+        bench = Workbench(config, deal(config))
+        message = {"weights": bench.initial("small_cnn_bn")}
+        return bytes(bench.execute("train", 0, 1, message, None)[0].reply["weights"].vector.tobytes())
+
+    assert after(1, 0.0) == after(1, 5.0)
+    assert after(2, 0.0) != after(2, 5.0)
+
+
+@pytest.mark.parametrize("objective", ["simclr", "byol", "simsiam", "spectral", "autoencoder", "rotation"])
+def test_every_objective_trains(objective: str) -> None:
+    config = config_of(objective={"name": objective}, method__mu=0.1)
+    bench = Workbench(config, deal(config))
+    outcome, _ = bench.execute("train", 0, 1, {"weights": bench.initial("small_cnn_bn")}, None)
+    assert np.isfinite(outcome.metrics["loss"])
+
+
+def test_a_negative_mu_is_refused() -> None:
+    with pytest.raises(UserError, match=r"method.mu"):
+        config_of(method__mu=-1)
