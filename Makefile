@@ -24,6 +24,7 @@ $(READY): pyproject.toml
 	@touch $@
 
 demo: $(READY)  ## Run configs/demo.yaml: it prints the accuracy and where to look next
+	rm -rf runs/demo
 	env -u OMP_NUM_THREADS $(BIN)/rayfed-ssl run configs/demo.yaml --out runs/demo
 
 test: lint types  ## Lint, types, and every test that needs no cluster of its own

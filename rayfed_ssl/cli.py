@@ -1,0 +1,192 @@
+"""The command line: ``rayfed-ssl run | methods | evaluate | doctor``, where library and actors meet.
+
+What a user can mend ends in one line on stderr per mistake and exit status 2; a client that failed shows its own
+traceback once, exit status 1; a run that was stopped ends with 130. Everything else is a bug and shows a traceback.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.table import Table
+
+from rayfed_ssl.schema import UserError
+
+STOPPED = 130
+app = typer.Typer(
+    name="rayfed-ssl", add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
+    help="Federated self-supervised learning, simulated on Ray.",
+)  # fmt: skip
+
+
+class Executor(StrEnum):
+    """Where clients run: in Ray actors, or one after the other in this process."""
+
+    ray = "ray"
+    local = "local"
+
+
+class Protocol(StrEnum):
+    """What `evaluate` can measure."""
+
+    knn = "knn"
+    linear = "linear"
+    fewshot = "fewshot"
+
+
+@app.command()
+def run(
+    config: Annotated[Path, typer.Argument(help="A YAML file, such as configs/demo.yaml.")],
+    changes: Annotated[list[str] | None, typer.Argument(metavar="[key=value]...", help="Dotted overrides.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder; by default runs/<name>.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the newest complete checkpoint.")] = False,
+    executor: Annotated[Executor, typer.Option(help="Ray actors, or this process alone.")] = Executor.ray,
+) -> None:
+    """Run a federation to its last round."""
+    from rayfed_ssl.config import load
+    from rayfed_ssl.progress import Reporter, conclude, console
+
+    screen = console()
+    settings = load(config, changes or ())
+    if "name" not in settings.model_fields_set:
+        settings = settings.model_copy(update={"name": config.stem})
+    folder = out or run_folder(config, settings.name, resume)
+    with Reporter(screen, settings.method.name) as reporter, stop_signals(reporter.line) as stopping:
+        summary = execute(executor)(settings, folder, resume=resume, report=reporter, stopping=stopping)
+    conclude(screen, summary, folder)
+    if summary["status"] == "stopped":
+        reporter.line(f"stopped after round {summary['rounds']} of {settings.train.rounds}; --resume continues it")
+        raise typer.Exit(STOPPED)
+
+
+@app.command()
+def methods(as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False) -> None:
+    """List the methods: what each transmits, and what it needs."""
+    from rayfed_ssl.methods import METHODS
+    from rayfed_ssl.progress import console
+
+    rows = [{"name": name, **asdict(method.info)} for name, method in METHODS.items()]
+    if as_json:
+        print(json.dumps(rows, indent=1))
+        return
+    table = Table("name", "paper", "transmits", "state", "mixed encoders", "public data", box=box.SIMPLE)
+    for row in rows:
+        marks = ("yes" if row[key] else "" for key in ("stateful", "heterogeneous", "public_data"))
+        table.add_row(row["name"], row["paper"], row["transmits"], *marks)
+    console().print(table)
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    protocol: Annotated[list[Protocol] | None, typer.Option(help="By default the run's own; may be repeated.")] = None,
+) -> None:
+    """Evaluate the encoder(s) of a finished run again; writes RUN/evaluation.json."""
+    from rayfed_ssl.progress import console, shown
+    from rayfed_ssl.reevaluation import reevaluate
+
+    found = reevaluate(run, tuple(dict.fromkeys(protocol or ())))
+    rows = {**found["accuracy"], **{f"untrained {name}": v for name, v in found["untrained"].items()}}
+    rows["raw pixels"] = found["pixels"]
+    protocols = list(dict.fromkeys(name for values in found["accuracy"].values() for name in values))
+    table = Table("encoder", *protocols, box=box.SIMPLE)
+    for name, values in rows.items():
+        table.add_row(name, *(shown(values.get(p)) for p in protocols))
+    console().print(table)
+
+
+@app.command()
+def doctor() -> None:
+    """Say what this machine or cluster can run, and what is missing."""
+    from rayfed_ssl.doctor import examine
+
+    findings = examine()
+    for finding in findings:
+        mark = {True: "ok", False: "!!", None: "--"}[finding.ok]
+        print(f"{mark}  {finding.name:<22} {finding.found}")
+    if any(finding.ok is False for finding in findings):
+        raise typer.Exit(1)
+
+
+def run_folder(config: Path, name: str, resume: bool) -> Path:
+    """runs/<name>; resuming from a run's own config.yaml means that run."""
+    if resume and config.name == "config.yaml" and (config.parent / "checkpoints").is_dir():
+        return config.parent
+    return Path("runs") / name
+
+
+def execute(executor: Executor) -> Callable[..., dict[str, Any]]:
+    """How a run is carried out: (config, folder, resume=, report=, stopping=) -> summary."""
+    if executor is Executor.local:
+        from rayfed_ssl import simulation
+        from rayfed_ssl.cohort import LocalCohort
+
+        return lambda config, folder, **how: simulation.run(config, folder, LocalCohort, **how)
+    from actors.driver import run_on_ray
+
+    return run_on_ray
+
+
+@contextmanager
+def stop_signals(say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
+    """Ctrl-C or SIGTERM asks for a stop after the round in hand; a second one ends the process at once."""
+    asked = False
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise SystemExit(STOPPED)
+        asked = True
+        say("stopping after this round, with a checkpoint; once more stops at once")
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def quiet() -> None:
+    """Other people's warnings stay out, here and in Ray's workers; PYTHONWARNINGS or -W brings them back."""
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")
+        os.environ.setdefault("PYTHONWARNINGS", "ignore")
+    os.environ.setdefault(
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"
+    )  # Ray's future default; asking silences its warning
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The entry point. Exits with 0, 1 (a client or the program failed), 2 (the user can mend it) or 130 (stopped)."""
+    quiet()
+    try:
+        app(args=None if arguments is None else list(arguments))
+    except UserError as error:
+        sys.exit(_say_and_status(str(error), 2))
+    except KeyboardInterrupt:
+        sys.exit(STOPPED)
+    except RuntimeError as error:
+        from rayfed_ssl.cohort import ClientError
+
+        if not isinstance(error, ClientError):
+            raise
+        sys.exit(_say_and_status(str(error), 1))
+
+
+def _say_and_status(text: str, status: int) -> int:
+    print(text, file=sys.stderr)
+    return status

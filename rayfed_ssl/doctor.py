@@ -1,0 +1,125 @@
+"""``rayfed-ssl doctor``: what this machine or cluster can run, and what is missing. It looks; it changes nothing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import torch
+
+from rayfed_ssl import checkpoint, config, configfile
+from rayfed_ssl.data.store import default_cache
+from rayfed_ssl.schema import UserError
+
+EXTRAS = {"privacy": "dp-accounting", "viz": "openTSNE"}
+GPU_PROFILE = "paper"  # the authors' networks and rounds; `cpu` is made for two cores
+CONNECT_S = 3.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line. ``ok`` None: neither good nor bad."""
+
+    name: str
+    found: str
+    ok: bool | None = None
+
+
+def examine(configs: Path = Path("configs")) -> list[Finding]:
+    """Everything there is to say, in the order in which one would ask."""
+    return [
+        *_software(),
+        *_machine(),
+        _cluster(os.environ.get("RAY_ADDRESS")),
+        _cache(),
+        *_extras(),
+        *_configs(configs),
+    ]
+
+
+def _software() -> Iterator[Finding]:
+    cuda = f"CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
+    yield Finding("python", platform.python_version(), True)
+    yield Finding("torch", f"{torch.__version__}, {cuda}", True)
+    ray = installed("ray")
+    yield Finding(
+        "ray",
+        ray or "not installed; without it only --executor local works: pip install 'ray[default,tune]'",
+        ray is not None,
+    )
+
+
+def _machine() -> Iterator[Finding]:
+    cores, whole = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(), os.cpu_count()
+    yield Finding("cores", str(cores) + (f" of {whole}" if cores != whole else ""))
+    yield Finding("memory", f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.1f} GiB")
+    if torch.cuda.is_available():
+        for i in range(torch.cuda.device_count()):
+            properties = torch.cuda.get_device_properties(i)
+            yield Finding(f"GPU {i}", f"{properties.name}, {properties.total_memory / 2**30:.1f} GiB", True)
+    else:
+        yield Finding("GPU", "none that torch can use: training on CPU")
+
+
+def _cluster(address: str | None) -> Finding:
+    if address is None:
+        return Finding("cluster", "RAY_ADDRESS is not set: runs start a Ray of their own on this machine")
+    if address in ("auto", "local"):
+        return Finding("cluster", f"RAY_ADDRESS={address}")
+    parts = urlsplit(address if "://" in address else f"ray://{address}")
+    try:
+        with socket.create_connection((parts.hostname or "", parts.port or 6379), timeout=CONNECT_S):
+            return Finding("cluster", f"RAY_ADDRESS={address} answers", True)
+    except (OSError, ValueError) as error:
+        return Finding(
+            "cluster", f"RAY_ADDRESS={address} does not answer ({error}); unset it to run on this machine", False
+        )
+
+
+def _cache() -> Finding:
+    cache = default_cache()
+    files = [path for path in cache.rglob("*") if path.is_file()] if cache.is_dir() else []
+    size = f"{len(files)} files, {sum(path.stat().st_size for path in files) / 2**20:.1f} MiB"
+    try:
+        checkpoint.writable(cache)
+    except UserError:
+        return Finding("cache", f"{cache} cannot be written; set RAYFED_SSL_CACHE", False)
+    return Finding("cache", f"{cache} ({size})", True)
+
+
+def _extras() -> Iterator[Finding]:
+    for extra, package in EXTRAS.items():
+        version = installed(package)
+        missing = f"not installed (optional): pip install 'rayfed-ssl[{extra}]'"
+        yield Finding(f"extra {extra}", f"{package} {version}" if version else missing, True if version else None)
+
+
+def _configs(folder: Path) -> Iterator[Finding]:
+    """Which of the configs of this folder run here. Profile `paper` is in reach of a CPU only in principle."""
+    for path in sorted(folder.glob("*.yaml")):
+        try:
+            profiles = tuple(configfile.read(path).get("profiles") or ("cpu",))
+            for profile in profiles if len(profiles) > 1 else ():
+                config.load(path, [f"profile={profile}"])
+        except UserError as error:
+            yield Finding(path.stem, str(error).splitlines()[0], False)
+            continue
+        slow = GPU_PROFILE in profiles and not torch.cuda.is_available()
+        here = [profile for profile in profiles if not (slow and profile == GPU_PROFILE)]
+        yield Finding(
+            path.stem, f"runs here ({', '.join(here)})" + (f"; profile={GPU_PROFILE} wants a GPU" if slow else ""), True
+        )
+
+
+def installed(package: str) -> str | None:
+    """The version of an installed package; looked up, never imported."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,140 @@
+"""What a run shows while it runs and when it is over: one bar on a terminal, one plain line per round elsewhere.
+
+Only the driver speaks. Accuracies come in beside the next round, so a line shows the newest there are and, where they
+are not of its own round, whose they are.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import rich.progress as bars
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from rayfed_ssl.simulation import Progress
+
+EVALUATION, PIXELS = "eval/", "pixels_"
+
+
+class Reporter:
+    """Turns the loop's :class:`Progress` into a bar or lines. A context manager: the bar goes when it is left."""
+
+    def __init__(self, console: Console, name: str) -> None:
+        self.console = console
+        self.newest: tuple[int, dict[str, float]] = (0, {})  # round and accuracies of the last evaluation
+        self.told: dict[str, float] = {}  # accuracies that a line has shown
+        self.bar = self._bar() if console.is_terminal else None
+        self.task = self.bar.add_task(name, total=None, shown="") if self.bar else None
+
+    def _bar(self) -> bars.Progress:
+        return bars.Progress(
+            bars.TextColumn("{task.description}"),
+            bars.BarColumn(bar_width=24),
+            bars.TextColumn("{task.fields[shown]}"),
+            bars.TimeRemainingColumn(elapsed_when_finished=True),
+            console=self.console,
+            transient=True,
+        )
+
+    def __enter__(self) -> Self:
+        if self.bar:
+            self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.bar:
+            self.bar.stop()
+
+    def line(self, text: str) -> None:
+        """One line as it is, above the bar if there is one."""
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def __call__(self, progress: Progress) -> None:
+        if measured := {k.removeprefix(EVALUATION): v for k, v in progress.values.items() if k.startswith(EVALUATION)}:
+            self.newest = (progress.round, measured)
+            new = {name: value for name, value in measured.items() if name not in self.told}
+            if progress.round == 0 and new:  # pixels and clients' encoders come in one by one
+                self.line(f"{progress.line}  {accuracies(new)}")
+                self.told = measured
+        elif progress.values:
+            self._round(progress)
+        else:
+            self.line(progress.line)
+
+    def _round(self, progress: Progress) -> None:
+        values, parts = progress.values, [f"round {progress.round}/{progress.rounds}"]
+        if "train/loss" in values:
+            parts.append(f"loss {values['train/loss']:.4g}")
+        evaluated, measured = self.newest
+        if evaluated and (self.bar or measured is not self.told):
+            parts.append(accuracies(measured) + ("" if evaluated == progress.round else f" (round {evaluated})"))
+            self.told = measured
+        if "system/dropped_clients" in values:
+            parts.append(f"{values['system/dropped_clients']:.0f} clients dropped")
+        if self.bar and self.task is not None:
+            if "system/images_per_s" in values:
+                parts.append(f"{values['system/images_per_s']:,.0f} images/s")
+            shown = "  ".join(parts)
+            self.bar.update(self.task, total=progress.rounds, completed=progress.round, shown=shown)
+        else:
+            self.line("  ".join([*parts, f"{values['system/round_s']:.1f} s"]))
+
+
+def accuracies(measured: Mapping[str, float]) -> str:
+    """``knn 0.850  fewshot 0.912``; the raw pixels' as ``pixels fewshot``."""
+    return "  ".join(f"{name.replace(PIXELS, 'pixels ')} {value:.3f}" for name, value in measured.items())
+
+
+def shown(accuracy: float | Mapping[str, float | None] | None) -> str:
+    """An accuracy of a summary: the value, or the mean of the clients' with their extremes."""
+    if accuracy is None:
+        return "-"
+    if not isinstance(accuracy, Mapping):
+        return f"{accuracy:.3f}"
+    values = [value for value in accuracy.values() if value is not None]
+    if len(values) < 2:
+        return shown(values[0] if values else None)
+    return f"{sum(values) / len(values):.3f} ({min(values):.3f} to {max(values):.3f})"
+
+
+def console() -> Console:
+    """Standard output: as wide as the terminal, or wide enough for the tables where there is none."""
+    return Console() if sys.stdout.isatty() else Console(width=140)
+
+
+def accuracy_table(summary: Mapping[str, Any]) -> Table:
+    """Per protocol: raw pixels, the untrained encoder, the last round, the best round."""
+    table = Table("protocol", "pixels", "untrained", "last", "best", box=box.SIMPLE)
+    for protocol, last in summary["accuracy"].items():
+        best = summary["best"].get(protocol)
+        table.add_row(
+            protocol,
+            shown(summary["pixels"].get(protocol)),
+            shown(summary["untrained"].get(protocol)),
+            shown(last),
+            f"{best['value']:.3f} (round {best['round']})" if best else "-",
+        )
+    return table
+
+
+def conclude(console: Console, summary: Mapping[str, Any], folder: Path) -> None:
+    """What a run came to, and where to look next."""
+    if summary["accuracy"]:
+        console.print(accuracy_table(summary))
+    sent = summary["communication"]
+    lines = {
+        "clients sent": f"{sent['up_bytes'] / 1e6:,.1f} MB up, {sent['down_bytes'] / 1e6:,.1f} MB down",
+        "took": f"{summary['wall_s']:.0f} s",
+        "run folder": str(folder),
+        "curves": f"tensorboard --logdir {folder}",
+    }
+    for name, text in lines.items():
+        console.print(f"{name:<13} {text}", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,76 @@
+"""Evaluate the exported encoder(s) of a run again, on the run's images: other protocols, without training."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+
+from rayfed_ssl.config import RunConfig, load
+from rayfed_ssl.data.federation import deal
+from rayfed_ssl.evaluation import EvaluationConfig, settings
+from rayfed_ssl.reporting.tables import write_json
+from rayfed_ssl.schema import UserError
+from rayfed_ssl.weights import pack
+from rayfed_ssl.workbench import PIXELS, Workbench
+
+
+@dataclass(frozen=True)
+class Exported:
+    """One encoder of ``encoder/``: its file name without suffix, its architecture, its values."""
+
+    name: str
+    encoder: str
+    values: Path
+
+
+def exported(run: Path) -> list[Exported]:
+    """The encoders of a run folder. Raises UserError where there are none."""
+    found = []
+    for path in sorted((run / "encoder").glob("*.json")):
+        description = json.loads(path.read_text(encoding="utf-8"))
+        found.append(Exported(path.stem, description["encoder"], path.with_name(description["values"])))
+    if not found:
+        state = "it has not finished" if (run / "config.yaml").exists() else "it is no run folder"
+        raise UserError(f"{run}: found no encoder in {run / 'encoder'}; {state}")
+    return found
+
+
+def reevaluate(run: Path, protocols: tuple[str, ...]) -> dict[str, Any]:
+    """Accuracy of each exported encoder, of the untrained ones and of the raw pixels; written to ``evaluation.json``.
+
+    Args:
+        protocols: which; by default the run's own.
+    Returns:
+        ``{"accuracy": {encoder: {protocol: value}}, "untrained": {architecture: {..}}, "pixels": {..}, "evaluation"}``
+    Raises:
+        UserError: no encoder there, an unknown protocol, or images that are gone.
+    """
+    encoders = exported(run)
+    config = load(run / "config.yaml", [f"evaluation.protocols=[{','.join(protocols)}]"] if protocols else [])
+    if not config.evaluation.protocols:
+        allowed = ", ".join(sorted(set(EvaluationConfig().protocols)))
+        raise UserError(f"--protocol: found none, in the run's configuration neither; must be one of {allowed}")
+    bench = Workbench(config, deal(config))
+    pixels = bench.assess(0, PIXELS, None)
+    document = {
+        "accuracy": {one.name: _accuracy(bench, config, one) for one in encoders},
+        "untrained": {name: bench.evaluate(name, None) for name in sorted({one.encoder for one in encoders})},
+        "pixels": {name.removeprefix("pixels_"): value for name, value in pixels.items()},
+        "evaluation": settings(config.evaluation),
+    }
+    write_json(run / "evaluation.json", document)
+    return document
+
+
+def _accuracy(bench: Workbench, config: RunConfig, one: Exported) -> dict[str, float]:
+    """The values stand in a network whose heads are untrained: the protocols look at the encoder only."""
+    network = bench.network(one.encoder)
+    missing, unexpected = network.encoder.load_state_dict(load_file(one.values), strict=False)
+    wrong = [*unexpected, *(key for key in missing if not key.endswith("num_batches_tracked"))]
+    if wrong:
+        raise UserError(f"{one.values}: found values that do not fit encoder {one.encoder!r} ({', '.join(wrong[:3])})")
+    return bench.evaluate(one.encoder, pack(network))

@@ -1,0 +1,362 @@
+"""The command line: what runs, what it leaves, how it refuses (one clear line, exit status 2, nothing half-written)."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from rayfed_ssl import cli
+from rayfed_ssl.methods import METHODS
+from rayfed_ssl.progress import Reporter, accuracy_table, shown
+from rayfed_ssl.simulation import Progress
+
+CONFIG = """
+method: {name: fedsimclr}
+data: {name: digits, image_size: 8, limit: 60, test_limit: 30}
+clients: {count: 3}
+model: {width: 0.25}
+augment: {preset: digits}
+train: {rounds: 2, batch_size: 16}
+evaluation: {protocols: [knn]}
+checkpoint: {every: 1}
+resources: {device: cpu}
+"""
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """The command line in this process, in an empty folder with tiny.yaml: exit status, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.yaml").write_text(CONFIG)
+
+    def invoke(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as exit:
+            cli.main(arguments)
+        out, err = capsys.readouterr()
+        return int(exit.value.code or 0), out, err
+
+    return invoke
+
+
+def local(*arguments: str) -> tuple[str, ...]:
+    return ("run", "tiny.yaml", "--executor", "local", *arguments)
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_prints_a_line_per_round_a_table_and_where_to_look(call: Call, tmp_path: Path) -> None:
+    status, out, err = call(*local())
+    assert (status, err) == (0, "")
+    rounds = [line for line in out.splitlines() if line.startswith("round ")]
+    assert [line.split("  ")[0] for line in rounds] == ["round 1/2", "round 2/2"]
+    assert all("loss " in line and line.endswith(" s") for line in rounds)
+    summary = json.loads((tmp_path / "runs/tiny/summary.json").read_text())
+    assert f"{summary['accuracy']['knn']:.3f}" in out  # the default folder is runs/<stem>
+    assert "tensorboard --logdir runs/tiny" in out
+    assert "Warning" not in out + err
+
+
+def test_overrides_name_and_out(call: Call, tmp_path: Path) -> None:
+    status, _, _ = call(*local("train.rounds=1", "name=renamed", "seed=3"))
+    assert status == 0
+    assert json.loads((tmp_path / "runs/renamed/summary.json").read_text())["seed"] == 3
+    status, _, _ = call("run", "runs/renamed/config.yaml", "--executor", "local", "--out", "again")
+    assert status == 0  # a run's own config repeats it
+    first, again = (json.loads((tmp_path / f / "summary.json").read_text()) for f in ("runs/renamed", "again"))
+    assert first["accuracy"] == again["accuracy"]
+
+
+def test_resume_goes_on_where_a_stopped_run_was(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    call(*local("--out", "whole"))
+    with monkeypatch.context() as patch:  # the signal comes while the first round is running
+        shown_line = Reporter.line
+        told: list[str] = []
+
+        def line(self: Reporter, text: str) -> None:
+            told.append(text)
+            if text.startswith("round 1/2"):
+                signal.raise_signal(signal.SIGTERM)
+            shown_line(self, text)
+
+        patch.setattr(Reporter, "line", line)
+        status, out, _ = call(*local("--out", "parts"))
+    assert status == 130
+    assert "stopping after this round" in out
+    assert "stopped after round 1 of 2; --resume continues it" in out
+    assert json.loads((tmp_path / "parts/summary.json").read_text())["status"] == "stopped"
+    status, out, _ = call("run", "parts/config.yaml", "--executor", "local", "--resume")  # its folder is known
+    assert status == 0
+    assert "resumed from round 1" in out
+    for name in ("accuracy", "best", "untrained", "communication", "status"):
+        whole, parts = (json.loads((tmp_path / f / "summary.json").read_text())[name] for f in ("whole", "parts"))
+        assert whole == parts
+
+
+def test_a_second_signal_ends_at_once() -> None:
+    told: list[str] = []
+    with cli.stop_signals(told.append) as stopping:
+        assert not stopping()
+        signal.raise_signal(signal.SIGINT)
+        assert stopping()
+        with pytest.raises(SystemExit) as exit:
+            signal.raise_signal(signal.SIGTERM)
+    assert exit.value.code == 130
+    assert len(told) == 1
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler  # as before
+
+
+def test_a_failing_client_shows_its_traceback_once(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: object, weights: object) -> None:
+        raise ZeroDivisionError("a client's own")
+
+    monkeypatch.setattr(METHODS["fedsimclr"].client, "train", fails)
+    status, _, err = call(*local())
+    assert status == 1
+    assert err.count("ZeroDivisionError: a client's own") == 1
+    assert "client 0 failed in round 1, operation 'train'" in err
+    assert "typer" not in err  # nothing but the client's traceback
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+
+
+def parquet(path: Path, images: list[bytes]) -> None:
+    rows = [{"bytes": image, "path": f"{i}.jpg"} for i, image in enumerate(images)]
+    labels = pa.array([i % 2 for i in range(len(images))], pa.int64())
+    path.parent.mkdir(exist_ok=True)
+    pq.write_table(pa.table({"img": rows, "label": labels}), path)
+
+
+def jpeg(seed: int) -> bytes:
+    file = io.BytesIO()
+    pixels = np.random.default_rng(seed).integers(0, 256, (16, 16, 3), np.uint8)
+    Image.fromarray(pixels).save(file, "JPEG")
+    return file.getvalue()
+
+
+REFUSALS = {
+    "an unknown key": (["train.round=3"], "train.round: found 3; unknown key"),
+    "a misspelt method": (["method.name=fedsc2"], "did you mean fedsc"),
+    "a missing path": (["data.name=imagefolder", "data.path=nowhere"], "data.path: nowhere does not exist"),
+    "no path": (["data.name=parquet"], "data.path: not set"),
+    "a text file named .parquet": (["data.name=parquet", "data.path=text.parquet"], "text.parquet"),
+    "a truncated JPEG": (["data.name=parquet", "data.path=truncated"], "data.on_bad_image"),
+    "zero clients": (["clients.count=0"], "clients.count: found 0; must be at least 1"),
+    "more clients than images": (["clients.count=99"], "clients.count: 99, but there are only 60 images"),
+    "an objective the method does not allow": (["objective.name=byol"], "found 'byol'; fedsimclr allows simclr"),
+    "a batch below the objective's need": (["train.batch_size=1"], "train.batch_size: found 1"),
+    "shards below the objective's need": (["clients.count=60"], "clients.count: client 0 has 1 images"),
+    "a learning rate in words": (["train.optimizer.lr=fast"], "train.optimizer.lr: found 'fast'; must be a number"),
+    "an unwritable out folder": (["--out", "text.parquet/run"], "--out: cannot write to text.parquet/run"),
+    "an override without a value": (["seed"], "command line: found 'seed'; must be key=value"),
+    "no profiles": (["profile=paper"], "profile: found 'paper'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "expected"), REFUSALS.values(), ids=REFUSALS)
+def test_a_refusal_is_one_line_and_leaves_nothing(
+    call: Call, tmp_path: Path, changes: list[str], expected: str
+) -> None:
+    (tmp_path / "text.parquet").write_text("no parquet\n")
+    parquet(tmp_path / "truncated/train.parquet", [jpeg(i) for i in range(9)] + [jpeg(9)[:-200]])
+    parquet(tmp_path / "truncated/test.parquet", [jpeg(i) for i in range(10, 14)])
+    before = files(tmp_path)
+    status, out, err = call(*local(*changes))
+    assert status == 2
+    assert expected in err
+    assert err.count("\n") == 1
+    assert "Traceback" not in out + err
+    assert files(tmp_path) == before
+
+
+def test_the_config_that_is_refused_with_changes_runs_without(call: Call) -> None:
+    assert call(*local("train.rounds=1"))[0] == 0
+
+
+def test_all_mistakes_are_told_at_once(call: Call) -> None:
+    status, _, err = call(*local("train.rounds=0", "clients.count=0"))
+    assert status == 2
+    assert [line.split(":")[0] for line in err.splitlines()] == ["clients.count", "train.rounds"]
+
+
+def test_a_missing_config_and_an_unknown_executor(call: Call) -> None:
+    status, _, err = call("run", "nowhere.yaml")
+    assert (status, err) == (2, "nowhere.yaml: found no such file or directory; must be a readable YAML file\n")
+    status, _, err = call("run", "tiny.yaml", "--executor", "slurm")
+    assert status == 2
+    assert "ray" in err
+    assert "local" in err
+
+
+def test_a_folder_that_holds_a_run_is_not_written_over(call: Call, tmp_path: Path) -> None:
+    call(*local("train.rounds=1"))
+    before = contents(tmp_path / "runs")
+    status, _, err = call(*local("train.rounds=1"))
+    assert status == 2
+    assert "already holds a run; add --resume" in err
+    status, _, err = call(*local("train.rounds=1", "train.batch_size=8", "seed=1", "--resume"))
+    assert status == 2
+    assert "cannot resume with changed seed, train.batch_size" in err
+    assert contents(tmp_path / "runs") == before
+
+
+def test_labels_that_are_missing_are_missed_before_training(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "images/train").mkdir(parents=True)
+    for i in range(8):
+        (tmp_path / f"images/train/{i}.jpg").write_bytes(jpeg(i))
+    unlabelled = ("data.name=imagefolder", "data.path=images", "clients.count=2", "train.rounds=1")
+    status, _, err = call(*local(*unlabelled))
+    assert status == 2
+    assert err.startswith("evaluation.protocols: found knn, but none of the 8 train images has a label")
+    assert not (tmp_path / "runs").exists()
+    status, out, _ = call(*local(*unlabelled, "evaluation.protocols=[]"))
+    assert status == 0
+    assert "protocol" not in out
+
+
+def test_more_actors_than_can_be_scheduled(call: Call, tmp_path: Path, ray_session: ModuleType) -> None:
+    before = files(tmp_path)
+    status, _, err = call("run", "tiny.yaml", "resources.actors=9")
+    assert status == 2
+    assert err.startswith("resources.actors: found 9; 9 actors x 1 CPU = 9.0 CPUs, the cluster has 4.0: at most 4")
+    assert err.count("\n") == 1
+    assert files(tmp_path) == before
+
+
+# -- the other verbs ---------------------------------------------------------------------------------------------------
+
+
+def test_methods_as_json_are_the_table(call: Call) -> None:
+    status, out, _ = call("methods", "--json")
+    rows = json.loads(out)
+    assert status == 0
+    assert [row["name"] for row in rows] == list(METHODS)
+    assert {"name", "paper", "transmits", "stateful", "heterogeneous", "public_data"} == set(rows[0])
+    status, out, _ = call("methods")
+    assert status == 0
+    assert all(name in out for name in METHODS)
+
+
+def test_evaluate_again_gives_the_runs_own_numbers(call: Call, tmp_path: Path) -> None:
+    call(*local("evaluation.protocols=[knn,fewshot]"))
+    summary = json.loads((tmp_path / "runs/tiny/summary.json").read_text())
+    status, out, _ = call("evaluate", "runs/tiny")
+    found = json.loads((tmp_path / "runs/tiny/evaluation.json").read_text())
+    assert status == 0
+    assert found["accuracy"] == {"global": summary["accuracy"]}
+    assert found["untrained"] == {"small_cnn": summary["untrained"]}
+    assert found["pixels"] == summary["pixels"]
+    assert f"{summary['accuracy']['knn']:.3f}" in out
+    status, _, _ = call("evaluate", "runs/tiny", "--protocol", "linear", "--protocol", "knn")
+    found = json.loads((tmp_path / "runs/tiny/evaluation.json").read_text())
+    assert list(found["accuracy"]["global"]) == ["linear", "knn"]
+    assert found["evaluation"]["linear"]["epochs"] == 200
+
+
+def test_evaluate_takes_one_encoder_per_client(call: Call, tmp_path: Path) -> None:
+    call(*local("method.name=fedfoa", "model.projector.dim=8", "model.width=0.1"))
+    summary = json.loads((tmp_path / "runs/tiny/summary.json").read_text())
+    call("evaluate", "runs/tiny")
+    found = json.loads((tmp_path / "runs/tiny/evaluation.json").read_text())["accuracy"]
+    assert {name: values["knn"] for name, values in found.items()} == {
+        f"client-{int(client):05d}": value for client, value in summary["accuracy"]["knn"].items()
+    }
+
+
+def test_evaluate_refuses_what_it_cannot_measure(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    status, _, err = call("evaluate", "empty")
+    assert (status, err) == (2, "empty: found no encoder in empty/encoder; it is no run folder\n")
+    status, _, err = call("evaluate", "empty", "--protocol", "transfer")
+    assert status == 2
+    assert all(name in err for name in ("knn", "linear", "fewshot"))
+
+
+def test_doctor_says_what_is_there_and_what_is_missing(
+    call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RAYFED_SSL_CACHE", str(tmp_path / "cache"))
+    status, out, _ = call("doctor")
+    assert status == 0
+    for name in ("python", "torch", "ray", "cores", "memory", "GPU", "cluster", "cache", "extra privacy", "extra viz"):
+        assert f"  {name}" in out
+    assert not (tmp_path / "cache").exists()  # it looks and leaves nothing
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    status, out, _ = call("doctor")
+    assert status == 1
+    assert "127.0.0.1:1 does not answer" in out
+
+
+# -- how it looks ------------------------------------------------------------------------------------------------------
+
+
+def test_a_terminal_gets_one_bar() -> None:
+    text = io.StringIO()
+    with Reporter(Console(file=text, force_terminal=True, width=120), "fedsc") as reporter:
+        reporter(Progress(0, 9, "fedsc on digits"))
+        reporter(
+            Progress(3, 9, "round 3/9", {"train/loss": 4.41, "system/round_s": 2.1, "system/images_per_s": 1234.0})
+        )
+        reporter(Progress(3, 9, "evaluated round 3", {"eval/knn": 0.85}))
+        reporter(Progress(4, 9, "round 4/9", {"train/loss": 4.4, "system/round_s": 2.1, "system/images_per_s": 1234.0}))
+        assert reporter.bar is not None
+        (task,) = reporter.bar.tasks
+        assert (task.completed, task.total) == (4, 9)
+        assert task.fields["shown"] == "round 4/9  loss 4.4  knn 0.850 (round 3)  1,234 images/s"
+    assert "fedsc on digits" in text.getvalue()
+
+
+def test_an_accuracy_of_several_clients_is_their_mean_and_extremes() -> None:
+    assert shown(0.5) == "0.500"
+    assert shown(None) == "-"
+    assert shown({"0": 0.25, "1": 0.75, "2": None}) == "0.500 (0.250 to 0.750)"
+    table = accuracy_table(
+        {"accuracy": {"knn": None}, "best": {}, "untrained": {"knn": 0.1}, "pixels": {}}
+    )  # a run whose last value was not finite
+    assert [next(iter(column.cells)) for column in table.columns] == ["knn", "-", "0.100", "-", "-"]
+
+
+@pytest.mark.cluster
+def test_ctrl_c_on_ray_ends_with_a_checkpoint_and_leaves_no_process(tmp_path: Path) -> None:
+    (tmp_path / "tiny.yaml").write_text(CONFIG.replace("rounds: 2", "rounds: 2000"))
+    command = [sys.executable, "-m", "rayfed_ssl", "run", "tiny.yaml", "--out", "run", "resources.actors=1"]
+    log = (tmp_path / "log").open("w")
+    run = subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+    deadline = time.monotonic() + 120
+    while "round 2/2000" not in (text := (tmp_path / "log").read_text()):
+        assert run.poll() is None, text
+        assert time.monotonic() < deadline, text
+        time.sleep(0.2)
+    run.send_signal(signal.SIGINT)
+    assert run.wait(60) == 130
+    text = (tmp_path / "log").read_text()
+    assert "stopped after round" in text
+    assert "Traceback" not in text
+    assert json.loads((tmp_path / "run/summary.json").read_text())["status"] == "stopped"
+    assert list((tmp_path / "run/checkpoints").glob("round-*/complete.json"))
