@@ -1,0 +1,362 @@
+"""FLESD: distil the clients' similarities of public images into one student (Shi et al. 2021, eq. 3-11).
+
+One exchange a round: weights down, representations up. Each client trains SimCLR from the global weights, then
+embeds the clean public images in their fixed order and uploads the unit rows R_k (N x d_k), from which its
+similarity matrix M_k = R_k R_k^T follows (eq. 4). The server averages the sharpened similarities, M = mean_k
+exp(M_k / tau_T) (eq. 5-6), and trains the student, which starts from the last global weights, to see the same
+neighbours among m anchors: KL(p || q) with p^i_j = M_ij / sum_u M_iu and q^i_j = softmax_j(<anchor_j, query_i> /
+tau_S) (eq. 7-9). The anchors are a FIFO queue of keys of a momentum encoder (eq. 10) with their positions in the
+public set. The new global weights are the student's, not the momentum encoder's. ``flesd_cc`` is FLESD with one
+round: train locally once, distil once (``train.rounds: 1``; what FLESD spreads over T rounds,
+``train.local_epochs`` holds at once).
+
+No N x N matrix exists anywhere: rows i and columns J of M are formed from the R_k when a batch needs them.
+
+Public images, ``data.public.source``: client 0's shard, which then does not train (the paper), a share of the
+training images, or another source. They are published once, without labels.
+
+Clients of several architectures, or of one that is not the student's (``student``): M_k knows nothing of
+architectures, but then there are no weights to send down, and the paper says nothing of what returns. Here nothing
+does: each client trains its own model on from round to round, and what the federation learns is the student's,
+which is evaluated and exported as the global encoder beside the clients' own. With one architecture everywhere,
+clients start each round from the student.
+
+Differs, mostly from the released code: the teachers' temperature is the one that was set (the code reads the
+student's); the queue is filled once per round, before the first step, where the code skips the first steps of every
+epoch; the public images are embedded clean; rows are normalised before the upload, so that a narrow upload
+(``upload: float16 | int8``) loses the same at every scale. A query's own key is among its anchors, as in the code;
+``self_anchor: mask`` takes it out of p and q. The paper's local loss is InfoNCE from view 1 to view 2: ``objective:
+{directional: true, temperature: 0.4}``.
+
+Shape legend: N public images, B batch, m anchors, d embedding (d_k of client k).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from rayfed_ssl.client import EncoderClient
+from rayfed_ssl.configerrors import closest
+from rayfed_ssl.methods.base import Info, Method, MethodConfig, MethodServer, Setup, Subject
+from rayfed_ssl.models import ENCODERS
+from rayfed_ssl.models.encoders import build_encoder
+from rayfed_ssl.models.network import Network
+from rayfed_ssl.schema import UserError
+from rayfed_ssl.seeding import forked, numpy_generator
+from rayfed_ssl.weights import Weights, unpack
+
+if TYPE_CHECKING:
+    from rayfed_ssl.config import RunConfig
+    from rayfed_ssl.data.federation import Federation
+
+ANCHORS = 2048  # the paper's m
+MASKED = -1e9  # a logit whose probability is exactly 0, and whose difference to another such logit is finite
+PUBLIC = "public"  # under this name the images are published
+WIDTH = {"float32": 4, "float16": 2, "int8": 1}  # bytes per uploaded value
+INT8 = 127
+
+Positive = Annotated[float, Field(gt=0)]
+Rows = Mapping[str, np.ndarray]  # unit rows as uploaded: "representations" (N, d), and "scales" (N,) with int8
+
+
+class Options(MethodConfig):
+    """Both methods' options. ``epochs`` are the distillation's (the paper: 200), not the clients'."""
+
+    tau_teacher: Positive = 0.1
+    tau_student: Positive = 0.1
+    anchors: Annotated[int, Field(ge=2)] | None = None  # m; None: 2048, or all public images where they are fewer
+    momentum: Annotated[float, Field(ge=0, le=1)] = 0.999  # zeta
+    epochs: Annotated[int, Field(ge=1)] = 20
+    batch_size: Annotated[int, Field(ge=2)] = 128
+    lr: Positive = 1e-3  # Adam
+    weight_decay: Annotated[float, Field(ge=0)] = 1e-6
+    self_anchor: Literal["keep", "mask"] = "keep"  # a query's own key among its anchors
+    upload: Literal["float32", "float16", "int8"] = "float32"  # int8: a row is divided by its largest entry / 127
+    representation: Literal["head", "backbone"] = "head"  # z = g(f(x)), as the code, or h = f(x), as the cost example
+    student: str | None = None  # its encoder; None: the clients' common one
+
+
+class Config(Options):
+    name: Literal["flesd"] = "flesd"
+
+
+class ConfigCC(Options):
+    name: Literal["flesd_cc"] = "flesd_cc"
+
+
+# -- similarities ------------------------------------------------------------------------------------------------------
+
+
+def log_ensemble(teachers: Sequence[Tensor], rows: Tensor, columns: Tensor, tau: float) -> Tensor:
+    """log M[rows, columns] (B, m), M = mean_k exp(R_k R_k^T / tau) (eq. 5-6), from unit rows R_k (N, d_k).
+
+    In the log domain nothing overflows, and nothing is subtracted that could differ between clients.
+    """
+    total: Tensor | None = None
+    for r in teachers:
+        logits = r[rows] @ r[columns].T / tau
+        total = logits if total is None else torch.logaddexp(total, logits)
+    assert total is not None
+    return total - math.log(len(teachers))
+
+
+def over_anchors(logits: Tensor, masked: Tensor | None = None) -> Tensor:
+    """log softmax over the anchors (eq. 7, 8): (B, m) -> (B, m); where ``masked`` (B, m) the probability is 0."""
+    return F.log_softmax(logits if masked is None else logits.masked_fill(masked, MASKED), dim=1)
+
+
+def distillation_loss(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """L_g = mean_i KL(p^i || q^i) (eq. 9) of log probabilities (B, m)."""
+    return (log_p.exp() * (log_p - log_q)).sum(1).mean()
+
+
+@torch.no_grad()
+def follow(key: nn.Module, student: nn.Module, momentum: float) -> None:
+    """mu <- zeta mu + (1 - zeta) theta, of parameters only (eq. 10); BatchNorm's buffers stay the key encoder's own."""
+    mu: list[Tensor] = list(key.parameters())
+    theta: list[Tensor] = list(student.parameters())
+    torch._foreach_lerp_(mu, theta, 1 - momentum)
+
+
+class AnchorQueue:
+    """m keys (m, d) and their positions in the public set (m,), first in, first out."""
+
+    def __init__(self, keys: Tensor, positions: Tensor) -> None:
+        self.keys, self.positions, self.oldest = keys, positions, 0
+
+    def push(self, keys: Tensor, positions: Tensor) -> None:
+        """Replace the oldest entries by keys (B, d), B <= m, of the images at positions (B,)."""
+        size = len(self.positions)
+        slots = (torch.arange(len(positions), device=positions.device) + self.oldest) % size
+        self.keys[slots], self.positions[slots] = keys, positions
+        self.oldest = (self.oldest + len(positions)) % size
+
+
+# -- what is uploaded --------------------------------------------------------------------------------------------------
+
+
+def encode_rows(rows: Tensor, upload: str) -> dict[str, np.ndarray]:
+    """Unit rows (N, d) as they are sent: float32, float16, or int8 with a float32 scale per row."""
+    values: np.ndarray = rows.cpu().numpy()
+    if upload != "int8":
+        return {"representations": values.astype(upload)}
+    scales = np.maximum(np.abs(values).max(axis=1), np.finfo(np.float32).tiny) / INT8
+    return {"representations": np.rint(values / scales[:, None]).astype(np.int8), "scales": scales.astype(np.float32)}
+
+
+def decode_rows(sent: Rows, device: torch.device | str = "cpu") -> Tensor:
+    """What :func:`encode_rows` sent, as unit rows (N, d) float32: a row's scale drops out as it is normalised."""
+    return F.normalize(torch.tensor(sent["representations"], device=device).float(), dim=1)
+
+
+def row_bytes(dimension: int, upload: str) -> int:
+    """Bytes one public image costs a client."""
+    return dimension * WIDTH[upload] + (4 if upload == "int8" else 0)
+
+
+def break_even_images(weight_bytes: int, dimension: int, upload: str) -> int:
+    """The largest public set whose representations cost no more than the weights, N d_k <= P (eq. 11)."""
+    return weight_bytes // row_bytes(dimension, upload)
+
+
+# -- both sides --------------------------------------------------------------------------------------------------------
+
+
+def student_encoder(config: RunConfig) -> str:
+    """The architecture of the student."""
+    return config.method.student or config.clients.encoder(0)  # type: ignore[union-attr]
+
+
+def shares_weights(config: RunConfig) -> bool:
+    """Whether every client has the student's architecture, and so starts each round from its weights."""
+    return {config.clients.encoder(c) for c in range(config.clients.count)} == {student_encoder(config)}
+
+
+def dimension(config: RunConfig, encoder: str) -> int:
+    """d of what an architecture uploads."""
+    if config.method.representation == "head":  # type: ignore[union-attr]
+        return config.projection_dim
+    with forked(config.seed, "dimension"):
+        return build_encoder(encoder, config.model, config.data.image_size).dim
+
+
+def anchors_of(options: Options, images: int) -> int:
+    """m for a public set of so many images."""
+    return options.anchors or min(ANCHORS, images)
+
+
+class Embedding(EncoderClient):
+    """What client and server work share: unit representations of public images."""
+
+    def public(self) -> Tensor:
+        """(N, 3, H, W) uint8 on the device, in the order in which they were published."""
+        return self.bench.images(self.bench.published[PUBLIC])
+
+    def units(self, network: Network, images: Tensor) -> Tensor:
+        """Unit rows (B, d) float32 of augmented or clean images (B, 3, H, W)."""
+        with self.autocast():
+            head = self.method.representation == "head"
+            z = network.project(images) if head else network.represent(images)
+        return F.normalize(z.float(), dim=1)
+
+
+class Client(Embedding):
+    def train(self, weights: Weights | None = None) -> dict[str, Any]:
+        """Local epochs from the global weights (None: from this client's own), then R_k (N, d_k)."""
+        if weights is None:
+            self.load_own()
+        else:
+            self.load(weights)
+        self.fit()
+        if weights is None:
+            self.keep_own()
+        return encode_rows(torch.cat(list(self.clean_units(self.public()))), self.method.upload)
+
+    @torch.no_grad()
+    def clean_units(self, pixels: Tensor) -> Iterator[Tensor]:
+        """Unit rows of clean images in their order, in eval mode."""
+        self.network.eval()
+        for part in torch.split(pixels, self.config.evaluation.batch_size):
+            yield self.units(self.network, self.bench.clean(part))
+
+
+class Service(Embedding):
+    """The server's heavy work: ensemble similarity distillation."""
+
+    @property
+    def encoder(self) -> str:
+        return student_encoder(self.config)
+
+    def distil(self, weights: Weights, teachers: Sequence[Rows]) -> dict[str, Any]:
+        """E epochs of ESD from ``weights``; the student's weights."""
+        options, pixels = self.method, self.public()
+        rows_of = [decode_rows(sent, self.bench.device) for sent in teachers]
+        student, key = self.network, self.bench.network(self.encoder, "momentum")
+        for network in (student, key):
+            unpack(weights, network)
+            network.train()
+        optimizer = torch.optim.Adam(student.parameters(), options.lr, weight_decay=options.weight_decay)
+        draws, size = self.generator("views"), anchors_of(options, len(pixels))
+        batch = min(options.batch_size, size)
+        queue = self.filled_queue(key, pixels, size, batch, draws)
+        losses: list[Tensor] = []
+        for positions in self.batches(len(pixels), options.epochs, batch):
+            query_view, key_view = self.views(pixels[positions], draws, 2)
+            with torch.no_grad():
+                queue.push(self.units(key, key_view), positions)
+            own = positions[:, None] == queue.positions if options.self_anchor == "mask" else None  # (B, m)
+            log_p = over_anchors(log_ensemble(rows_of, positions, queue.positions, options.tau_teacher), own)
+            logits = self.units(student, query_view) @ queue.keys.T / options.tau_student
+            loss = distillation_loss(log_p, over_anchors(logits, own))
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            follow(key, student, options.momentum)
+            losses.append(loss.detach())
+        per_epoch = len(losses) // options.epochs
+        kl = [float(torch.stack(part).mean()) for part in (losses[:per_epoch], losses[-per_epoch:])]
+        self.metrics |= {"kl_first_epoch": kl[0], "kl_last_epoch": kl[1]}
+        return {"weights": self.weights}
+
+    @torch.no_grad()
+    def filled_queue(self, key: Network, pixels: Tensor, size: int, batch: int, draws: torch.Generator) -> AnchorQueue:
+        """The queue before the first step: keys of ``size`` different images."""
+        order = numpy_generator(self.config.seed, self.round, self.id, self.operation, "warm up")
+        positions = torch.from_numpy(order.permutation(len(pixels))[:size]).to(self.bench.device)
+        parts = torch.tensor_split(positions, math.ceil(size / batch))
+        keys = [self.units(key, self.views(pixels[part], draws, 1)[0]) for part in parts]
+        return AnchorQueue(torch.cat(keys), positions)
+
+
+class Server(MethodServer):
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        encoders = sorted({self.config.clients.encoder(c) for c in setup.clients})
+        self.weight_bytes = {name: sum(setup.initial(name).wire_bytes().values()) for name in encoders}
+        self.dimensions = {name: dimension(self.config, name) for name in encoders}
+        assert setup.federation.public is not None
+        self.images = len(setup.federation.public)
+
+    def start(self, cohort: Any) -> None:
+        self.weights = self.setup.initial(student_encoder(self.config))
+        cohort.publish(PUBLIC, self.setup.federation.public.pixels)  # type: ignore[union-attr]
+
+    def round(self, t: int, cohort: Any) -> None:
+        down = {"weights": self.weights} if shares_weights(self.config) else {}
+        replies = list(cohort.ask("train", **down))
+        if not replies:
+            raise cohort.dropped[-1]
+        self.weights = cohort.serve("distil", weights=self.weights, teachers=[r.fields for r in replies])["weights"]
+        ratios = [self.ratio(self.config.clients.encoder(r.client)) for r in replies]
+        self.metrics["flesd/break_even_ratio"] = float(np.mean(ratios))
+
+    def ratio(self, encoder: str) -> float:
+        """Bytes of a client's representations over those of its weights; below 1 they are the cheaper (eq. 11)."""
+        return self.images * row_bytes(self.dimensions[encoder], self.method.upload) / self.weight_bytes[encoder]
+
+    def notes(self) -> list[str]:
+        upload, lines = self.method.upload, []
+        for encoder, width in self.dimensions.items():
+            weights = self.weight_bytes[encoder]
+            lines.append(
+                f"{encoder} uploads {self.images} x {width} {upload}: {self.ratio(encoder):.3g} of its weights' "
+                f"{weights} bytes; break-even at {break_even_images(weights, width, upload)} public images"
+            )
+        return lines
+
+    def subjects(self) -> list[Subject]:
+        student = Subject(None, student_encoder(self.config), self.weights)
+        return [student] if shares_weights(self.config) else [student, *self.own_subjects()]
+
+
+def check(config: RunConfig) -> None:
+    """What can be refused before the images are known."""
+    options: Any = config.method
+    rounds, student = config.train.rounds, options.student
+    if options.name == "flesd_cc" and rounds != 1:
+        raise ValueError(f"train.rounds: found {rounds}; flesd_cc communicates once, allowed: 1 (or method.name=flesd)")
+    if student is not None and student not in ENCODERS:
+        raise ValueError(
+            f"method.student: found '{student}'; must be one of {', '.join(ENCODERS)}{closest(student, ENCODERS)}"
+        )
+    if student is None and config.clients.heterogeneous:
+        raise ValueError("method.student: found null with several clients.encoders; must name the student's encoder")
+    if options.anchors is not None and options.anchors < options.batch_size:
+        raise ValueError(
+            f"method.anchors: found {options.anchors}; must be at least method.batch_size={options.batch_size}, "
+            "because all keys of a batch join the queue"
+        )
+
+
+def check_public(config: RunConfig, federation: Federation) -> None:
+    """Refuse a public set with fewer images than anchors."""
+    options: Any = config.method
+    images = 0 if federation.public is None else len(federation.public)
+    if images < (least := options.anchors or 2):
+        raise UserError(
+            f"data.public.source: '{config.data.public.source}' holds {images} images; "
+            f"method.anchors={options.anchors} needs at least {least} (more public images, or fewer anchors)"
+        )
+
+
+FLESD, FLESD_CC = (
+    Method(
+        kind,
+        Client,
+        Server,
+        Info(paper, "weights down, representations of public images up", heterogeneous=True, public_data=True),
+        objectives=("simclr",),
+        service=Service,
+        check=check,
+        check_federation=check_public,
+    )
+    for kind, paper in ((Config, "FLESD (Shi et al. 2021)"), (ConfigCC, "FLESD-cc (Shi et al. 2021)"))
+)
