@@ -67,8 +67,13 @@ class EncoderClient:
         return self.config.clients.encoder(self.id)
 
     @property
+    def classes(self) -> int | None:
+        """Outputs of this client's classifier; None: all classes of the data."""
+        return None
+
+    @property
     def network(self) -> Network:
-        return self.bench.network(self.encoder)
+        return self.bench.network(self.encoder, classes=self.classes)
 
     @property
     def target(self) -> Network | None:
@@ -102,7 +107,7 @@ class EncoderClient:
     def load_own(self) -> None:
         """Take this client's own model and target: those of its last round, or the initial values."""
         own = self.state.get("model")
-        self.load(self.bench.initial(self.encoder) if own is None else own)
+        self.load(self.bench.initial(self.encoder, self.classes) if own is None else own)
 
     def keep_own(self) -> None:
         """Keep this client's own model for its next round."""
@@ -135,13 +140,18 @@ class EncoderClient:
         kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
         return kind(parameters, lr, weight_decay=config.weight_decay)
 
-    def batches(self, count: int, epochs: int | None = None) -> Iterator[Tensor]:
+    def batch_size(self, count: int) -> int:
+        """Rows of every batch out of ``count`` images."""
+        return min(self.config.train.batch_size, count)
+
+    def batches(self, count: int, epochs: int | None = None, size: int | None = None) -> Iterator[Tensor]:
         """Index batches of the local epochs, reshuffled each epoch, short last batches dropped.
 
-        Every batch has min(batch_size, n) rows, so that losses and correlations of batches are comparable.
+        Every batch has min(size, n) rows, so that losses and correlations of batches are comparable; ``size`` is
+        :meth:`batch_size` by default.
         """
         train = self.config.train
-        size = min(train.batch_size, count)
+        size = self.batch_size(count) if size is None else min(size, count)
         per_epoch = count // size
         steps = (
             train.local_steps if epochs is None and train.local_steps else per_epoch * (epochs or train.local_epochs)
@@ -153,13 +163,21 @@ class EncoderClient:
             start = step % per_epoch * size
             yield shuffled[start : start + size]
 
-    def fit(self, loss: Loss | None = None, *, pixels: Tensor | None = None, epochs: int | None = None) -> None:
+    def fit(
+        self,
+        loss: Loss | None = None,
+        *,
+        pixels: Tensor | None = None,
+        epochs: int | None = None,
+        stop: Callable[[], bool] | None = None,
+    ) -> None:
         """Local epochs of ``loss`` on augmented views, the plug-ins' terms added; nothing waits for the device in
         between.
 
         Args:
             loss: (views, rows) -> Step(loss, projections); by default the objective's.
             pixels: (n, 3, H, W) uint8; by default this client's shard.
+            stop: asked after every epoch; training ends where it says so.
         """
         network, target = self.network, self.target
         loss = loss or self.objective_loss()
@@ -171,6 +189,7 @@ class EncoderClient:
         optimizer = self.optimizer(parameters)
         draws = self.generator("views")
         total, steps, seen = torch.zeros((), device=self.bench.device), 0, 0
+        per_epoch = len(pixels) // self.batch_size(len(pixels))
         for rows in self.batches(len(pixels), epochs):
             views = self.views(pixels[rows], draws, self.objective.views)
             with self.autocast():
@@ -187,6 +206,10 @@ class EncoderClient:
             self.objective.after_step(network, target)
             total += value.detach()
             steps, seen = steps + 1, seen + len(rows)
+            if stop is not None and steps % per_epoch == 0:
+                if stop():
+                    break
+                network.train()
         if target is not None and keeps_target(self.config):
             self.state["target"] = pack(*_followed(target))
         self.metrics |= {"loss": float(total) / max(steps, 1), "images": float(seen), "lr": self.learning_rate}
@@ -210,16 +233,18 @@ class EncoderClient:
 
     def evaluate(self, encoder: str, weights: Weights | None) -> dict[str, float]:
         """Protocol -> value for the global encoder (weights given) or this client's own (None); no state changes."""
-        return self.bench.evaluate(encoder, self.state.get("model") if weights is None else weights)
+        return self.bench.evaluate(encoder, self.state.get("model") if weights is None else weights, self.classes)
 
     # -- inference -----------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def projections(self, pixels: Tensor, *, views: int | None = None) -> Iterator[Tensor]:
-        """Eval-mode projections, batch by batch: (B, D) of clean images, or (V, B, D) of V augmented views."""
-        self.network.eval()
+    def projections(self, pixels: Tensor, *, views: int | None = None, training: bool = False) -> Iterator[Tensor]:
+        """Projections, batch by batch: (B, D) of clean images, or (V, B, D) of V augmented views; in eval mode, unless
+        ``training``. Batches differ by one row at most, and have at most ``evaluation.batch_size``.
+        """
+        self.network.train(training)
         draws = self.generator("views")
-        for part in torch.split(pixels, self.config.evaluation.batch_size):
+        for part in pixels.tensor_split(-(-len(pixels) // self.config.evaluation.batch_size)):
             if views is None:
                 yield self.network.project(self.bench.clean(part)).float()
             else:

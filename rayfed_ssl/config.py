@@ -51,6 +51,7 @@ class DataConfig(SourceConfig):
     partition: PartitionConfig = Iid()
     public: PublicConfig = PublicConfig()
     tasks: tuple[tuple[str | int, ...], ...] | None = None  # class names (or ids) of each client's own task
+    task_images: Annotated[int, Field(ge=1)] | None = None  # of each (client, class) of `tasks`; None: all
 
 
 class ClientsConfig(Block):
@@ -149,12 +150,13 @@ class RunConfig(Block):
     @classmethod
     def _default_objective(cls, document: Any) -> Any:
         """A run that names no objective gets its method's default one."""
-        if isinstance(document, dict) and "objective" not in document:
-            method = document.get("method")
-            name = method.get("name") if isinstance(method, dict) else None
-            if name in DEFAULT_OBJECTIVES:
-                return {**document, "objective": {"name": DEFAULT_OBJECTIVES[name]}}
-        return document
+        if not isinstance(document, dict) or not isinstance(document.get("method"), dict):
+            return document
+        objective = document.get("objective", {})
+        default = DEFAULT_OBJECTIVES.get(str(document["method"].get("name")))
+        if default is None or not isinstance(objective, dict) or "name" in objective:
+            return document
+        return {**document, "objective": {"name": default, **objective}}
 
     @model_validator(mode="after")
     def _consistent(self) -> RunConfig:
@@ -166,7 +168,8 @@ class RunConfig(Block):
             raise ValueError(
                 f"clients.encoders: {self.method.name} averages weights, so all clients need one architecture"
             )
-        if method.info.public_data and self.data.public.source == "none" and self.data.tasks is None:
+        needs_public = method.info.public_data and self.method.needs_public
+        if needs_public and self.data.public.source == "none" and self.data.tasks is None:
             raise ValueError(
                 f"data.public.source: {self.method.name} needs public images; allowed: client 0, share, source"
             )
@@ -175,6 +178,10 @@ class RunConfig(Block):
         names = [plugin.name for plugin in self.active_plugins]
         if len(set(names)) != len(names):
             raise ValueError(f"plugins: each at most once; found {', '.join(names)}")
+        for name in names:
+            if self.objective.name not in METHODS[name].objectives:
+                allowed = ", ".join(METHODS[name].objectives)
+                raise ValueError(f"objective.name: found '{self.objective.name}'; the plug-in {name} allows {allowed}")
         for check in (method.check, *(METHODS[p.name].check for p in self.plugins)):
             if check is not None:
                 check(self)

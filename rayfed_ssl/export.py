@@ -28,8 +28,8 @@ def export_encoders(folder: Path, config: RunConfig, subjects: list[Subject], co
         if weights is None:
             assert subject.client is not None
             state = dict(cohort.states([subject.client])).get(subject.client, {})
-            weights = state.get("model") or build(subject.encoder)
-        network = build.network(subject.encoder)
+            weights = state.get("model") or build(subject.encoder, subject.classes)
+        network = build.network(subject.encoder, subject.classes)
         unpack(weights, network)
         name = "global" if subject.client is None else f"client-{subject.client:05d}"
         values = {k: v.contiguous() for k, v in network.encoder.state_dict().items() if v.is_floating_point()}

@@ -4,6 +4,7 @@ tables.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +17,14 @@ from rayfed_ssl.evaluation import settings
 from rayfed_ssl.reporting import figures
 from rayfed_ssl.reporting.environment import write_environment
 from rayfed_ssl.reporting.records import Records
-from rayfed_ssl.reporting.summary import summarise, write_summary
+from rayfed_ssl.reporting.summary import rounds_to, summarise, write_summary
 from rayfed_ssl.reporting.tables import read_metrics, write_partition
 from rayfed_ssl.workbench import SERVER
 
 if TYPE_CHECKING:
     from rayfed_ssl.cohort import Cohort
     from rayfed_ssl.config import RunConfig
-    from rayfed_ssl.methods.base import MethodServer, ServerPlugin
+    from rayfed_ssl.methods.base import ClientMatrix, MethodServer, ServerPlugin
 
 
 class Recorder:
@@ -52,6 +53,11 @@ class Recorder:
             figure = figures.label_histogram(counts, federation.dataset.train.class_names)
             figures.save_figure(self.folder, "partition", figure)
             self.records.figure("data/partition", figure)
+
+    def notes(self, lines: Sequence[str]) -> None:
+        """What the method has to say before the first round."""
+        if lines:
+            self.records.text("notes", "\n\n".join(lines))
 
     def round(self, t: int, cohort: Cohort, server: MethodServer, seconds: float) -> dict[str, float]:
         """Record one finished round; returns the global values of it."""
@@ -89,6 +95,13 @@ class Recorder:
     def commit(self, t: int) -> None:
         self.records.commit(t)
 
+    def client_matrices(self, t: int, matrices: dict[str, ClientMatrix]) -> None:
+        """Draw matrices over pairs of clients, as they are after round t."""
+        for name, matrix in matrices.items():
+            figure = figures.client_matrix(*matrix)
+            figures.save_figure(self.folder, name, figure)
+            self.records.figure(f"clients/{name}", figure, t)
+
     def summary(self, t: int, status: str, privacy: dict[str, Any] | None) -> dict[str, Any]:
         """Write and return summary.json, and the accuracy figure."""
         summary = summarise(
@@ -104,10 +117,15 @@ class Recorder:
         summary["evaluation"] = settings(self.config.evaluation)
         if privacy is not None:
             summary["privacy"] = privacy
-        write_summary(self.folder, summary)
+            self.records.text("privacy", f"```yaml\n{yaml.safe_dump(privacy, sort_keys=False)}\n```", t)
         metrics = read_metrics(self.folder)
+        if self.config.evaluation.targets:
+            summary["rounds_to"] = rounds_to(metrics, self.config.evaluation.targets)
+        write_summary(self.folder, summary)
         if summary["accuracy"]:
             figures.save_figure(self.folder, "accuracy", figures.accuracy_curve(metrics))
+            if (figure := figures.accuracy_against_trace(metrics)) is not None:
+                figures.save_figure(self.folder, "accuracy_vs_trace", figure)
         return summary
 
     def close(self) -> None:

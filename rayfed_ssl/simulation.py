@@ -23,6 +23,7 @@ from rayfed_ssl.data.federation import Federation, deal
 from rayfed_ssl.export import export_encoders
 from rayfed_ssl.methods import METHODS, plugin_halves
 from rayfed_ssl.methods.base import MethodServer, ServerPlugin, Setup
+from rayfed_ssl.objectives import build as build_objective
 from rayfed_ssl.recorder import Recorder
 from rayfed_ssl.schema import UserError
 from rayfed_ssl.seeding import numpy_generator
@@ -56,6 +57,8 @@ class Run:
         self.say(0, describe(config, self.federation))
         check_shards(config, self.federation)
         check_labels(config, self.federation)
+        if (check := METHODS[config.method.name].check_federation) is not None:
+            check(config, self.federation)
         self.ledger = Ledger()
         self.cohort = connect(config, self.federation, self.ledger)
         try:
@@ -67,9 +70,13 @@ class Run:
             else:
                 self.server.start(self.cohort)
                 self.cohort.commit()
+            notes = self.server.notes()
+            for line in notes:
+                self.say(self.start, line)
             folder.mkdir(parents=True, exist_ok=True)
             configfile.dump(config, folder / "config.yaml")
             self.recorder = Recorder(config, folder, self.federation, None if restored is None else self.start)
+            self.recorder.notes(notes)
         except BaseException:
             self.cohort.close()
             raise
@@ -145,6 +152,10 @@ class Run:
 
     def finish(self, t: int, status: str) -> dict[str, Any]:
         self.collect(wait=True)
+        matrices = self.server.client_matrices()
+        for plugin in self.plugins.values():
+            matrices |= plugin.client_matrices()
+        self.recorder.client_matrices(t, matrices)
         self.recorder.commit(t)
         export_encoders(self.folder, self.config, self.server.subjects(), self.cohort)
         return self.recorder.summary(t, status, self.server.privacy())
@@ -238,7 +249,13 @@ def check_shards(config: RunConfig, federation: Federation) -> None:
 
 
 def check_labels(config: RunConfig, federation: Federation) -> None:
-    """Refuse protocols that need labels where the images have none, before rounds are spent on them."""
+    """Refuse an objective, or protocols, that need labels where images have none, before rounds are spent on them."""
+    trained = np.concatenate([federation.dataset.train.labels[shard["train"]] for shard in federation.shards])
+    if build_objective(config.objective).labelled and (unknown := int((trained < 0).sum())):
+        raise UserError(
+            f"objective.name: found '{config.objective.name}', but {unknown} of {len(trained)} training images have no "
+            "label; allowed without labels: a self-supervised objective"
+        )
     for split, images in (("train", federation.dataset.train), ("test", federation.dataset.test)):
         if config.evaluation.protocols and not (images.labels >= 0).any():
             raise UserError(

@@ -65,8 +65,8 @@ class Initial:
         own = METHODS[config.method.name].heads
         self.heads = build_objective(config.objective).heads if own is None else own
 
-    def __call__(self, encoder: str) -> Weights:
-        return pack(self.network(encoder))
+    def __call__(self, encoder: str, classes: int | None = None) -> Weights:
+        return pack(self.network(encoder, classes))
 
     def network(self, encoder: str, classes: int | None = None, without: Set[str] = frozenset()) -> Network:
         """A fresh module on the CPU with the initial values."""
@@ -111,9 +111,9 @@ class Workbench:
             self._networks[key] = network
         return self._networks[key]
 
-    def initial(self, encoder: str) -> Weights:
+    def initial(self, encoder: str, classes: int | None = None) -> Weights:
         """The untrained values of an architecture: the same for every client that has it."""
-        return self._initial(encoder)
+        return self._initial(encoder, classes)
 
     # -- images --------------------------------------------------------------------------------------------------------
 
@@ -148,21 +148,23 @@ class Workbench:
     def assess(self, round: int, subject: Subject, state: State | None) -> dict[str, float]:
         """Evaluate one subject: raw pixels, the global encoder, or the client's own as its state holds it."""
         if subject == PIXELS:
-            return {"pixels_fewshot": self._evaluate_pixels()}
+            return {"pixels_fewshot": self._evaluate_pixels()} if self.config.evaluation.protocols else {}
         client = SERVER if subject.client is None else subject.client
         with forked(self.config.seed, round, client, "evaluate", device=self.device):
             worker = self.method.client(self, client, round, "evaluate", dict(state or {}))
             return worker.evaluate(subject.encoder, subject.weights)
 
-    def evaluate(self, encoder: str, weights: Weights | None) -> dict[str, float]:
+    def evaluate(self, encoder: str, weights: Weights | None, classes: int | None = None) -> dict[str, float]:
         """The configured label-using protocols on the frozen encoder: eval mode, clean images. None: the untrained
-        encoder.
+        encoder. ``classes`` is what the weights' classifier was built for, by default all of the data.
         """
+        if not self.config.evaluation.protocols:
+            return {}
         if weights is None:
             if encoder not in self._untrained:
                 self._untrained[encoder] = self.evaluate(encoder, self.initial(encoder))
             return self._untrained[encoder]
-        network = self.network(encoder, "evaluated")
+        network = self.network(encoder, "evaluated", classes)
         unpack(weights, network)
         network.eval()
         (train, train_y), (test, test_y) = self._probe_images()

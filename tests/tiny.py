@@ -22,6 +22,8 @@ BASE: dict[str, Any] = {
     "checkpoint": {"every": 1},
 }  # fmt: skip
 
+TASKS = {"data.tasks": [[0, 1], [1, 2], [6, 3, 4], [5, 7]]}
+
 # What a method needs beside BASE to exercise what is its own.
 OWN: dict[str, dict[str, object]] = {
     "fedfoa": {
@@ -31,6 +33,8 @@ OWN: dict[str, dict[str, object]] = {
         "method.warmup": 1,
     },
     "fedsc": {"participation.fraction": 0.5, "method.sharing_passes": 2},
+    "fedlinked": {**TASKS, "data.public.share": 0.25},
+    "fedavg_trunk": {**TASKS, "data.public.share": 0.25},
 }
 
 

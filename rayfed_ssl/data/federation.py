@@ -41,6 +41,10 @@ class Federation:
     def clients(self) -> tuple[int, ...]:
         return tuple(c for c, shard in enumerate(self.shards) if len(shard["train"]))
 
+    def task_classes(self, client: int) -> int | None:
+        """How many classes this client's own task has; None without tasks."""
+        return None if self.tasks is None else len(self.tasks[client])
+
     @property
     def sizes(self) -> np.ndarray:
         """(N,) n_j, the number of training images of each client."""
@@ -77,28 +81,32 @@ def deal(config: RunConfig, cache: Path | None = None) -> Federation:
             )
         public_indices, shards[0] = shards[0], shards[0][:0]
     if public_config.images is not None:
-        public = sources.load(public_config.images, cache).train
+        public = sources.load(public_config.images, cache, "data.public.images").train
         if public.pixels.shape[1] != train.pixels.shape[1]:
-            public = sources.load(
-                public_config.images.model_copy(update={"image_size": config.data.image_size}), cache
-            ).train
+            resized = public_config.images.model_copy(update={"image_size": config.data.image_size})
+            public = sources.load(resized, cache, "data.public.images").train
     elif public_indices is not None:
         public = _subset(train, public_indices)
     return Federation(dataset, tuple({"train": shard} for shard in shards), public, public_indices)
 
 
 def _deal_tasks(config: RunConfig, dataset: Dataset) -> Federation:
-    """FedLinked's setting (Table 4.1): own classes per client, four disjoint private splits, a pooled public set."""
+    """FedLinked's setting (Table 4.1): own classes per client, four disjoint private splits, a pooled public set of
+    `data.public.share` of every client's images."""
     assert config.data.tasks is not None
+    if (found := config.data.public.source) not in ("none", "share"):
+        raise UserError(
+            f"data.public.source: found '{found}'; with data.tasks the public images are a share of every task's; "
+            "allowed: share"
+        )
     if len(config.data.tasks) != config.clients.count:
         raise UserError(
             f"data.tasks: found {len(config.data.tasks)} tasks; clients.count={config.clients.count} needs one each"
         )
     names = dataset.train.class_names
     tasks = tuple(tuple(_class_id(name, names, dataset) for name in task) for task in config.data.tasks)
-    splits, public = split_tasks(
-        dataset.train.labels, [list(task) for task in tasks], config.data.public.share, config.seed, None
-    )
+    lists, data = [list(task) for task in tasks], config.data
+    splits, public = split_tasks(dataset.train.labels, lists, data.public.share, config.seed, data.task_images)
     return Federation(dataset, tuple(splits), _subset(dataset.train, public), public, tasks)
 
 

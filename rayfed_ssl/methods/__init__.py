@@ -6,7 +6,18 @@ from typing import Annotated, Union
 
 from pydantic import Field
 
-from rayfed_ssl.methods import fedavg, fedfoa, fedsc
+from rayfed_ssl.methods import (
+    centralized,
+    fedavg,
+    fedavg_trunk,
+    fedca,
+    fedfoa,
+    fedlinked,
+    fedprox,
+    fedsc,
+    flesd,
+    local,
+)
 from rayfed_ssl.methods.base import ClientPlugin, Method, ServerPlugin
 
 METHODS: dict[str, Method] = {
@@ -15,10 +26,34 @@ METHODS: dict[str, Method] = {
     "fedavg_sc": fedavg.FEDAVG_SC,
     "fedsc": fedsc.FEDSC,
     "fedfoa": fedfoa.FEDFOA,
+    "flesd": flesd.FLESD,
+    "flesd_cc": flesd.FLESD_CC,
+    "fedca": fedca.FEDCA,
+    "fedprox": fedprox.FEDPROX,
+    "centralized": centralized.CENTRALIZED,
+    "fedlinked": fedlinked.FEDLINKED,
+    "fedavg_trunk": fedavg_trunk.FEDAVG_TRUNK,
+    "fedavg_supervised": fedavg.FEDAVG_SUPERVISED,
+    "local": local.LOCAL,
 }
 
 MethodConfig = Annotated[
-    Union[fedavg.FedSimCLR, fedavg.FedBYOL, fedavg.FedAvgSC, fedsc.Config, fedfoa.Config],  # noqa: UP007
+    Union[  # noqa: UP007
+        fedavg.FedSimCLR,
+        fedavg.FedBYOL,
+        fedavg.FedAvgSC,
+        fedsc.Config,
+        fedfoa.Config,
+        flesd.Config,
+        flesd.ConfigCC,
+        fedca.Config,
+        fedprox.Config,
+        centralized.Config,
+        fedlinked.Config,
+        fedavg_trunk.Config,
+        fedavg.FedAvgSupervised,
+        local.Config,
+    ],
     Field(discriminator="name"),
 ]
 """The ``method:`` block of a run."""

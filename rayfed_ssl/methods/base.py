@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -28,6 +28,11 @@ class MethodConfig(Block):
     """Base of every ``method:`` block: only what is that method's own."""
 
     name: str
+
+    @property
+    def needs_public(self) -> bool:
+        """Whether a method with ``Info.public_data`` needs them as it is configured."""
+        return True
 
 
 class PluginConfig(MethodConfig):
@@ -58,6 +63,15 @@ class Subject:
     client: int | None
     encoder: str
     weights: Weights | None = None
+    classes: int | None = None  # of the classifier in ``model``, where a client has a task of its own
+
+
+class ClientMatrix(NamedTuple):
+    """What a method knows about pairs of clients."""
+
+    values: np.ndarray  # (N, N); NaN where nothing is known
+    rows: str  # what a row is, e.g. "target"
+    columns: str
 
 
 @dataclass(frozen=True)
@@ -66,7 +80,7 @@ class Setup:
 
     config: RunConfig
     federation: Federation
-    initial: Callable[[str], Weights]
+    initial: Callable[[str], Weights]  # an architecture's untrained values
 
     @property
     def clients(self) -> tuple[int, ...]:
@@ -124,6 +138,14 @@ class MethodServer:
         """One encoder per client, for methods whose clients keep their own."""
         return [Subject(c, self.config.clients.encoder(c)) for c in self.setup.clients]
 
+    def notes(self) -> list[str]:
+        """Lines worth saying once, before the first round: what an exchange costs, say."""
+        return []
+
+    def client_matrices(self) -> dict[str, ClientMatrix]:
+        """Matrices over pairs of clients, drawn at the end of the run under these names."""
+        return {}
+
     def privacy(self) -> dict[str, Any] | None:
         """What was spent, for the summary; None where nothing is claimed."""
         return None
@@ -147,6 +169,10 @@ class ServerPlugin:
 
     def end_round(self, t: int) -> None:
         """Everybody of round t has replied."""
+
+    def client_matrices(self) -> dict[str, ClientMatrix]:
+        """Matrices over pairs of clients, like a server's."""
+        return {}
 
 
 class ClientPlugin:
@@ -182,6 +208,7 @@ class Method:
     plugin: tuple[type[ClientPlugin], type[ServerPlugin]] | None = None  # this file's plug-in halves
     is_plugin: bool = False  # the method is that plug-in over a local objective
     check: Callable[[RunConfig], None] | None = None  # raises ValueError naming the key that does not fit
+    check_federation: Callable[[RunConfig, Federation], None] | None = None  # raises UserError; nothing is written yet
     supervised: ClassVar[bool] = False
 
     @property

@@ -1,9 +1,10 @@
-"""FedAvg over a local self-supervised objective: weights down, weights up, mean by data size (McMahan et al. 2017).
+"""FedAvg over a local objective: weights down, weights up, mean by data size (McMahan et al. 2017).
 
 One exchange a round. The method's name says which objective it trains with: ``fedsimclr`` (SimCLR), ``fedbyol`` (BYOL,
 whose momentum target stays on the client or is reset each round: ``objective.target``), ``fedavg_sc`` (spectral
 contrast without sharing, the biased baseline of FedSC). Papers' codes disagree on what is averaged (ALGORITHMS 0.1);
-here parameters and floating buffers are, with weights n_j, unless ``method.weights: uniform``.
+here parameters and floating buffers are, with weights n_j, unless ``method.weights: uniform``. ``fedavg_supervised``
+trains on the clients' labels, classifier included: what the others do without.
 
 Differs: integer counters (``num_batches_tracked``) neither travel nor are averaged.
 """
@@ -35,6 +36,10 @@ class FedAvgSC(Config):
     name: Literal["fedavg_sc"] = "fedavg_sc"
 
 
+class FedAvgSupervised(Config):
+    name: Literal["fedavg_supervised"] = "fedavg_supervised"
+
+
 class Client(EncoderClient):
     def train(self, weights: Weights) -> dict[str, Any]:
         self.load(weights)
@@ -61,3 +66,6 @@ FEDAVG_SC = Method(
     FedAvgSC, Client, Server, Info("FedAvg with spectral contrast (HaoChen 2021; Jing 2024)", "weights"),
     objectives=("spectral",),
 )  # fmt: skip
+FEDAVG_SUPERVISED = Method(
+    FedAvgSupervised, Client, Server, Info("FedAvg with labels (McMahan 2017)", "weights"), objectives=("supervised",)
+)

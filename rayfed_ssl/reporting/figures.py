@@ -64,6 +64,63 @@ def accuracy_curve(metrics: pa.Table) -> Figure:
     return figure
 
 
+def accuracy_against_trace(metrics: pa.Table) -> Figure | None:
+    """Accuracy against the trace of the features' correlations R (FedFoA), round by round: a panel per protocol, a line
+    per client, or one of the global encoder against the clients' mean trace. None where no trace was recorded.
+
+    Args:
+        metrics: the table of ``read_metrics``; rows ``client/trace`` and ``eval/<protocol>`` are drawn.
+    """
+    traces = _by_round(metrics, "client/trace")
+    tags = [tag for tag in sorted(set(metrics["tag"].to_pylist())) if tag.startswith("eval/") and "pixels" not in tag]
+    if not traces or not tags:
+        return None
+    figure = _figure(1.0 + 3.6 * len(tags), 3.6)
+    for axes, tag in zip(figure.subplots(1, len(tags), squeeze=False)[0], tags, strict=True):
+        lines: dict[int | None, list[tuple[float, float]]] = {}
+        for round, values in sorted(_by_round(metrics, tag).items()):
+            known = traces.get(round, {})
+            for client, value in values.items():
+                if known and (client is None or client in known):
+                    trace = float(np.mean(list(known.values()))) if client is None else known[client]
+                    lines.setdefault(client, []).append((trace, 100 * value))
+        in_order = sorted(lines.items(), key=lambda line: line[0] or 0)
+        for (client, points), colour in zip(in_order, _colours(len(lines)), strict=True):
+            name = "global encoder" if client is None else f"client {client}"
+            axes.plot(*zip(*points, strict=True), marker="o", markersize=3.5, linewidth=1, color=colour, label=name)
+        axes.set(xlabel="trace of R", ylabel=f"{tag.removeprefix('eval/')} accuracy (%)")
+        _bare(axes)
+        if 0 < len(lines) <= BARS:
+            axes.legend(frameon=False, fontsize=7)
+    return figure
+
+
+def client_matrix(values: np.ndarray, rows: str, columns: str) -> Figure:
+    """A matrix over pairs of clients as a map, its numbers written in where there are at most 12 clients.
+
+    Args:
+        values: (N, N); what is not finite stays blank.
+        rows: what a row is, e.g. "target"; likewise ``columns``.
+    """
+    values = np.asarray(values, np.float64)
+    side = 2.2 + min(0.55 * len(values), 6.0)
+    figure = _figure(side + 1.0, side)
+    axes = figure.add_subplot()
+    drawn = axes.imshow(values, cmap="Blues", interpolation="nearest")
+    if len(values) <= 12:
+        middle = np.nanmean([drawn.norm.vmin, drawn.norm.vmax])
+        for (row, column), value in np.ndenumerate(values):
+            if np.isfinite(value):
+                colour = "white" if value > middle else "black"
+                axes.text(column, row, f"{value:.3g}", ha="center", va="center", color=colour, fontsize=8)
+    step = -(-len(values) // 30)
+    axes.set_xticks(range(0, len(values), step))
+    axes.set_yticks(range(0, len(values), step))
+    axes.set(xlabel=f"{columns} client", ylabel=f"{rows} client")
+    figure.colorbar(drawn, ax=axes)
+    return figure
+
+
 def pixels(figure: Figure) -> np.ndarray:
     """The drawn figure as (H, W, 3) uint8."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -78,6 +135,14 @@ def save_figure(folder: Path, name: str, figure: Figure) -> Path:
     path = folder / "figures" / f"{name}.png"
     replace_file(path, lambda temporary: figure.savefig(temporary, format="png"))
     return path
+
+
+def _by_round(metrics: pa.Table, tag: str) -> dict[int, dict[int | None, float]]:
+    """The values of a tag: round -> client (None: global) -> value."""
+    found: dict[int, dict[int | None, float]] = {}
+    for row in metrics.filter(pc.equal(metrics["tag"].cast(pa.string()), tag)).to_pylist():
+        found.setdefault(row["round"], {})[row["client"]] = row["value"]
+    return found
 
 
 def _figure(width: float, height: float) -> Figure:

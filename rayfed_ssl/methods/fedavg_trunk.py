@@ -1,0 +1,76 @@
+"""FedAvg on the trunk: clients with tasks of their own average everything but their heads (FedLinked's baseline, its
+Algorithm 1).
+
+A round: supervised local epochs on the whole network, trunks up, their mean down, heads fine-tuned on the new trunk,
+which stays frozen meanwhile. Trunks must be alike; a client keeps its head.
+
+``labelled_public: true`` is the variant in which every client also trains on the public images with their labels:
+those of its own task's classes, because its head has no output for the others.
+
+Differs: the weights of the mean are not given in words, uniform in Algorithm 1 (``weights: uniform``). Early
+stopping, roll-back and the epochs before the first round are FedLinked's, so that the exchange is what sets the two
+apart.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from rayfed_ssl.methods.base import Info, Method
+from rayfed_ssl.task_client import Epochs, TaskClient, TaskConfig, TaskServer, check_tasks
+from rayfed_ssl.weights import Weights, pack, unpack
+
+
+class Config(TaskConfig):
+    name: Literal["fedavg_trunk"] = "fedavg_trunk"
+    weights: Literal["uniform", "size"] = "uniform"
+    labelled_public: bool = False  # also train on the labelled public images
+    fine_tune_epochs: Epochs = None  # of the head; None: train.local_epochs
+
+
+class Client(TaskClient):
+    def train(self) -> dict[str, Any]:
+        """Supervised epochs on the whole network; replies with the trunk."""
+        self.load_own()
+        self.learn(None, *self.images())
+        self.keep_own()
+        return {"trunk": pack(self.network.encoder)}
+
+    def adopt(self, trunk: Weights) -> dict[str, Any]:
+        """The averaged trunk under this client's own head, which is then fine-tuned."""
+        self.load_own()
+        unpack(trunk, self.network.encoder)
+        self.fine_tune(self.method.fine_tune_epochs)
+        self.keep_own_and_best()
+        return {}
+
+    def images(self) -> tuple[Tensor, Tensor]:
+        """(n, 3, H, W) uint8 and labels (n,): the ``train`` split, with the public images if so configured."""
+        pixels, labels = self.pixels(), self.labels()
+        if not self.method.labelled_public:
+            return pixels, labels
+        public = self.bench.federation.public
+        assert public is not None
+        known = self.task_labels(public.labels)
+        mine = known >= 0
+        return torch.cat([pixels, self.bench.images(public.pixels)[mine]]), torch.cat([labels, known[mine]])
+
+
+class Server(TaskServer):
+    def round(self, t: int, cohort: Any) -> None:
+        self.pretrain(cohort)
+        by = None if self.method.weights == "size" else dict.fromkeys(cohort.clients, 1.0)
+        trunk = cohort.mean("train", by=by, fields=("trunk",))["trunk"]
+        for _ in cohort.ask("adopt", trunk=trunk):
+            pass
+        self.roll_back(t, cohort)
+
+
+FEDAVG_TRUNK = Method(
+    Config, Client, Server,
+    Info("FedAvg of trunks, heads kept (FedLinked's baseline)", "trunk weights", stateful=True),
+    objectives=("supervised",), check=check_tasks,
+)  # fmt: skip

@@ -1,0 +1,235 @@
+"""FedLinked: clients with tasks of their own teach each other representations of public images (Algorithm 3).
+
+No weights leave a client, so trunks may differ; only the size r of the representation is shared. A round: everybody
+sends its representations of the public images; the server turns each source k's into target j's space by the
+orthogonal map B_kj (3.8), weighs it by its utility A_kj (3.4) and returns to each client its own target f*_j = sum_k
+A_kj B_kj alpha_k / sum_k A_kj alone; the client follows it (3.6), fine-tunes its head on the frozen trunk, trains on
+its private images, and remembers its best round, to which it returns after the last one. The public images are with
+everybody beforehand, so they are not booked.
+
+Differs (ALGORITHMS 5.4, 5.5): A_kj = s G_kj / ||G_.j||_2 is normalised per target, as the constraint sum_k A_kj^2 =
+eta says and the published tables show; printed (3.5) divides by the norm over all pairs. s = sqrt(eta) meets the
+constraint, s = eta (``utility_scale: eta``) reproduces the tables. f*_j does not depend on s, so eta has no effect in
+the printed update; ``weighted_distillation`` multiplies the loss by sum_k A_kj, the factor that (3.6) drops. (Adam is
+all but blind to such a factor: a sweep over eta says something with ``train.optimizer.name: sgd``.) Distillation sees
+clean public images in training mode; its loss is the mean, not the sum, over images and dimensions.
+
+Shape legend: N clients, M public images, r representation, k source, j target.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from rayfed_ssl.client import EncoderClient
+from rayfed_ssl.linalg import orthogonal_map
+from rayfed_ssl.methods.base import ClientMatrix, Info, Method
+from rayfed_ssl.models.encoders import build_encoder
+from rayfed_ssl.schema import UserError
+from rayfed_ssl.task_client import Epochs, TaskClient, TaskConfig, TaskServer, check_tasks
+
+if TYPE_CHECKING:
+    from rayfed_ssl.config import RunConfig
+
+PAIRS_SHOWN = 16  # clients up to which every pair's utility is a metric of its own; the figure shows all
+CANCELLED = 1e-6  # of ||A_.j||: a sum of utilities not above this gives no target
+
+
+class Config(TaskConfig):
+    name: Literal["fedlinked"] = "fedlinked"
+    eta: Annotated[float, Field(gt=0)] = 2.97
+    utility_scale: Literal["sqrt_eta", "eta"] = "sqrt_eta"  # s
+    transformation: bool = True  # the maps B_kj; False leaves every representation in its own space
+    weighted_distillation: bool = False  # times sum_k A_kj
+    distillation_epochs: Epochs = None  # on the public images; None: train.local_epochs
+    fine_tune_epochs: Epochs = None  # of the head; None: train.local_epochs
+
+    @property
+    def needs_public(self) -> bool:
+        """The public images come with the tasks."""
+        return False
+
+    @property
+    def scale(self) -> float:
+        """s."""
+        return self.eta if self.utility_scale == "eta" else self.eta**0.5
+
+
+def gains(representations: Tensor, transformation: bool = True) -> tuple[Tensor, dict[tuple[int, int], Tensor]]:
+    """G (N, N), G_kj = sum_x <alpha_j(x), B_kj alpha_k(x)>, zeros on the diagonal, and the maps B_kj (r, r) by (k, j).
+
+    Representations are (N, M, r) float64. With the transformation G_kj = ||R_kj||_* is symmetric and not negative, and
+    B_jk = B_kj^T; without it B_kj = I.
+    """
+    count, _, r = representations.shape
+    g, maps = representations.new_zeros(count, count), {}
+    for k in range(count):
+        for j in range(k + 1, count):
+            if transformation:
+                maps[k, j], value = orthogonal_map(representations[k], representations[j])
+            else:
+                maps[k, j] = torch.eye(r, dtype=representations.dtype, device=representations.device)
+                value = (representations[k] * representations[j]).sum()
+            maps[j, k] = maps[k, j].mT
+            g[k, j] = g[j, k] = value
+    return g, maps
+
+
+def utilities(g: Tensor, scale: float) -> Tensor:
+    """A (N, N), A[k, j] = s G[k, j] / sqrt(sum_{u != j} G[u, j]^2): the utility of source k for target j.
+
+    Zeros on the diagonal, and in the column of a target that nobody's representation fits at all.
+    """
+    others = g.clone().fill_diagonal_(0)
+    norm = others.norm(dim=0)
+    return scale * others / torch.where(norm > 0, norm, 1.0)
+
+
+def target(j: int, representations: Tensor, a: Tensor, maps: dict[tuple[int, int], Tensor]) -> Tensor | None:
+    """f*_j (M, r) = sum_{k != j} A_kj B_kj alpha_k / sum_{k != j} A_kj; None where the sum is not positive, as can be
+    without the transformation, or for representations that are all zero.
+    """
+    if a[:, j].sum() <= CANCELLED * a[:, j].norm():
+        return None
+    sources = [k for k in range(len(representations)) if k != j]
+    total = torch.stack([a[k, j] * representations[k] @ maps[k, j].mT for k in sources]).sum(0)
+    return total / a[:, j].sum()
+
+
+class Client(TaskClient):
+    @property
+    def public(self) -> Tensor:
+        """(M, 3, H, W) uint8 public images."""
+        images = self.bench.federation.public
+        assert images is not None
+        return self.bench.images(images.pixels)
+
+    def represent(self) -> dict[str, Any]:
+        """(1) alpha_j of the public images, (M, r) in eval mode."""
+        self.load_own()
+        return {"representations": self.represented(self.network, self.public).cpu().numpy()}
+
+    def follow(self, target: np.ndarray, utility: float) -> dict[str, Any]:
+        """(4) distil f*_j (M, r) into the trunk, times ``utility``; (5) fine-tune the head on the frozen trunk."""
+        self.load_own()
+        self.distil(torch.tensor(target, device=self.bench.device), utility)
+        self.fine_tune(self.method.fine_tune_epochs)
+        self.keep_own()
+        return {}
+
+    def distil(self, target: Tensor, utility: float) -> None:
+        """Epochs of utility * mean_x ||f(x) - f*(x)||^2 / r (3.6); the head gets no gradient, so it does not move."""
+        network, public = self.network, self.public
+        network.train()
+        parameters: list[Tensor] = list(network.encoder.parameters())
+        optimizer = self.optimizer(parameters)
+        total, steps = torch.zeros((), device=self.bench.device), 0
+        for rows in self.batches(len(public), self.method.distillation_epochs):
+            with self.autocast():
+                features = network.represent(self.bench.clean(public[rows]))
+            loss = utility * F.mse_loss(features.float(), target[rows])
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            if (limit := self.config.train.optimizer.clip_norm) is not None:
+                torch.nn.utils.clip_grad_norm_(parameters, limit)
+            optimizer.step()
+            total, steps = total + loss.detach(), steps + 1
+        self.metrics["distillation"] = float(total) / steps
+
+    def train(self) -> dict[str, Any]:
+        """(6) supervised epochs on everything with early stopping; (7) keep the best on `rb`."""
+        self.load_own()
+        self.learn(None)
+        self.keep_own_and_best()
+        return {}
+
+
+class Link(EncoderClient):
+    """The server's mathematics, which runs where clients run."""
+
+    def link(self, representations: np.ndarray) -> dict[str, Any]:
+        """(2) All G first, because the norm in A_kj needs them, then A and every f*_j.
+
+        Takes representations (N, M, r); returns A (N, N), the targets (N, M, r) and which of them exist (N,).
+        """
+        alpha = torch.tensor(representations, dtype=torch.float64, device=self.bench.device)
+        g, maps = gains(alpha, self.method.transformation)
+        a = utilities(g, self.method.scale)
+        targets = [target(j, alpha, a, maps) for j in range(len(alpha))]
+        found = torch.stack([torch.zeros_like(alpha[0]) if f is None else f for f in targets])
+        return {
+            "utility": a.cpu().numpy(),
+            "targets": found.float().cpu().numpy(),
+            "exists": np.array([f is not None for f in targets]),
+        }
+
+
+class Server(TaskServer):
+    def start(self, cohort: Any) -> None:
+        super().start(cohort)
+        clients = self.config.clients.count
+        self.state["utility"] = np.full((clients, clients), np.nan)  # A[k, j] as it was last, for the record only
+
+    def round(self, t: int, cohort: Any) -> None:
+        self.pretrain(cohort)
+        sent = {reply.client: reply["representations"] for reply in cohort.ask("represent")}  # (1)
+        if len(sent) > 1:  # nobody follows itself
+            clients = list(sent)
+            linked = cohort.serve("link", representations=np.stack(list(sent.values())))  # (2)
+            self.note(clients, linked["utility"])
+            row = {client: i for i, client in enumerate(clients) if linked["exists"][i]}
+            self.metrics["fedlinked/targets"] = float(len(row))
+
+            def own(client: int) -> dict[str, Any]:  # (3)
+                factor = float(linked["utility"][:, row[client]].sum()) if self.method.weighted_distillation else 1.0
+                return {"target": linked["targets"][row[client]], "utility": factor}
+
+            for _ in cohort.ask("follow", each=own, clients=list(row)):  # (4), (5)
+                pass
+        for _ in cohort.ask("train"):  # (6), (7)
+            pass
+        self.roll_back(t, cohort)
+
+    def note(self, clients: list[int], utility: np.ndarray) -> None:
+        """Remember and record the utilities of this round's pairs."""
+        whole = np.array(self.state["utility"])
+        for k, source in enumerate(clients):
+            for j, to in enumerate(clients):
+                if k != j:
+                    whole[source, to] = utility[k, j]
+                    if len(whole) <= PAIRS_SHOWN:
+                        self.metrics[f"fedlinked/A_{source}_{to}"] = float(utility[k, j])
+        self.state["utility"] = whole
+
+    def client_matrices(self) -> dict[str, ClientMatrix]:
+        whole = self.state["utility"]
+        return {"utility": ClientMatrix(whole.T, "target", "source")} if np.isfinite(whole).any() else {}
+
+
+def check(config: RunConfig) -> None:
+    """Raises ValueError: no tasks, or representations of different sizes."""
+    check_tasks(config)
+    encoders = sorted({config.clients.encoder(client) for client in range(config.clients.count)})
+    try:
+        with torch.device("meta"):
+            sizes = {name: build_encoder(name, config.model, config.data.image_size).dim for name in encoders}
+    except UserError as error:
+        raise ValueError(str(error)) from None
+    if len(set(sizes.values())) > 1:
+        found = ", ".join(f"{name} {size}" for name, size in sizes.items())
+        raise ValueError(
+            f"clients.encoders: found representations of different sizes ({found}); fedlinked needs one for all clients"
+        )
+
+
+FEDLINKED = Method(
+    Config, Client, Server,
+    Info("FedLinked", "representations of public images", stateful=True, heterogeneous=True, public_data=True),
+    objectives=("supervised",), service=Link, check=check,
+)  # fmt: skip

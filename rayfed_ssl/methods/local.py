@@ -1,0 +1,65 @@
+"""Local (min-local, separate): every client trains alone from the common initial values; nothing crosses the wire.
+
+The lower bound of every comparison, on whatever objective is configured. A round is the run's local epochs, so that
+it compares round for round with methods that exchange something. With ``data.tasks`` and the supervised objective it
+is FedLinked's "separate": the same initial epochs, early stopping and roll-back, and ``accuracy.task`` on each
+client's own test split.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from rayfed_ssl.methods.base import Info, Method, Subject
+from rayfed_ssl.task_client import TaskClient, TaskConfig, TaskServer
+
+if TYPE_CHECKING:
+    from rayfed_ssl.config import RunConfig
+
+
+class Config(TaskConfig):
+    name: Literal["local"] = "local"
+
+
+class Client(TaskClient):
+    def train(self) -> dict[str, Any]:
+        self.load_own()
+        if self.supervised:
+            self.learn(None)
+            self.keep_own_and_best()
+        else:
+            self.fit()
+            self.keep_own()
+        return {}
+
+
+class Server(TaskServer):
+    def round(self, t: int, cohort: Any) -> None:
+        if self.supervised:
+            self.pretrain(cohort)
+        for _ in cohort.ask("train"):
+            pass
+        if self.supervised:
+            self.roll_back(t, cohort)
+
+    def subjects(self) -> list[Subject]:
+        return super().subjects() if self.supervised else self.own_subjects()
+
+    @property
+    def supervised(self) -> bool:
+        """Whether clients learn tasks of their own."""
+        return self.config.data.tasks is not None and self.config.objective.name == "supervised"
+
+
+def check(config: RunConfig) -> None:
+    """Raises ValueError: a key that only tasks have a use for."""
+    if config.data.tasks is None or config.objective.name != "supervised":
+        for key in ("initial_epochs", "patience", "rollback"):
+            if (found := getattr(config.method, key)) != Config.model_fields[key].default:
+                raise ValueError(f"method.{key}: found {found}; it needs data.tasks and objective.name=supervised")
+
+
+LOCAL = Method(
+    Config, Client, Server, Info("every client alone", "nothing", stateful=True, heterogeneous=True),
+    objectives=("simclr", "byol", "simsiam", "spectral", "autoencoder", "rotation", "supervised"), check=check,
+)  # fmt: skip

@@ -1,0 +1,227 @@
+"""A client with a classification task of its own (``data.tasks``): supervised epochs with early stopping, a head that
+is fine-tuned on a frozen trunk, and the way back to the best round. FedLinked, trunk averaging and separate training
+share it.
+
+A client's images are split in four (thesis, Table 4.1): ``train``; ``es`` for early stopping within an operation;
+``rb`` to choose the round to roll back to; ``test``, which nothing is chosen by and ``accuracy.task`` is measured on.
+Labels are 0 .. C - 1 within the task, in the order of ``data.tasks``.
+
+The thesis names neither the optimiser nor the patience nor an augmentation: here ``train.optimizer``,
+``method.patience`` epochs without a lower cross-entropy on ``es`` (the epoch with the lowest is kept), and what
+``augment`` says (``preset: none``).
+
+Shape legend: n images, C classes of the task, r representation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from rayfed_ssl.client import EncoderClient
+from rayfed_ssl.methods.base import MethodConfig, MethodServer, Subject
+from rayfed_ssl.models.network import Network
+from rayfed_ssl.weights import Weights, unpack
+
+if TYPE_CHECKING:
+    from rayfed_ssl.config import RunConfig
+
+Epochs = Annotated[int, Field(ge=1)] | None
+
+
+class TaskConfig(MethodConfig):
+    """What the methods of this setting have in common."""
+
+    batch_ratio: Annotated[float, Field(gt=0, le=1)] | None = (
+        None  # batch rows per image at hand; None: train.batch_size
+    )
+    initial_epochs: Epochs = None  # before a client's first round; None: train.local_epochs
+    patience: Annotated[int, Field(ge=1)] = 5  # epochs without a lower loss on `es` before training stops
+    rollback: bool = True  # after the last round, to the round that was best on `rb`
+
+
+class TaskClient(EncoderClient):
+    """A client whose classifier has its own task's classes. Without ``data.tasks``, or with an objective that reads no
+    labels, it is a plain client.
+    """
+
+    @property
+    def classes(self) -> int | None:
+        return self.bench.federation.task_classes(self.id) if self.objective.labelled else None
+
+    @property
+    def supervised(self) -> bool:
+        """Whether this client learns a task of its own."""
+        return self.classes is not None
+
+    def batch_size(self, count: int) -> int:
+        ratio = self.method.batch_ratio
+        rows = self.config.train.batch_size if ratio is None else round(ratio * count)
+        return min(max(rows, self.objective.minimum_batch), count)
+
+    # -- images --------------------------------------------------------------------------------------------------------
+
+    def split(self, name: str) -> Tensor:
+        """(n, 3, H, W) uint8 of one of this client's four splits."""
+        federation = self.bench.federation
+        return self.bench.images(federation.dataset.train.pixels, federation.shards[self.id][name])
+
+    def split_labels(self, name: str) -> Tensor:
+        """(n,) labels of that split, 0 .. C - 1."""
+        federation = self.bench.federation
+        return self.task_labels(federation.dataset.train.labels[federation.shards[self.id][name]])
+
+    def labels(self) -> Tensor:
+        return self.split_labels("train") if self.supervised else super().labels()
+
+    def task_labels(self, labels: np.ndarray) -> Tensor:
+        """Class numbers of the data set (n,) to 0 .. C - 1 of this client's task, -1 for classes it does not have."""
+        tasks = self.bench.federation.tasks
+        assert tasks is not None
+        number = np.full(self.bench.federation.classes, -1, np.int64)
+        number[list(tasks[self.id])] = np.arange(len(tasks[self.id]))
+        return torch.from_numpy(number[labels]).to(self.bench.device)
+
+    # -- training ------------------------------------------------------------------------------------------------------
+
+    def pretrain(self) -> dict[str, Any]:
+        """Supervised epochs before the first round, from the common initial values."""
+        self.load_own()
+        self.learn(self.method.initial_epochs)
+        self.keep_own()
+        return {}
+
+    def learn(self, epochs: int | None, pixels: Tensor | None = None, labels: Tensor | None = None) -> None:
+        """Supervised epochs on the whole network, until ``es`` says stop; ends with the epoch that was best there.
+
+        Args:
+            epochs: at most; None: train.local_epochs.
+            pixels, labels: (n, 3, H, W) uint8 and (n,); by default the ``train`` split.
+        """
+        network, known = self.network, self.labels() if labels is None else labels
+        watch = EarlyStopping(lambda: self.cross_entropy("es"), lambda: self.weights, self.method.patience)
+        self.fit(
+            lambda views, rows: self.objective.step(network, views, None, known[rows]),
+            pixels=pixels, epochs=epochs, stop=watch,
+        )  # fmt: skip
+        if watch.best is not None:
+            unpack(watch.best, network)
+        self.metrics |= {"es_loss": watch.lowest, "epochs": float(watch.epochs)}
+
+    def fine_tune(self, epochs: int | None) -> None:
+        """Train the head alone. The trunk is frozen, in eval mode, and sees clean images, so its representations of the
+        ``train`` split are computed once.
+        """
+        head, labels = self.network.classifier, self.labels()
+        assert head is not None
+        features = self.represented(self.network, self.pixels())  # (n, r)
+        head.train()
+        optimizer = self.optimizer(list(head.parameters()))
+        for rows in self.batches(len(features), epochs):
+            loss = F.cross_entropy(head(features[rows]), labels[rows])
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+
+    def keep_own_and_best(self) -> None:
+        """End of a round: keep this client's model, and note it where it is the best so far on ``rb``."""
+        self.keep_own()
+        score = self.accuracy(self.network, "rb")
+        self.metrics["rb_accuracy"] = score
+        if self.method.rollback and score > self.state.get("best_accuracy", -1.0):
+            self.state |= {"best": self.state["model"], "best_accuracy": score, "best_round": self.round}
+
+    def roll_back(self) -> dict[str, Any]:
+        """After the last round: the best round's model becomes this client's own."""
+        if "best" in self.state:
+            self.state["model"] = self.state["best"]
+            self.metrics["best_round"] = float(self.state["best_round"])
+        return {}
+
+    # -- inference -----------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def represented(self, network: Network, pixels: Tensor) -> Tensor:
+        """(n, r) eval-mode representations of clean images."""
+        network.eval()
+        parts = torch.split(pixels, self.config.evaluation.batch_size)
+        return torch.cat([network.represent(self.bench.clean(part)).float() for part in parts])
+
+    @torch.no_grad()
+    def logits(self, network: Network, split: str) -> Tensor:
+        """(n, C) eval-mode logits of a split."""
+        features = self.represented(network, self.split(split))
+        assert network.classifier is not None
+        logits: Tensor = network.classifier(features)
+        return logits
+
+    def accuracy(self, network: Network, split: str) -> float:
+        """The fraction of a split that is classified rightly."""
+        return float((self.logits(network, split).argmax(1) == self.split_labels(split)).double().mean())
+
+    def cross_entropy(self, split: str) -> float:
+        return float(F.cross_entropy(self.logits(self.network, split), self.split_labels(split)))
+
+    def evaluate(self, encoder: str, weights: Weights | None) -> dict[str, float]:
+        """``task``, the accuracy on this client's own test split, beside the configured protocols."""
+        own = self.state.get("model") if weights is None else weights
+        values = super().evaluate(encoder, own)
+        if not self.supervised:
+            return values
+        network = self.bench.network(encoder, "evaluated", self.classes)
+        unpack(self.bench.initial(encoder, self.classes) if own is None else own, network)
+        return {"task": self.accuracy(network, "test"), **values}
+
+
+class EarlyStopping:
+    """Asked after every epoch: have ``patience`` epochs passed without a lower loss? Keeps the values of the lowest."""
+
+    def __init__(self, loss: Callable[[], float], values: Callable[[], Weights], patience: int) -> None:
+        self.loss, self.values, self.patience = loss, values, patience
+        self.best: Weights | None = None
+        self.lowest, self.epochs, self.since = float("inf"), 0, 0
+
+    def __call__(self) -> bool:
+        self.epochs, self.since, value = self.epochs + 1, self.since + 1, self.loss()
+        if value < self.lowest:
+            self.lowest, self.since, self.best = value, 0, self.values()
+        return self.since >= self.patience
+
+
+class TaskServer(MethodServer):
+    """The server's side of the setting: who has been pre-trained, and the roll-back after the last round."""
+
+    def start(self, cohort: Any) -> None:
+        self.state["pretrained"] = []
+
+    def pretrain(self, cohort: Any) -> None:
+        """Clients that take part for the first time train alone before anything is exchanged."""
+        done = self.state["pretrained"]
+        if fresh := [client for client in cohort.clients if client not in done]:
+            self.state["pretrained"] = done + [reply.client for reply in cohort.ask("pretrain", clients=fresh)]
+
+    def roll_back(self, t: int, cohort: Any) -> None:
+        """After the last round everybody, asked in this round or not, returns to its best."""
+        if t == self.config.train.rounds and self.method.rollback:
+            for _ in cohort.ask("roll_back", clients=self.setup.clients):
+                pass
+
+    def subjects(self) -> list[Subject]:
+        federation = self.setup.federation
+        return [
+            Subject(c, self.config.clients.encoder(c), classes=federation.task_classes(c)) for c in self.setup.clients
+        ]
+
+
+def check_tasks(config: RunConfig) -> None:
+    """Raises ValueError: there are no tasks."""
+    if config.data.tasks is None:
+        raise ValueError(
+            f"data.tasks: found none; {config.method.name} needs a list of class names for every client, its own task"
+        )

@@ -1,0 +1,249 @@
+"""The baselines of FedLinked's setting: trunks averaged under heads that stay, everybody alone, FedAvg with labels."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from rayfed_ssl import simulation
+from rayfed_ssl.cohort import LocalCohort
+from rayfed_ssl.config import RunConfig, build
+from rayfed_ssl.configfile import ConfigError
+from rayfed_ssl.data.federation import deal
+from rayfed_ssl.methods import METHODS
+from rayfed_ssl.weights import pack, unpack
+from rayfed_ssl.workbench import Workbench
+
+TASKS = [[0, 1], [6, 3, 1], [5, 2]]
+TINY: dict[str, Any] = {
+    "data": {"name": "digits", "image_size": 8, "limit": 300, "test_limit": 50, "tasks": TASKS,
+             "public": {"share": 0.25}},
+    "clients": {"count": 3, "encoders": "small_cnn_bn"},
+    "model": {"width": 0.25},
+    "train": {"rounds": 2, "batch_size": 16, "optimizer": {"name": "sgd", "lr": 0.02}},
+    "augment": {"preset": "none"},
+    "evaluation": {"protocols": []},
+}  # fmt: skip
+
+
+def tiny(method: str, **changes: Any) -> RunConfig:
+    document = {**TINY, "method": {"name": method}, "objective": {"name": "supervised"}}
+    return build(document, {key.replace("__", "."): value for key, value in changes.items()}, origin="tiny")
+
+
+def run(folder: Path, method: str, **changes: Any) -> tuple[dict[str, Any], LocalCohort, list[tuple[Any, ...]]]:
+    """The summary, the cohort and (round, operation, client, fields, new state) of every operation."""
+    asked: list[tuple[Any, ...]] = []
+    kept: list[LocalCohort] = []
+
+    def connect(*args: Any) -> LocalCohort:
+        cohort = LocalCohort(*args)
+        inner = cohort.bench.execute
+
+        def execute(operation: str, client: int, round: int, message: Any, state: Any) -> Any:
+            outcome, new = inner(operation, client, round, message, state)
+            asked.append((round, operation, client, {**message, **outcome.reply}, new))
+            return outcome, new
+
+        cohort.bench.execute = execute  # type: ignore[method-assign]
+        kept.append(cohort)
+        return cohort
+
+    summary = simulation.run(tiny(method, **changes), folder, connect)
+    return summary, kept[0], asked
+
+
+def worker_of(bench: Workbench, client: int, operation: str, state: dict[str, Any]) -> Any:
+    return bench.method.client(bench, client, 1, operation, dict(state))
+
+
+def parts(bench: Workbench, client: int, weights: Any) -> tuple[np.ndarray, np.ndarray]:
+    """(trunk, head) of a client's model as flat arrays."""
+    network = worker_of(bench, client, "train", {}).network
+    unpack(weights, network)
+    return pack(network.encoder).vector, pack(network.classifier).vector
+
+
+# -- fedavg_trunk ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trunk_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ...]:
+    folder = tmp_path_factory.mktemp("trunk") / "run"
+    return folder, *run(folder, "fedavg_trunk")
+
+
+def test_trunks_are_averaged_uniformly_and_heads_stay(trunk_run: tuple[Any, ...]) -> None:
+    """O-TRK-1: fine-tuning aside, a head is what it was; the trunk is the plain mean, although sizes differ."""
+    _, _, cohort, asked = trunk_run
+    bench = cohort.bench
+    trained = {c: s["model"] for r, o, c, _, s in asked if (r, o) == (1, "train")}
+    trunks = np.array([parts(bench, c, trained[c])[0] for c in range(3)], np.float64)
+    sent = next(m["trunk"] for r, o, c, m, _ in asked if (r, o, c) == (1, "adopt", 0))
+    np.testing.assert_allclose(sent.vector, trunks.mean(0), atol=1e-7)
+    sizes = bench.federation.sizes
+    assert len(set(sizes)) > 1
+    assert np.abs(sent.vector - np.average(trunks, axis=0, weights=sizes)).max() > 1e-4
+    for client in range(3):
+        worker = worker_of(bench, client, "adopt", {"model": trained[client]})
+        head = parts(bench, client, trained[client])[1]
+        worker.load_own()
+        unpack(sent, worker.network.encoder)
+        np.testing.assert_array_equal(parts(bench, client, worker.weights)[1], head)
+        adopted = next(s["model"] for r, o, c, _, s in asked if (r, o, c) == (1, "adopt", client))
+        np.testing.assert_array_equal(parts(bench, client, adopted)[0], sent.vector)  # frozen while the head moves
+        assert not np.array_equal(parts(bench, client, adopted)[1], head)
+
+
+def test_averaging_identical_trunks_changes_nothing(trunk_run: tuple[Any, ...]) -> None:
+    """O-TRK-1, up to the fixed point's 2^-40."""
+    from rayfed_ssl.aggregation import FixedPointSum
+
+    trunk = next(m["trunk"] for r, o, c, m, _ in trunk_run[3] if (r, o) == (1, "adopt"))
+    total = FixedPointSum()
+    for _ in range(3):
+        total.add(1 / 3, {"trunk": trunk})
+    np.testing.assert_allclose(total.mean()["trunk"].vector, trunk.vector, atol=2.0**-39)
+
+
+def test_trunk_bytes(trunk_run: tuple[Any, ...]) -> None:
+    """Section 17: the trunk each way per client and round, its BatchNorm buffers in rows of their own; no head."""
+    folder, summary, cohort, _ = trunk_run
+    rows = pq.read_table(folder / "communication.parquet").to_pylist()
+    trunk = pack(cohort.bench.network("small_cnn_bn", classes=2).encoder)
+    size, buffers = 4 * trunk.parameters, 4 * (trunk.vector.size - trunk.parameters)
+    booked = {(r["round"], r["client"], r["direction"], r["operation"], r["field"]): r["bytes"] for r in rows}
+    ways = [("up", "train"), ("down", "adopt")]
+    expected: dict[tuple[Any, ...], int] = {}
+    for t, c, way in itertools.product((1, 2), range(3), ways):
+        expected |= {(t, c, *way, "trunk"): size, (t, c, *way, "trunk.buffers"): buffers}
+    assert booked == expected
+    assert set(summary["accuracy"]["task"]) == {"0", "1", "2"}
+
+
+def test_the_labelled_public_images_of_the_own_task_join_in(tmp_path: Path) -> None:
+    config = tiny("fedavg_trunk", method__labelled_public=True)
+    federation = deal(config)
+    bench = Workbench(config, federation)
+    assert federation.public is not None
+    for client, task in enumerate(TASKS):
+        worker = worker_of(bench, client, "train", {})
+        pixels, labels = worker.images()
+        own = federation.shards[client]["train"]
+        mine = np.isin(federation.public.labels, task)
+        assert len(pixels) == len(labels) == len(own) + mine.sum()
+        raw = np.concatenate([federation.dataset.train.labels[own], federation.public.labels[mine]])
+        assert labels.tolist() == [task.index(label) for label in raw]
+        shown = np.concatenate([federation.dataset.train.pixels[own], federation.public.pixels[mine]])
+        np.testing.assert_array_equal(pixels.permute(0, 2, 3, 1).numpy(), shown)
+    shared = sum(1 in task for task in TASKS)
+    assert shared == 2  # a class of two clients: each sees the public images of both
+    _, _, asked = run(tmp_path / "with", "fedavg_trunk", method__labelled_public=True, train__rounds=1)
+    _, _, plain = run(tmp_path / "without", "fedavg_trunk", train__rounds=1)
+    one, other = (next(m["trunk"].vector for r, o, c, m, _ in a if o == "adopt") for a in (asked, plain))
+    assert not np.array_equal(one, other)
+
+
+def test_trunks_must_be_alike() -> None:
+    with pytest.raises(ConfigError, match=r"clients\.encoders: fedavg_trunk averages weights"):
+        tiny("fedavg_trunk", clients__encoders=["small_cnn", "small_cnn_bn", "small_cnn"])
+    with pytest.raises(ConfigError, match=r"data\.tasks: found none; fedavg_trunk needs"):
+        tiny("fedavg_trunk", data__tasks=None)
+
+
+# -- local -------------------------------------------------------------------------------------------------------------
+
+
+def test_alone_nothing_is_sent_and_nobody_matters_to_anybody(tmp_path: Path) -> None:
+    summary, cohort, asked = run(tmp_path / "three", "local")
+    assert summary["communication"] == {"up_bytes": 0, "down_bytes": 0}
+    assert set(summary["accuracy"]["task"]) == {"0", "1", "2"}
+    assert {operation for _, operation, *_ in asked} == {"pretrain", "train", "roll_back"}
+    # the same client on a bench of its own comes to the same bits
+    bench = Workbench(cohort.config, cohort.federation)
+    state: dict[str, Any] = {}
+    for t, operation in ((1, "pretrain"), (1, "train"), (2, "train"), (2, "roll_back")):
+        outcome, state = bench.execute(operation, 1, t, {}, state)
+        assert outcome.reply == {}
+    np.testing.assert_array_equal(state["model"].vector, dict(cohort.states())[1]["model"].vector)
+
+
+def test_everybody_starts_from_the_same_trunk() -> None:
+    config = tiny("local")
+    bench = Workbench(config, deal(config))
+    trunks = [parts(bench, c, bench.initial("small_cnn_bn", len(TASKS[c])))[0] for c in range(3)]
+    np.testing.assert_array_equal(trunks[0], trunks[1])
+    np.testing.assert_array_equal(trunks[0], trunks[2])
+
+
+def test_alone_on_a_self_supervised_objective(tmp_path: Path) -> None:
+    """Per-client encoders under the usual protocols; the first client's round is that of FedAvg's first round."""
+    changes = {
+        "data": {"name": "digits", "image_size": 8, "limit": 120, "test_limit": 50, "tasks": None},
+        "objective": {"name": "simclr"}, "evaluation__protocols": ["knn"], "train__rounds": 1,
+        "clients__encoders": ["small_cnn", "small_cnn_bn", "small_cnn"],
+    }  # fmt: skip
+    summary, _, asked = run(tmp_path / "ssl", "local", **changes)
+    assert summary["communication"] == {"up_bytes": 0, "down_bytes": 0}
+    assert set(summary["accuracy"]) == {"knn"}
+    assert set(summary["accuracy"]["knn"]) == {"0", "1", "2"}
+    assert [operation for _, operation, *_ in asked] == ["train"] * 3
+    config = tiny("fedsimclr", **{**changes, "clients__encoders": "small_cnn"})
+    outcome, _ = Workbench(config, deal(config)).execute(
+        "train", 0, 1, {"weights": Workbench(config, deal(config)).initial("small_cnn")}, None
+    )
+    alone = next(s["model"] for _, o, c, _, s in asked if (o, c) == ("train", 0))
+    np.testing.assert_array_equal(alone.vector, outcome.reply["weights"].vector)
+
+
+def test_keys_that_only_tasks_use_are_refused_elsewhere() -> None:
+    with pytest.raises(ConfigError, match=r"method\.initial_epochs: found 3; it needs data\.tasks"):
+        tiny("local", objective__name="simclr", method__initial_epochs=3)
+    dumped = tiny("local", objective__name="simclr").model_dump(mode="json")
+    assert RunConfig.model_validate(dumped) == tiny("local", objective__name="simclr")
+
+
+def test_the_three_compare_by_name_alone() -> None:
+    """``method.name`` replaces the method's block: the local work must then be the same by default."""
+    configs = [METHODS[name].config() for name in ("fedlinked", "fedavg_trunk", "local")]  # type: ignore[call-arg]
+    for key in ("batch_ratio", "initial_epochs", "patience", "rollback"):
+        assert len({getattr(config, key) for config in configs}) == 1
+
+
+# -- fedavg_supervised -------------------------------------------------------------------------------------------------
+
+
+def test_fedavg_with_labels(tmp_path: Path) -> None:
+    """Ten-class heads travel with the weights; the global encoder is evaluated; two clients' mean by size."""
+    changes = {
+        "data": {"name": "digits", "image_size": 8, "limit": 200, "test_limit": 80, "tasks": None},
+        "evaluation__protocols": ["knn"], "train__rounds": 1, "clients__count": 2,
+    }  # fmt: skip
+    summary, cohort, asked = run(tmp_path / "run", "fedavg_supervised", **changes)
+    assert set(summary["accuracy"]) == {"knn"}
+    assert isinstance(summary["accuracy"]["knn"], float)
+    network = cohort.bench.network("small_cnn_bn")
+    assert network.classifier[-1].out_features == 10  # type: ignore[union-attr,index]
+    whole = pack(network)
+    replies = [m["weights"] for _, o, _, m, _ in asked if o == "train"]
+    assert [w.vector.size for w in replies] == [whole.vector.size] * 2
+    assert summary["communication"]["up_bytes"] == 2 * 4 * whole.vector.size
+
+
+def test_labels_are_learnt() -> None:
+    """A few epochs of the supervised objective fit the training labels far better than chance."""
+    data = {"name": "digits", "image_size": 8, "limit": 200, "test_limit": 80, "tasks": None}
+    config = tiny("fedavg_supervised", data=data, train__local_epochs=15, clients__count=1)
+    bench = Workbench(config, deal(config))
+    worker = worker_of(bench, 0, "train", {})
+    worker.train(bench.initial("small_cnn_bn"))
+    worker.network.eval()
+    with torch.no_grad():
+        found = worker.network.classify(bench.clean(worker.pixels())).argmax(1)
+    assert float((found == worker.labels()).float().mean()) > 0.6

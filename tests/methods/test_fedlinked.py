@@ -1,0 +1,457 @@
+"""FedLinked against the thesis' own tables, hand-computed numbers and loops; its runs against Algorithm 3."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from scipy.linalg import orthogonal_procrustes
+
+from rayfed_ssl import simulation
+from rayfed_ssl.cohort import LocalCohort
+from rayfed_ssl.config import RunConfig, build, load
+from rayfed_ssl.configfile import ConfigError
+from rayfed_ssl.data import sources
+from rayfed_ssl.data.federation import deal
+from rayfed_ssl.data.images import Dataset, Images
+from rayfed_ssl.methods.fedlinked import Config, gains, target, utilities
+from rayfed_ssl.schema import UserError
+from rayfed_ssl.task_client import EarlyStopping
+from rayfed_ssl.weights import pack
+
+# Tables 5.1 and 5.2 print A by target (row): M0 from M1, M2; M1 from M0, M2; M2 from M0, M1.
+CIFAR = (2.97347, (1, 0.70710, 0.81369), [(2.4278, 1.7167), (2.3064, 1.8767), (1.9504, 2.2444)])
+SVHN = (2.22118, (1, 0.64899, 0.71425), [(1.8632, 1.2092), (1.8075, 1.2910), (1.4937, 1.6439)])
+
+
+def symmetric(g01: float, g02: float, g12: float) -> torch.Tensor:
+    return torch.tensor([[0, g01, g02], [g01, 0, g12], [g02, g12, 0]], dtype=torch.float64)
+
+
+def by_target(a: torch.Tensor) -> np.ndarray:
+    """(N, N - 1): what each target gets from the others, in their order."""
+    return np.array([[float(a[k, j]) for k in range(len(a)) if k != j] for j in range(len(a))])
+
+
+@pytest.fixture(scope="module")
+def alpha() -> torch.Tensor:
+    """(4, 30, 5) representations; client 3's are a rotation of client 0's."""
+    draw = torch.Generator().manual_seed(0)
+    alpha = torch.randn(4, 30, 5, generator=draw, dtype=torch.float64)
+    alpha[3] = alpha[0] @ torch.linalg.qr(torch.randn(5, 5, generator=draw, dtype=torch.float64)).Q
+    return alpha
+
+
+# -- the mathematics ---------------------------------------------------------------------------------------------------
+
+
+def test_a_rotation_is_recovered() -> None:
+    """O-LNK-1."""
+    p_k = torch.tensor([[1.0, 0], [0, 2], [1, 1]], dtype=torch.float64)
+    turn = torch.tensor([[0.0, -1], [1, 0]], dtype=torch.float64)
+    both = torch.stack([p_k, p_k @ turn.T])
+    g, maps = gains(both)
+    torch.testing.assert_close(maps[0, 1], turn, atol=1e-12, rtol=0)
+    assert float(g[0, 1]) == pytest.approx(7, abs=1e-12)
+    torch.testing.assert_close(torch.linalg.svdvals(both[0].T @ both[1]).sum(), g[0, 1])
+    u, _, vh = torch.linalg.svd(both[0].T @ both[1])
+    assert float(((u @ vh) @ (both[0].T @ both[1])).trace()) == pytest.approx(-7)  # U V^T in place of V U^T
+    assert float(gains(both, transformation=False)[0][0, 1]) == pytest.approx(0, abs=1e-12)
+
+
+def test_gains_are_nuclear_norms_and_symmetric(alpha: torch.Tensor) -> None:
+    """O-LNK-2, and scipy's solution of the same problem."""
+    g, maps = gains(alpha)
+    torch.testing.assert_close(g, g.T, atol=0, rtol=0)
+    assert not g.diagonal().any()
+    draw = torch.Generator().manual_seed(1)
+    for k, j in itertools.permutations(range(4), 2):
+        r = alpha[k].T @ alpha[j]
+        expected, value = orthogonal_procrustes(alpha[k].numpy(), alpha[j].numpy())
+        np.testing.assert_allclose(maps[k, j].T, expected, atol=1e-9)
+        assert float(g[k, j]) == pytest.approx(value, rel=1e-10)
+        assert float(g[k, j]) == pytest.approx(float((alpha[j] * (alpha[k] @ maps[k, j].T)).sum()), rel=1e-10)
+        other = torch.linalg.qr(torch.randn(5, 5, generator=draw, dtype=torch.float64)).Q
+        assert float((other @ r).trace()) < float(g[k, j])
+    assert float(g[0, 3]) == pytest.approx(float(alpha[0].square().sum()))  # a perfect fit
+
+
+def test_without_the_transformation_gains_are_plain_products(alpha: torch.Tensor) -> None:
+    g, maps = gains(alpha, transformation=False)
+    for k, j in itertools.permutations(range(4), 2):
+        assert float(g[k, j]) == pytest.approx(float((alpha[k] * alpha[j]).sum()))
+        torch.testing.assert_close(maps[k, j], torch.eye(5, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(("norm", "g", "table"), [CIFAR, SVHN])
+def test_utilities_reproduce_the_published_tables(norm: float, g: tuple[float, ...], table: list[Any]) -> None:
+    """O-LNK-3: s = eta; the printed (3.5), over all pairs, gives something else and breaks the constraint."""
+    found = by_target(utilities(symmetric(*g), norm))
+    np.testing.assert_allclose(found, table, atol=1.2e-4)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), norm)
+    printed = by_target(norm**0.5 * symmetric(*g) / symmetric(*g).norm())
+    assert np.abs(np.sum(printed**2, axis=1) - norm).max() > 0.1
+    assert np.abs(printed - table).max() > 0.5
+
+
+def test_the_printed_normalisation_in_numbers() -> None:
+    """O-LNK-3's last line: what eq. 3.5 would give for CIFAR-10, were eta = 2.9735."""
+    g = symmetric(*CIFAR[1])
+    printed = by_target(2.9735**0.5 * g / g.norm())
+    np.testing.assert_allclose(printed, [(0.8292, 0.5864), (0.8292, 0.6747), (0.5864, 0.6747)], atol=1e-4)
+    np.testing.assert_allclose((printed**2).sum(1), [1.031, 1.143, 0.799], atol=1e-3)
+
+
+def test_the_scale_is_the_square_root_unless_tables_are_wanted() -> None:
+    assert Config(eta=2.25).scale == 1.5
+    assert Config(eta=2.25, utility_scale="eta").scale == 2.25
+    a = utilities(symmetric(*CIFAR[1]), Config(eta=2.25).scale)
+    torch.testing.assert_close(a.square().sum(0), torch.full((3,), 2.25, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0, 3.0])
+def test_targets_do_not_depend_on_the_scale(scale: float) -> None:
+    """O-LNK-4: G = (3, 4) gives weights 3/7 and 4/7 for any s."""
+    g = symmetric(0.0, 3.0, 4.0)  # sources 0 and 1 of target 2
+    a = utilities(g, scale)
+    np.testing.assert_allclose(by_target(a)[2], [0.6 * scale, 0.8 * scale], atol=1e-12)
+    sources = torch.zeros(3, 1, 2, dtype=torch.float64)
+    sources[0, 0, 0] = sources[1, 0, 1] = 1
+    same = {pair: torch.eye(2, dtype=torch.float64) for pair in itertools.permutations(range(3), 2)}
+    found = target(2, sources, a, same)
+    assert found is not None
+    np.testing.assert_allclose(found[0], [0.428571, 0.571429], atol=1e-6)
+
+
+def test_the_update_drops_a_factor() -> None:
+    """O-LNK-5: sum_k A_k ||e_k - f||^2 = (sum_k A_k) ||f - f*||^2 + constant."""
+    weights, f = torch.tensor([0.6, 0.8], dtype=torch.float64), torch.tensor([0.3, 0.1], dtype=torch.float64)
+    sources = torch.eye(2, dtype=torch.float64)
+    star = (weights @ sources) / weights.sum()
+    assert float(weights @ (sources - f).square().sum(1)) == pytest.approx(1.02)
+    assert 1.4 * float((f - star).square().sum()) == pytest.approx(0.334285714)
+    assert 0.334285714 + float(weights @ (sources - star).square().sum(1)) == pytest.approx(1.02)  # 0.685714286
+
+
+def test_the_literal_minimisation_is_negative_and_reversed() -> None:
+    """O-LNK-6: (3.3) taken literally against the surrogate (3.4) that is used."""
+    g = np.array([0.9, 0.1])
+    distance = 2 - 2 * g  # unit norms
+    np.testing.assert_allclose(-distance / np.linalg.norm(distance), [-0.110432, -0.993884], atol=1e-6)
+    used = by_target(utilities(symmetric(0.0, 0.9, 0.1), 1.0))[2]
+    np.testing.assert_allclose(used, [0.993884, 0.110432], atol=1e-6)
+
+
+def test_targets_equal_a_loop_over_images_and_sources(alpha: torch.Tensor) -> None:
+    g, maps = gains(alpha)
+    a = utilities(g, 1.7)
+    assert not np.allclose(a, a.T)  # normalised per target, so the order of the indices matters
+    for j in range(4):
+        found = target(j, alpha, a, maps)
+        assert found is not None
+        for x in (0, 17):
+            above = sum(float(a[k, j]) * (maps[k, j] @ alpha[k, x]) for k in range(4) if k != j)
+            below = sum(float(a[k, j]) for k in range(4) if k != j)
+            torch.testing.assert_close(found[x], above / below)
+        swapped = target(j, alpha, a.T, maps)
+        assert swapped is not None
+        assert not torch.allclose(found, swapped)
+
+
+def test_utilities_that_cancel_give_no_target(alpha: torch.Tensor) -> None:
+    opposed = torch.stack([alpha[0], -alpha[0], alpha[0]])
+    g, maps = gains(opposed, transformation=False)
+    assert target(1, opposed, utilities(g, 1.0), maps) is None  # everybody opposes client 1
+    assert target(0, opposed, utilities(g, 1.0), maps) is None  # one for, one against
+    nothing = torch.zeros_like(opposed)
+    g, maps = gains(nothing)
+    assert target(0, nothing, utilities(g, 1.0), maps) is None
+    g, maps = gains(opposed)  # with the transformation a reflection is as good as equality
+    assert target(1, opposed, utilities(g, 1.0), maps) is not None
+
+
+def test_early_stopping_keeps_the_lowest() -> None:
+    losses = iter([3.0, 2.0, 2.5, 2.0, 9.0])
+    values: Any = lambda: f"epoch {watch.epochs}"  # noqa: E731
+    watch = EarlyStopping(lambda: next(losses), values, 2)
+    assert [watch() for _ in range(4)] == [False, False, False, True]
+    assert (watch.lowest, watch.best, watch.epochs) == (2.0, "epoch 2", 4)
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+TINY: dict[str, Any] = {
+    "method": {"name": "fedlinked"},
+    "objective": {"name": "supervised"},
+    "data": {"name": "digits", "image_size": 8, "limit": 300, "test_limit": 50, "tasks": [[0, 1], [6, 3, 1], [5, 2]],
+             "public": {"share": 0.25}},
+    "clients": {"count": 3, "encoders": "fedlinked_cnn"},
+    "model": {"channels": 4, "representation": 6, "dropout": 0.1},
+    "train": {"rounds": 2, "batch_size": 16, "optimizer": {"name": "sgd", "lr": 0.02}},
+    "augment": {"preset": "none"},
+    "evaluation": {"protocols": []},
+}  # fmt: skip
+
+PLAIN = {"channels": None, "representation": None, "dropout": None}  # fedlinked_cnn's own keys
+
+
+def tiny(**changes: Any) -> RunConfig:
+    return build(TINY, {key.replace("__", "."): value for key, value in changes.items()}, origin="tiny")
+
+
+class Watched(LocalCohort):
+    """Remembers what every operation was asked with and left behind."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.asked: list[tuple[int, str, int, dict[str, Any], dict[str, Any]]] = []
+        inner = self.bench.execute
+
+        def execute(operation: str, client: int, round: int, message: Any, state: Any) -> Any:
+            outcome, new = inner(operation, client, round, message, state)
+            self.asked.append((round, operation, client, {**message, **outcome.reply}, new))
+            return outcome, new
+
+        self.bench.execute = execute  # type: ignore[method-assign]
+
+
+def run(folder: Path, **changes: Any) -> tuple[dict[str, Any], Watched]:
+    kept: list[Watched] = []
+
+    def connect(*args: Any) -> Watched:
+        kept.append(Watched(*args))
+        return kept[0]
+
+    return simulation.run(tiny(**changes), folder, connect), kept[0]
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], Watched]:
+    folder = tmp_path_factory.mktemp("fedlinked") / "run"
+    return folder, *run(folder)
+
+
+def test_the_conversation_is_algorithm_3(done: tuple[Path, dict[str, Any], Watched]) -> None:
+    asked = [(operation, client) for round, operation, client, _, _ in done[2].asked if round == 1]
+    every = [0, 1, 2]
+    assert asked == [
+        *(("pretrain", c) for c in every), *(("represent", c) for c in every), ("link", -1),
+        *(("follow", c) for c in every), *(("train", c) for c in every),
+    ]  # fmt: skip
+    later = [operation for round, operation, client, _, _ in done[2].asked if round == 2 and client == 0]
+    assert later == ["represent", "follow", "train", "roll_back"]
+
+
+def test_bytes_are_those_of_the_table(done: tuple[Path, dict[str, Any], Watched]) -> None:
+    """Section 17: N0 r floats each way, per client and round; no A, no weights, nobody else's representations."""
+    folder, summary, _ = done
+    rows = pq.read_table(folder / "communication.parquet").to_pylist()
+    public = deal(tiny()).public
+    assert public is not None
+    size = 4 * len(public) * 6
+    booked = {(r["round"], r["client"], r["direction"], r["field"]): r["bytes"] for r in rows}
+    assert booked == {
+        (t, c, *way): size for t in (1, 2) for c in range(3) for way in (("up", "representations"), ("down", "target"))
+    }
+    assert summary["communication"] == {"up_bytes": 6 * size, "down_bytes": 6 * size}
+
+
+def test_utilities_are_recorded_and_drawn(done: tuple[Path, dict[str, Any], Watched]) -> None:
+    folder, _, cohort = done
+    rows = pq.read_table(folder / "metrics.parquet").to_pylist()
+    found = {(r["round"], r["tag"]): r["value"] for r in rows if r["tag"].startswith("fedlinked/A_")}
+    assert len(found) == 2 * 6
+    linked = {round: fields["utility"] for round, operation, _, fields, _ in cohort.asked if operation == "link"}
+    for (round, tag), value in found.items():
+        _, k, j = tag.split("_")
+        assert value == linked[round][int(k), int(j)]
+    for round in (1, 2):
+        for j in range(3):
+            total = sum(found[round, f"fedlinked/A_{k}_{j}"] ** 2 for k in range(3) if k != j)
+            assert total == pytest.approx(2.97)
+    assert (folder / "figures" / "utility.png").stat().st_size > 1000
+
+
+def test_task_accuracy_is_reported_every_round(done: tuple[Path, dict[str, Any], Watched]) -> None:
+    """Round 0, the first, the middle ones and the last, on each client's own test split."""
+    folder, summary, _ = done
+    rows = pq.read_table(folder / "metrics.parquet").to_pylist()
+    assert {(r["round"], r["client"]) for r in rows if r["tag"] == "eval/task"} == {
+        (t, c) for t in range(3) for c in range(3)
+    }
+    assert set(summary["accuracy"]) == {"task"}
+    assert set(summary["accuracy"]["task"]) == set(summary["untrained"]["task"]) == {"0", "1", "2"}
+    assert summary["pixels"] == {}
+
+
+def test_partition_holds_the_splits(done: tuple[Path, dict[str, Any], Watched]) -> None:
+    rows = pq.read_table(done[0] / "partition.parquet").to_pylist()
+    assert {r["split"] for r in rows} == {"train", "es", "rb", "test", "public"}
+    indices = [r["index"] for r in rows]
+    assert len(indices) == len(set(indices))
+    for client, task in enumerate(TINY["data"]["tasks"]):
+        assert {r["label"] for r in rows if r["client"] == client and r["split"] != "public"} == set(task)
+
+
+def test_following_moves_the_trunk_and_fine_tuning_the_head(done: tuple[Path, dict[str, Any], Watched]) -> None:
+    _, _, cohort = done
+    bench = cohort.bench
+    before = next(s for r, o, c, _, s in cohort.asked if (r, o, c) == (2, "represent", 1))["model"]
+    message = next(m for r, o, c, m, _ in cohort.asked if (r, o, c) == (2, "follow", 1))
+    worker: Any = bench.method.client(bench, 1, 2, "follow", {"model": before})
+    worker.load_own()
+    network, public = worker.network, torch.tensor(message["target"])
+    head = pack(network.classifier).vector
+    first = (worker.represented(network, worker.public) - public).square().sum()
+    worker.distil(public, 1.0)
+    second = (worker.represented(network, worker.public) - public).square().sum()
+    assert second < first
+    np.testing.assert_array_equal(pack(network.classifier).vector, head)
+    trunk = pack(network.encoder).vector
+    worker.fine_tune(2)
+    np.testing.assert_array_equal(pack(network.encoder).vector, trunk)
+    assert not np.array_equal(pack(network.classifier).vector, head)
+
+
+def test_representations_are_taken_in_eval_mode(done: tuple[Path, dict[str, Any], Watched]) -> None:
+    bench = done[2].bench
+    worker: Any = bench.method.client(bench, 0, 1, "represent", {})
+    first, second = (worker.represent()["representations"] for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    worker.network.train()
+    with torch.no_grad():
+        noisy = worker.network.represent(bench.clean(worker.public)).numpy()
+    assert np.abs(first - noisy).max() > 1e-3
+
+
+def test_labels_are_numbered_within_the_task(done: tuple[Path, dict[str, Any], Watched]) -> None:
+    """Client 1's task is [6, 3, 1]: its classifier has three outputs in that order."""
+    bench = done[2].bench
+    worker: Any = bench.method.client(bench, 1, 1, "train", {})
+    raw = bench.federation.dataset.train.labels[bench.federation.shards[1]["train"]]
+    assert worker.labels().tolist() == [[6, 3, 1].index(label) for label in raw]
+    assert worker.network.classifier[-1].out_features == 3
+    assert worker.task_labels(np.array([0, 1, 9])).tolist() == [-1, 2, -1]
+
+
+def test_roll_back_returns_to_the_best_round(tmp_path: Path) -> None:
+    summary, cohort = run(tmp_path / "a", train__rounds=3)
+    states = dict(cohort.states())
+    for client in range(3):
+        scores = [
+            r["value"]
+            for r in sorted(pq.read_table(tmp_path / "a" / "metrics.parquet").to_pylist(), key=lambda r: r["round"])
+            if r["tag"] == "client/rb_accuracy" and r["client"] == client
+        ]
+        best = int(np.argmax(scores)) + 1  # the earliest of equals
+        trained = next(s for r, o, c, _, s in cohort.asked if (r, o, c) == (best, "train", client))
+        np.testing.assert_array_equal(states[client]["model"].vector, trained["model"].vector)
+    assert summary["rounds"] == 3
+    _, plain = run(tmp_path / "b", train__rounds=1, method__rollback=False)
+    last = {c: s["model"].vector for r, o, c, _, s in plain.asked if (r, o) == (1, "train")}
+    assert all(np.array_equal(state["model"].vector, last[client]) for client, state in plain.states())
+
+
+def encoders(folder: Path) -> list[bytes]:
+    return [path.read_bytes() for path in sorted((folder / "encoder").glob("*.safetensors"))]
+
+
+def test_eta_matters_only_if_the_distillation_is_weighted(tmp_path: Path) -> None:
+    options = [(False, 0.5), (False, 4.0), (True, 0.5), (True, 4.0)]
+    for i, (weighted, eta) in enumerate(options):
+        run(tmp_path / str(i), method__eta=eta, method__weighted_distillation=weighted, train__rounds=1)
+    unweighted, same, low, high = (encoders(tmp_path / str(i)) for i in range(4))
+    assert len({*unweighted}) == 3
+    for i in range(3):
+        a, b = (torch.frombuffer(bytearray(x[i][-400:]), dtype=torch.float32) for x in (unweighted, same))
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)  # f* is the same up to its rounding
+        assert low[i] != high[i]
+        a, b = (torch.frombuffer(bytearray(x[i][-400:]), dtype=torch.float32) for x in (low, high))
+        assert float((a - b).abs().max()) > 1e-3
+
+
+def test_the_transformation_can_be_switched_off(done: tuple[Path, dict[str, Any], Watched], tmp_path: Path) -> None:
+    run(tmp_path / "plain", method__transformation=False)
+    assert all(a != b for a, b in zip(encoders(done[0]), encoders(tmp_path / "plain"), strict=True))
+
+
+def test_trunks_may_differ(tmp_path: Path) -> None:
+    encoders_of = ["small_cnn", "small_cnn_bn", "small_cnn"]
+    summary, _ = run(tmp_path / "mixed", clients__encoders=encoders_of, model={"width": 0.1, **PLAIN}, train__rounds=1)
+    assert set(summary["accuracy"]["task"]) == {"0", "1", "2"}
+
+
+def test_a_part_of_the_clients_is_enough(tmp_path: Path) -> None:
+    """Newcomers are pre-trained when they come; one alone has nobody to follow; afterwards everybody rolls back."""
+    _, cohort = run(tmp_path / "part", participation__fraction=0.34, train__rounds=3)
+    operations = [operation for _, operation, _, _, _ in cohort.asked]
+    assert "follow" not in operations
+    pretrained = [client for _, operation, client, _, _ in cohort.asked if operation == "pretrain"]
+    assert len(pretrained) == len(set(pretrained))
+    assert operations.count("roll_back") == 3
+
+
+def test_batches_are_a_share_of_the_images(done: tuple[Path, dict[str, Any], Watched]) -> None:
+    bench = done[2].bench
+    worker: Any = bench.method.client(bench, 0, 1, "train", {})
+    assert worker.batch_size(4374) == 16
+    worker.config = tiny(method__batch_ratio=0.02)
+    assert (worker.batch_size(4374), worker.batch_size(5500), worker.batch_size(10)) == (87, 110, 2)
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data__tasks": None}, r"data\.tasks: found none; fedlinked needs"),
+        ({"clients__encoders": ["fedlinked_cnn", "small_cnn", "small_cnn"], "model": PLAIN},
+         r"clients\.encoders: found representations of different sizes \(fedlinked_cnn 256, small_cnn 128\)"),
+        ({"objective__name": "simclr"}, r"objective\.name: found 'simclr'; fedlinked allows supervised"),
+        ({"method__eta": 0}, r"method\..*eta"),
+        ({"method__batch_ratio": 1.5}, r"method\..*batch_ratio"),
+        ({"method__utility_scale": "both"}, r"method\..*utility_scale"),
+        ({"plugins": [{"name": "fedfoa"}]}, r"objective\.name: found 'supervised'; the plug-in fedfoa allows"),
+    ],
+)  # fmt: skip
+def test_bad_configurations(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        tiny(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data__tasks": [["zebra"], [1], [2]]}, r"data\.tasks: found class 'zebra'; digits has 0, 1"),
+        ({"data__tasks": [[0], [1], [12]]}, r"data\.tasks: found class '12'"),
+        ({"data__tasks": [[0], [1]]}, r"data\.tasks: found 2 tasks; clients\.count=3 needs one each"),
+        ({"data__public__source": "client 0"}, r"data\.public\.source: found 'client 0'; .* allowed: share"),
+        ({"data__task_images": 1000}, r"data\.tasks: class . has \d+ images for . clients; 1000 for each"),
+    ],
+)
+def test_bad_tasks(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        run(tmp_path / "bad", **changes)
+    assert not (tmp_path / "bad" / "metrics.parquet").exists()
+
+
+def test_the_paper_profile_gives_table_4_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    """5.3: every count of CIFAR-10's three clients, and the public 5,500, out of 5,000 labels of each class."""
+    config = load(Path(__file__).resolve().parents[2] / "configs" / "fedlinked_cifar10.yaml", ["profile=paper"])
+    names = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 5000))
+    images = Images(np.zeros((50_000, 1, 1, 3), np.uint8), labels, names)
+    monkeypatch.setattr(sources, "load", lambda *_: Dataset("cifar10", images, images, ""))
+    federation = deal(config)
+    counts = [{name: len(indices) for name, indices in shard.items()} for shard in federation.shards]
+    four = {"train": 4374, "es": 600, "rb": 486, "test": 540}
+    assert counts == [four, {"train": 3280, "es": 450, "rb": 365, "test": 405}, four]
+    assert federation.tasks == ((3, 4, 5, 7), (3, 4, 6), (0, 1, 8, 9))
+    assert federation.public is not None
+    assert len(federation.public) == 5500
