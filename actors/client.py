@@ -1,0 +1,221 @@
+"""The actor in which clients run: a warm process with a workbench, and nothing that matters.
+
+Everything a client needs comes in as arguments, everything it changes goes out as return values, new states as return
+values of their own: what an actor returns belongs to the caller and survives the actor; what it put itself would not.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import ray
+import torch
+
+from rayfed_ssl.cohort import Averaging, Chunk, ClientError, Task, run_chunk
+from rayfed_ssl.config import RunConfig
+from rayfed_ssl.data.federation import Federation, deal
+from rayfed_ssl.methods.base import Subject
+from rayfed_ssl.schema import UserError
+from rayfed_ssl.workbench import Outcome, State, Workbench
+
+Factory = Callable[[RunConfig, Federation], Workbench]
+CONTEXT_BYTES = 0.4e9  # a CUDA context and its libraries' workspaces, which the allocator's cap does not count
+OUT_OF_MEMORY = re.compile(r"OutOfMemoryError: CUDA out of memory")
+ASKED_FOR = re.compile(r"Tried to allocate ([\d.]+) (GiB|MiB|KiB)")
+UNITS = {"GiB": 2.0**30, "MiB": 2.0**20, "KiB": 2.0**10}
+
+
+@dataclass(frozen=True)
+class Put:
+    """Stands for a field whose value is argument number ``index`` of the call, where Ray has put it."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one call asks: an operation of a round for a few clients. Large values are arguments of the call itself."""
+
+    operation: str
+    round: int
+    message: Mapping[str, Any]
+    clients: tuple[int, ...]
+    own: tuple[Mapping[str, Any], ...]
+    averaging: Averaging | None
+
+
+@dataclass(frozen=True)
+class Info:
+    """Where an actor is."""
+
+    actor: int
+    pid: int
+    node: str
+    gpus: tuple[str, ...]
+    cuda: bool
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def where(self) -> str:
+        return f"actor {self.actor} (pid {self.pid}) on node {self.node[:12]}"
+
+
+def environment(threads: int, gpus: float) -> dict[str, str]:
+    """Environment of an actor's process, set before it starts, because libraries read it when they load.
+
+    Raised malloc thresholds keep glibc from giving activations back to the kernel and faulting them in again (1.3 to
+    1.6 times faster on CPU); waiting OpenMP threads that spin would collapse where cores are shared.
+    """
+    variables = {
+        "OMP_NUM_THREADS": str(threads),
+        "MKL_NUM_THREADS": str(threads),
+        "OPENBLAS_NUM_THREADS": str(threads),
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+        "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # cuBLAS is deterministic only with a fixed workspace
+    }
+    return variables if gpus else {**variables, "CUDA_VISIBLE_DEVICES": ""}
+
+
+def memory_fraction(share: float, total_bytes: float, reserve_bytes: float = CONTEXT_BYTES) -> float | None:
+    """The argument of ``torch.cuda.set_per_process_memory_fraction`` for a share of a GPU; None (share 0, or whole
+    GPUs): no cap.
+
+    Raises:
+        UserError: the share is smaller than what a CUDA context takes by itself.
+    """
+    if share <= 0 or share >= 1:
+        return None
+    fraction = share - reserve_bytes / total_bytes
+    if fraction <= 0:
+        least = reserve_bytes / total_bytes
+        raise UserError(
+            f"resources.gpus_per_client: found {share:g}; the CUDA context alone takes {least:.2g} of this GPU "
+            f"({total_bytes / 1e9:.1f} GB); allowed: clearly more than that"
+        )
+    return fraction
+
+
+def fitting_share(
+    peak_bytes: float, asked_bytes: float, total_bytes: float, reserve_bytes: float = CONTEXT_BYTES
+) -> float:
+    """The least share of a GPU, in hundredths, for what was in use, what was asked for, and the context."""
+    needed = (peak_bytes + asked_bytes + reserve_bytes) / total_bytes
+    return -(-round(needed * 1e4) // 100) / 100
+
+
+class ClientActor:
+    """Runs clients' operations, heavy server work and evaluation. Wrapped with ``ray.remote`` where it is used."""
+
+    def __init__(self, actor: int) -> None:
+        self.actor = actor
+        self.reopen: Callable[[], Workbench]
+        self.bench: Workbench
+        self.info: Info
+
+    def open(
+        self,
+        config: RunConfig,
+        federation: Federation | None,
+        share: float,
+        factory: Factory,
+        published: Sequence[str],
+        *values: Any,
+    ) -> Info:
+        """Make the workbench; apart from ``__init__``, so that errors keep their type on their way to the user.
+
+        Args:
+            federation: None where its images are too many for the object store; they are mapped from the cache then.
+            share: this actor's part of a GPU.
+            published: names of what was published so far; ``values`` are the values.
+        """
+        context = ray.get_runtime_context()
+        cuda = torch.cuda.is_available()
+        if cuda and (fraction := memory_fraction(share, torch.cuda.get_device_properties(0).total_memory)) is not None:
+            torch.cuda.set_per_process_memory_fraction(fraction)
+        images = deal(config) if federation is None else federation
+        known = dict(zip(published, values, strict=True))
+
+        def reopen() -> Workbench:
+            bench = factory(config, images)
+            bench.published.update(known)
+            return bench
+
+        self.known, self.reopen, self.bench = known, reopen, reopen()
+        gpus = tuple(context.get_accelerator_ids().get("GPU", ()))
+        variables = {name: os.environ.get(name, "") for name in environment(1, 0.0)}
+        self.info = Info(self.actor, os.getpid(), context.get_node_id(), gpus, cuda, variables)
+        return self.info
+
+    def publish(self, name: str, value: Any) -> None:
+        self.known[name] = self.bench.published[name] = value
+
+    def chunk(self, work: Work, *values: Any) -> tuple[Any, ...]:
+        """(chunk, which clients have a new state), then the new states, a return value each; None where there is none.
+
+        Args:
+            values: what the fields' :class:`Put` stand for, then the clients' states.
+        """
+        count = len(work.clients)
+        states: Sequence[State | None] = values[len(values) - count :]
+
+        def filled(fields: Mapping[str, Any]) -> dict[str, Any]:
+            return {name: values[value.index] if isinstance(value, Put) else value for name, value in fields.items()}
+
+        task = Task(work.operation, work.round, filled(work.message))
+        own = [filled(fields) for fields in work.own]
+        chunk, new = run_chunk(self.bench, task, work.clients, own, states, work.averaging, self.info.where)
+        for error in [e for e in chunk.errors if OUT_OF_MEMORY.search(e.trace)]:
+            k = work.clients.index(error.client)
+            again, (new[k],) = self._alone(task, error, own[k], states[k], work.averaging)
+            chunk = merged(chunk, error, again, work.clients)
+        succeeded = {outcome.client for outcome in chunk.outcomes}
+        kept = [client in succeeded and bool(state) for client, state in zip(work.clients, new, strict=True)]
+        return ((chunk, kept), *(state if keep else None for state, keep in zip(new, kept, strict=True)))
+
+    def _alone(
+        self, task: Task, error: ClientError, own: Mapping[str, Any], state: State | None, averaging: Averaging | None
+    ) -> tuple[Chunk, list[State | None]]:
+        """A client that ran out of GPU memory once more, in a process that holds nothing else."""
+        del self.bench
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        self.bench = self.reopen()
+        chunk, states = run_chunk(self.bench, task, [error.client], [own], [state], averaging, self.info.where)
+        chunk.errors = [self._with_advice(e) for e in chunk.errors]
+        return chunk, states
+
+    def _with_advice(self, error: ClientError) -> ClientError:
+        if not OUT_OF_MEMORY.search(error.trace):
+            return error
+        found = ASKED_FOR.search(error.trace)
+        asked = float(found[1]) * UNITS[found[2]] if found else 0.0
+        total = torch.cuda.get_device_properties(0).total_memory
+        share = fitting_share(torch.cuda.max_memory_allocated(), asked, total)
+        advice = f"Alone it failed, too; resources.gpus_per_client of at least {share:g} would have let it get further."
+        return ClientError(error.client, error.round, error.operation, error.where, f"{error.trace}\n{advice}")
+
+    def assess(self, round: int, subject: Subject, weights: Any, state: State | None) -> dict[str, float]:
+        """Evaluate an encoder; its weights come as an argument of their own."""
+        return self.bench.assess(round, replace(subject, weights=weights), state)
+
+
+def merged(chunk: Chunk, error: ClientError, again: Chunk, order: Sequence[int]) -> Chunk:
+    """``chunk`` with one client's failure replaced by what came of its repetition, in client order."""
+    pairs: list[tuple[Outcome, dict[str, int]]] = [
+        *zip(chunk.outcomes, chunk.sizes, strict=True),
+        *zip(again.outcomes, again.sizes, strict=True),
+    ]
+    pairs.sort(key=lambda pair: order.index(pair[0].client))
+    total = chunk.total
+    if total is not None and again.total is not None and again.total.totals:
+        total.merge(again.total)
+    errors = [e for e in chunk.errors if e is not error] + again.errors
+    return Chunk([outcome for outcome, _ in pairs], [sizes for _, sizes in pairs], errors, total)

@@ -1,0 +1,279 @@
+"""Clients in Ray actors: the same verbs and the same bits as in process, on however many actors there are.
+
+Replies come in client order through a bounded window. What every client is sent lies in the object store once a round,
+what is published once a run; states are references that the driver owns, pending until the round is complete.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import ray
+from ray.exceptions import ObjectLostError
+
+from actors.client import Factory, Put, Work
+from actors.pool import Call, Crashed, Pool, StateLost, TimedOut
+from rayfed_ssl.cohort import Averaging, Chunk, ClientError, Cohort, Each, Evaluated, Task
+from rayfed_ssl.communication import Ledger
+from rayfed_ssl.config import RunConfig
+from rayfed_ssl.data.federation import Federation
+from rayfed_ssl.data.images import Images
+from rayfed_ssl.methods.base import Subject
+from rayfed_ssl.schema import UserError
+from rayfed_ssl.weights import Weights
+from rayfed_ssl.workbench import SERVER, State, Workbench
+
+WINDOW = 3  # calls per actor that are sent and not yet handed on: what a slow client holds up is bounded
+LONGEST_CHUNK = 32
+INLINE_BYTES = 32 << 10  # smaller arrays travel within the call
+STORE_SHARE = 0.4  # images that take more of a node's object store are mapped from the cache file instead
+
+
+class RayCohort(Cohort):
+    """Clients in the actors of a pool.
+
+    Args:
+        pool: closed with the cohort, unless ``keep``: then its warm actors can serve the next run.
+        say: takes lines for people.
+        factory: makes an actor's workbench.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        federation: Federation,
+        ledger: Ledger,
+        pool: Pool,
+        *,
+        keep: bool = False,
+        say: Callable[[str], None] = lambda line: None,
+        factory: Factory = Workbench,
+    ) -> None:
+        super().__init__(config, federation, ledger)
+        self._pool, self._keep = pool, keep
+        self._store = Store(WINDOW * pool.plan.actors)
+        self._published_refs: dict[str, Any] = {}
+        self._states: dict[int, Any] = {}  # client -> reference
+        self._pending: dict[int, Any] = {}
+        self._evaluating: list[tuple[int, int | None, Call]] = []
+        fixed = (ray.put(config), _shared(federation), pool.plan.gpus, factory)
+
+        def opening() -> tuple[Any, ...]:
+            return (*fixed, list(self._published_refs), *self._published_refs.values())
+
+        try:
+            self.infos = pool.open(opening, say)
+        except BaseException:
+            self.close()
+            raise
+        without = sorted({info.node[:12] for info in self.infos if not info.cuda})
+        if pool.plan.gpus and without:
+            say(f"no CUDA on this node: training on CPU ({', '.join(without)})")
+
+    @property
+    def replaced(self) -> int:
+        """Actors that died or were stopped so far, and were replaced."""
+        return self._pool.replaced
+
+    # -- rounds -------------------------------------------------------------------------------------------------------
+
+    def begin_round(self, round: int, clients: Sequence[int]) -> None:
+        self._pending = {}
+        self._store.clear()
+        super().begin_round(round, clients)
+
+    def commit(self) -> None:
+        self._states |= self._pending
+        self._pending = {}
+        self._store.clear()
+
+    def _run(self, task: Task, clients: Sequence[int], own: Each, averaging: Averaging | None) -> Iterator[Chunk]:
+        actors = len(self._pool.slots)
+        size = min(max(1, math.ceil(len(clients) / (4 * actors))), LONGEST_CHUNK) if averaging else 1
+        todo = deque(tuple(clients[i : i + size]) for i in range(0, len(clients), size))
+        waiting: deque[tuple[tuple[int, ...], Call]] = deque()
+        try:
+            while todo or waiting:
+                if waiting and waiting[0][1].done:
+                    yield self._taken(task, *waiting.popleft())
+                elif todo and len(waiting) < WINDOW * actors and self._pool.room():
+                    group = todo.popleft()
+                    call = self._call(task, group, own, averaging)
+                    self._pool.submit(call)
+                    waiting.append((group, call))
+                else:
+                    self._pool.advance()
+        finally:
+            self._pool.abandon(call for _, call in waiting)
+
+    def _call(self, task: Task, group: tuple[int, ...], own: Each, averaging: Averaging | None) -> Call:
+        """A call for these clients: small fields within it, large ones and states as arguments that Ray maps."""
+        values: list[Any] = []
+
+        def packed(fields: Mapping[str, Any], shared: bool) -> dict[str, Any]:
+            out = dict(fields)
+            for name, value in fields.items():
+                if (ref := self._store.reference(value, shared)) is not None:
+                    out[name] = Put(len(values))
+                    values.append(ref)
+            return out
+
+        message = packed(task.message, True)
+        fields = tuple(packed(own(client), False) for client in group)
+        part = averaging.of(group) if averaging else None
+        work = Work(task.operation, task.round, message, group, fields, part)
+        states = [None if c == SERVER else self._pending.get(c, self._states.get(c)) for c in group]
+        timeout = self.config.resources.client_timeout_s
+        limit = None if timeout is None or group == (SERVER,) else timeout * len(group)
+        return Call("chunk", (work, *values, *states), 1 + len(group), limit)
+
+    def _taken(self, task: Task, group: tuple[int, ...], call: Call) -> Chunk:
+        """What a call came to. Raises whatever no policy may drop."""
+        if isinstance(call.error, Crashed | TimedOut):
+            among = f"one of clients {', '.join(map(str, group))}: " if len(group) > 1 else ""
+            errors = [ClientError(c, task.round, task.operation, call.where, f"{among}{call.error}") for c in group]
+            return Chunk(errors=errors)
+        if call.error is not None:
+            raise call.error
+        chunk, kept = call.value
+        for client, keep, ref in zip(group, kept, call.refs[1:], strict=True):
+            if keep and client != SERVER:
+                self._pending[client] = ref
+        call.value, call.refs = None, []
+        return chunk  # type: ignore[no-any-return]
+
+    def _publish(self, name: str, value: Any) -> None:
+        ref = self._published_refs[name] = ray.put(value)
+        self._store.remember(value, ref)
+        self._pool.each("publish", name, ref)
+
+    # -- states -------------------------------------------------------------------------------------------------------
+
+    def states(self, clients: Iterable[int] | None = None) -> Iterator[tuple[int, State]]:
+        for client in sorted(self._states) if clients is None else clients:
+            if client in self._states:
+                try:
+                    yield client, ray.get(self._states[client])
+                except ObjectLostError as error:
+                    raise StateLost(f"state of client {client} lost ({type(error).__name__})") from None
+
+    def restore(self, states: Iterable[tuple[int, State]]) -> None:
+        self._pending = {}
+        self._states = {client: ray.put(state) for client, state in states}
+
+    # -- evaluation ---------------------------------------------------------------------------------------------------
+
+    def evaluate(self, round: int, subjects: Sequence[Subject]) -> None:
+        for subject in subjects:
+            weights = None if subject.weights is None else ray.put(subject.weights)
+            state = None if subject.client is None else self._states.get(subject.client)
+            call = Call("assess", (round, replace(subject, weights=None), weights, state))
+            self._evaluating.append((round, subject.client, call))
+            self._pool.background.append(call)
+        self._pool.advance(block=False)
+
+    def evaluations(self, *, wait: bool = False) -> list[Evaluated]:
+        self._pool.draining = wait
+        while wait and not all(call.done for _, _, call in self._evaluating):
+            self._pool.advance()
+        while self._pool.advance(block=False):
+            pass
+        self._pool.draining = False
+        finished = [entry for entry in self._evaluating if entry[2].done]
+        self._evaluating = [entry for entry in self._evaluating if not entry[2].done]
+        return [(round, client, self._assessed(round, client, call)) for round, client, call in finished]
+
+    def _assessed(self, round: int, client: int | None, call: Call) -> dict[str, float]:
+        match call.error:
+            case None:
+                return call.value  # type: ignore[no-any-return]
+            case UserError() | StateLost():
+                raise call.error
+        trace = str(call.error.__cause__ or call.error)
+        raise ClientError(SERVER if client is None else client, round, "evaluate", call.where, trace)
+
+    def close(self) -> None:
+        if self._keep:
+            self._pool.idle()
+        else:
+            self._pool.close()
+        self._states, self._pending, self._published_refs, self._evaluating = {}, {}, {}, []
+        self._store.clear()
+
+
+class Store:
+    """Values of this round that already lie in the object store, by identity: what two calls are sent is put once.
+
+    What all clients are sent is remembered until the round ends; of what single ones are sent, the last ``recent``.
+    """
+
+    def __init__(self, recent: int) -> None:
+        self.recent = recent
+        self._shared: dict[int, tuple[Any, Any]] = {}
+        self._own: OrderedDict[int, tuple[Any, Any]] = OrderedDict()
+        self._always: dict[int, tuple[Any, Any]] = {}
+
+    def remember(self, value: Any, ref: Any) -> None:
+        """A published value: it has its reference for the whole run."""
+        self._always[id(value)] = (value, ref)
+
+    def reference(self, value: Any, shared: bool) -> Any:
+        """A reference to ``value``, or None where it is small enough to travel within the call."""
+        if not _large(value):
+            return None
+        key = id(value)
+        for known in (self._always, self._shared, self._own):
+            if key in known:
+                return known[key][1]
+        ref = ray.put(value)
+        if shared:
+            self._shared[key] = (value, ref)
+        else:
+            self._own[key] = (value, ref)
+            if len(self._own) > self.recent:
+                self._own.popitem(last=False)
+        return ref
+
+    def clear(self) -> None:
+        self._shared.clear()
+        self._own.clear()
+
+
+def _large(value: Any) -> bool:
+    """Whether arrays within exceed what travels well inside a call."""
+    return _bytes(value) > INLINE_BYTES
+
+
+def _bytes(value: Any) -> int:
+    match value:
+        case np.ndarray():
+            return value.nbytes
+        case Weights():
+            return value.vector.nbytes
+        case bytes():
+            return len(value)
+        case Mapping():
+            return sum(map(_bytes, value.values()))
+        case list() | tuple():
+            return sum(map(_bytes, value))
+    return 0
+
+
+def _shared(federation: Federation) -> Any:
+    """The federation in the object store, its pixels one buffer per split; None where they are too many for it."""
+
+    def plain(images: Images) -> Images:
+        return replace(images, pixels=np.ascontiguousarray(images.pixels).view(np.ndarray))
+
+    dataset, public = federation.dataset, federation.public
+    total = sum(part.pixels.nbytes for part in (dataset.train, dataset.test, public) if part is not None)
+    smallest = min(node["Resources"].get("object_store_memory", math.inf) for node in ray.nodes() if node["Alive"])
+    if total > STORE_SHARE * smallest:
+        return None
+    dataset = replace(dataset, train=plain(dataset.train), test=plain(dataset.test))
+    return ray.put(replace(federation, dataset=dataset, public=None if public is None else plain(public)))

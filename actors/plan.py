@@ -1,0 +1,259 @@
+"""Who gets what: from a run's wishes and a cluster's resources to actors and their shares, or a refusal with numbers.
+
+Ray waits for ever, without a word, for what can never be scheduled; so the arithmetic is done here first. :func:`plan`
+is pure; :func:`reserve` turns a plan into a placement group. Within a Ray Tune trial the trial's own group is used: its
+bundle 0 is the driver's, every further one a client actor's (an empty head bundle is not counted by Ray).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from rayfed_ssl.config import ResourcesConfig
+from rayfed_ssl.schema import UserError
+
+Resources = Mapping[str, float]
+EPSILON = 1e-6
+DRIVER_CPUS_IN_TRIAL = 0.1  # a Tune bundle cannot be empty, and the driver needs one of its own
+
+
+@dataclass(frozen=True)
+class Plan:
+    """So many client actors, each with this share of a node; ``lines`` say why, for people."""
+
+    actors: int
+    cpus: float
+    gpus: float
+    threads: int
+    strategy: str
+    lines: tuple[str, ...] = ()
+
+    @property
+    def bundle(self) -> dict[str, float]:
+        """What one actor reserves; empty where it reserves nothing."""
+        return {name: amount for name, amount in (("CPU", self.cpus), ("GPU", self.gpus)) if amount > 0}
+
+    @property
+    def bundles(self) -> list[dict[str, float]]:
+        return [dict(self.bundle) for _ in range(self.actors)]
+
+    @property
+    def trial_bundles(self) -> list[dict[str, float]]:
+        """For ``tune.PlacementGroupFactory([{}] + bundles)``: the driver's bundle, then the actors'."""
+        return [{"CPU": DRIVER_CPUS_IN_TRIAL}, *self.bundles]
+
+
+def plan(
+    resources: ResourcesConfig, clients_per_round: int, nodes: Sequence[Resources], ceiling: Resources | None = None
+) -> Plan:
+    """Shares and number of actors.
+
+    Args:
+        resources: the config's block.
+        clients_per_round: more actors than clients asked at once would idle.
+        nodes: the resources of each living node ({"CPU": 8, "GPU": 1, ...}).
+        ceiling: what an autoscaling cluster can grow to; then what does not fit today is waited for, not refused.
+    Raises:
+        UserError: it can never be scheduled; the text has the arithmetic and a way out.
+    """
+    total = {name: sum(node.get(name, 0.0) for node in nodes) for name in ("CPU", "GPU")}
+    reach = {name: max(total[name], (ceiling or {}).get(name, 0.0)) for name in total}
+    cpus, gpus, why = resources.cpus_per_client, *_gpu_share(resources, reach)
+    fits = _fits(cpus, gpus, nodes)
+    if ceiling is not None:
+        fits = max(fits, _fits(cpus, gpus, [reach]))
+    if fits < 1:
+        raise UserError(_too_big(cpus, gpus, nodes))
+    if resources.actors is not None and resources.actors > fits:
+        raise UserError(_too_many(resources.actors, cpus, gpus, total, int(fits)))
+    wanted = fits if resources.actors is None else resources.actors
+    actors = int(min(wanted, clients_per_round))
+    lines = [f"{actors} client actor(s) of {describe(cpus, gpus)}, {resources.threads} thread(s) each", *why]
+    if resources.actors is not None and actors < resources.actors:
+        lines.append(
+            f"resources.actors={resources.actors}: a round has {clients_per_round} clients, so {actors} are started"
+        )
+    return Plan(actors, cpus, gpus, resources.threads, resources.strategy, tuple(lines))
+
+
+def plan_in_trial(resources: ResourcesConfig, bundles: Sequence[Resources]) -> Plan:
+    """The plan a Tune trial's placement group stands for; ``bundles`` as Ray lists them, the driver's first.
+
+    Raises:
+        UserError: the group has no bundle for a client actor.
+    """
+    own = bundles[1:]
+    if not own:
+        raise UserError(
+            "resources.actors: this trial's placement group has no bundle for a client actor; at least 1 needed"
+        )
+    cpus, gpus = (min(bundle.get(name, 0.0) for bundle in own) for name in ("CPU", "GPU"))
+    line = f"{len(own)} client actor(s) of {describe(cpus, gpus)} in the trial's placement group"
+    return Plan(len(own), cpus, gpus, resources.threads, resources.strategy, (line,))
+
+
+def describe(cpus: float, gpus: float) -> str:
+    """A share in words: 1 CPU, 0.25 GPU."""
+    return f"{cpus:g} CPU" + (f", {gpus:g} GPU" if gpus else "")
+
+
+def _gpu_share(resources: ResourcesConfig, total: Resources) -> tuple[float, list[str]]:
+    """Each actor's part of a GPU, and a line saying where it comes from if nobody asked for it."""
+    share, count = resources.gpus_per_client, int(total["GPU"] + EPSILON)
+    if resources.device == "cpu":
+        if share:
+            raise UserError(f"resources.gpus_per_client: found {share:g} with resources.device=cpu; allowed: 0 or none")
+        return 0.0, []
+    if resources.device == "cuda" and (count == 0 or share == 0):
+        found = f"gpus_per_client={share:g}" if count else "a cluster without GPUs"
+        raise UserError(f"resources.device: found 'cuda' with {found}; allowed then: auto, cpu")
+    if share is not None:
+        if share > 1 and share != int(share):
+            raise UserError(f"resources.gpus_per_client: found {share:g}; allowed: a part of one GPU, or whole GPUs")
+        return share, []
+    if count == 0:
+        return 0.0, []
+    per_gpu = 1 if resources.actors is None else math.ceil(resources.actors / count)
+    share = math.floor(1e4 / per_gpu) / 1e4  # Ray counts in ten-thousandths
+    how = "one actor per GPU" if per_gpu == 1 else f"{resources.actors} actors share {count} GPU(s)"
+    return share, [f"resources.gpus_per_client not given: {how}, {share:g} each"]
+
+
+def _fits(cpus: float, gpus: float, nodes: Sequence[Resources]) -> float:
+    """How many actors the nodes hold: each on one node, its part of a GPU on one GPU. inf where it needs nothing."""
+
+    def on(node: Resources) -> float:
+        by_cpu = math.floor(node.get("CPU", 0.0) / cpus + EPSILON) if cpus else math.inf
+        if not gpus:
+            return by_cpu
+        devices = node.get("GPU", 0.0)
+        if gpus < 1:
+            return min(by_cpu, math.floor(devices + EPSILON) * math.floor(1 / gpus + EPSILON))
+        return min(by_cpu, math.floor(devices / gpus + EPSILON))
+
+    return sum(on(node) for node in nodes)
+
+
+def _too_big(cpus: float, gpus: float, nodes: Sequence[Resources]) -> str:
+    """Not one actor fits on any node."""
+    most = {name: max((node.get(name, 0.0) for node in nodes), default=0.0) for name in ("CPU", "GPU")}
+    if gpus > most["GPU"] + EPSILON:
+        return (
+            f"resources.gpus_per_client: found {gpus:g}; the largest node has {most['GPU']:g} GPUs "
+            f"(lower resources.gpus_per_client to {most['GPU']:g})"
+        )
+    if cpus > most["CPU"] + EPSILON:
+        return (
+            f"resources.cpus_per_client: found {cpus:g}; the largest node has {most['CPU']:g} CPUs "
+            f"(lower resources.cpus_per_client to {most['CPU']:g})"
+        )
+    return (
+        f"resources.cpus_per_client: found {cpus:g} with {gpus:g} GPU; no single node has both "
+        f"(at most {most['CPU']:g} CPUs and {most['GPU']:g} GPUs on one; lower resources.cpus_per_client)"
+    )
+
+
+def _too_many(actors: int, cpus: float, gpus: float, total: Resources, fits: int) -> str:
+    """More actors than fit: the arithmetic of the resource that runs out, and two ways out."""
+    for name, key, share in (("GPU", "gpus_per_client", gpus), ("CPU", "cpus_per_client", cpus)):
+        if actors * share > total[name] + EPSILON:
+            lower = math.floor(total[name] / actors * 1e4) / 1e4
+            sums = f"{actors} actors x {share:g} {name} = {_tenths(actors * share)} {name}s"
+            return (
+                f"resources.actors: found {actors}; {sums}, the cluster has {_tenths(total[name])}: at most {fits} "
+                f"(lower resources.{key} to {lower:g}, or set resources.actors={fits})"
+            )
+    return (
+        f"resources.actors: found {actors}; each needs {describe(cpus, gpus)} on one node: at most {fits} fit "
+        f"(lower the share, or set resources.actors={fits})"
+    )
+
+
+def _tenths(amount: float) -> str:
+    """At least one decimal: 1.0, 1.25."""
+    return f"{amount:.1f}" if abs(amount * 10 - round(amount * 10)) < EPSILON else f"{amount:.4g}"
+
+
+# -- what a cluster has, and taking a part of it ---------------------------------------------------------------------
+
+
+def living_nodes() -> list[Resources]:
+    """The resources of each living node of the cluster we are connected to."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def autoscaling_ceiling() -> Resources | None:
+    """What an autoscaler may grow this cluster to; None where the cluster's size is fixed."""
+    limits: dict[str, float] | None = ray._private.state.state.get_max_resources_from_cluster_config()
+    return limits or None
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """Bundles for the actors of a plan: actor i lies in bundle ``first + i``. No group where actors reserve nothing."""
+
+    group: PlacementGroup | None
+    first: int = 0
+    owned: bool = True
+
+    def options(self, actor: int) -> dict[str, Any]:
+        """Ray options that put an actor into its bundle."""
+        if self.group is None:
+            return {}
+        place = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=self.first + actor)
+        return {"scheduling_strategy": place}
+
+    def release(self) -> None:
+        """Give the bundles back, if this reservation made them."""
+        if self.group is not None and self.owned:
+            remove_placement_group(self.group)
+
+
+def trial_group() -> PlacementGroup | None:
+    """The placement group this process was started in: a Tune trial's."""
+    return ray.util.get_current_placement_group()
+
+
+def reserve(plan: Plan, wait_s: float, name: str = "") -> Reservation:
+    """A placement group for the plan's actors, ready; in a Tune trial the trial's own.
+
+    Args:
+        wait_s: how long to wait for others to finish, or for an autoscaler to start nodes.
+        name: a group of this name left by a process that died is removed first.
+    Raises:
+        UserError: it did not become ready in time; says what was awaited and what is free.
+    """
+    if (group := trial_group()) is not None:
+        return Reservation(group, first=1, owned=False)
+    if not plan.bundle:
+        return Reservation(None)
+    if name:
+        _remove(name)
+    group = placement_group(plan.bundles, strategy=plan.strategy, name=name)
+    if not group.wait(max(wait_s, 1.0)):
+        free = ray.available_resources()
+        remove_placement_group(group)
+        raise UserError(
+            f"resources.wait_s: waited {wait_s:g} s for {plan.actors} x {describe(plan.cpus, plan.gpus)}; free now: "
+            f"{free.get('CPU', 0.0):g} CPUs, {free.get('GPU', 0.0):g} GPUs (wait longer, or lower resources.actors)"
+        )
+    return Reservation(group)
+
+
+def _remove(name: str) -> None:
+    with contextlib.suppress(ValueError):  # there is none of that name
+        group = ray.util.get_placement_group(name)
+        remove_placement_group(group)
+        for _ in range(100):
+            if placement_group_table(group).get("state") == "REMOVED":
+                return
+            time.sleep(0.1)

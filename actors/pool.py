@@ -1,0 +1,315 @@
+"""Client actors in numbered slots: calls go to whoever is free, a dead actor is replaced and its calls repeated.
+
+A slot runs its calls in the order they were sent; one more than the running one waits there, which hides the way there.
+When an actor dies, every call it had in hand fails; all of them are taken off the slot at once and sent again, so a
+replacement is never mistaken for the actor that failed. Only the call that was running is blamed for the death.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.exceptions import (
+    NodeDiedError,
+    ObjectLostError,
+    OutOfMemoryError,
+    RayActorError,
+    RayTaskError,
+    WorkerCrashedError,
+)
+
+from actors.client import ClientActor, Info, environment
+from actors.plan import Plan, Reservation
+from rayfed_ssl.schema import UserError
+
+DEATHS = (RayActorError, WorkerCrashedError, OutOfMemoryError, NodeDiedError)
+PER_ACTOR = 2  # calls an actor has in hand: one running, one waiting
+CRASHES = 3  # deaths in a row under the same call before the call is given up
+START_S = 300.0  # how long an actor may take to start: seconds, but minutes on a machine that is swamped
+
+
+class StateLost(RuntimeError):
+    """A client's state lay on a node that died: the run has to go back to its checkpoint."""
+
+
+class Crashed(RuntimeError):
+    """A call killed its actor again and again."""
+
+
+class TimedOut(RuntimeError):
+    """A call took longer than ``resources.client_timeout_s``."""
+
+
+@dataclass(eq=False)
+class Call:
+    """One call of an actor's method, repeated until it is ``done``: then with a ``value`` or an ``error``."""
+
+    method: str
+    args: tuple[Any, ...]
+    returns: int = 1
+    limit_s: float | None = None
+    refs: list[Any] = field(default_factory=list)
+    crashes: list[str] = field(default_factory=list)
+    done: bool = False
+    abandoned: bool = False
+    value: Any = None
+    error: Exception | None = None
+    where: str = ""
+
+    def finish(self, value: Any = None, error: Exception | None = None) -> None:
+        self.done, self.value, self.error = True, value, error
+        self.args = ()
+
+
+@dataclass(eq=False)
+class Slot:
+    number: int
+    actor: Any = None
+    info: Info | None = None  # None while the actor is starting
+    queue: deque[Call] = field(default_factory=deque)
+    head_since: float = 0.0
+
+    @property
+    def taken(self) -> bool:
+        """Starting or evaluating: work that would wait here for long goes elsewhere if it can."""
+        return self.info is None or any(call.method == "assess" for call in self.queue)
+
+    @property
+    def where(self) -> str:
+        return self.info.where if self.info else f"actor {self.number} (starting)"
+
+
+class Pool:
+    """The actors of a plan, for one run or for several after one another."""
+
+    def __init__(self, plan: Plan, reservation: Reservation) -> None:
+        self.plan, self.reservation = plan, reservation
+        self.opening: Callable[[], tuple[Any, ...]]
+        self.say: Callable[[str], None]
+        self.slots = [Slot(number) for number in range(plan.actors)]
+        self.background: deque[Call] = deque()  # evaluations not yet sent
+        self.draining = False
+        self.replaced = 0
+
+    def open(self, opening: Callable[[], tuple[Any, ...]], say: Callable[[str], None]) -> list[Info]:
+        """Have every actor ready for a run, starting those that are not there yet.
+
+        Args:
+            opening: makes the arguments of :meth:`ClientActor.open`, now and for every actor that is started later.
+            say: takes a line for people.
+        """
+        self.opening, self.say = opening, say
+        for slot in list(self.slots):
+            if slot.actor is None:
+                self._start(slot)
+            else:
+                slot.info = None
+                self._send(slot, Call("open", opening(), limit_s=START_S))
+        while any(slot.info is None for slot in self.slots):
+            self.advance()
+        return [slot.info for slot in self.slots if slot.info is not None]
+
+    # -- sending ------------------------------------------------------------------------------------------------------
+
+    def room(self) -> bool:
+        """Whether some actor can take a call now."""
+        return any(len(slot.queue) < PER_ACTOR for slot in self._preferred())
+
+    def submit(self, call: Call) -> None:
+        """Send a call to the actor with the least in hand."""
+        self._send(min(self._preferred(), key=lambda slot: len(slot.queue)), call)
+
+    def each(self, method: str, *args: Any) -> None:
+        """Have every actor do something, now; actors that start later learn it by ``opening``."""
+        calls = [Call(method, args) for slot in self.slots]
+        for slot, call in zip(self.slots, calls, strict=True):
+            self._send(slot, call)
+        while not all(call.done for call in calls):
+            self.advance()
+        for call in calls:
+            if call.error is not None:
+                raise call.error
+
+    def abandon(self, calls: Iterable[Call]) -> None:
+        """Nobody waits for these any more: they are neither repeated nor kept."""
+        for call in calls:
+            call.abandoned = True
+
+    def _preferred(self) -> list[Slot]:
+        return [slot for slot in self.slots if not slot.taken] or self.slots
+
+    def _send(self, slot: Slot, call: Call) -> None:
+        method = getattr(slot.actor, call.method).options(num_returns=call.returns)
+        refs = method.remote(*call.args)
+        call.refs = [refs] if call.returns == 1 else list(refs)
+        if not slot.queue:
+            slot.head_since = time.monotonic()
+        slot.queue.append(call)
+
+    def _start(self, slot: Slot) -> None:
+        """A new actor for the slot; its first call is ``open``."""
+        options = {
+            "num_cpus": self.plan.cpus,
+            "num_gpus": self.plan.gpus,
+            "max_restarts": 0,
+            "max_task_retries": 0,
+            "runtime_env": {"env_vars": environment(self.plan.threads, self.plan.gpus)},
+            **self.reservation.options(slot.number),
+        }
+        slot.actor, slot.info = ray.remote(ClientActor).options(**options).remote(slot.number), None
+        slot.queue.clear()
+        self._send(slot, Call("open", self.opening(), limit_s=START_S))
+
+    # -- what comes back ----------------------------------------------------------------------------------------------
+
+    def advance(self, *, block: bool = True) -> bool:
+        """Settle what has finished, waiting for something to if ``block``. False: nothing had.
+
+        Raises:
+            UserError: no actor can be started (any more).
+        """
+        self._send_background()
+        heads = {slot.queue[0].refs[0]: slot for slot in self.slots if slot.queue}
+        if not heads:
+            return False
+        ready, _ = ray.wait(list(heads), num_returns=1, timeout=self._patience() if block else 0, fetch_local=False)
+        for ref in ready:
+            self._settle(heads[ref])
+        return bool(ready) or self._expire()
+
+    def _send_background(self) -> None:
+        """Evaluations go to one actor each, to at most half of the actors unless nothing else is to be done."""
+        limit = len(self.slots) if self.draining else max(1, len(self.slots) // 2)
+        while self.background and sum(slot.taken for slot in self.slots) < limit:
+            slot = min((s for s in self.slots if not s.taken), key=lambda s: len(s.queue))
+            self._send(slot, self.background.popleft())
+
+    def _settle(self, slot: Slot) -> None:
+        """Take what the head of a slot's queue came to."""
+        call, slot.head_since = slot.queue[0], time.monotonic()
+        call.where = slot.where
+        try:
+            value = ray.get(call.refs[0])
+        except RayTaskError as error:
+            slot.queue.popleft()
+            call.finish(error=unwrapped(error))
+        except (*DEATHS, ObjectLostError) as error:  # a reply is lost with the node the actor was on
+            self._died(slot, error)
+        else:
+            slot.queue.popleft()
+            call.finish(value)
+        if call.method == "open" and call.done and not call.abandoned:
+            if call.error is not None:
+                raise call.error
+            slot.info = call.value
+
+    def _died(self, slot: Slot, reason: Exception) -> None:
+        """Replace the slot's actor; repeat what it had in hand, or give up the call that keeps killing actors."""
+        where, calls = slot.where, [call for call in slot.queue if call.method != "open"]
+        running = slot.queue[0]
+        running.crashes.append(f"{type(reason).__name__}: {reason}")
+        ray.kill(slot.actor)
+        self.replaced += 1
+        hopeless = len(running.crashes) >= CRASHES or getattr(reason, "actor_init_failed", False)
+        if running.method == "open" and hopeless:
+            slot.queue.clear()
+            slot.actor = None
+            raise Crashed(f"{where} died while starting ({len(running.crashes)} times): {running.crashes[-1]}")
+        self._start(slot)
+        if running.method == "open":
+            slot.queue[0].crashes = running.crashes
+        self.say(f"{where} died; replaced, and {len(calls)} call(s) repeated")
+        self._repeat(calls)
+
+    def _repeat(self, calls: Iterable[Call]) -> None:
+        for call in calls:
+            call.refs = []
+            if len(call.crashes) >= CRASHES:
+                why = f"its actor died {CRASHES} times in a row (a signal, or the machine is out of memory)"
+                call.finish(error=Crashed(f"{why}:\n{call.crashes[-1]}"))
+            elif call.abandoned:
+                call.finish()
+            else:
+                self.submit(call)
+
+    # -- too late -----------------------------------------------------------------------------------------------------
+
+    def _patience(self) -> float | None:
+        """Seconds until the first running call is too late."""
+        running = [(slot, slot.queue[0]) for slot in self.slots if slot.queue]
+        ends = [slot.head_since + call.limit_s for slot, call in running if call.limit_s is not None]
+        return max(0.0, min(ends) - time.monotonic()) if ends else None
+
+    def _expire(self) -> bool:
+        """Stop the calls that are too late, with their actors."""
+        expired = False
+        for slot in list(self.slots):
+            call = slot.queue[0] if slot.queue else None
+            if call is None or call.limit_s is None or time.monotonic() < slot.head_since + call.limit_s:
+                continue
+            expired = True
+            if call.method == "open":
+                self._retire(slot)
+                continue
+            slot.queue.popleft()
+            call.where = slot.where
+            call.finish(
+                error=TimedOut(f"no reply within {call.limit_s:g} s (resources.client_timeout_s); actor stopped")
+            )
+            calls = list(slot.queue)
+            ray.kill(slot.actor)
+            self.replaced += 1
+            self._start(slot)
+            self._repeat(calls)
+        return expired
+
+    def _retire(self, slot: Slot) -> None:
+        """Do without an actor that does not start, for want of a node to start on."""
+        ray.kill(slot.actor)
+        calls = [call for call in slot.queue if call.method != "open"]
+        self.slots.remove(slot)
+        if not self.slots:
+            raise UserError(
+                f"resources.actors: no actor started within {START_S:g} s; each needs {self.plan.bundle} of a living "
+                "node (see what the cluster has with `rayfed-ssl doctor`)"
+            )
+        self.say(f"actor {slot.number} did not start within {START_S:g} s: going on with {len(self.slots)}")
+        self._repeat(calls)
+
+    def idle(self) -> None:
+        """Nothing that was sent is wanted any more."""
+        self.background.clear()
+        for slot in self.slots:
+            self.abandon(slot.queue)
+
+    def close(self) -> None:
+        """Stop the actors and give back what was reserved for them."""
+        for slot in self.slots:
+            if slot.actor is not None:
+                ray.kill(slot.actor)
+        self.slots = []
+        self.background.clear()
+        self.reservation.release()
+
+
+def unwrapped(error: RayTaskError) -> Exception:
+    """The exception as it was raised, with the remote traceback as its cause; StateLost where an argument was lost."""
+    cause = error.cause
+    if isinstance(error, ObjectLostError) or isinstance(cause, ObjectLostError):
+        return StateLost(f"state lost, back to the checkpoint: {type(cause).__name__}")
+    if not isinstance(cause, Exception):
+        return RuntimeError(str(error))
+    cause.__cause__ = RemoteTraceback(str(error))
+    return cause
+
+
+class RemoteTraceback(Exception):
+    """Shows the traceback of another process where an exception is printed."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"

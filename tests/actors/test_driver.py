@@ -1,0 +1,111 @@
+"""The driver: a run through it, stopped and resumed, and how it goes back to a checkpoint."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from actors import driver as module
+from actors.driver import Driver, run_on_ray
+from actors.pool import StateLost
+from rayfed_ssl.cohort import ClientError
+from rayfed_ssl.schema import UserError
+from rayfed_ssl.simulation import Progress
+from tests.tiny import booked, encoders, measured, run_locally, tiny
+
+ON_RAY = {"resources__actors": 2, "resources__cpus_per_client": 0.5, "resources__device": "cpu"}
+
+
+def test_a_run_stopped_and_resumed_on_ray_is_the_run_in_process(ray_session: ModuleType, tmp_path: Path) -> None:
+    config, seen = tiny("fedbyol", **ON_RAY), [Progress(0, 0, "")]
+    first = run_on_ray(config, tmp_path / "ray", report=seen.append, stopping=lambda: seen[-1].round >= 1)
+    assert first["status"] == "stopped"
+    assert any("2 client actor(s) of 0.5 CPU" in p.line for p in seen)
+    assert any(p.line == "round 1/3" and p.values for p in seen)
+    seen.clear()
+    second = run_on_ray(config, tmp_path / "ray", resume=True, report=seen.append)
+    assert second["status"] == "complete"
+    assert any(f"resumed from round {first['rounds']}" in p.line for p in seen)
+    assert [p.line for p in seen].count("round 3/3") == 1  # nothing is reported twice
+    summary = run_locally(tiny("fedbyol"), tmp_path / "local")
+    assert second["accuracy"] == summary["accuracy"]
+    assert second["communication"] == summary["communication"]
+    for read in (encoders, measured, booked):
+        assert read(tmp_path / "ray") == read(tmp_path / "local")  # type: ignore[operator]
+
+
+def test_a_folder_with_a_run_is_refused_as_a_user_error(ray_session: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("name: mine\n")
+    with pytest.raises(UserError, match="already holds a run") as caught:
+        run_on_ray(tiny("fedsimclr", **ON_RAY), tmp_path)
+    assert "\n" not in str(caught.value)
+    assert (tmp_path / "config.yaml").read_text() == "name: mine\n"
+
+
+def test_what_cannot_be_scheduled_is_refused_before_anything_is_written(
+    ray_session: ModuleType, tmp_path: Path
+) -> None:
+    config = tiny("fedsimclr", resources__actors=5, resources__gpus_per_client=0.25, resources__cpus_per_client=0.1)
+    with pytest.raises(UserError, match=r"5 actors x 0\.25 GPU = 1\.25 GPUs, the cluster has 1\.0: at most 4"):
+        run_on_ray(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, outcomes: list[Any], rounds: list[int]) -> tuple[Driver, list[bool]]:
+    """A driver object in this process whose runs end as told; which of them were resumed."""
+    resumed: list[bool] = []
+
+    def run(config: Any, folder: Path, connect: Any, *, resume: bool, report: Any, stopping: Any) -> dict[str, Any]:
+        resumed.append(resume)
+        report(Progress(rounds[len(resumed) - 1], 9, "round"))
+        outcome = outcomes[len(resumed) - 1]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(module.simulation, "run", run)
+    driver = Driver.__new__(Driver)
+    order: Any = type("Order", (), {"config": tiny("fedsimclr"), "folder": Path(), "resume": False})
+    driver.order, driver.restarted, driver.process = order, False, "here"
+    driver.progress_list, driver.status, driver.result, driver.stop_wanted = [], "waiting", None, threading.Event()
+    return driver, resumed
+
+
+def test_lost_state_sends_the_run_back_to_its_checkpoint_and_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, resumed = scripted(monkeypatch, [StateLost("state of client 3 lost"), {"status": "complete"}], [4, 9])
+    assert driver.run() == {"status": "complete"}
+    assert resumed == [False, True]
+    assert "state of client 3 lost; going on from the newest checkpoint" in [p.line for p in driver.progress_list]
+    assert driver.progress(0).status == "done"
+
+
+def test_state_lost_again_and_again_without_progress_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, resumed = scripted(monkeypatch, [StateLost("lost")] * 9, [4] * 9)
+    with pytest.raises(StateLost):
+        driver.run()
+    assert len(resumed) == 3
+    driver, resumed = scripted(monkeypatch, [*[StateLost("lost")] * 5, {}], [1, 2, 3, 4, 5, 9])  # with rounds between
+    driver.run()
+    assert len(resumed) == 6
+
+
+def test_errors_that_cannot_travel_become_their_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Awkward(Exception):
+        def __init__(self, one: int, two: int) -> None:
+            super().__init__("only one argument")
+
+    driver, _ = scripted(monkeypatch, [Awkward(1, 2)], [1])
+    with pytest.raises(Awkward):
+        driver.run()
+    assert "only one argument" in str(driver.progress(0).result)
+    error = ClientError(3, 2, "train", "actor 0", "trace")
+    driver, _ = scripted(monkeypatch, [error], [1])
+    with pytest.raises(ClientError):
+        driver.run()
+    assert driver.progress(0).result is error
+    assert [p.round for p in driver.progress(0).progress] == [1]
+    assert driver.progress(1).progress == []

@@ -1,0 +1,326 @@
+"""The cohort in Ray actors: the bits of the cohort in process, order, a bounded window, errors that say where."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import actors.cohort
+from actors.cohort import WINDOW, RayCohort
+from actors.plan import Plan, reserve
+from actors.pool import Pool
+from rayfed_ssl.aggregation import MixedArchitectures
+from rayfed_ssl.cohort import ClientError, Cohort, LocalCohort
+from rayfed_ssl.communication import Ledger
+from rayfed_ssl.config import RunConfig
+from rayfed_ssl.data.federation import Federation, deal
+from rayfed_ssl.methods.base import Subject
+from rayfed_ssl.schema import UserError
+from rayfed_ssl.weights import Weights
+from rayfed_ssl.workbench import PIXELS, SERVER, Initial, Outcome, State, Workbench
+from tests.tiny import tiny
+
+CONFIG = tiny("fedbyol", clients__count=6)
+Made = Callable[..., RayCohort]
+
+
+class Bench(Workbench):
+    """The real workbench with a few operations beside the method's own."""
+
+    def execute(
+        self, operation: str, client: int, round: int, message: Mapping[str, Any], state: State | None
+    ) -> tuple[Outcome, State]:
+        special = getattr(self, f"do_{operation}", None)
+        if special is None:
+            return super().execute(operation, client, round, message, state)
+        kept = dict(state or {})
+        reply = special(client, dict(message), kept)
+        return Outcome(client, {"pid": os.getpid(), **reply}, {"seconds": 0.0}), kept
+
+    def do_count(self, client: int, message: dict[str, Any], state: State) -> dict[str, Any]:
+        state["seen"] = int(state.get("seen", 0)) + 1
+        return {"seen": state["seen"], "value": np.full(2, client, np.float32)}
+
+    def do_look(self, client: int, message: dict[str, Any], state: State) -> dict[str, Any]:
+        writeable = {name: bool(v.flags.writeable) for name, v in message.items() if isinstance(v, np.ndarray)}
+        return {"writeable": writeable, "published": sorted(self.published), "fields": sorted(message)}
+
+    def do_pause(self, client: int, message: dict[str, Any], state: State) -> dict[str, Any]:
+        time.sleep(message["seconds"])
+        return {}
+
+    def do_fail(self, client: int, message: dict[str, Any], state: State) -> dict[str, Any]:
+        if client in message["bad"]:
+            raise ValueError("spilt milk")
+        return {"weights": np.full(3, 0.1 * client, np.float32)}
+
+    def do_mixed(self, client: int, message: dict[str, Any], state: State) -> dict[str, Any]:
+        return {"weights": Weights(f"layout {client % 2}", np.zeros(4, np.float32), 4)}
+
+    def assess(self, round: int, subject: Subject, state: State | None) -> dict[str, float]:
+        if subject.encoder == "slow":
+            time.sleep(1.5)
+            return {"pid": float(os.getpid())}
+        return super().assess(round, subject, state)
+
+
+@pytest.fixture(scope="module")
+def federation() -> Federation:
+    return deal(CONFIG)
+
+
+@pytest.fixture(scope="module")
+def both(ray_session: ModuleType) -> Iterator[Pool]:
+    """Two actors, started once, because a start is a process that imports torch."""
+    ray_session.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    plan = Plan(2, cpus=0.5, gpus=0.25, threads=1, strategy="PACK")
+    pool = Pool(plan, reserve(plan, 30))
+    yield pool
+    pool.close()
+
+
+@pytest.fixture(scope="module", params=[2, 1])
+def pool(request: pytest.FixtureRequest, both: Pool) -> Pool:
+    """The two actors, or a pool of the first of them alone."""
+    if request.param == 2:
+        return both
+    alone = Pool(replace(both.plan, actors=1), both.reservation)
+    alone.slots = both.slots[:1]
+    return alone
+
+
+@pytest.fixture
+def made(pool: Pool, federation: Federation) -> Iterator[Made]:
+    """Cohorts over the module's warm actors."""
+    cohorts: list[RayCohort] = []
+
+    def make(config: RunConfig = CONFIG, **options: Any) -> RayCohort:
+        cohorts.append(RayCohort(config, federation, Ledger(), pool, keep=True, factory=Bench, **options))
+        return cohorts[-1]
+
+    yield make
+    for cohort in cohorts:
+        cohort.close()
+
+
+def local(federation: Federation, config: RunConfig = CONFIG) -> LocalCohort:
+    cohort = LocalCohort(config, federation, Ledger())
+    cohort.bench = Bench(config, federation)
+    return cohort
+
+
+def two_rounds(cohort: Cohort, federation: Federation) -> list[np.ndarray]:
+    """A mean, then replies one by one, of real training with state; everything that came out."""
+    weights, out = Initial(CONFIG, federation)("small_cnn_bn"), []
+    cohort.begin_round(1, federation.clients)
+    weights = cohort.mean("train", weights=weights)["weights"]
+    cohort.end_round()
+    cohort.begin_round(2, federation.clients[::2])
+    out += [reply["weights"].vector for reply in cohort.ask("train", weights=weights)]
+    cohort.end_round()
+    out += [state["target"].vector for _, state in cohort.states()]
+    return [weights.vector, *out]
+
+
+def test_same_bits_states_metrics_and_bookings_as_in_process(made: Made, federation: Federation) -> None:
+    here, there = local(federation), made()
+    expected, found = two_rounds(here, federation), two_rounds(there, federation)
+    assert len(expected) == 1 + 3 + 6
+    for a, b in zip(expected, found, strict=True):
+        np.testing.assert_array_equal(a, b, strict=True)
+    assert sorted(here.ledger.drain()) == sorted(there.ledger.drain())
+    loss = [{c: m["loss"] for c, m in cohort.metrics.items()} for cohort in (here, there)]
+    assert loss[0] == loss[1]
+
+
+def test_actors_share_one_gpu_and_are_set_up(made: Made, pool: Pool) -> None:
+    lines: list[str] = []
+    infos = made(say=lines.append).infos
+    assert len({info.pid for info in infos}) == len(infos) == pool.plan.actors
+    assert {info.gpus for info in infos} == {("0",)}
+    assert {info.environment["OMP_WAIT_POLICY"] for info in infos} == {"PASSIVE"}
+    assert {info.environment["MALLOC_MMAP_THRESHOLD_"] for info in infos} == {str(1 << 30)}
+    if not any(info.cuda for info in infos):
+        assert len([line for line in lines if "no CUDA on this node: training on CPU" in line]) == 1
+
+
+def test_replies_come_in_client_order_from_all_actors(made: Made, pool: Pool, federation: Federation) -> None:
+    cohort = made()
+    cohort.begin_round(1, federation.clients)
+    slow_first = cohort.ask("pause", each=lambda client: {"seconds": 0.3 if client == 0 else 0.02})
+    replies = list(slow_first)
+    assert [reply.client for reply in replies] == list(federation.clients)
+    assert len({reply["pid"] for reply in replies}) == min(pool.plan.actors, len(replies))
+
+
+def test_the_window_is_bounded(made: Made, pool: Pool) -> None:
+    cohort, sent = made(), []
+    cohort.begin_round(1, (0,))
+
+    def each(client: int) -> dict[str, Any]:
+        sent.append(client)
+        return {}
+
+    ahead = []
+    for handed_on, _ in enumerate(cohort.ask("count", each=each, clients=[k % 6 for k in range(60)])):
+        ahead.append(len(sent) - handed_on)
+    assert len(sent) == 60
+    assert max(ahead) <= WINDOW * pool.plan.actors
+
+
+def test_states_go_in_and_out_and_wait_for_the_end_of_the_round(made: Made) -> None:
+    cohort = made()
+    cohort.begin_round(1, (0, 3))
+    assert [reply["seen"] for reply in cohort.ask("count")] == [1, 1]
+    assert [reply["seen"] for reply in cohort.ask("count")] == [2, 2]  # within a round the pending state is used
+    assert list(cohort.states()) == []
+    cohort.end_round()
+    assert list(cohort.states()) == [(0, {"seen": 2}), (3, {"seen": 2})]
+    cohort.begin_round(2, (0,))
+    list(cohort.ask("count"))
+    cohort.begin_round(2, (0,))  # the round is begun again: what was pending is forgotten
+    assert [reply["seen"] for reply in cohort.ask("count")] == [3]
+    cohort.restore([(3, {"seen": 10})])
+    assert list(cohort.states()) == [(3, {"seen": 10})]
+    cohort.begin_round(3, (0, 3))
+    assert [reply["seen"] for reply in cohort.ask("count")] == [1, 11]
+
+
+def test_server_work_runs_in_an_actor_and_keeps_no_state(made: Made) -> None:
+    cohort = made()
+    cohort.begin_round(1, (0,))
+    assert cohort.serve("count")["pid"] != os.getpid()
+    assert cohort.serve("count")["seen"] == 1
+    cohort.end_round()
+    assert list(cohort.states()) == []
+    assert cohort.ledger.drain() == []
+    with pytest.raises(ClientError, match="server work failed in round 1, operation 'fail'"):
+        cohort.serve("fail", bad=[SERVER])
+
+
+def test_what_is_common_is_put_once_a_round(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    cohort, put, real = made(), [], actors.cohort.ray.put
+
+    def counting(value: Any) -> Any:
+        put.append(value)
+        return real(value)
+
+    monkeypatch.setattr(actors.cohort.ray, "put", counting)
+    shared, own = np.zeros(20_000, np.float32), [np.zeros(20_000, np.float32) for _ in range(2)]
+    cohort.publish("images", shared + 1)
+    cohort.begin_round(1, (0, 1, 2, 3))
+    for _ in range(2):
+        for reply in cohort.ask("look", shared=shared, small=np.zeros(3), each=lambda c: {"own": own[c % 2]}):
+            assert reply["fields"] == ["own", "shared", "small"]
+            assert reply["published"] == ["images"]
+            assert reply["writeable"]["shared"] is False
+            assert reply["writeable"]["own"] is False
+    assert len(put) == 1 + 1 + 2
+    cohort.end_round()
+    cohort.begin_round(2, (0,))
+    list(cohort.ask("look", shared=shared))
+    assert len(put) == 5
+
+
+def test_an_error_names_client_round_operation_actor_node_and_shows_the_traceback(made: Made) -> None:
+    cohort = made()
+    cohort.begin_round(7, (0, 1, 2))
+    with pytest.raises(ClientError) as caught:
+        list(cohort.ask("fail", bad=[1]))
+    text, info = str(caught.value), next(i for i in cohort.infos if f"pid {i.pid}" in str(caught.value))
+    assert text.startswith(f"client 1 failed in round 7, operation 'fail', actor {info.actor} (pid {info.pid}) on node")
+    assert info.node[:12] in text
+    assert "Traceback" in text
+    assert "in do_fail" in text
+    assert "ValueError: spilt milk" in text
+
+
+def test_dropped_clients_are_counted_and_the_mean_is_that_of_the_others(made: Made, federation: Federation) -> None:
+    config = CONFIG.model_copy(update={"on_client_error": "drop"})
+    here, there = local(federation, config), made(config)
+    found = []
+    for cohort in (here, there):
+        cohort.begin_round(1, federation.clients)
+        found.append(cohort.mean("fail", bad=[1, 4]))
+        assert [error.client for error in cohort.dropped] == [1, 4]
+    assert [reply.client for reply in found[1].replies] == [0, 2, 3, 5]
+    np.testing.assert_array_equal(found[0]["weights"], found[1]["weights"], strict=True)
+
+
+def test_different_architectures_reach_the_caller_as_such_whatever_the_policy(
+    made: Made, federation: Federation
+) -> None:
+    cohort = made(CONFIG.model_copy(update={"on_client_error": "drop"}))
+    cohort.begin_round(1, federation.clients)
+    with pytest.raises(MixedArchitectures, match="field 'weights' differs in layout"):
+        cohort.mean("mixed")
+
+
+def test_what_an_actor_cannot_offer_reaches_the_user_as_it_is(made: Made) -> None:
+    if any(info.cuda for info in made().infos):
+        pytest.skip("this machine has CUDA")
+    resources = CONFIG.resources.model_copy(update={"device": "cuda"})
+    with pytest.raises(UserError, match=r"resources\.device: found 'cuda'"):
+        made(CONFIG.model_copy(update={"resources": resources}))
+    made()  # the actors are as good as before
+
+
+def test_asking_within_asking_and_breaking_off(made: Made, federation: Federation) -> None:
+    cohort = made()
+    cohort.begin_round(1, federation.clients)
+    for reply in cohort.ask("count"):
+        assert [r.client for r in cohort.ask("pause", seconds=0.0)] == list(federation.clients)
+        if reply.client == 3:
+            break
+    assert len(list(cohort.ask("pause", seconds=0.0))) == 6
+
+
+def test_evaluation_gives_the_same_beside_the_next_round(made: Made, pool: Pool, federation: Federation) -> None:
+    weights = Initial(CONFIG, federation)("small_cnn_bn")
+    half = replace(weights, vector=weights.vector / 2)
+    subjects = [PIXELS, Subject(None, "small_cnn_bn", half), Subject(2, "small_cnn_bn")]
+    here, there = local(federation), made()
+    for cohort in (here, there):
+        cohort.evaluate(0, subjects)
+    key = lambda entry: (entry[1] is None, entry[1] or 0, sorted(entry[2]))  # noqa: E731
+    assert sorted(there.evaluations(wait=True), key=key) == sorted(here.evaluations(), key=key)
+    there.evaluate(1, [Subject(None, "slow")])
+    assert there.evaluations() == []
+    there.begin_round(2, federation.clients)
+    pids = {reply["pid"] for reply in there.ask("count")}
+    if pool.plan.actors > 1:
+        assert there.evaluations() == []  # the round was over first
+    ((round, client, values),) = there.evaluations(wait=True)
+    assert (round, client) == (1, None)
+    if pool.plan.actors > 1:
+        assert values["pid"] not in pids
+    assert there.evaluations(wait=True) == []
+
+
+def test_references_do_not_pile_up_over_rounds(made: Made, federation: Federation, ray_session: ModuleType) -> None:
+    cohort = made()
+    weights = np.zeros(50_000, np.float32)
+
+    def references() -> int:
+        gc.collect()
+        return len(ray_session._private.worker.global_worker.core_worker.get_all_reference_counts())
+
+    def some_rounds(first: int, last: int) -> int:
+        for t in range(first, last):
+            cohort.begin_round(t, federation.clients)
+            list(cohort.ask("count", weights=weights + t))
+            cohort.mean("fail", bad=[])
+            cohort.end_round()
+        return references()
+
+    before = some_rounds(0, 3)
+    assert some_rounds(3, 23) <= before

@@ -1,0 +1,275 @@
+"""Processes are killed: client actors, the driver. Bits stay, work is repeated, what cannot be helped is named."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from actors.cohort import RayCohort
+from actors.driver import find, follow, start
+from actors.plan import Plan, reserve
+from actors.pool import Pool, StateLost
+from actors.session import connect
+from rayfed_ssl.cohort import ClientError, LocalCohort
+from rayfed_ssl.communication import Ledger
+from rayfed_ssl.config import RunConfig
+from rayfed_ssl.data.federation import Federation, deal
+from rayfed_ssl.methods.base import Subject
+from rayfed_ssl.simulation import Progress
+from rayfed_ssl.workbench import Initial, Outcome, State, Workbench
+from tests.tiny import booked, encoders, measured, run_locally, tiny
+
+pytestmark = pytest.mark.cluster
+CONFIG = tiny("fedbyol", clients__count=6)
+Made = Callable[..., RayCohort]
+
+
+def lines(path: Path) -> list[tuple[str, str]]:
+    """(who, pid) of everything that was begun, in order of beginning."""
+    return (
+        [(who, pid) for who, pid in (line.split() for line in path.read_text().splitlines())] if path.exists() else []
+    )
+
+
+class Bench(Workbench):
+    """Operations that end their process, the first ``times`` times a victim is asked."""
+
+    def execute(
+        self, operation: str, client: int, round: int, message: Mapping[str, Any], state: State | None
+    ) -> tuple[Outcome, State]:
+        if operation not in ("work", "linger", "big"):
+            return super().execute(operation, client, round, message, state)
+        kept = dict(state or {})
+        reply: dict[str, Any] = {}
+        if operation == "linger":
+            time.sleep(60 if client in message["victims"] else 0)
+        elif operation == "big":
+            kept["big"] = np.full(100_000, client, np.float64)
+        else:
+            self.perish(str(client), **message)
+            kept["seen"] = kept.get("seen", 0) + 1
+            reply = {
+                "weights": np.full(3, 0.1 * client * kept["seen"], np.float32),
+                "published": sorted(self.published),
+            }
+        return Outcome(client, reply, {}), kept
+
+    def perish(self, who: str, log: str, victims: list[int], times: int = 1) -> None:
+        with open(log, "a") as file:
+            file.write(f"{who} {os.getpid()}\n")
+        if int(who) in victims and sum(name == who for name, _ in lines(Path(log))) <= times:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def assess(self, round: int, subject: Subject, state: State | None) -> dict[str, float]:
+        if subject.encoder.startswith("/"):
+            self.perish("0", subject.encoder, [0])
+            return {"knn": 0.5}
+        return super().assess(round, subject, state)
+
+
+@pytest.fixture(scope="module")
+def federation() -> Federation:
+    return deal(CONFIG)
+
+
+@pytest.fixture(scope="module")
+def pool(ray_session: ModuleType) -> Iterator[Pool]:
+    ray_session.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    plan = Plan(2, cpus=0.5, gpus=0.0, threads=1, strategy="PACK")
+    pool = Pool(plan, reserve(plan, 30))
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def made(pool: Pool, federation: Federation, said: list[str]) -> Iterator[Made]:
+    cohorts: list[RayCohort] = []
+
+    def make(config: RunConfig = CONFIG) -> RayCohort:
+        pool.replaced = 0
+        cohorts.append(RayCohort(config, federation, Ledger(), pool, keep=True, factory=Bench, say=said.append))
+        return cohorts[-1]
+
+    yield make
+    for cohort in cohorts:
+        cohort.close()
+
+
+@pytest.mark.parametrize("verb", ["ask", "mean"])
+def test_a_call_that_dies_is_repeated_with_the_same_result(
+    verb: str, made: Made, federation: Federation, tmp_path: Path, said: list[str]
+) -> None:
+    local = LocalCohort(CONFIG, federation, Ledger())
+    local.bench, cohort = Bench(CONFIG, federation), made()
+    results = []
+    for where, victims in ((local, []), (cohort, [2])):
+        log = tmp_path / f"log-{len(victims)}"
+        where.publish("images", np.arange(3))
+        for t in (1, 2):  # states of round 1 come from an actor that dies in round 2
+            where.begin_round(t, federation.clients)
+            message = {"log": str(log), "victims": victims if t == 2 else [], "times": t}
+            if verb == "mean":
+                result = where.mean("work", **message)
+                replies, value = list(result.replies), result["weights"]
+            else:
+                replies = list(where.ask("work", **message))
+                value = np.stack([reply["weights"] for reply in replies])
+            assert all(reply["published"] == ["images"] for reply in replies)  # the replacement knows it, too
+            where.end_round()
+        results.append((value, [reply.client for reply in replies], dict(where.states()), sorted(where.ledger.drain())))
+    (a, *expected), (b, *found) = results
+    np.testing.assert_array_equal(a, b, strict=True)
+    assert expected == found
+    assert cohort.replaced == 1
+    assert len([line for line in said if "died; replaced" in line]) == 1
+    attempts = [pid for who, pid in lines(tmp_path / "log-1") if who == "2"]
+    assert len(attempts) == 3  # round 1, round 2, round 2 again
+
+
+def test_an_actor_killed_from_outside_in_real_training_changes_no_bit(made: Made, federation: Federation) -> None:
+    weights = Initial(CONFIG, federation)("small_cnn_bn")
+
+    def trained(cohort: Any, kill: Callable[[], None]) -> list[np.ndarray]:
+        out = []
+        for t in (1, 2):
+            cohort.begin_round(t, federation.clients)
+            for reply in cohort.ask("train", weights=weights):
+                out.append(reply["weights"].vector)
+                if t == 2 and reply.client == 0:
+                    kill()
+            cohort.end_round()
+        return out + [state["target"].vector for _, state in cohort.states()]
+
+    cohort = made()
+    victim = cohort.infos[1].pid
+    expected = trained(LocalCohort(CONFIG, federation, Ledger()), lambda: None)
+    found = trained(cohort, lambda: os.kill(victim, signal.SIGKILL))
+    for a, b in zip(expected, found, strict=True):
+        np.testing.assert_array_equal(a, b, strict=True)
+    assert cohort.replaced == 1
+
+
+def test_a_call_that_always_dies_is_named_and_its_neighbours_are_not(made: Made, tmp_path: Path) -> None:
+    message: dict[str, Any] = {"log": str(tmp_path / "log"), "victims": [3], "times": 99}
+    cohort = made()
+    cohort.begin_round(4, (0, 1, 2, 3, 4, 5))
+    with pytest.raises(ClientError, match=r"client 3 failed in round 4, operation 'work', actor \d") as caught:
+        list(cohort.ask("work", **message))
+    assert "its actor died 3 times in a row" in str(caught.value)
+    (tmp_path / "log").unlink()
+    cohort = made(CONFIG.model_copy(update={"on_client_error": "drop"}))
+    cohort.begin_round(5, (0, 1, 2, 3, 4, 5))
+    assert [reply.client for reply in cohort.ask("work", **message)] == [0, 1, 2, 4, 5]
+    assert [error.client for error in cohort.dropped] == [3]
+    assert cohort.replaced == 3
+
+
+def test_a_client_that_is_too_late_follows_the_policy(made: Made) -> None:
+    resources = CONFIG.resources.model_copy(update={"client_timeout_s": 2.0})
+    config = CONFIG.model_copy(update={"resources": resources})
+    cohort = made(config.model_copy(update={"on_client_error": "drop"}))
+    cohort.begin_round(1, (0, 1, 2, 3, 4))
+    began = time.monotonic()
+    assert [reply.client for reply in cohort.ask("linger", victims=[1])] == [0, 2, 3, 4]
+    assert time.monotonic() - began < 50
+    assert [error.client for error in cohort.dropped] == [1]
+    assert cohort.replaced == 1
+    cohort = made(config)
+    cohort.begin_round(1, (0, 1))
+    with pytest.raises(
+        ClientError, match=r"client 1 failed in round 1.*\n.*no reply within 2 s \(resources\.client_timeout_s\)"
+    ):
+        list(cohort.ask("linger", victims=[1]))
+
+
+def test_an_evaluation_that_dies_is_repeated(made: Made, tmp_path: Path) -> None:
+    cohort = made()
+    cohort.evaluate(3, [Subject(None, str(tmp_path / "log"))])
+    assert cohort.evaluations(wait=True) == [(3, None, {"knn": 0.5})]
+    assert cohort.replaced == 1
+
+
+class Owner:
+    def own(self) -> list[Any]:
+        import ray
+
+        return [ray.put({"big": np.zeros(100_000)})]
+
+
+def test_lost_state_is_known_for_what_it_is(made: Made, ray_session: ModuleType) -> None:
+    """What is lost with a node raises an ObjectLostError; so does, without a second node, what is lost with its owner."""
+    cohort = made()
+    owner = ray_session.remote(Owner).options(num_cpus=0).remote()
+    (lost,) = ray_session.get(owner.own.remote())
+    ray_session.kill(owner)
+    time.sleep(1.0)
+    for look in (lambda: list(cohort.states()), lambda: list(cohort.ask("big"))):
+        cohort.begin_round(1, (0, 1))
+        list(cohort.ask("big"))
+        cohort.end_round()
+        assert [client for client, _ in cohort.states()] == [0, 1]
+        cohort._states[1] = lost
+        with pytest.raises(StateLost, match="lost"):
+            look()
+        cohort.restore([])
+    assert cohort.replaced == 0
+
+
+# -- the driver ------------------------------------------------------------------------------------------------------
+
+
+class Steady(Workbench):
+    """Clients slow enough for a kill in mid-run."""
+
+    def execute(self, *args: Any) -> tuple[Outcome, State]:
+        time.sleep(0.2)
+        return super().execute(*args)
+
+
+@pytest.mark.parametrize("detached", [None, "a-run"])
+def test_a_driver_that_is_killed_goes_on_from_its_checkpoint(
+    detached: str | None, ray_session: ModuleType, tmp_path: Path
+) -> None:
+    ray_session.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    config = tiny("fedbyol", resources__actors=1, resources__cpus_per_client=0.5, resources__device="cpu")
+    seen: list[Progress] = []
+    killed = threading.Event()
+    with connect() as session:
+        driver, _ = start(config, tmp_path / "ray", session, detached=detached, factory=Steady)
+        if detached:
+            driver = find(detached)
+        done = None if detached else driver.run.remote()
+        pid = ray_session.get(driver.__ray_call__.remote(lambda self: os.getpid()))
+
+        def report(progress: Progress) -> None:
+            seen.append(progress)
+            if progress.line == "round 1/3" and not killed.is_set():
+                killed.set()
+                os.kill(pid, signal.SIGKILL)
+
+        finished = None if done is None else lambda: bool(ray_session.wait([done], timeout=0.2)[0])
+        update = follow(driver, report, finished=finished)
+        summary = update.result if done is None else ray_session.get(done)
+        ray_session.kill(driver)
+    assert killed.is_set()
+    assert summary["status"] == "complete"
+    assert any("the driver's process died" in p.line for p in seen)
+    assert any("resumed from round" in p.line for p in seen)
+    run_locally(tiny("fedbyol"), tmp_path / "local")
+    for read in (encoders, measured, booked):
+        assert read(tmp_path / "ray") == read(tmp_path / "local")  # type: ignore[operator]
