@@ -212,7 +212,7 @@ class Owner:
 
 
 def test_lost_state_is_known_for_what_it_is(made: Made, ray_session: ModuleType) -> None:
-    """What is lost with a node raises an ObjectLostError; so does, without a second node, what is lost with its owner."""
+    """What is lost with a node raises ObjectLostError; so does, without a second node, what is lost with its owner."""
     cohort = made()
     owner = ray_session.remote(Owner).options(num_cpus=0).remote()
     (lost,) = ray_session.get(owner.own.remote())
