@@ -5,7 +5,8 @@ The mechanism releases R~_j = (1/(n V')) sum_x sum_v z z^T + E with ||z||^2 <= m
 and the noise; the clipping of z stands with the spectral loss, which clips with the same mu.
 
 The bound holds where each z depends on one image only (eval mode, no batch statistics), takes n as public and the
-float32 Gaussian sampler as ideal, and covers the correlation matrices only: weights are released without noise.
+float32 Gaussian sampler as ideal, and covers the correlation matrices only: weights and BatchNorm's running statistics
+are released without noise.
 
 Shapes: D embedding; n images of the client; mu bound on the squared norm of an embedding.
 """
@@ -28,10 +29,11 @@ ORDERS = (*(1 + x / 10 for x in range(1, 100)), *range(11, 64), 128, 256, 512, 1
 
 
 class PrivacyConfig(Block):
-    """The ``method.privacy`` block of FedSC: exactly one of ``sigma`` and ``epsilon`` is given."""
+    """The ``method.privacy`` block of FedSC: exactly one of ``sigma`` and ``epsilon`` is given.
 
-    clip: float = Field(gt=0, allow_inf_nan=False)
-    """mu: embeddings are clipped to squared norm at most mu."""
+    mu, the bound on the squared norm of an embedding, is ``objective.clip``: sharing and training clip alike.
+    """
+
     sigma: float | None = Field(None, gt=0, allow_inf_nan=False)
     """Standard deviation of the noise on each entry of R_j."""
     epsilon: float | None = Field(None, gt=0, allow_inf_nan=False)
@@ -45,12 +47,12 @@ class PrivacyConfig(Block):
             raise ValueError(f"give exactly one of sigma and epsilon, found {found}")
         return self
 
-    def noise_scale(self, n: int, releases: int) -> float:
-        """The sigma that a client of ``n`` images adds when it will share its matrix ``releases`` times."""
+    def noise_scale(self, mu: float, n: int, releases: int) -> float:
+        """The sigma that a client of ``n`` images adds when it will share its matrix at most ``releases`` times."""
         if self.sigma is not None:
             return self.sigma
         assert self.epsilon is not None
-        return sigma_for(self.epsilon, self.clip, n, releases, self.delta)
+        return sigma_for(self.epsilon, mu, n, releases, self.delta)
 
 
 def sensitivity(mu: float, n: int) -> float:
@@ -146,7 +148,7 @@ class Spent:
     releases: int
     neighbours: str = "replace one image of one client"
     covers: str = "correlation matrices R_j"
-    not_covered: str = "weights theta_j"
+    not_covered: str = "weights theta_j and the running statistics of BatchNorm"
 
     def to_json(self) -> dict[str, Any]:
         """The fields as plain Python values."""
@@ -189,9 +191,10 @@ def _dp_accounting() -> Any:
 def _check(
     *, mu: float = 1, sigma: float = 1, n: int = 1, releases: int = 0, delta: float = 0.5, epsilon: float = 1
 ) -> None:
-    for key, value in {"clip": mu, "sigma": sigma, "epsilon": epsilon}.items():
+    keys = {"objective.clip": mu, "method.privacy.sigma": sigma, "method.privacy.epsilon": epsilon}
+    for key, value in keys.items():
         if not (value > 0 and math.isfinite(value)):
-            raise UserError(f"method.privacy.{key}: found {value}, allowed: a finite number above 0")
+            raise UserError(f"{key}: found {value}, allowed: a finite number above 0")
     if not 0 < delta < 1:
         raise UserError(f"method.privacy.delta: found {delta}, allowed: between 0 and 1, both excluded")
     if n < 1 or releases < 0:

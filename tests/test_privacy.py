@@ -116,7 +116,7 @@ def test_spent_says_what_it_covers_and_nothing_released_costs_nothing() -> None:
         "releases": 1,
         "neighbours": "replace one image of one client",
         "covers": "correlation matrices R_j",
-        "not_covered": "weights theta_j",
+        "not_covered": "weights theta_j and the running statistics of BatchNorm",
     }
     nothing = privacy.spent(4.0, 0.00104, 5_000, 0, 1e-2)
     assert (nothing.epsilon, nothing.epsilon_closed_form) == (0.0, 0.0)
@@ -158,7 +158,7 @@ def test_noise_is_addressed_gaussian_and_not_symmetrised() -> None:
         (lambda: privacy.epsilon_tight(1.0, 1.0, 10, 1, 1.0), "method.privacy.delta"),
         (lambda: privacy.sigma_for(1.0, 1.0, 10, 1, 2.0), "method.privacy.delta"),
         (lambda: privacy.sigma_for(0.0, 1.0, 10, 1, 1e-2), "method.privacy.epsilon"),
-        (lambda: privacy.sensitivity(-1.0, 10), "method.privacy.clip"),
+        (lambda: privacy.sensitivity(-1.0, 10), "objective.clip"),
     ],
 )
 def test_out_of_range_values_name_the_key(call: object, key: str) -> None:
@@ -169,10 +169,10 @@ def test_out_of_range_values_name_the_key(call: object, key: str) -> None:
 
 
 def test_config_takes_sigma_or_epsilon_but_not_both() -> None:
-    given = privacy.PrivacyConfig(clip=4, sigma=1e-3)
-    assert given.noise_scale(5_000, 7) == 1e-3
-    target = privacy.PrivacyConfig(clip=4, epsilon=3)
-    assert target.noise_scale(5_000, 1) == pytest.approx(1.307657e-3, abs=5e-10)
-    for wrong in ({}, {"sigma": 1, "epsilon": 1}, {"sigma": 0}, {"sigma": 1, "delta": 1}, {"sigma": 1, "clip": 0}):
+    given = privacy.PrivacyConfig(sigma=1e-3)
+    assert given.noise_scale(4.0, 5_000, 7) == 1e-3
+    target = privacy.PrivacyConfig(epsilon=3)
+    assert target.noise_scale(4.0, 5_000, 1) == pytest.approx(1.307657e-3, abs=5e-10)
+    for wrong in ({}, {"sigma": 1, "epsilon": 1}, {"sigma": 0}, {"sigma": 1, "delta": 1}, {"sigma": 1, "clip": 4}):
         with pytest.raises(ValidationError):
-            privacy.PrivacyConfig(**{"clip": 4.0, **wrong})
+            privacy.PrivacyConfig(**wrong)

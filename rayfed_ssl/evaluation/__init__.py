@@ -9,7 +9,7 @@ Shapes: N train images, M test images, B batch, D embedding.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -55,6 +55,8 @@ class EvaluationConfig(Block):
     fewshot: FewShotConfig = FewShotConfig()
     train_images: int | None = Field(None, ge=1)
     """At most so many labelled train images are used, the first in a seeded order; null is all of them."""
+    targets: tuple[Annotated[float, Field(gt=0, le=1)], ...] = ()
+    """Accuracies, as fractions: the summary says in which round each protocol first reached them."""
     batch_size: int = Field(500, ge=1)
     """Images per forward pass."""
 

@@ -32,6 +32,7 @@ from torch import Tensor
 from rayfed_ssl.client import EncoderClient
 from rayfed_ssl.linalg import canonical_r, polar_factor
 from rayfed_ssl.methods.base import (
+    ClientMatrix,
     ClientPlugin,
     Info,
     Method,
@@ -49,6 +50,9 @@ EPSILON = 1e-12  # under the root: the unsquared norm is 0/0 at an exact fit
 PAIRS_SHOWN = 16  # clients up to which every pair's distance is recorded
 
 
+OBJECTIVES = ("byol", "simclr", "simsiam", "spectral")  # those with projections; as a method, the first is the default
+
+
 class Config(PluginConfig):
     name: Literal["fedfoa"] = "fedfoa"
     weight: Annotated[float, Field(ge=0)] = 0.01  # lambda
@@ -63,6 +67,13 @@ class Config(PluginConfig):
 
     def minimum_batch(self, config: RunConfig) -> int:
         return config.projection_dim
+
+
+def check(config: RunConfig) -> None:
+    """Raise ValueError where the local objective has no projections to factor."""
+    if config.objective.name not in OBJECTIVES:
+        allowed = ", ".join(OBJECTIVES)
+        raise ValueError(f"objective.name: found '{config.objective.name}'; the plug-in fedfoa allows {allowed}")
 
 
 def pack_triangle(r: np.ndarray) -> np.ndarray:
@@ -96,6 +107,21 @@ def admitted(r: Tensor, own: Tensor) -> Tensor:
     return traces > own.trace()
 
 
+def prepared(z: Tensor, normalize: str, *, scale: bool) -> Tensor:
+    """Z (m, n) as it is factored: rows of unit length, or columns of mean 0 and variance 1; over sqrt(m) on request."""
+    if normalize == "rows":
+        z = torch.nn.functional.normalize(z, dim=1)
+    elif normalize == "columns":
+        z = (z - z.mean(0)) / z.std(0, correction=0).clamp_min(1e-6)
+    return z / len(z) ** 0.5 if scale else z
+
+
+def distances(packed: np.ndarray) -> np.ndarray:
+    """||R_i - R_j||_F of packed triangles (N, n (n + 1) / 2), as an (N, N) matrix (Figure 6)."""
+    packed = packed.astype(np.float64)
+    return np.stack([np.linalg.norm(packed - own, axis=1) for own in packed])
+
+
 class ClientHalf(ClientPlugin):
     def __init__(self, config: Any, client: EncoderClient) -> None:
         super().__init__(config, client)
@@ -112,7 +138,7 @@ class ClientHalf(ClientPlugin):
         chosen = projections[:1] if self.config.views == "first" else projections
         terms: list[Tensor] = []
         for z in chosen:
-            z = self.prepared(z.float())
+            z = prepared(z.float(), self.config.normalize, scale=self.config.scale)
             own = canonical_r(z.detach())
             self.total, self.batches = self.total + own.double(), self.batches + 1
             if self.peers is not None:
@@ -120,15 +146,8 @@ class ClientHalf(ClientPlugin):
                 self.used = self.used + len(peers)
                 if len(peers):
                     terms.append(mutual_understanding(z, peers, self.config.norm).sum())
-        return self.config.weight * torch.stack(terms).mean() if terms else None
-
-    def prepared(self, z: Tensor) -> Tensor:
-        """Z as it is factored: optionally normalised, optionally over sqrt(m)."""
-        if self.config.normalize == "rows":
-            z = torch.nn.functional.normalize(z, dim=1)
-        elif self.config.normalize == "columns":
-            z = (z - z.mean(0)) / z.std(0, correction=0).clamp_min(1e-6)
-        return z / len(z) ** 0.5 if self.config.scale else z
+        # The mean over views: one that admits nobody counts as zero.
+        return self.config.weight * torch.stack(terms).sum() / len(chosen) if terms else None
 
     def reply(self) -> dict[str, Any]:
         if self.config.correlation == "round":
@@ -140,18 +159,10 @@ class ClientHalf(ClientPlugin):
         return {"correlation": pack_triangle(r.cpu().numpy())}
 
     def of_whole_shard(self) -> Tensor:
-        """R of the clean shard after training, at the scale of a batch: R^T R sums over parts, so parts are folded in
-        one by one.
-        """
-        folded: Tensor | None = None
-        rows = 0
-        for z in self.client.projections(self.client.pixels()):
-            part, rows = z.double(), rows + len(z)
-            folded = canonical_r(part if folded is None else torch.cat([folded, part]))
-        assert folded is not None
-        batch = 1 if self.config.scale else min(self.client.config.train.batch_size, rows)
-        scaled: Tensor = folded * (batch / rows) ** 0.5
-        return scaled
+        """R (n, n) of the clean shard after training, sqrt(m / n_i) times: at the scale of a batch of m rows."""
+        z = torch.cat(list(self.client.projections(self.client.pixels()))).double()  # (n_i, n)
+        r = canonical_r(prepared(z, self.config.normalize, scale=self.config.scale))
+        return r if self.config.scale else r * (self.client.batch_size(len(z)) / len(z)) ** 0.5
 
 
 class ServerHalf(ServerPlugin):
@@ -175,13 +186,24 @@ class ServerHalf(ServerPlugin):
         self.incoming = {}
         if not (bank := self.state["bank"]):
             return
-        matrices = {client: unpack_triangle(packed) for client, packed in bank.items()}
-        distances = {(i, j): float(np.linalg.norm(matrices[i] - matrices[j])) for i, j in combinations(sorted(bank), 2)}
-        self.metrics["fedfoa/trace"] = float(np.mean([m.trace() for m in matrices.values()]))
-        if distances:
-            self.metrics["fedfoa/distance"] = float(np.mean(list(distances.values())))
-        if len(bank) <= PAIRS_SHOWN:
-            self.metrics |= {f"fedfoa/distance_{i}_{j}": value for (i, j), value in distances.items()}
+        known = sorted(bank)
+        self.metrics["fedfoa/trace"] = float(np.mean([unpack_triangle(bank[i]).trace() for i in known]))
+        if len(known) < 2:
+            return
+        apart = distances(np.stack([bank[i] for i in known]))
+        pairs = list(combinations(range(len(known)), 2))
+        self.metrics["fedfoa/distance"] = float(np.mean([apart[pair] for pair in pairs]))
+        if len(known) <= PAIRS_SHOWN:
+            self.metrics |= {f"fedfoa/distance_{known[i]}_{known[j]}": float(apart[i, j]) for i, j in pairs}
+
+    def client_matrices(self) -> dict[str, ClientMatrix]:
+        """The distances between the matrices in the bank (Figure 6)."""
+        bank = self.state["bank"]
+        if len(bank) < 2:
+            return {}
+        known, values = sorted(bank), np.full((len(self.setup.federation.sizes),) * 2, np.nan)
+        values[np.ix_(known, known)] = distances(np.stack([bank[i] for i in known]))
+        return {"fedfoa_distance": ClientMatrix(values, "one", "other")}
 
 
 class Client(EncoderClient):
@@ -206,7 +228,8 @@ FEDFOA = Method(
     Client,
     Server,
     Info("FedFoA", "feature correlations R", stateful=True, heterogeneous=True),
-    objectives=("byol", "simclr", "simsiam", "spectral"),
+    objectives=OBJECTIVES,
+    check=check,
     plugin=(ClientHalf, ServerHalf),
     is_plugin=True,
 )

@@ -4,30 +4,46 @@ Two exchanges a round: weights down, R_j up; R_{-j} down, weights up. The correl
 each one contrast against images it never sees: L_j = -2 Tr R+_j + alpha ||R_j||^2 + 2 (1 - alpha) Tr(R_j R_{-j}) (eq.
 5). With alpha = q_j the q-weighted sum of the clients' gradients is the gradient of the global loss (eq. 6).
 
-A client that is not asked is represented by the matrix it sent last; the first round asks everybody.
+A client that is not asked is represented by the matrix it sent last; the first round that shares asks everybody. In
+rounds that do not share (``share_every``, ``share_rounds``) the last matrices serve; before the first exchange, and for
+a client that knows of nobody else, the loss is plain spectral contrast.
+
+With ``method.privacy`` this is DP-CalR (Algorithm 2): each client adds i.i.d. Gaussian noise to R_j before it leaves,
+and the server subtracts from the sum what it received. Embeddings are clipped to ||z||^2 <= mu = ``objective.clip`` in
+sharing and in training. A client's epsilon counts the matrices it did release; a target epsilon sets the noise for a
+client that is asked in every sharing round. Nothing else that leaves a client is private: see
+``rayfed_ssl.privacy``. This being a simulator, noise comes from the run's seed, and who knows the seed can subtract it.
 
 Differs: R_{-j} = sum_{k != j} q_k R_k / (1 - q_j) exactly, where the released code takes the unweighted mean of the
 others, which is the same only for equal q_j (``rest: uniform``). alpha falls linearly from 1 to q_j by the last round;
-the released code's floor is 0.2 for every client and never quite reached (``alpha: decay, alpha_floor: 0.2``).
+the released code's floor is 0.2 for every client and never quite reached (``alpha: decay, alpha_floor: 0.2``). The
+released code adds noise in every round, shared or not; here noise belongs to what is shared. Noise is not symmetrised:
+Tr(R_j E) sees only its symmetric part.
 
 Shape legend: D projection, N clients.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from rayfed_ssl.client import EncoderClient
-from rayfed_ssl.methods.base import Info, Method, MethodConfig, MethodServer
+from rayfed_ssl.methods.base import Info, Method, MethodConfig, MethodServer, Setup
 from rayfed_ssl.objectives.base import Step
 from rayfed_ssl.objectives.spectral import clip_norm, correlation, spectral_loss
+from rayfed_ssl.privacy import PrivacyConfig, noise, require_accountant, rho, spent
 from rayfed_ssl.weights import Weights
+
+if TYPE_CHECKING:
+    from rayfed_ssl.config import RunConfig
+    from rayfed_ssl.data.federation import Federation
 
 
 class Config(MethodConfig):
@@ -36,7 +52,54 @@ class Config(MethodConfig):
     alpha_floor: Annotated[float, Field(ge=0, le=1)] | None = None  # None: q_j
     sharing_passes: Annotated[int, Field(ge=1)] = 10  # V', views per image that R_j is averaged over
     rest: Literal["shares", "uniform"] = "shares"  # how the others count in R_{-j}
+    sharing_mode: Literal["eval", "train"] = "eval"  # of the network; train: BatchNorm's statistics of the batch
     share_every: Annotated[int, Field(ge=1)] = 1  # rounds between exchanges of R; in between the last ones serve
+    share_rounds: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] | None = None  # or these rounds
+    privacy: PrivacyConfig | None = None  # DP-CalR
+
+    def sharing_rounds(self, rounds: int) -> tuple[int, ...]:
+        """The rounds among 1 .. ``rounds`` in which R is exchanged, ascending."""
+        if self.share_rounds is not None:
+            return tuple(sorted(set(self.share_rounds)))
+        return tuple(range(1, rounds + 1, self.share_every))
+
+
+def check(config: RunConfig) -> None:
+    """Raise ValueError for sharing rounds that never come, and for what the privacy bound does not hold for."""
+    method = config.method
+    assert isinstance(method, Config)
+    if method.share_rounds is not None:
+        if method.share_every != 1:
+            raise ValueError(f"method.share_every: found {method.share_every}; allowed beside method.share_rounds: 1")
+        if (last := max(method.share_rounds)) > config.train.rounds:
+            raise ValueError(f"method.share_rounds: found {last}; allowed: 1 to train.rounds={config.train.rounds}")
+    if method.privacy is None:
+        return
+    mu = config.objective.clip  # type: ignore[union-attr]
+    if mu is None or not math.isfinite(mu):
+        raise ValueError(
+            f"objective.clip: found {'null' if mu is None else mu}; method.privacy needs a finite bound on ||z||^2"
+        )
+    if method.sharing_mode == "train":
+        raise ValueError(
+            "method.sharing_mode: found 'train'; method.privacy allows eval only: with batch statistics one image "
+            "moves the embeddings of others, so the sensitivity bound does not hold"
+        )
+
+
+def check_federation(config: RunConfig, federation: Federation) -> None:
+    """Raise UserError before the first round where the accountant is missing."""
+    if config.method.privacy is not None:  # type: ignore[union-attr]
+        require_accountant()
+
+
+def noise_scale(config: RunConfig, images: int) -> float:
+    """sigma of a client with so many images: as given, or such that the target holds if every sharing round asks it."""
+    method, mu = config.method, config.objective.clip  # type: ignore[union-attr]
+    assert isinstance(method, Config)
+    assert method.privacy is not None
+    assert mu is not None
+    return method.privacy.noise_scale(mu, images, len(method.sharing_rounds(config.train.rounds)))
 
 
 def alpha_of(t: int, rounds: int, floor: float) -> float:
@@ -46,27 +109,36 @@ def alpha_of(t: int, rounds: int, floor: float) -> float:
 
 def weighted_sum(matrices: Mapping[int, np.ndarray], weights: np.ndarray) -> np.ndarray:
     """sum_k q_k R_k (D, D) in float64, over everybody whose matrix is known, in client order."""
-    total = np.zeros(next(iter(matrices.values())).shape)
+    total = np.zeros(())
     for k in sorted(matrices):
-        total += float(weights[k]) * matrices[k].astype(np.float64)
+        total = total + float(weights[k]) * matrices[k].astype(np.float64)
     return total
 
 
-def without(total: np.ndarray, own: np.ndarray, weight: float, everybody: float) -> np.ndarray:
-    """R_{-j} = (sum_k q_k R_k - q_j R_j) / (sum_k q_k - q_j): (D, D) float32, exact up to float64 rounding."""
+def without(total: np.ndarray, own: np.ndarray | None, weight: float, everybody: float) -> np.ndarray:
+    """R_{-j} = (sum_k q_k R_k - q_j R_j) / (sum_k q_k - q_j): (D, D) float32, exact up to float64 rounding.
+
+    ``own`` is None for a client whose matrix is not in the sums.
+    """
+    if own is None:
+        return np.asarray(total / everybody, np.float32)
     return np.asarray((total - weight * own.astype(np.float64)) / (everybody - weight), np.float32)
 
 
 class Client(EncoderClient):
     def correlation(self, weights: Weights) -> dict[str, Any]:
-        """R_j (D, D) over the whole shard: eval mode, V' augmented views of each image."""
+        """R_j (D, D) over the whole shard, V' augmented views of each image, with DP-CalR's noise where asked for."""
         self.load(weights)
+        pixels = self.pixels()
         total: Tensor = torch.zeros(())
-        seen = 0
-        for z in self.projections(self.pixels(), views=self.method.sharing_passes):  # (V', B, D)
+        training = self.method.sharing_mode == "train"
+        for z in self.projections(pixels, views=self.method.sharing_passes, training=training):  # (V', B, D)
             total = total + correlation(self.clipped(z)).double() * z.shape[1]
-            seen += z.shape[1]
-        return {"correlation": (total / seen).float().cpu().numpy()}
+        r = total / len(pixels)
+        if self.method.privacy is not None:
+            sigma = noise_scale(self.config, len(pixels))
+            r = r + noise(r.shape, sigma, self.generator("noise"))
+        return {"correlation": r.float().cpu().numpy()}
 
     def train(self, weights: Weights, rest: np.ndarray | None, alpha: float) -> dict[str, Any]:
         self.load(weights)
@@ -86,28 +158,40 @@ class Client(EncoderClient):
 
 
 class Server(MethodServer):
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        self.sharing: tuple[int, ...] = self.method.sharing_rounds(self.config.train.rounds)
+
     def start(self, cohort: Any) -> None:
         self.weights = self.setup.initial(self.config.clients.encoder(self.setup.clients[0]))
         self.state["bank"] = {}  # client -> the R_j it sent last
+        self.state["releases"] = {}  # client -> how many it sent
 
     def asks_everybody(self, t: int) -> bool:
-        return t == 1
+        return t == min(self.sharing)
 
     def round(self, t: int, cohort: Any) -> None:
         bank: dict[int, np.ndarray] = self.state["bank"]
-        if (t - 1) % self.method.share_every == 0:
-            bank |= {r.client: r["correlation"] for r in cohort.ask("correlation", weights=self.weights)}
+        releases: dict[int, int] = self.state["releases"]
+        if t in self.sharing:
+            for reply in cohort.ask("correlation", weights=self.weights):
+                bank[reply.client] = reply["correlation"]
+                releases[reply.client] = releases.get(reply.client, 0) + 1
         weights = cohort.shares if self.method.rest == "shares" else np.ones(len(cohort.shares))
         total, everybody = weighted_sum(bank, weights), float(sum(weights[k] for k in bank))
+        alone = {c for c in cohort.clients if len(bank) == (c in bank)}  # nobody else's matrix: plain spectral contrast
+        alphas = {c: 1.0 if c in alone else self.alpha(t, c) for c in cohort.clients}
 
         def own(client: int) -> dict[str, Any]:
-            if len(bank) == 1:  # nobody else: plain spectral contrast
-                return {"rest": None, "alpha": 1.0}
-            rest = without(total, bank[client], float(weights[client]), everybody)
-            return {"rest": rest, "alpha": self.alpha(t, client)}
+            rest = None if client in alone else without(total, bank.get(client), float(weights[client]), everybody)
+            return {"rest": rest, "alpha": alphas[client]}
 
         self.weights = cohort.mean("train", weights=self.weights, each=own)["weights"]
-        self.metrics["train/alpha"] = float(np.mean([self.alpha(t, c) for c in cohort.clients]))
+        self.metrics["train/alpha"] = float(np.mean(list(alphas.values())))
+        if self.method.privacy is not None:
+            worst = max((self.mechanism(c) for c in self.setup.clients), key=lambda m: rho(*m))
+            most = spent(*worst, self.method.privacy.delta)
+            self.metrics |= {"privacy/epsilon": most.epsilon, "privacy/epsilon_closed_form": most.epsilon_closed_form}
 
     def alpha(self, t: int, client: int) -> float:
         share = float(self.setup.shares[client])
@@ -116,7 +200,56 @@ class Server(MethodServer):
         floor = share if self.method.alpha_floor is None else self.method.alpha_floor
         return alpha_of(t, self.config.train.rounds, floor)
 
+    # -- DP-CalR -------------------------------------------------------------------------------------------------------
+
+    def mechanism(self, client: int) -> tuple[float, float, int, int]:
+        """(mu, sigma, n_j, matrices released so far): what a client's Renyi curve depends on."""
+        mu = self.config.objective.clip  # type: ignore[union-attr]
+        assert mu is not None
+        images = int(self.setup.federation.sizes[client])
+        return mu, noise_scale(self.config, images), images, self.state["releases"].get(client, 0)
+
+    def privacy(self) -> dict[str, Any] | None:
+        """What each client has spent, in both conversions; its Renyi curve is order times ``rho``."""
+        if self.method.privacy is None:
+            return None
+        clients = self.setup.clients
+        mechanisms = {c: self.mechanism(c) for c in clients}
+        records = {m: spent(*m, self.method.privacy.delta) for m in set(mechanisms.values())}  # of equal clients once
+        by_client = {c: records[mechanisms[c]] for c in clients}
+        scope = next(iter(by_client.values()))
+        return {
+            "epsilon": {c: record.epsilon for c, record in by_client.items()},
+            "epsilon_closed_form": {c: record.epsilon_closed_form for c, record in by_client.items()},
+            "rho": {c: rho(*mechanisms[c]) for c in clients},
+            "delta": scope.delta,
+            "neighbours": scope.neighbours,
+            "covers": scope.covers,
+            "not_covered": scope.not_covered,
+            "releases": {c: record.releases for c, record in by_client.items()},
+            "planned_releases": len(self.sharing),
+            "sigma": {c: mechanisms[c][1] for c in clients},
+            "clip": mechanisms[clients[0]][0],
+        }
+
+    def notes(self) -> list[str]:
+        if self.method.privacy is None:
+            return []
+        planned = [(*self.mechanism(c)[:3], len(self.sharing)) for c in self.setup.clients]
+        most = spent(*max(planned, key=lambda m: rho(*m)), self.method.privacy.delta)
+        return [
+            f"privacy: after all {most.releases} planned releases of {most.covers}, at most epsilon {most.epsilon:.4g} "
+            f"(closed form {most.epsilon_closed_form:.4g}) per client at delta {most.delta:g}; neighbours: "
+            f"{most.neighbours}; not covered: {most.not_covered}"
+        ]
+
 
 FEDSC = Method(
-    Config, Client, Server, Info("Jing et al. 2024", "weights, correlation matrices"), objectives=("spectral",)
+    Config,
+    Client,
+    Server,
+    Info("Jing et al. 2024", "weights, correlation matrices"),
+    objectives=("spectral",),
+    check=check,
+    check_federation=check_federation,
 )

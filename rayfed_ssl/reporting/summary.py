@@ -8,7 +8,7 @@ raw pixels. Values that are not finite become null, because JSON has neither NaN
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -57,6 +57,19 @@ def best_and_last(metrics: pa.Table) -> tuple[dict[str, dict[str, Any]], dict[st
             at = max(finite, key=lambda round: (means[round], -round))
             best[protocol] = {"value": means[at], "round": at}
     return best, last
+
+
+def rounds_to(metrics: pa.Table, targets: Sequence[float]) -> dict[str, dict[str, int | None]]:
+    """``{protocol: {target: round}}``: the first evaluated round with at least that accuracy, of clients' values their
+    mean; None where no round has it. Round 0, the untrained encoder, does not count.
+    """
+    found: dict[str, dict[str, int | None]] = {}
+    for protocol, rounds in sorted(history(metrics).items()):
+        if not protocol.startswith(PIXELS):
+            means = {round: fmean(rounds[round].values()) for round in sorted(rounds) if round}
+            first = {target: next((t for t, mean in means.items() if mean >= target), None) for target in targets}
+            found[protocol] = {f"{target:g}": round for target, round in first.items()}
+    return found
 
 
 def summarise(

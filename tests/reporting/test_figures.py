@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rayfed_ssl.reporting.figures import accuracy_curve, label_histogram, pixels, save_figure
+from rayfed_ssl.reporting.figures import accuracy_against_trace, accuracy_curve, label_histogram, pixels, save_figure
 from rayfed_ssl.reporting.tables import METRICS, table
 
 
@@ -64,6 +64,19 @@ def test_accuracy_lines_and_the_clients_band() -> None:
     np.testing.assert_allclose(lines["task (mean of clients)"], [[2, 30], [4, 30]])
     band = axes.collections[0].get_paths()[0].vertices
     assert (band[:, 1].min(), band[:, 1].max()) == (pytest.approx(20), pytest.approx(40))
+
+
+def test_accuracy_against_trace_joins_the_values_of_a_round() -> None:
+    rows = [(t, c, "client/trace", t + 10.0 * c, 0.0) for t in (1, 2, 3) for c in (0, 1)]
+    rows += [(t, c, "eval/linear", 0.1 * t + 0.01 * c, 0.0) for t in (0, 1, 3) for c in (0, 1)]
+    rows += [(3, None, "eval/knn", 0.5, 0.0), (0, None, "eval/pixels_fewshot", 0.3, 0.0)]
+    figure = accuracy_against_trace(table(rows, METRICS))
+    assert figure is not None
+    knn, linear = figure.axes
+    np.testing.assert_allclose(knn.lines[0].get_xydata(), [[8, 50]])  # the global encoder, the clients' mean trace
+    np.testing.assert_allclose(linear.lines[0].get_xydata(), [[1, 10], [3, 30]])
+    np.testing.assert_allclose(linear.lines[1].get_xydata(), [[11, 11], [13, 31]])
+    assert accuracy_against_trace(table([row for row in rows if row[2] != "client/trace"], METRICS)) is None
 
 
 def test_saved_and_drawn_figures_are_images(tmp_path: Path) -> None:

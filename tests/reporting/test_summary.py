@@ -10,7 +10,7 @@ import pytest
 
 from rayfed_ssl.communication import Booking
 from rayfed_ssl.reporting.records import Records
-from rayfed_ssl.reporting.summary import best_and_last, summarise, write_summary
+from rayfed_ssl.reporting.summary import best_and_last, rounds_to, summarise, write_summary
 from rayfed_ssl.reporting.tables import METRICS, table
 
 KEYS = """method dataset seed rounds clients accuracy best untrained pixels communication epsilon wall_s
@@ -95,6 +95,16 @@ def test_protocols_evaluated_at_different_rounds_and_a_global_value_beside_its_c
     best, last = best_and_last(table(rows, METRICS))
     assert last == {"knn": 0.5, "linear": 0.7}
     assert best == {"knn": {"value": 0.5, "round": 4}, "linear": {"value": 0.7, "round": 2}}
+
+
+def test_rounds_to_an_accuracy_are_of_the_clients_mean_and_not_of_round_0() -> None:
+    rows = [(t, None, "eval/knn", value, 0.0) for t, value in ((4, 0.5), (0, 0.9), (2, 0.3), (6, 0.45))]
+    rows += [(t, c, "eval/task", 0.1 * t + 0.2 * c, 0.0) for t in (2, 4) for c in (0, 1)]
+    rows += [(0, None, "eval/pixels_fewshot", 0.9, 0.0)]
+    assert rounds_to(table(rows, METRICS), (0.3, 0.4, 0.95)) == {
+        "knn": {"0.3": 2, "0.4": 4, "0.95": None},
+        "task": {"0.3": 2, "0.4": 4, "0.95": None},
+    }
 
 
 @pytest.mark.parametrize(
