@@ -109,6 +109,46 @@ def evaluate(
 
 
 @app.command()
+def tune(
+    config: Annotated[Path, typer.Argument(help="A sweep's YAML file, such as configs/tune/fedfoa_lambda.yaml.")],
+    changes: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[key=value]...", help="Keys of the sweep (trials=4), or of its runs (data.path=PATH)."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The sweep's folder; by default runs/<name>.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Run the trials that are not over.")] = False,
+) -> None:
+    """Sweep over keys of a run with Ray Tune; every trial is a run folder."""
+    from rayfed_ssl.progress import console
+    from tune.config import load
+    from tune.results import ranked
+    from tune.sweep import run_sweep
+
+    screen = console()
+
+    def say(text: str) -> None:
+        screen.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    repeats = config.name == "sweep.yaml" and resume
+    folder = out or (config.parent if repeats else Path("runs") / config.stem)
+    with stop_signals(say) as stopping:
+        results = run_sweep(load(config, changes or ()), folder, resume=resume, say=say, stopping=stopping)
+        stopped = stopping()
+    if results.ranking:
+        screen.print(ranked(results))
+    if results.winner is not None:
+        say(f"{'winner':<13} {folder / 'best.yaml'}")
+    say(f"{'table':<13} {folder / 'results.parquet'}")
+    say(f"{'curves':<13} tensorboard --logdir {folder}")
+    if stopped and results.left:
+        say(f"stopped with {results.left} trial(s) left; --resume continues")
+        raise typer.Exit(STOPPED)
+    if failed := results.counts.get("failed"):
+        say(f"{failed} trial(s) failed; --resume runs them again")
+        raise typer.Exit(1)
+
+
+@app.command()
 def doctor() -> None:
     """Say what this machine or cluster can run, and what is missing."""
     from rayfed_ssl.doctor import examine

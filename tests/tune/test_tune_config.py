@@ -1,0 +1,202 @@
+"""A sweep's file: what is tried, what is refused before anything runs, and the copy in the sweep's folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from rayfed_ssl import configfile
+from rayfed_ssl.cli import main
+from rayfed_ssl.schema import UserError
+from tests.tune.sweeps import GRID, LR, RUN, sweep, written
+from tune import config as sweep_config
+from tune.config import Dimension, draw, load
+
+SHIPPED = sorted((Path(__file__).resolve().parents[2] / "configs" / "tune").glob("*.yaml"))
+
+
+def test_a_grid_is_the_product_with_the_last_key_fastest(tmp_path: Path) -> None:
+    points = sweep(tmp_path).configurations
+    assert points == [{LR: lr, "objective.temperature": t} for lr in (0.001, 0.01, 0.1) for t in (0.1, 0.5)]
+
+
+def test_points_vary_keys_together_and_what_stands_twice_runs_once(tmp_path: Path) -> None:
+    points = [{"train.rounds": 1, "train.local_epochs": 4}, {"train.rounds": 2, "train.local_epochs": 2}]
+    made = sweep(tmp_path, points=[*points, points[0]], space={"seed": {"grid": [1, 2]}})
+    assert made.configurations == [{**point, "seed": seed} for point in points for seed in (1, 2)]
+    assert [made.run(p).train.local_epochs for p in made.configurations or []] == [4, 4, 2, 2]
+
+
+def test_random_points_depend_on_seed_and_number_alone_and_lie_in_the_ranges(tmp_path: Path) -> None:
+    space = {
+        LR: {"loguniform": [1e-4, 1e-2]},
+        "train.local_epochs": {"randint": [1, 3]},
+        "model.width": {"uniform": [0.2, 0.4]},
+    }
+    few, many = (sweep(tmp_path, space=space, search="random", trials=n).configurations or [] for n in (5, 200))
+    assert few == many[:5]
+    assert many != sweep(tmp_path, "seed=1", space=space, search="random", trials=200).configurations
+    assert {p["train.local_epochs"] for p in many} == {1, 2, 3}
+    assert all(0.2 <= p["model.width"] <= 0.4 for p in many)
+    exponents = np.log10([p[LR] for p in many])
+    assert exponents.min() >= -4
+    assert exponents.max() <= -2
+    assert abs(exponents.mean() + 3) < 0.15  # uniform over the exponents; uniform over the values would give -2.4
+
+
+def test_a_draw_of_one_key_does_not_depend_on_the_others() -> None:
+    one = {"a": {"uniform": [0, 1]}}
+    both = {"b": {"choice": ["x", "y"]}, **one}
+    first, second = (
+        draw(
+            sweep_config.SweepConfig(base=Path("x"), space={k: Dimension(**v) for k, v in s.items()}, search="random"),
+            3,
+        )
+        for s in (one, both)
+    )
+    assert first["a"] == second["a"]
+
+
+def test_overrides_hold_for_every_trial_and_points_win(tmp_path: Path) -> None:
+    made = sweep(tmp_path, "train.rounds=7", "overrides.train.optimizer.lr=5", "space.seed={grid: [4, 5]}", "trials=3")
+    assert made.count == 3
+    config = made.run({LR: 0.25}, repetition=2, name="trial-00009")
+    assert (config.train.rounds, config.train.optimizer.lr, config.seed, config.name) == (7, 0.25, 2, "trial-00009")
+
+
+def test_a_profile_of_the_base_is_chosen_by_an_override(tmp_path: Path) -> None:
+    run = {**RUN, "profiles": {"cpu": {"train": {"rounds": 2}}, "paper": {"train": {"rounds": 9}}}}
+    assert sweep(tmp_path, run=run, **GRID).run({}).train.rounds == 2
+    assert sweep(tmp_path, "profile=paper", run=run, **GRID).run({}).train.rounds == 9
+
+
+def test_a_searched_method_brings_its_own_block_and_objective(tmp_path: Path) -> None:
+    made = sweep(tmp_path, space={"method.name": {"grid": ["fedsimclr", "fedbyol"]}})
+    assert [made.run(point).objective.name for point in made.configurations or []] == ["simclr", "byol"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        (["space.train.roundz={grid: [1]}"], "train.roundz: found 1; unknown key"),
+        (["space.train.rounds={grid: [1, 0]}"], "train.rounds: found 0"),
+        (["space.train.rounds={uniform: [1, 2]}"], "space.train.rounds: found a range or a choice with search=grid"),
+        (["space.train.rounds={}"], "exactly one of grid, choice, uniform, loguniform, randint"),
+        (["space.train.rounds={randint: [3, 3]}"], "randint: found [3, 3]; must be [lower, higher]"),
+        (["space.resources.actors={grid: [1]}"], "set it in overrides"),
+        (["space.seed={grid: [1]}", "repeat=3"], "must be one of them"),
+        (["metric=accuracy.linear"], "this sweep's runs have accuracy.knn"),
+        (["metric=speed"], "metric: found 'speed'"),
+        (["search=bayes"], "search: found 'bayes'"),
+        (["trials=0"], "trials: found 0"),
+        (["scheduler=asha", "evaluation.every=0"], "evaluation.every: found 0 with scheduler=asha"),
+        (["scheduler=asha", "metric=best.knn.value"], "must be accuracy.PROTOCOL"),
+        (["scheduler=pbt", "search=random", "space.clients.count={choice: [2]}"], "space.clients.count: found with"),
+        (["scheduler=pbt", "search=random", "repeat=2"], "repeat: found more than 1"),
+        (["base=nowhere.yaml"], "nowhere.yaml: found no such file"),
+    ],
+)
+def test_refusals_name_the_key_in_one_line(tmp_path: Path, changes: list[str], text: str) -> None:
+    with pytest.raises(UserError) as error:
+        sweep(tmp_path, *changes).check()
+    assert text in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_range_is_checked_at_both_ends_where_an_optimiser_proposes(tmp_path: Path) -> None:
+    made = sweep(tmp_path, space={"participation.fraction": {"uniform": [0.5, 1.5]}}, search="optuna", trials=2)
+    with pytest.raises(UserError, match=r"participation\.fraction: found 1\.5"):
+        made.check()
+
+
+def test_the_folder_holds_a_sweep_that_is_equal_and_complete_in_itself(tmp_path: Path) -> None:
+    made = sweep(tmp_path, "train.rounds=5", "scheduler=asha")
+    out = tmp_path / "out"
+    out.mkdir()
+    sweep_config.dump(made, out)
+    (tmp_path / "run.yaml").unlink()
+    again = load(out / "sweep.yaml")
+    assert again.configurations == made.configurations
+    assert again.run({LR: 0.5}) == made.run({LR: 0.5})
+    sweep_config.refuse_changed(again, made, out)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ("concurrent=3", None),
+        ("trials=4", None),
+        ("trials=2", "trials"),
+        ("metric=wall_s", "metric"),
+        ("seed=1", "seed"),
+        ("train.rounds=9", "overrides"),
+    ],
+)
+def test_a_resumed_sweep_may_grow_but_not_change(tmp_path: Path, change: str, named: str | None) -> None:
+    keys: dict[str, Any] = {"space": {LR: {"uniform": [0.01, 0.1]}}, "search": "random"}
+    old, new = sweep(tmp_path, "trials=3", **keys), sweep(tmp_path, "trials=3", change, **keys)
+    if named is None:
+        sweep_config.refuse_changed(old, new, tmp_path)
+        return
+    with pytest.raises(UserError, match=f"cannot resume with changed {named};"):
+        sweep_config.refuse_changed(old, new, tmp_path)
+
+
+def test_a_changed_base_is_a_changed_sweep(tmp_path: Path) -> None:
+    old = sweep(tmp_path)
+    changed = {**RUN, "train": {"rounds": 4}}
+    with pytest.raises(UserError, match="changed base;"):
+        sweep_config.refuse_changed(old, load(written(tmp_path, run=changed, **GRID)), tmp_path)
+
+
+def test_the_command_refuses_in_one_line_with_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["tune", str(written(tmp_path)), "train.roundz=2", "--out", str(tmp_path / "out")])
+    assert end.value.code == 2
+    assert capsys.readouterr().err.startswith("train.roundz: found 2; unknown key")
+    assert not (tmp_path / "out").exists()
+
+
+def test_four_sweeps_are_shipped() -> None:
+    assert {path.stem for path in SHIPPED} == {
+        "communication_rounds",
+        "fedfoa_lambda",
+        "fedlinked_eta",
+        "flesd_temperature",
+    }
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=[path.stem for path in SHIPPED])
+def test_a_shipped_sweep_is_valid_in_every_profile_and_names_its_command(path: Path) -> None:
+    base = path.parent / yaml.safe_load(path.read_text())["base"]
+    for profile in configfile.read(base)["profiles"]:
+        load(path, [f"profile={profile}"]).check()
+    header = [line for line in path.read_text().splitlines() if line.startswith("#")]
+    assert any(f"rayfed-ssl tune configs/tune/{path.name}" in line for line in header)
+
+
+def test_communication_rounds_has_the_three_series() -> None:
+    path = next(path for path in SHIPPED if path.stem == "communication_rounds")
+    pairs = [(p["train.rounds"], p["train.local_epochs"]) for p in load(path).configurations or []]
+    assert len(set(pairs)) == len(pairs)
+    for series in (lambda t, e: t * e == 20, lambda t, e: e == 5, lambda t, e: t == 2):
+        assert sum(series(t, e) for t, e in pairs) >= 4
+
+
+def test_fedlinked_has_the_thesis_ranges() -> None:
+    settings = load(next(path for path in SHIPPED if path.stem == "fedlinked_eta")).settings
+    assert {key: tuple(dimension.range) for key, dimension in settings.space.items()} == {
+        "method.eta": (0.8, 3.0),
+        "method.distillation_epochs": (1, 60),
+        "train.rounds": (3, 12),
+        "train.local_epochs": (1, 20),
+        "method.initial_epochs": (1, 40),
+        "method.fine_tune_epochs": (1, 20),
+        "method.batch_ratio": (0.008, 0.12),
+        "train.optimizer.lr": (1e-4, 1e-2),
+    }
+    assert (settings.repeat, settings.score) == (3, "min")

@@ -1,0 +1,172 @@
+"""A sweep's results, how a cluster is divided among trials, how a member of a population takes a checkpoint over."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from rayfed_ssl import checkpoint, configfile
+from rayfed_ssl.config import ResourcesConfig, RunConfig
+from rayfed_ssl.config import load as load_run
+from rayfed_ssl.schema import UserError
+from tests.tune.sweeps import LR, sweep
+from tune import sweep as sweep_module
+from tune.book import Book
+from tune.config import Sweep
+from tune.results import axis, collect, ranked, table
+from tune.sweep import room, run_sweep
+from tune.trial import exploit, scheduled
+
+
+def booked(made: Sweep, folder: Path, values: dict[int, tuple[str, float | None]]) -> Book:
+    """A book whose trials ended so: number -> (status, accuracy)."""
+    book = Book(folder, made.settings.repeat)
+    for point in made.configurations or []:
+        book.add(point)
+    for number, (status, value) in values.items():
+        entry = book.entries[number]
+        entry.status = status
+        if value is not None:
+            (folder / entry.name).mkdir(parents=True)
+            summary = {"status": status, "rounds": 3, "accuracy": {"knn": value}, "wall_s": 1.0,
+                       "communication": {"up_bytes": 10, "down_bytes": 20}}  # fmt: skip
+            (folder / entry.name / "summary.json").write_text(json.dumps(summary))
+    return book
+
+
+def test_the_winner_has_the_best_worst_repeat_among_complete_configurations(tmp_path: Path) -> None:
+    made = sweep(tmp_path, "overrides.seed=5", space={LR: {"grid": [0.1, 0.2, 0.3, 0.4]}}, repeat=2)
+    out = tmp_path / "out"
+    statuses = ["complete"] * 5 + ["stopped", "complete", "failed"]
+    ends = list(zip(statuses, [0.9, 0.1, 0.5, 0.4, 0.99, 0.98, 0.7, None], strict=True))
+    results = collect(made, booked(made, out, dict(enumerate(ends))))
+    assert results.ranking == [2, 1, 0]  # worst repeats: 0.98, 0.4, 0.1; the last configuration has none
+    assert results.winner == 1  # the first in rank did not run to its end
+    best = load_run(out / "best.yaml")
+    assert (best.train.optimizer.lr, best.seed, best.name) == (0.2, 5, "out-best")
+    rows = pq.read_table(out / "results.parquet").to_pylist()
+    assert [row["score"] for row in rows] == [0.1, 0.1, 0.4, 0.4, 0.98, 0.98, None, None]
+    assert [row["accuracy.knn"] for row in rows] == [value for _, value in ends]
+    assert rows[0][LR] == 0.1
+    assert rows[0]["up_bytes"] == 10
+    assert results.counts == {"complete": 6, "stopped": 1, "failed": 1}
+    assert results.left == 1
+    assert (out / "figures" / "parallel.png").exists()
+    assert ranked(results).row_count == 3
+
+
+def test_a_smaller_value_wins_with_mode_min(tmp_path: Path) -> None:
+    made = sweep(tmp_path, "mode=min", "metric=communication.up_bytes", space={LR: {"grid": [0.1, 0.2]}})
+    out = tmp_path / "out"
+    book = booked(made, out, {0: ("complete", 0.9), 1: ("complete", 0.1)})
+    path = out / "trial-00001" / "summary.json"
+    path.write_text(path.read_text().replace('"up_bytes": 10', '"up_bytes": 5'))
+    assert collect(made, book).winner == 1
+
+
+def test_nothing_finished_is_a_table_and_no_winner(tmp_path: Path) -> None:
+    made = sweep(tmp_path)
+    (tmp_path / "out").mkdir()
+    results = collect(made, booked(made, tmp_path / "out", {}))
+    assert (results.winner, results.ranking, results.left) == (None, [], 6)
+    assert not (tmp_path / "out" / "best.yaml").exists()
+
+
+def test_columns_of_the_table_have_one_type() -> None:
+    rows: list[dict[str, Any]] = [
+        {"a": 1, "b": "x", "c": ["r", "s"], "d": 1},
+        {"a": 0.5, "b": None, "c": ["r"], "d": None},
+    ]
+    found = table(rows)
+    assert found.to_pydict() == {"a": [1.0, 0.5], "b": ["x", None], "c": ['["r", "s"]', '["r"]'], "d": [1, None]}
+    assert table([{"a": True}, {"a": "yes"}]).to_pydict() == {"a": ["true", '"yes"']}
+
+
+def test_axes_of_parallel_coordinates() -> None:
+    assert axis([1, 9, 2]) == ([0.0, 1.0, 0.5], [(0.0, "1"), (0.5, "2"), (1.0, "9")])
+    assert axis([1, 9, 3], "linear") == ([0.0, 1.0, 0.25], [(0.0, "1"), (1.0, "9")])
+    heights, _ = axis([1e-4, 1e-3, 1e-2], "log")
+    assert np.allclose(heights, [0.0, 0.5, 1.0])
+    assert axis([4.0, 4.0], "linear")[0] == [0.5, 0.5]
+    assert axis([4])[0] == [0.0]
+    assert axis(["b", "a", "b"]) == ([1.0, 0.0, 1.0], [(0.0, "a"), (1.0, "b")])
+
+
+@pytest.mark.parametrize(
+    ("resources", "concurrent", "trials", "expected"),  # expected: trials at a time, actors, CPUs and GPUs of each
+    [
+        ({}, None, 6, (1, 1, 1.0, 1.0)),  # a GPU belongs to one trial unless somebody says otherwise
+        ({}, 4, 6, (4, 1, 1.0, 0.25)),
+        ({"actors": 2}, 3, 6, (3, 2, 1.0, 0.1666)),
+        ({"gpus_per_client": 0.25}, None, 6, (4, 1, 1.0, 0.25)),
+        ({"gpus_per_client": 0.25}, None, 3, (3, 1, 1.0, 0.25)),
+        ({"gpus_per_client": 0.25}, 2, 6, (2, 1, 1.0, 0.25)),
+        ({"gpus_per_client": 0, "actors": 3}, None, 6, (2, 3, 1.0, 0.0)),
+        ({"device": "cpu", "cpus_per_client": 2}, None, 6, (4, 1, 2.0, 0.0)),
+    ],
+)
+def test_trials_share_a_cluster_of_8_cpus_and_a_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+    resources: dict[str, Any],
+    concurrent: int | None,
+    trials: int,
+    expected: tuple[Any, ...],
+) -> None:
+    monkeypatch.setattr(sweep_module, "living_nodes", lambda: [{"CPU": 8.0, "GPU": 1.0}])
+    monkeypatch.setattr(sweep_module, "autoscaling_ceiling", lambda: None)
+    found = room(ResourcesConfig.model_validate(resources), concurrent, trials, "node:1.2.3.4")
+    assert (found.trials, found.plan.actors, found.plan.cpus, found.plan.gpus) == expected
+    assert len(found.bundles) == 1 + found.plan.actors
+    assert found.bundles[0] == {"node:1.2.3.4": 0.001}
+    assert found.line.startswith(f"{expected[0]} trial(s) at a time, each with {expected[1]} client actor(s)")
+
+
+def test_more_trials_at_a_time_than_fit_are_refused_with_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep_module, "living_nodes", lambda: [{"CPU": 2.0}])
+    monkeypatch.setattr(sweep_module, "autoscaling_ceiling", lambda: None)
+    with pytest.raises(UserError, match=r"3 actors x 1 CPU = 3\.0 CPUs, the cluster has 2\.0"):
+        room(ResourcesConfig(), 3, 6)
+
+
+def test_a_sweep_is_not_written_over_and_refusals_write_nothing(tmp_path: Path) -> None:
+    made = sweep(tmp_path, "clients.count=119")
+    with pytest.raises(UserError, match=r"clients\.count"):
+        run_sweep(made, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "sweep.yaml").write_text("")
+    with pytest.raises(UserError, match="already holds a sweep; add --resume"):
+        run_sweep(made, tmp_path / "old")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text("")
+    with pytest.raises(UserError, match="holds a run"):
+        run_sweep(made, tmp_path / "run")
+
+
+def test_exploiting_takes_the_donors_checkpoint_and_writes_down_what_changed(tmp_path: Path) -> None:
+    made = sweep(tmp_path)
+    mine, donor = tmp_path / "trial-00001", tmp_path / "donor"
+    mine.mkdir()
+    configfile.dump(made.run({LR: 0.1}), mine / "config.yaml")
+    checkpoint.save(mine / "checkpoints", 7, {"w": np.zeros(2, np.float32)}, [])
+    checkpoint.save(donor, 4, {"w": np.ones(2, np.float32)}, [(0, {"own": 3})])
+    point = {LR: 0.4}
+    config: RunConfig = made.run(point)
+    exploit(mine, checkpoint.complete(donor)[0], {"trial": 5, "point": {LR: 0.5}}, config, point)
+    found, damaged = checkpoint.newest(mine / "checkpoints")
+    assert found is not None
+    assert (found[0], damaged) == (4, [])
+    server, clients = checkpoint.load(found[1])
+    assert server["w"].tolist() == [1.0, 1.0]
+    assert dict(clients) == {0: {"own": 3}}
+    assert load_run(mine / "config.yaml") == config
+    assert json.loads((mine / "schedule.json").read_text()) == {
+        "changes": [{"round": 4, "from": "trial-00005", "from_point": {LR: 0.5}, "point": {LR: 0.4}}]
+    }
+    assert scheduled(mine, {LR: 0.1}) == point
+    assert scheduled(donor, {LR: 0.1}) == {LR: 0.1}

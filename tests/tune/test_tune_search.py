@@ -1,0 +1,223 @@
+"""What is tried next, what repeats come to, what schedulers and optimisers are told after a restart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray.tune.search import Searcher
+
+from rayfed_ssl.schema import UserError
+from tests.tune.sweeps import LR, sweep
+from tune import search
+from tune.book import Book, Entry, measured, score, trial_name
+from tune.config import Sweep
+from tune.search import Proposals, domain, optimiser
+from tune.sweep import Within, scheduler
+
+ONE = {LR: {"grid": [0.1, 0.2, 0.3]}}
+RANGE: dict[str, Any] = {"space": {LR: {"uniform": [0.1, 0.9]}, "train.rounds": {"randint": [1, 4]}}, "trials": 3}
+
+
+def finish(folder: Path, number: int, value: float, status: str = "complete") -> None:
+    """A run folder's summary, as far as a sweep looks at it."""
+    run = folder / trial_name(number)
+    run.mkdir(exist_ok=True)
+    (run / "summary.json").write_text(json.dumps({"status": status, "rounds": 3, "accuracy": {"knn": value}}))
+
+
+def proposals(made: Sweep, folder: Path, stopping: Callable[[], bool] = lambda: False) -> tuple[Proposals, list[Entry]]:
+    finished: list[Entry] = []
+    return Proposals(made, Book(folder, made.settings.repeat), finished.append, stopping), finished
+
+
+def drained(given: Proposals) -> list[dict[str, Any]]:
+    """Everything that is suggested when nothing ends."""
+    out = []
+    while (point := given.suggest(f"id-{len(out)}")) not in (Searcher.FINISHED, None):
+        out.append(point)
+    return out
+
+
+def test_repeats_are_trials_of_their_own_with_seeds_one_apart(tmp_path: Path) -> None:
+    made = sweep(tmp_path, "overrides.seed=10", space={LR: {"grid": [0.1, 0.2]}}, repeat=3)
+    given, _ = proposals(made, tmp_path)
+    assert given.left == 6
+    points = drained(given)
+    assert points == [{"trial": n, LR: lr} for n, lr in enumerate([0.1] * 3 + [0.2] * 3)]
+    assert [made.run({}, entry.repetition).seed for entry in given.book.entries] == [10, 11, 12] * 2
+
+
+def test_a_restored_sweep_gives_what_is_not_over_and_nothing_else(tmp_path: Path) -> None:
+    made = sweep(tmp_path, space={LR: {"grid": [1, 2, 3, 4, 5]}})
+    given, finished = proposals(made, tmp_path)
+    for number in range(4):
+        given.suggest(f"id-{number}")
+    finish(tmp_path, 0, 0.5)
+    given.on_trial_complete("id-0", {"round": 3, "score": 0.5, "done": True})
+    given.on_trial_result("id-1", {"round": 1, "score": 0.2})
+    given.on_trial_complete("id-1", {"round": 2, "score": 0.3})  # by the scheduler: no complete summary
+    given.on_trial_complete("id-2", None, error=True)
+    assert [entry.status for entry in finished] == ["complete", "stopped", "failed"]
+    finish(tmp_path, 3, 0.7)  # it ended, and the command was killed before it heard of it
+    again, _ = proposals(made, tmp_path)
+    assert [e.status for e in again.book.entries] == ["complete", "stopped", "waiting", "complete", "waiting"]
+    assert again.book.entries[1].reports == [[1, 0.2], [2, 0.3]]
+    assert [point["trial"] for point in drained(again)] == [2, 4]
+
+
+def test_nothing_new_starts_once_a_stop_was_asked_for(tmp_path: Path) -> None:
+    stop: list[bool] = []
+    given, finished = proposals(sweep(tmp_path, space=ONE), tmp_path, lambda: bool(stop))
+    given.suggest("a")
+    stop.append(True)
+    assert given.suggest("b") == Searcher.FINISHED
+    finish(tmp_path, 0, 0.5, status="stopped")
+    given.on_trial_complete("a", {"round": 1, "done": True})
+    assert finished[0].status == "waiting"
+
+
+def test_a_trial_that_is_resumed_reports_a_round_once(tmp_path: Path) -> None:
+    given, _ = proposals(sweep(tmp_path, space=ONE), tmp_path)
+    given.suggest("a")
+    for round, value in [(1, 0.1), (2, 0.2), (3, 0.3), (2, 0.25), (3, 0.35)]:
+        given.on_trial_result("a", {"round": round, "score": value})
+    assert given.book.entries[0].reports == [(1, 0.1), (2, 0.25), (3, 0.35)]
+
+
+def test_scores_of_repeats() -> None:
+    assert score([0.3, 0.1, 0.2], "min") == 0.1
+    assert score([0.3, 0.1, 0.2], "max") == 0.3
+    assert score([0.3, 0.1, 0.2], "mean") == pytest.approx(0.2)
+    assert score([0.3, None], "min") is None
+    assert score([], "min") is None
+
+
+def test_a_metric_of_several_clients_is_their_mean() -> None:
+    summary = {"accuracy": {"task": {"0": 0.5, "1": 0.7}}, "best": {"knn": {"value": 0.9, "round": 2}}, "epsilon": None}
+    assert measured(summary, "accuracy.task") == pytest.approx(0.6)
+    assert measured(summary, "accuracy.task.1") == 0.7
+    assert measured(summary, "best.knn.value") == 0.9
+    assert measured(summary, "epsilon") is None
+    assert measured(summary, "accuracy.linear") is None
+
+
+class Fake(Searcher):  # type: ignore[misc]
+    """An optimiser that proposes 0.1, 0.2, ... and notes what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__(metric="score", mode="max")
+        self.told: list[tuple[str, Any, bool]] = []
+
+    def suggest(self, trial_id: str) -> dict[str, Any]:
+        return {LR: 0.1 * (int(trial_id.rpartition("-")[2]) + 1), "train.rounds": 2}
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        self.told.append((trial_id, result and result["score"], error))
+
+
+def test_an_optimiser_is_told_the_worst_repeat_once_all_are_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Fake()
+    monkeypatch.setattr(search, "optimiser", lambda made, book: fake)
+    given, _ = proposals(sweep(tmp_path, search="optuna", repeat=2, **RANGE), tmp_path)
+    assert given.left == 6
+    first, second, third = (given.suggest(name) for name in "abc")
+    assert (first["trial"], second["trial"], third["trial"]) == (0, 1, 2)
+    assert first[LR] == second[LR] == 0.1
+    assert third[LR] == 0.2
+    for number, name, value in [(0, "a", 0.6), (1, "b", 0.4)]:
+        assert fake.told == []
+        finish(tmp_path, number, value)
+        given.on_trial_complete(name, {"round": 3, "score": value})
+    assert fake.told == [("configuration-0", 0.4, False)]
+    given.on_trial_complete("c", None, error=True)
+    given.suggest("d")
+    finish(tmp_path, 3, 0.9)
+    given.on_trial_complete("d", {"round": 3, "score": 0.9})
+    assert fake.told[1:] == [("configuration-1", None, True)]
+
+
+@pytest.mark.parametrize("package", ["optuna", "hyperopt"])
+def test_an_optimiser_that_is_not_installed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, package, None)
+    made = sweep(tmp_path, search=package, **RANGE)
+    with pytest.raises(UserError, match=f"search: found {package}, which is not installed; pip install {package}"):
+        optimiser(made, Book(tmp_path, 1))
+
+
+@pytest.mark.parametrize("package", ["optuna", "hyperopt"])
+def test_an_optimiser_proposes_within_the_ranges_and_learns_the_past(tmp_path: Path, package: str) -> None:
+    pytest.importorskip(package)
+    space = {**RANGE["space"], "objective.temperature": {"choice": [0.5, 0.1]}}
+    made = sweep(tmp_path, search=package, space=space, trials=12)
+    first, _ = proposals(made, tmp_path)
+    points = []
+    for number in range(8):
+        point = first.suggest(f"id-{number}")
+        assert 0.1 <= point[LR] <= 0.9
+        assert point["train.rounds"] in (1, 2, 3, 4)
+        assert point["objective.temperature"] in (0.1, 0.5)
+        if number == 7:
+            break  # begun, and the command was killed
+        finish(tmp_path, number, number / 10)
+        first.on_trial_complete(f"id-{number}", {"round": 3, "score": number / 10})
+        points.append(point)
+    assert len({point[LR] for point in points}) == 7
+    again, _ = proposals(made, tmp_path)
+    assert again.left == 5
+    assert isinstance(again.optimiser, search._Known)
+    inner = again.optimiser.search
+    if package == "optuna":
+        told = [(trial.params[LR], trial.value) for trial in inner._ot_study.trials]
+        temperatures = [trial.params["objective.temperature"] for trial in inner._ot_study.trials]
+    else:
+        done = inner._hpopt_trials.trials
+        told = [(trial["misc"]["vals"][LR][0], -trial["result"]["loss"]) for trial in done if "loss" in trial["result"]]
+        indices = [trial["misc"]["vals"]["objective.temperature"][0] for trial in done if "loss" in trial["result"]]
+        temperatures = [[0.5, 0.1][index] for index in indices]
+    assert sorted(told) == sorted((point[LR], number / 10) for number, point in enumerate(points))
+    assert sorted(temperatures) == sorted(point["objective.temperature"] for point in points)
+    assert again.suggest("redone") == first.running["id-7"].point | {"trial": 7}
+    fresh = again.suggest("fresh")
+    assert fresh["trial"] == 8
+    assert fresh[LR] not in {point[LR] for point in points}
+
+
+def test_domains_include_both_ends() -> None:
+    from tune.config import Dimension
+
+    drawn = {domain(Dimension(randint=(2, 4))).sample() for _ in range(200)}
+    assert drawn == {2, 3, 4}
+
+
+def test_asha_remembers_finished_trials_after_a_restart(tmp_path: Path) -> None:
+    made = sweep(tmp_path, space=ONE, scheduler={"name": "asha", "grace": 1, "reduction": 2})
+    verdicts = []
+    for past in ([], [(0, 0.9), (1, 0.8)]):
+        book = Book(tmp_path, 1)
+        book.entries = [Entry(n, n, 0, {LR: 0.1}, "complete", [(1, value)]) for n, value in past]
+        asha = scheduler(made, book)
+        trial = SimpleNamespace(trial_id="new")
+        asha.on_trial_add(None, trial)
+        verdicts.append(asha.on_trial_result(None, trial, {"round": 1, "score": 0.1}))
+    assert verdicts == ["CONTINUE", "STOP"]
+
+
+def test_perturbed_values_stay_within_the_ranges(tmp_path: Path) -> None:
+    space = {
+        LR: {"uniform": [0.1, 0.9]},
+        "train.local_epochs": {"randint": [1, 4]},
+        "objective.temperature": {"choice": [7, 8]},
+    }
+    made = sweep(tmp_path, space=space, search="random", trials=2, scheduler="pbt")
+    new = {"trial": 3, LR: 1.08, "train.local_epochs": 4.8, "objective.temperature": 8}
+    assert Within(made)(new) == {"trial": 3, LR: 0.9, "train.local_epochs": 4, "objective.temperature": 8}
+    assert made.run({}).checkpoint.every == 1

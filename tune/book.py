@@ -1,0 +1,106 @@
+"""``trials.json``: the trials of a sweep, in the order of their numbers, and what has become of each.
+
+It is written at every change, so a sweep that is killed at any moment knows what it had begun. Whether a trial is
+complete is said by its run folder's ``summary.json`` alone.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from rayfed_ssl.reporting.tables import write_json
+from tune.config import Point
+
+OVER = ("complete", "stopped")  # nothing is left to run; "stopped": by the scheduler
+
+
+@dataclass
+class Entry:
+    """A trial: a configuration with one seed. ``reports`` are (round, value) of what was measured on the way."""
+
+    trial: int
+    configuration: int
+    repetition: int
+    point: Point
+    status: str = "waiting"  # waiting | running | complete | stopped | failed
+    reports: list[tuple[int, float]] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return trial_name(self.trial)
+
+
+def trial_name(number: int) -> str:
+    return f"trial-{number:05d}"
+
+
+class Book:
+    """The entries of the sweep in ``folder``; configuration c has the trials c * repeat, c * repeat + 1, ..."""
+
+    def __init__(self, folder: Path, repeat: int) -> None:
+        self.path, self.folder, self.repeat = folder / "trials.json", folder, repeat
+        self.entries: list[Entry] = []
+        if self.path.exists():
+            self.entries = [Entry(**row) for row in json.loads(self.path.read_text())["trials"]]
+            for entry in self.entries:
+                if self.complete(entry):
+                    entry.status = "complete"
+                elif entry.status not in OVER:
+                    entry.status = "waiting"
+
+    @property
+    def configurations(self) -> int:
+        return len(self.entries) // self.repeat
+
+    def of(self, configuration: int) -> list[Entry]:
+        return self.entries[configuration * self.repeat : (configuration + 1) * self.repeat]
+
+    def add(self, point: Point) -> list[Entry]:
+        """The trials of one more configuration."""
+        number = self.configurations
+        new = [Entry(number * self.repeat + r, number, r, point) for r in range(self.repeat)]
+        self.entries += new
+        return new
+
+    def save(self) -> None:
+        write_json(self.path, {"trials": [asdict(entry) for entry in self.entries]})
+
+    def summary(self, entry: Entry) -> dict[str, Any] | None:
+        """What the trial's run folder says it came to."""
+        path = self.folder / entry.name / "summary.json"
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def complete(self, entry: Entry) -> bool:
+        summary = self.summary(entry)
+        return summary is not None and summary["status"] == "complete"
+
+    def value(self, entry: Entry, metric: str) -> float | None:
+        """The trial's metric; of one that was stopped what was reported last."""
+        summary = self.summary(entry)
+        if summary is not None and (found := measured(summary, metric)) is not None:
+            return found
+        return entry.reports[-1][1] if entry.reports else None
+
+
+def measured(summary: Mapping[str, Any], metric: str) -> float | None:
+    """A dotted key of a summary as a number: where it holds one per client, their mean. None where there is none."""
+    here: Any = summary
+    for part in metric.split("."):
+        here = here.get(part) if isinstance(here, Mapping) else None
+    values = list(here.values()) if isinstance(here, Mapping) else [here]
+    numbers = [float(v) for v in values if isinstance(v, int | float) and math.isfinite(v)]
+    return fmean(numbers) if numbers else None
+
+
+def score(values: list[float | None], how: str) -> float | None:
+    """A configuration's score from its repeats': their min, mean or max. None while one is missing."""
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return None
+    return fmean(known) if how == "mean" else (min if how == "min" else max)(known)

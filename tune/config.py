@@ -1,0 +1,309 @@
+"""A sweep's file: a run's config, what varies in it, how it is searched, what is measured.
+
+    base: ../fedsc_cifar10.yaml              a run's config, relative to this file
+    overrides: {resources.gpus_per_client: 0.25}
+    space:                                   dotted key of a run -> what it may be
+      method.weight: {loguniform: [1e-3, 1]}
+    points: [{train.rounds: 2, train.local_epochs: 20}, ...]     keys that vary together (search: grid)
+    search: random
+    trials: 20
+    metric: accuracy.knn                     dotted key of summary.json
+
+Every trial's config is built before the first starts, so a wrong key or value costs no training.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+import yaml
+from pydantic import Field, field_validator, model_validator
+
+from rayfed_ssl import configfile
+from rayfed_ssl.config import TAGGED, RunConfig, build
+from rayfed_ssl.reporting.tables import replace_file
+from rayfed_ssl.schema import Block, UserError
+from rayfed_ssl.seeding import numpy_generator
+
+Point = dict[str, Any]
+DIGITS = 6  # significant ones of a number drawn from a range
+TRIALS = 20
+METRICS = ("accuracy", "best", "untrained", "communication", "epsilon", "wall_s", "train_images_per_s")
+PERTURBED = ("method", "objective", "plugins", "augment", "train")  # blocks that may change under a trained network
+
+
+class Dimension(Block):
+    """What one key may be: exactly one of these. Ranges include both ends."""
+
+    grid: Annotated[tuple[Any, ...], Field(min_length=1)] | None = None
+    choice: Annotated[tuple[Any, ...], Field(min_length=1)] | None = None
+    uniform: tuple[float, float] | None = None
+    loguniform: tuple[float, float] | None = None
+    randint: tuple[int, int] | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        given = [name for name in type(self).model_fields if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"must have exactly one of {', '.join(type(self).model_fields)}")
+        if self.values is None:
+            low, high = self.range
+            if not low < high or (self.loguniform and low <= 0):
+                raise ValueError(
+                    f"{given[0]}: found [{low:g}, {high:g}]; must be [lower, higher]"
+                    + ", above 0" * bool(self.loguniform)
+                )
+        return self
+
+    @property
+    def values(self) -> tuple[Any, ...] | None:
+        """The values listed, if they are."""
+        return self.grid or self.choice
+
+    @property
+    def range(self) -> tuple[float, float]:
+        found = self.uniform or self.loguniform or self.randint
+        assert found is not None
+        return found
+
+    @property
+    def extremes(self) -> tuple[Any, ...]:
+        """Values that are valid only if all are."""
+        return self.values or self.range
+
+    def draw(self, rng: np.random.Generator) -> Any:
+        if self.values is not None:
+            return self.values[int(rng.integers(len(self.values)))]
+        low, high = self.range
+        if self.randint is not None:
+            return int(rng.integers(int(low), int(high), endpoint=True))
+        drawn = np.exp(rng.uniform(np.log(low), np.log(high))) if self.loguniform else rng.uniform(low, high)
+        return rounded(float(np.clip(drawn, low, high)))
+
+
+def rounded(value: Any) -> Any:
+    """A float to as many digits as a person reads."""
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+
+
+class Fifo(Block):
+    """Every trial runs to its last round."""
+
+    name: Literal["none"] = "none"
+
+
+class Asha(Block):
+    """Asynchronous successive halving over the accuracies evaluated on the way (Li et al. 2020)."""
+
+    name: Literal["asha"] = "asha"
+    grace: Annotated[int, Field(ge=1)] = 1  # rounds before a trial may be stopped
+    reduction: Annotated[float, Field(gt=1)] = 3.0  # of this many trials at a rung one goes on
+
+
+class Pbt(Block):
+    """Population-based training (Jaderberg et al. 2017): the worst go on from a copy of the best, with changed keys."""
+
+    name: Literal["pbt"] = "pbt"
+    interval: Annotated[int, Field(ge=1)] = 1  # rounds between exchanges
+    quantile: Annotated[float, Field(gt=0, le=0.5)] = 0.25  # the worst and the best so many
+    resample: Annotated[float, Field(ge=0, le=1)] = 0.25  # how often a key is drawn anew, not multiplied by 0.8 or 1.2
+
+
+Scheduler = Annotated[Fifo | Asha | Pbt, Field(discriminator="name")]
+
+
+class SweepConfig(Block):
+    """The keys of a sweep's file."""
+
+    base: Path
+    overrides: dict[str, Any] = Field(default_factory=dict)
+    space: dict[str, Dimension] = Field(default_factory=dict)
+    points: tuple[dict[str, Any], ...] = ()
+    search: Literal["grid", "random", "optuna", "hyperopt"] = "grid"
+    trials: Annotated[int, Field(ge=1)] | None = None  # configurations tried; None: the whole grid, else 20
+    seed: Annotated[int, Field(ge=0)] = 0  # of the search; a run's own is overrides.seed
+    metric: str = "accuracy.knn"
+    mode: Literal["max", "min"] = "max"
+    scheduler: Scheduler = Fifo()
+    repeat: Annotated[int, Field(ge=1)] = 1  # trials of each configuration, with seeds one apart
+    score: Literal["min", "mean", "max"] = "min"  # of a configuration's repeats
+    concurrent: Annotated[int, Field(ge=1)] | None = None  # trials at a time; None: as many as fit
+
+    @field_validator("scheduler", mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if not self.space and not self.points:
+            raise ValueError("space: found nothing; a sweep varies at least one key, by space or points")
+        if self.points and self.search != "grid":
+            raise ValueError(f"points: found with search={self.search}; allowed with search=grid")
+        for key in {key for point in self.points for key in point} & self.space.keys():
+            raise ValueError(f"space.{key}: found in points too; must be in one of them")
+        for key, dimension in self.space.items():
+            if self.search == "grid" and dimension.grid is None:
+                raise ValueError(f"space.{key}: found a range or a choice with search=grid; must be grid: [...]")
+        for key in self.keys:
+            if key.split(".")[0] in ("resources", "checkpoint", "name", "profile"):
+                raise ValueError(f"space.{key}: found a key that changes no result; set it in overrides")
+        if "seed" in self.keys and self.repeat > 1:
+            raise ValueError("space.seed: found with repeat > 1, which varies the seed; must be one of them")
+        if self.metric.split(".")[0] not in METRICS:
+            raise ValueError(f"metric: found '{self.metric}'; must be a key of summary.json under {', '.join(METRICS)}")
+        if self.scheduler.name != "none" and not self.metric.startswith("accuracy."):
+            raise ValueError(
+                f"metric: found '{self.metric}' with scheduler={self.scheduler.name}; must be accuracy.PROTOCOL"
+            )
+        if isinstance(self.scheduler, Pbt):
+            self._can_be_perturbed()
+        return self
+
+    def _can_be_perturbed(self) -> None:
+        if self.repeat > 1:
+            raise ValueError("repeat: found more than 1 with scheduler=pbt; must be 1")
+        if self.search != "random":
+            raise ValueError(f"search: found {self.search} with scheduler=pbt; must be random")
+        for key in self.keys:
+            if key.split(".")[0] not in PERTURBED or key in ("train.rounds", "method.name", "objective.name"):
+                raise ValueError(
+                    f"space.{key}: found with scheduler=pbt; allowed: keys of {', '.join(PERTURBED)} that may change "
+                    "in the middle of a run"
+                )
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys that vary, in the file's order."""
+        return list(dict.fromkeys([*self.space, *(key for point in self.points for key in point)]))
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep's settings over a run's document (its profile applied, not yet validated)."""
+
+    settings: SweepConfig
+    document: Mapping[str, Any]
+    origin: str
+
+    def run(self, point: Mapping[str, Any], repetition: int = 0, name: str | None = None) -> RunConfig:
+        """The config of a trial. Raises UserError naming what the run's schema refuses."""
+        changes: dict[str, Any] = {**self.settings.overrides, **point}
+        config = build(self.document, changes, origin=self.origin)
+        update: dict[str, Any] = {"seed": config.seed + repetition}
+        if name is not None:
+            update["name"] = name
+        if self.settings.scheduler.name == "pbt":  # who is copied needs a checkpoint of the round it is copied at
+            update["checkpoint"] = config.checkpoint.model_copy(update={"every": 1})
+        return config.model_copy(update=update)
+
+    @property
+    def configurations(self) -> list[Point] | None:
+        """All of them, where they are known beforehand; None where an optimiser proposes them."""
+        settings = self.settings
+        if settings.search == "grid":
+            return _grid(settings)[: settings.trials]
+        if settings.search == "random":
+            return [draw(settings, number) for number in range(self.count)]
+        return None
+
+    @property
+    def count(self) -> int:
+        """How many configurations are tried."""
+        if self.settings.search == "grid":
+            return len(_grid(self.settings)[: self.settings.trials])
+        return self.settings.trials or TRIALS
+
+    def check(self) -> RunConfig:
+        """Build every trial's config, or those at the ends of every range, and return one. Raises UserError."""
+        known = self.configurations
+        some = known if known is not None else [draw(self.settings, 0), *_ends(self.settings)]
+        runs = [self.run(point) for point in some]
+        kind, _, rest = self.settings.metric.partition(".")
+        for config in runs:
+            measured = ["task"] if config.data.tasks is not None else list(config.evaluation.protocols)
+            if kind in ("accuracy", "best", "untrained") and rest.split(".")[0] not in measured:
+                allowed = ", ".join(f"{kind}.{name}" for name in measured) or "none: nothing is evaluated"
+                raise UserError(f"metric: found '{self.settings.metric}'; this sweep's runs have {allowed}")
+            if self.settings.scheduler.name != "none" and not config.evaluation.every:
+                raise UserError(
+                    f"evaluation.every: found 0 with scheduler={self.settings.scheduler.name}, which needs accuracies "
+                    "on the way; must be at least 1"
+                )
+        return runs[0]
+
+
+def draw(settings: SweepConfig, number: int) -> Point:
+    """Configuration ``number`` of a random search: each key from a generator of its own address."""
+    return {key: d.draw(numpy_generator(settings.seed, "sweep", number, key)) for key, d in settings.space.items()}
+
+
+def _grid(settings: SweepConfig) -> list[Point]:
+    """Every point with every combination of the grids, the last key varying fastest; what stands twice counts once."""
+    axes = [[(key, value) for value in dimension.grid or ()] for key, dimension in settings.space.items()]
+    all_points = [
+        {**point, **dict(combination)} for point in settings.points or ({},) for combination in itertools.product(*axes)
+    ]
+    return list({json.dumps(point, sort_keys=True, default=str): point for point in all_points}.values())
+
+
+def _ends(settings: SweepConfig) -> Iterator[Point]:
+    """For each key its extreme values, the others at their first."""
+    first = {key: dimension.extremes[0] for key, dimension in settings.space.items()}
+    for key, dimension in settings.space.items():
+        for value in dimension.extremes:
+            yield {**first, key: value}
+
+
+def load(path: Path, changes: Sequence[str] = ()) -> Sweep:
+    """Read a sweep's file. ``changes`` are ``key=value``: a sweep's own keys (``trials=4``, ``space.KEY={grid: [1]}``,
+    ``overrides.seed=1``), else keys of the run (``data.path=PATH``), which go into ``overrides``. Raises UserError.
+    """
+    document = configfile.read(path)
+    for key, value in configfile.parse_overrides(changes).items():
+        block, _, rest = key.partition(".")
+        if block in ("space", "overrides") and rest:
+            document[block] = {**(document.get(block) or {}), rest: value}
+        elif block in SweepConfig.model_fields:
+            document = configfile.merge(document, {key: value}, tagged=("scheduler",))
+        else:
+            document["overrides"] = {**(document.get("overrides") or {}), key: value}
+    settings = configfile.validate(SweepConfig, document, origin=str(path))
+    base = path.parent / settings.base
+    overrides = dict(settings.overrides)
+    profile = overrides.pop("profile", None)
+    resolved = configfile.overlay(configfile.read(base), None if profile is None else str(profile), TAGGED)
+    return Sweep(settings.model_copy(update={"overrides": overrides}), resolved, f"{path} (base {base})")
+
+
+def dump(sweep: Sweep, folder: Path) -> None:
+    """Write ``sweep.yaml`` and ``base.yaml``: ``tune FOLDER/sweep.yaml`` repeats the sweep."""
+    _write(folder / "base.yaml", dict(sweep.document))
+    settings = sweep.settings.model_dump(mode="json", exclude_none=True)
+    _write(folder / "sweep.yaml", {**settings, "base": "base.yaml"})
+
+
+def _write(path: Path, document: Mapping[str, Any]) -> None:
+    text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
+    replace_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def refuse_changed(old: Sweep, new: Sweep, folder: Path) -> None:
+    """Raise UserError naming what differs from the sweep in the folder; ``concurrent`` may, and ``trials`` may grow."""
+    a, b = (s.settings.model_dump(mode="json", exclude={"base", "concurrent", "trials"}) for s in (old, new))
+    changed = [key for key in a if a[key] != b[key]]
+    if old.document != new.document:
+        changed.append("base")
+    if new.count < old.count:
+        changed.append("trials")
+    if changed:
+        raise UserError(
+            f"{folder}: cannot resume with changed {', '.join(changed)}; only concurrent may change, and trials "
+            "may grow (another --out starts a new sweep)"
+        )

@@ -1,0 +1,208 @@
+"""What a sweep came to: a table, ``results.parquet``, the winner as ``best.yaml``, parallel coordinates.
+
+A configuration's score is the worst (or the mean, the best) of its repeats; only one whose repeats all ran to their
+last round can win.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rich import box
+from rich.table import Table
+
+from rayfed_ssl import configfile
+from rayfed_ssl.reporting.figures import save_figure
+from rayfed_ssl.reporting.tables import replace_file
+from tune.book import OVER, Book
+from tune.config import Sweep
+from tune.search import configuration_score
+from tune.trial import scheduled
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Results:
+    """``rows``: one per trial. ``ranking``: configurations with a score, the best first, of which ``winner`` is one."""
+
+    sweep: Sweep
+    folder: Path
+    rows: list[Row]
+    ranking: list[int]
+    winner: int | None
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many trials are complete, stopped (by the scheduler), failed, waiting."""
+        found: dict[str, int] = {}
+        for row in self.rows:
+            found[row["status"]] = found.get(row["status"], 0) + 1
+        return found
+
+    @property
+    def left(self) -> int:
+        """How many trials are neither complete nor stopped by the scheduler."""
+        over = sum(self.counts.get(status, 0) for status in OVER)
+        return self.sweep.count * self.sweep.settings.repeat - over
+
+    def of(self, configuration: int) -> list[Row]:
+        return [row for row in self.rows if row["configuration"] == configuration]
+
+
+def collect(sweep: Sweep, book: Book) -> Results:
+    """Gather all trials and write the files."""
+    rows = rows_of(sweep, book)
+    scores = {c: configuration_score(sweep, book, c) for c in range(book.configurations)}
+    sign = -1.0 if sweep.settings.mode == "max" else 1.0
+    ranking = sorted((c for c, s in scores.items() if s is not None), key=lambda c: (sign * (scores[c] or 0.0), c))
+    finished = (c for c in ranking if all(e.status == "complete" for e in book.of(c)))
+    results = Results(sweep, book.folder, rows, ranking, next(finished, None))
+    replace_file(book.folder / "results.parquet", lambda path: pq.write_table(table(rows), path))
+    if ranking:
+        save_figure(book.folder, "parallel", parallel(results))
+    if results.winner is not None:
+        entry = book.of(results.winner)[0]
+        config = sweep.run(scheduled(book.folder / entry.name, entry.point), name=f"{book.folder.name}-best")
+        configfile.dump(config, book.folder / "best.yaml")
+    return results
+
+
+def rows_of(sweep: Sweep, book: Book) -> list[Row]:
+    """One row per trial: what it was, the keys that varied, what it came to (of clients' accuracies the mean)."""
+    rows = []
+    for entry in book.entries:
+        summary = book.summary(entry) or {}
+        point = scheduled(book.folder / entry.name, entry.point)
+        base = {
+            "trial": entry.trial,
+            "configuration": entry.configuration,
+            "repeat": entry.repetition,
+            "folder": entry.name,
+            "status": entry.status,
+            "rounds": summary.get("rounds", entry.reports[-1][0] if entry.reports else None),
+            sweep.settings.metric: book.value(entry, sweep.settings.metric),
+            "score": configuration_score(sweep, book, entry.configuration),
+            **{key: point[key] for key in sweep.settings.keys if key in point},
+        }
+        accuracies = {f"accuracy.{name}": _mean(value) for name, value in summary.get("accuracy", {}).items()}
+        sent = summary.get("communication", {})
+        rows.append({**base, **accuracies, **sent, "wall_s": summary.get("wall_s")})
+    return rows
+
+
+def _mean(value: Any) -> float | None:
+    values = [v for v in (value.values() if isinstance(value, Mapping) else [value]) if v is not None]
+    return float(np.mean(values)) if values else None
+
+
+def table(rows: Sequence[Row]) -> pa.Table:
+    """The rows with a column for every key; what is neither numbers nor text is JSON."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    columns = {}
+    for name in names:
+        values = [row.get(name) for row in rows]
+        present = [v for v in values if v is not None]
+        if any(isinstance(v, float) for v in present) and all(_number(v) for v in present):
+            values = [None if v is None else float(v) for v in values]
+        elif not (all(_number(v) for v in present) or all(isinstance(v, kind) for kind in (str,) for v in present)):
+            values = [None if v is None else json.dumps(v) for v in values]
+        columns[name] = values
+    return pa.table(columns)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def ranked(results: Results) -> Table:
+    """The configurations for a terminal, the best first; failed and unfinished ones are not among them."""
+    settings = results.sweep.settings
+    head = f"{settings.metric}, {settings.score} of {settings.repeat}" if settings.repeat > 1 else settings.metric
+    shown = Table("", "folder", *settings.keys, head, "rounds", "MB up", "status", box=box.SIMPLE)
+    for configuration in results.ranking:
+        rows = results.of(configuration)
+        first, last = rows[0], rows[-1]
+        folders = first["folder"] if len(rows) == 1 else f"{first['folder']} to {last['folder'].rpartition('-')[2]}"
+        sent = [row["up_bytes"] / 1e6 for row in rows if row.get("up_bytes") is not None]
+        shown.add_row(
+            "*" if configuration == results.winner else "",
+            folders,
+            *(str(first.get(key, "-")) for key in settings.keys),
+            f"{first['score']:.4g}",
+            "-" if first["rounds"] is None else str(first["rounds"]),
+            f"{sum(sent) / len(sent):.2f}" if sent else "-",
+            ", ".join(dict.fromkeys(row["status"] for row in rows)),
+        )
+    return shown
+
+
+# -- parallel coordinates ----------------------------------------------------------------------------------------------
+
+
+def parallel(results: Results) -> Figure:
+    """One line per configuration across an axis per key and the score, in the score's colour; the winner thick."""
+    from matplotlib import colormaps
+    from matplotlib.colors import Normalize
+    from matplotlib.figure import Figure
+
+    settings = results.sweep.settings
+    rows = [results.of(c)[0] for c in results.ranking]
+    names = [*settings.keys, "score"]
+    ranges = {key: "log" if d.loguniform else "linear" for key, d in settings.space.items() if d.values is None}
+    scales = {**ranges, "score": "linear"}
+    heights, ticks = zip(
+        *(axis([row.get(name) for row in rows], scales.get(name, "even")) for name in names), strict=True
+    )
+    scores = np.array([row["score"] for row in rows])
+    colour = Normalize(scores.min(), scores.max() if scores.max() > scores.min() else scores.min() + 1e-9)
+    figure = Figure(figsize=(max(5.0, 1.9 * len(names)), 4.2), dpi=120, layout="constrained")
+    axes = figure.add_subplot()
+    for number in reversed(range(len(rows))):
+        best = results.ranking[number] == results.winner
+        shade = colormaps["viridis"](colour(scores[number]))
+        axes.plot(range(len(names)), [height[number] for height in heights], color=shade, lw=3.0 if best else 1.2)
+    for at, marks in enumerate(ticks):
+        axes.axvline(at, color="#999999", lw=0.8, zorder=0)
+        for height, text in marks:
+            axes.annotate(text, (at, height), xytext=(4, 2), textcoords="offset points", fontsize=7, color="#555555")
+    shown = f"{settings.metric} ({settings.score} of {settings.repeat})" if settings.repeat > 1 else settings.metric
+    axes.set_xticks(range(len(names)), [*(_short(name) for name in names[:-1]), shown], fontsize=8)
+    axes.set_yticks([])
+    axes.set(ylim=(-0.06, 1.08), xlim=(-0.1, len(names) - 0.55))
+    for side in ("top", "right", "left", "bottom"):
+        axes.spines[side].set_visible(False)
+    return figure
+
+
+def _short(key: str) -> str:
+    """A key over two lines: its block, its name."""
+    block, _, name = key.rpartition(".")
+    return f"{block}\n{name}" if block else name
+
+
+def axis(values: Sequence[Any], scale: str = "even") -> tuple[list[float], list[tuple[float, str]]]:
+    """Heights in [0, 1] of values on an axis of their own, and its marks.
+
+    ``scale``: even (each value that occurs is marked, in order), linear or log (marked are the ends and the middle).
+    """
+    if scale == "even":
+        texts = [v if isinstance(v, str) else f"{v:.4g}" if _number(v) else json.dumps(v) for v in values]
+        ordered = sorted(set(zip(values if all(map(_number, values)) else texts, texts, strict=True)))
+        place = {text: number / max(len(ordered) - 1, 1) for number, (_, text) in enumerate(ordered)}
+        return [place[text] for text in texts], [(height, text) for text, height in place.items()]
+    numbers = np.log(np.array(values, float)) if scale == "log" else np.array(values, float)
+    low, high = float(numbers.min()), float(numbers.max())
+    heights = [0.5] * len(values) if high == low else [float(n - low) / (high - low) for n in numbers]
+    marks = {height: f"{float(v):.4g}" for height, v in zip(heights, values, strict=True) if height in (0.0, 0.5, 1.0)}
+    return heights, sorted(marks.items())

@@ -1,0 +1,179 @@
+"""What is tried next: recorded trials that are not over, then new configurations, from a list or from an optimiser.
+
+Tune asks a ``Searcher``; this one gives every trial its number, keeps ``trials.json``, and tells an optimiser the score
+of a configuration once all its repeats are in.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from ray import tune
+from ray.tune.search import Searcher
+
+from rayfed_ssl.schema import UserError
+from tune.book import OVER, Book, Entry, score
+from tune.config import Dimension, Sweep, rounded
+
+SCORE = "score"  # what trials report
+
+
+class Proposals(Searcher):  # type: ignore[misc]
+    """The trials of a sweep, one at a time.
+
+    Args:
+        finished: called with each trial that ends in a way Tune reports to its searcher.
+        stopping: whether no new trial shall start.
+    """
+
+    def __init__(
+        self, sweep: Sweep, book: Book, finished: Callable[[Entry], None], stopping: Callable[[], bool]
+    ) -> None:
+        super().__init__(metric=SCORE, mode=sweep.settings.mode)
+        self.sweep, self.book, self.finished, self.stopping = sweep, book, finished, stopping
+        known = sweep.configurations
+        for point in (known or [])[book.configurations :]:
+            book.add(point)
+        self.optimiser = optimiser(sweep, book) if known is None else None
+        self.todo = deque(entry for entry in book.entries if entry.status not in OVER)
+        self.running: dict[str, Entry] = {}
+        book.save()
+
+    @property
+    def left(self) -> int:
+        """How many trials are yet to run."""
+        unknown = self.sweep.count - self.book.configurations if self.optimiser else 0
+        return len(self.todo) + unknown * self.book.repeat
+
+    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
+        return True
+
+    def suggest(self, trial_id: str) -> Any:
+        """The next trial's number and keys; FINISHED where there is none, None where there will be one later."""
+        if self.stopping():
+            return Searcher.FINISHED
+        if not self.todo and self.optimiser and self.book.configurations < self.sweep.count:
+            point = self.optimiser.suggest(_name(self.book.configurations))
+            if point is None:
+                return None
+            self.todo += self.book.add({key: rounded(point[key]) for key in self.sweep.settings.space})
+        if not self.todo:
+            return Searcher.FINISHED
+        entry = self.running[trial_id] = self.todo.popleft()
+        entry.status = "running"
+        self.book.save()
+        return {"trial": entry.trial, **entry.point}
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        self._note(self.running[trial_id], result)
+        self.book.save()
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        entry = self.running.pop(trial_id)
+        self._note(entry, result or {})
+        if error:
+            entry.status = "failed"
+        elif self.book.complete(entry):
+            entry.status = "complete"
+        else:  # by the scheduler, or to be continued
+            entry.status = "waiting" if self.stopping() else "stopped"
+        self.book.save()
+        self.finished(entry)
+        if self.optimiser and all(e.status in (*OVER, "failed") for e in self.book.of(entry.configuration)):
+            value = configuration_score(self.sweep, self.book, entry.configuration)
+            told = None if value is None else {SCORE: value, "training_iteration": 1}
+            self.optimiser.on_trial_complete(_name(entry.configuration), told, error=value is None)
+
+    def _note(self, entry: Entry, result: dict[str, Any]) -> None:
+        if (value := result.get(SCORE)) is not None:
+            entry.reports = [r for r in entry.reports if r[0] < result["round"]] + [(result["round"], value)]
+
+    def save(self, checkpoint_path: str) -> None:
+        """Nothing: the book is the record."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Nothing: the book is the record."""
+
+
+def configuration_score(sweep: Sweep, book: Book, configuration: int) -> float | None:
+    """From all repeats of a configuration; None where one has no value or failed."""
+    entries = book.of(configuration)
+    if any(entry.status == "failed" for entry in entries):
+        return None
+    return score([book.value(entry, sweep.settings.metric) for entry in entries], sweep.settings.score)
+
+
+def _name(configuration: int) -> str:
+    return f"configuration-{configuration}"
+
+
+def optimiser(sweep: Sweep, book: Book) -> Searcher:
+    """Optuna's or HyperOpt's search (both TPE), told of the configurations that the book has. Raises UserError where it
+    is not installed.
+
+    Those of an earlier session that are not over are given again by the book and not told to it.
+    """
+    settings = sweep.settings
+    space = {key: domain(dimension) for key, dimension in settings.space.items()}
+    past = [(book.of(c)[0].point, configuration_score(sweep, book, c)) for c in range(book.configurations)]
+    points, scores = [list(each) for each in zip(*((p, s) for p, s in past if s is not None), strict=True)] or ([], [])
+    search: Searcher
+    if settings.search == "optuna":
+        _installed("optuna").logging.set_verbosity(logging.WARNING)
+        from ray.tune.search.optuna import OptunaSearch
+
+        search = OptunaSearch(
+            OptunaSearch.convert_search_space(space), metric=SCORE, mode=settings.mode, seed=settings.seed + len(past)
+        )
+        for point, value in zip(points, scores, strict=True):
+            search.add_evaluated_point(point, value)
+    else:
+        _installed("hyperopt")
+        from ray.tune.search.hyperopt import HyperOptSearch
+
+        search = HyperOptSearch(
+            HyperOptSearch.convert_search_space(space), metric=SCORE, mode=settings.mode,
+            random_state_seed=settings.seed + len(past), points_to_evaluate=points or None,
+        )  # fmt: skip
+        for number, value in enumerate(scores):  # HyperOpt proposes them first: answer at once
+            search.suggest(f"past-{number}")
+            search.on_trial_complete(f"past-{number}", {SCORE: value, "training_iteration": 1})
+    return _Known(search, len(past))
+
+
+class _Known(Searcher):  # type: ignore[misc]
+    """A search that is not told of configurations it did not propose in this session."""
+
+    def __init__(self, search: Searcher, first: int) -> None:
+        super().__init__(metric=SCORE, mode=search.mode)
+        self.search, self.first = search, first
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | None:
+        return self.search.suggest(trial_id)  # type: ignore[no-any-return]
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        if int(trial_id.rpartition("-")[2]) >= self.first:
+            self.search.on_trial_complete(trial_id, result, error)
+
+
+def _installed(package: str) -> Any:
+    try:
+        return importlib.import_module(package)
+    except ImportError:
+        raise UserError(
+            f"search: found {package}, which is not installed; pip install {package}, or set search=random"
+        ) from None
+
+
+def domain(dimension: Dimension) -> Any:
+    """The dimension as Tune's domain."""
+    if dimension.values is not None:
+        return tune.choice(list(dimension.values))
+    low, high = dimension.range
+    if dimension.randint is not None:
+        return tune.randint(int(low), int(high) + 1)
+    return tune.loguniform(low, high) if dimension.loguniform else tune.uniform(low, high)

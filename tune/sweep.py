@@ -1,0 +1,264 @@
+"""Run a sweep: as many trials at a time as fit, each an ordinary run folder; stop it at any moment and go on later.
+
+OUT/sweep.yaml  base.yaml      what was asked, complete in itself
+OUT/trials.json                what was begun
+OUT/trial-00003/               a run folder
+OUT/results.parquet  best.yaml  figures/parallel.png
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import ray
+from ray import tune
+from ray.tune.schedulers import AsyncHyperBandScheduler, PopulationBasedTraining, TrialScheduler
+
+from actors.plan import Plan, autoscaling_ceiling, describe, living_nodes, plan
+from actors.session import Session, check_paths, connect, in_job
+from rayfed_ssl.checkpoint import writable
+from rayfed_ssl.config import ResourcesConfig, RunConfig
+from rayfed_ssl.data.federation import deal
+from rayfed_ssl.schema import UserError
+from rayfed_ssl.simulation import check_labels, check_shards
+from tune import config as sweep_config
+from tune.book import Book, Entry, trial_name
+from tune.config import Asha, Pbt, Sweep
+from tune.results import Results, collect
+from tune.search import SCORE, Proposals, domain
+from tune.trial import STOP, Order, Trial, scheduled
+
+TUNE_FILES = ".tune"
+SETTINGS = {  # of Tune: no tables, no logs of its own, no signal handler, no change of directory
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+}
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Room:
+    """How many trials run at a time, and what each has: the trial's own bundle first, then its client actors'."""
+
+    trials: int
+    plan: Plan
+    node: str  # the resource that only the command's node has
+
+    @property
+    def bundles(self) -> list[dict[str, float]]:
+        return [{self.node: 0.001}, *self.plan.bundles]
+
+    @property
+    def line(self) -> str:
+        actors = f"{self.plan.actors} client actor(s) of {describe(self.plan.cpus, self.plan.gpus)}"
+        return f"{self.trials} trial(s) at a time, each with {actors}"
+
+
+def room(resources: ResourcesConfig, concurrent: int | None, trials: int, node: str = "node") -> Room:
+    """Divide the cluster among trials. Pure, but for looking at the cluster's nodes.
+
+    ``resources.actors`` counts for each trial, by default 1. With ``concurrent`` set, so many trials share what there
+    is, GPUs by fraction; else the shares are what ``resources`` says and as many trials run as fit.
+    Raises UserError where not even one fits, or not as many as asked for.
+    """
+    nodes, ceiling, actors = living_nodes(), autoscaling_ceiling(), resources.actors or 1
+    many = actors * (concurrent or 1)
+    shared = plan(resources.model_copy(update={"actors": many}), many, nodes, ceiling)
+    each = Plan(actors, shared.cpus, shared.gpus, shared.threads, shared.strategy)
+    if concurrent is None:
+        fixed = resources.model_copy(update={"actors": None, "gpus_per_client": shared.gpus})
+        concurrent = plan(fixed, actors * trials, nodes, ceiling).actors // actors
+    return Room(max(1, min(concurrent, trials)), each, node)
+
+
+def run_sweep(
+    sweep: Sweep,
+    folder: Path,
+    *,
+    resume: bool = False,
+    say: Say = lambda line: None,
+    stopping: Callable[[], bool] = lambda: False,
+    address: str | None = None,
+    num_cpus: int | None = None,
+    num_gpus: int | None = None,
+) -> Results:
+    """Run every trial that is not over, and return what all of them came to; the folder holds the same.
+
+    Args:
+        resume: go on with the sweep in ``folder``, if there is one.
+        stopping: once it says so, running trials end after their round, with a checkpoint, and no other starts.
+        num_cpus, num_gpus: what an instance of Ray of our own pretends to have.
+    Raises:
+        UserError: a key, a value, the folder or the resources cannot be used; nothing is half-written.
+    """
+    folder = folder.absolute()
+    _examine(sweep, folder, resume)
+    first = sweep.check()
+    federation = deal(first)
+    check_shards(first, federation)
+    check_labels(first, federation)
+    with connect(address, num_cpus=num_cpus, num_gpus=num_gpus) as session:
+        if in_job():
+            check_paths(first, folder)
+        space = room(first.resources, sweep.settings.concurrent, sweep.count * sweep.settings.repeat, _node(session))
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / STOP).unlink(missing_ok=True)
+        book = Book(folder, sweep.settings.repeat)
+        proposals = Proposals(sweep, book, lambda entry: say(_line(sweep, book, entry)), stopping)
+        sweep_config.dump(sweep, folder)
+        over = sum(entry.status in ("complete", "stopped") for entry in book.entries)
+        say(
+            f"{sweep.count * sweep.settings.repeat} trials"
+            + (f", {over} of them over already" if over else "")
+            + f"; {space.line}"
+        )
+        try:
+            if proposals.left:
+                _fit(sweep, folder, first, space, book, proposals, say, stopping)
+        finally:
+            shutil.rmtree(folder / TUNE_FILES, ignore_errors=True)
+    return collect(sweep, book)
+
+
+def _examine(sweep: Sweep, folder: Path, resume: bool) -> None:
+    """Refuse to write over a sweep, or to go on with another one; writes nothing."""
+    existing = folder / "sweep.yaml"
+    if existing.exists() and not resume:
+        raise UserError(f"--out: {folder} already holds a sweep; add --resume to continue it, or name another folder")
+    if (folder / "config.yaml").exists():
+        raise UserError(f"--out: {folder} holds a run; name another folder")
+    writable(folder)
+    if existing.exists():
+        sweep_config.refuse_changed(sweep_config.load(existing), sweep, folder)
+
+
+def _node(session: Session) -> str:
+    """The resource of this node's own name."""
+    resources = next(node["Resources"] for node in ray.nodes() if node["NodeID"] == session.node)
+    return next(str(name) for name in resources if name.startswith("node:") and not name.startswith("node:__"))
+
+
+def _fit(
+    sweep: Sweep,
+    folder: Path,
+    first: RunConfig,
+    space: Room,
+    book: Book,
+    proposals: Proposals,
+    say: Say,
+    stopping: Callable[[], bool],
+) -> None:
+    os.environ.update(SETTINGS)
+    for name in ("ray.tune", "ray.train"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    order = Order(sweep, folder, os.getcwd(), tuple(sys.argv))
+    group = tune.PlacementGroupFactory(space.bundles, strategy=space.plan.strategy)
+    tune.Tuner(
+        tune.with_resources(tune.with_parameters(Trial, order=order), group),
+        tune_config=tune.TuneConfig(
+            search_alg=proposals,
+            scheduler=scheduler(sweep, book),
+            num_samples=proposals.left,
+            max_concurrent_trials=space.trials,
+            trial_name_creator=_name,
+            trial_dirname_creator=_name,
+            reuse_actors=True,  # a trial finds the last one's processes warm
+        ),
+        run_config=tune.RunConfig(
+            name="trials",
+            storage_path=str(folder / TUNE_FILES),
+            callbacks=[Watch(folder, say, stopping)],
+            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+            verbose=0,
+        ),
+    ).fit()
+
+
+def _name(trial: Any) -> str:
+    return trial_name(trial.config["trial"])
+
+
+class Watch(tune.Callback):  # type: ignore[misc]
+    """Passes a wish to stop on to the trials, and says why one failed."""
+
+    def __init__(self, folder: Path, say: Say, stopping: Callable[[], bool]) -> None:
+        self.folder, self.say, self.stopping = folder, say, stopping
+
+    def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        if self.stopping():
+            (self.folder / STOP).touch()
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        error = trial.get_error()
+        text = str(error or "no reason given").rstrip()
+        name = str(trial)
+        (self.folder / name).mkdir(exist_ok=True)
+        (self.folder / name / "error.txt").write_text(text + "\n")
+        reason = str(getattr(error, "cause", None) or text).splitlines()[-1]
+        self.say(f"{name} failed: {reason} ({self.folder / name / 'error.txt'})")
+
+
+def _line(sweep: Sweep, book: Book, entry: Entry) -> str:
+    value = book.value(entry, sweep.settings.metric)
+    seed = f" repeat {entry.repetition}" if sweep.settings.repeat > 1 else ""
+    point = scheduled(book.folder / entry.name, entry.point)
+    shown = "  ".join(f"{key}={value}" for key, value in point.items())
+    measured = "-" if value is None else f"{value:.4g}"
+    status = "interrupted" if entry.status == "waiting" else entry.status
+    return f"{entry.name}  {status}  {sweep.settings.metric} {measured}  {shown}{seed}"
+
+
+def scheduler(sweep: Sweep, book: Book) -> TrialScheduler | None:
+    """Tune's scheduler, told of the trials that are over already."""
+    settings = sweep.settings
+    match settings.scheduler:
+        case Asha(grace=grace, reduction=reduction):
+            longest = max(sweep.run(e.point).train.rounds for e in book.entries) if book.entries else 0
+            made = AsyncHyperBandScheduler(
+                time_attr="round", metric=SCORE, mode=settings.mode, grace_period=grace, reduction_factor=reduction,
+                max_t=max(longest, sweep.check().train.rounds, grace + 1),
+            )  # fmt: skip
+            for entry in book.entries:
+                if entry.status in ("complete", "stopped"):
+                    past = SimpleNamespace(trial_id=f"past-{entry.trial}")
+                    made.on_trial_add(None, past)
+                    for round, value in entry.reports:
+                        made.on_trial_result(None, past, {"round": round, SCORE: value})
+            return made
+        case Pbt(interval=interval, quantile=quantile, resample=resample):
+            mutations = {
+                key: list(values) if (values := dimension.values) else domain(dimension)
+                for key, dimension in settings.space.items()
+            }
+            return PopulationBasedTraining(
+                time_attr="round", metric=SCORE, mode=settings.mode, perturbation_interval=interval,
+                quantile_fraction=quantile, resample_probability=resample, hyperparam_mutations=mutations,
+                custom_explore_fn=Within(sweep), require_attrs=False, log_config=False,
+            )  # fmt: skip
+    return None
+
+
+@dataclass(frozen=True)
+class Within:
+    """Keeps what population-based training multiplies within the sweep's ranges."""
+
+    sweep: Sweep
+
+    def __call__(self, config: dict[str, Any]) -> dict[str, Any]:
+        kept = dict(config)
+        for key, dimension in self.sweep.settings.space.items():
+            if dimension.values is None:
+                low, high = dimension.range
+                clipped = min(max(kept[key], low), high)
+                kept[key] = round(clipped) if dimension.randint else sweep_config.rounded(float(clipped))
+        return kept

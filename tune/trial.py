@@ -1,0 +1,249 @@
+"""A trial: the round loop in an actor that Tune starts, its clients in the other bundles of its placement group.
+
+The loop runs in a thread. Where a scheduler decides, it waits at every evaluation until it may go on, so that what is
+stopped ends at the round it was stopped for, as an ordinary run folder with a checkpoint. The trial's actor needs no
+CPU and lies on the node of the command, where the run folders are. When a trial is over, the next one takes over its
+processes.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import queue
+import shutil
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ray import tune
+
+from actors.cohort import RayCohort
+from actors.driver import LOSSES, planned
+from actors.plan import reserve
+from actors.pool import Pool, StateLost
+from rayfed_ssl import checkpoint, configfile, simulation
+from rayfed_ssl.cohort import Evaluated
+from rayfed_ssl.communication import Ledger
+from rayfed_ssl.config import RunConfig
+from rayfed_ssl.data.federation import Federation
+from rayfed_ssl.methods.base import Subject
+from rayfed_ssl.reporting.tables import write_json
+from rayfed_ssl.simulation import Progress
+from tune.book import measured, trial_name
+from tune.config import Point, Sweep
+from tune.search import SCORE
+
+STOP = ".stop"  # a file of this name in the sweep's folder: every trial ends after its round
+SCHEDULE = "schedule.json"
+DONOR = "donor.json"
+
+
+@dataclass(frozen=True)
+class Order:
+    """What all trials of a sweep share."""
+
+    sweep: Sweep
+    folder: Path
+    cwd: str
+    argv: tuple[str, ...]
+
+
+class Abandoned(Exception):
+    """The trial goes on elsewhere, or not at all: nothing more is written."""
+
+
+class WatchedCohort(RayCohort):
+    """A cohort that knows when all evaluations of a round are in."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self.awaited: dict[int, int] = {}
+        self.known: dict[int, dict[int | None, dict[str, float]]] = {}
+        super().__init__(*args, **options)
+
+    def evaluate(self, round: int, subjects: Sequence[Subject]) -> None:
+        self.awaited[round] = len(subjects)
+        super().evaluate(round, subjects)
+
+    def evaluations(self, *, wait: bool = False) -> list[Evaluated]:
+        found = super().evaluations(wait=wait)
+        for round, client, values in found:
+            self.known.setdefault(round, {})[client] = values
+        return found
+
+    def complete(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """(round, what its summary would say under ``accuracy``), once each."""
+        for round in sorted(self.known):
+            if len(self.known[round]) == self.awaited[round]:
+                of = self.known.pop(round)
+                of = {None: of[None]} if None in of else of
+                yield round, {name: {c: v[name] for c, v in of.items() if name in v} for v in of.values() for name in v}
+
+
+class Trial(tune.Trainable):  # type: ignore[misc]
+    """Tune's view of a run: a step lasts from one evaluation to the next, or to the end where nobody schedules."""
+
+    def setup(self, config: dict[str, Any], order: Order) -> None:
+        self.order, self.sweep = order, order.sweep
+        self.pool: Pool | None = None
+        os.chdir(order.cwd)
+        sys.argv = list(order.argv)  # what environment.json records
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # as a driver: the GPUs are the clients'
+        for name in ("ray.tune", "ray.train"):
+            logging.getLogger(name).setLevel(logging.ERROR)
+        self._take(config)
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Another trial from here on."""
+        self._end()
+        self._take(new_config)
+        return True
+
+    def _take(self, config: Mapping[str, Any]) -> None:
+        self.number = int(self.trial_name.removeprefix("trial-"))  # the config's may be a donor's
+        self.folder = self.order.folder / trial_name(self.number)
+        self.point: Point = {key: value for key, value in config.items() if key != "trial"}
+        self.thread: threading.Thread | None = None
+        self.news: queue.Queue[dict[str, Any] | BaseException] = queue.Queue()
+        self.go = threading.Semaphore(0)
+        self.stop_wanted, self.abandoned = threading.Event(), threading.Event()
+
+    # -- Tune's side ---------------------------------------------------------------------------------------------------
+
+    def step(self) -> dict[str, Any]:
+        if self.thread is None:
+            if self._interrupted():
+                return {"round": 0, "done": True}
+            self.thread = threading.Thread(target=self._work, daemon=True)
+            self.thread.start()
+        else:
+            self.go.release()
+        news = self.news.get()
+        if isinstance(news, BaseException):
+            raise news
+        return news
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """The newest checkpoint of the run, for whoever exploits it. Nothing where there is none yet."""
+        found, _ = checkpoint.newest(self.folder / "checkpoints")
+        if found is not None:
+            shutil.copytree(found[1], Path(checkpoint_dir) / found[1].name)
+        (Path(checkpoint_dir) / DONOR).write_text(json.dumps({"trial": self.number, "point": self.point}))
+
+    def load_checkpoint(self, checkpoint_dir: str) -> None:
+        donor = json.loads((Path(checkpoint_dir) / DONOR).read_text())
+        found = checkpoint.complete(Path(checkpoint_dir))
+        if donor["trial"] != self.number and found:
+            exploit(self.folder, found[-1], donor, self._config(self.point), self.point)
+
+    def cleanup(self) -> None:
+        self._end()
+        if self.pool is not None:
+            self.pool.close()
+
+    def _end(self) -> None:
+        """Stopped by the scheduler: a summary and encoders as after a last round. A population's member just leaves."""
+        if self.thread is None:
+            return
+        (self.abandoned if self.sweep.settings.scheduler.name == "pbt" else self.stop_wanted).set()
+        while self.thread.is_alive():
+            self.go.release()
+            self.thread.join(0.1)
+
+    # -- the loop's side -----------------------------------------------------------------------------------------------
+
+    def _config(self, point: Mapping[str, Any]) -> RunConfig:
+        return self.sweep.run(point, self.number % self.sweep.settings.repeat, trial_name(self.number))
+
+    def _interrupted(self) -> bool:
+        return (self.order.folder / STOP).exists()
+
+    def _stopping(self) -> bool:
+        if self.abandoned.is_set():
+            raise Abandoned
+        return self.stop_wanted.is_set() or self._interrupted()
+
+    def _work(self) -> None:
+        import torch
+
+        try:
+            config = self._config(scheduled(self.folder, self.point))
+            torch.set_num_threads(config.resources.threads)
+            summary = self._drive(config)
+        except Abandoned:
+            return
+        except BaseException as error:
+            self.news.put(error)
+            return
+        value = measured(summary, self.sweep.settings.metric)
+        self.news.put({"round": summary["rounds"], "done": True} | ({} if value is None else {SCORE: value}))
+
+    def _drive(self, config: RunConfig) -> dict[str, Any]:
+        resume, lost = (self.folder / "config.yaml").exists(), 0
+        while True:
+            try:
+                return simulation.run(
+                    config, self.folder, self._connect, resume=resume, report=self._report, stopping=self._stopping
+                )
+            except StateLost:
+                lost += 1
+                if lost >= LOSSES:
+                    raise
+                resume = True
+
+    def _connect(self, config: RunConfig, federation: Federation, ledger: Ledger) -> RayCohort:
+        if self.pool is None:
+            made = planned(config)
+            self.pool = Pool(made, reserve(made, config.resources.wait_s))
+        self.cohort = WatchedCohort(config, federation, ledger, self.pool, keep=True)
+        return self.cohort
+
+    def _report(self, progress: Progress) -> None:
+        """Hand Tune what is known of a round, and wait for its word. The last round's comes with the summary."""
+        if self.sweep.settings.scheduler.name == "none" or not any(k.startswith("eval/") for k in progress.values):
+            return
+        for round, accuracy in self.cohort.complete():
+            value = measured({"accuracy": accuracy}, self.sweep.settings.metric)
+            if not 0 < round < progress.rounds or value is None or self.stop_wanted.is_set():
+                continue
+            self.news.put({"round": round, SCORE: value, "done": False})
+            self.go.acquire()
+            if self.abandoned.is_set():
+                raise Abandoned
+
+
+# -- population-based training -----------------------------------------------------------------------------------------
+
+
+def exploit(folder: Path, found: tuple[int, Path], donor: Mapping[str, Any], config: RunConfig, point: Point) -> None:
+    """Let the run in ``folder`` go on from another trial's checkpoint with a changed config.
+
+    ``config.yaml`` says what holds from then on; ``schedule.json`` says since which round, what held before, and whose
+    weights were taken.
+    """
+    round, source = found
+    schedule = history(folder)
+    schedule.append({"round": round, "from": trial_name(donor["trial"]), "from_point": donor["point"], "point": point})
+    write_json(folder / SCHEDULE, {"changes": schedule})
+    fresh = folder / "checkpoints.new"
+    shutil.rmtree(fresh, ignore_errors=True)
+    shutil.copytree(source, fresh / source.name)
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    fresh.rename(folder / "checkpoints")
+    configfile.dump(config, folder / "config.yaml")
+
+
+def history(folder: Path) -> list[dict[str, Any]]:
+    """The exchanges the run in ``folder`` went through."""
+    path = folder / SCHEDULE
+    return json.loads(path.read_text())["changes"] if path.exists() else []
+
+
+def scheduled(folder: Path, point: Point) -> Point:
+    """The keys in force: those of the last exchange, if there was one."""
+    changes = history(folder)
+    return changes[-1]["point"] if changes else point
