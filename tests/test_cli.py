@@ -44,6 +44,9 @@ Call = Callable[..., tuple[int, str, str]]
 def call(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
     """The command line in this process, in an empty folder with tiny.yaml: exit status, stdout, stderr."""
     monkeypatch.chdir(tmp_path)
+    for name in ("PYTHONWARNINGS", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"):  # set by main; undone after the test
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+        monkeypatch.delenv(name)
     (tmp_path / "tiny.yaml").write_text(CONFIG)
 
     def invoke(*arguments: str) -> tuple[int, str, str]:
