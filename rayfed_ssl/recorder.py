@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import yaml
 
+from rayfed_ssl.communication import Ledger
 from rayfed_ssl.data.federation import Federation
 from rayfed_ssl.data.partition import label_histogram
 from rayfed_ssl.evaluation import settings
 from rayfed_ssl.reporting import figures
 from rayfed_ssl.reporting.environment import write_environment
 from rayfed_ssl.reporting.records import Records
-from rayfed_ssl.reporting.summary import rounds_to, summarise, write_summary
+from rayfed_ssl.reporting.summary import history, rounds_to, summarise, write_summary
 from rayfed_ssl.reporting.tables import read_metrics, write_partition
 from rayfed_ssl.workbench import SERVER
 
@@ -85,12 +86,19 @@ class Recorder:
                     self.records.metric(t, f"server/{name}", value)
                 elif name not in ("lr", "images"):
                     self.records.metric(t, f"client/{name}", value, client)
-        self.records.communication(cohort.ledger.drain())
+        self.communication(cohort.ledger)
         return values
+
+    def communication(self, ledger: Ledger) -> None:
+        self.records.communication(ledger.drain())
 
     def evaluation(self, t: int, client: int | None, values: dict[str, float]) -> None:
         for protocol, value in values.items():
             self.records.metric(t, f"eval/{protocol}", value, client)
+
+    def evaluated(self, t: int) -> bool:
+        """Whether the committed tables hold round t's evaluation: a checkpoint has all of a round's, or none."""
+        return any(t in rounds for rounds in history(read_metrics(self.folder)).values())
 
     def commit(self, t: int) -> None:
         self.records.commit(t)

@@ -50,7 +50,8 @@ class Run:
     ):
         self.config, self.folder, self.report = config, folder, report
         self.rounds = config.train.rounds
-        self.measured: tuple[int, dict[int | None, dict[str, float]]] = (0, {})  # of the round evaluated last, by client
+        self.shown_round = 0  # the round evaluated last, and by client what was measured of it
+        self.shown: dict[int | None, dict[str, float]] = {}
         # Everything a user can get wrong comes before the first file.
         restored = examine_folder(config, folder, resume, lambda line: self.say(0, line))
         self.federation = deal(config)
@@ -77,6 +78,7 @@ class Run:
             configfile.dump(config, folder / "config.yaml")
             self.recorder = Recorder(config, folder, self.federation, None if restored is None else self.start)
             self.recorder.notes(notes)
+            self.recorder.communication(self.ledger)  # what was published at the start
         except BaseException:
             self.cohort.close()
             raise
@@ -124,10 +126,10 @@ class Run:
             self._show(t, client, values)
 
     def _show(self, t: int, client: int | None, values: dict[str, float]) -> None:
-        """Report the mean over the clients measured so far in round t; a late evaluation of an earlier round only its own."""
-        if t > self.measured[0]:
-            self.measured = (t, {})
-        known = self.measured[1] if t == self.measured[0] else {}
+        """Report the mean over the clients measured so far in round t; of an earlier round what came in late."""
+        if t > self.shown_round:
+            self.shown_round, self.shown = t, {}
+        known = self.shown if t == self.shown_round else {}
         known[client] = {**known.get(client, {}), **values}
         names = sorted({name for of_client in known.values() for name in of_client})
         means = {f"eval/{name}": float(np.mean([v[name] for v in known.values() if name in v])) for name in names}
@@ -136,6 +138,17 @@ class Run:
     def save(self, t: int) -> None:
         """A checkpoint of the finished round: records first, then the files, the marker last."""
         self.collect()
+        try:
+            self._save(t)
+        except OSError as error:
+            kept = checkpoint.complete(self.folder / "checkpoints")
+            last = f"the checkpoint of round {kept[-1][0]} is intact" if kept else "there is no earlier one"
+            why = error.strerror or error
+            raise UserError(
+                f"--out: cannot write the checkpoint of round {t} into {self.folder} ({why}); {last}"
+            ) from error
+
+    def _save(self, t: int) -> None:
         self.recorder.commit(t)
         tree = {
             "server": self.server.state,
@@ -169,9 +182,10 @@ def run(
     resume: bool = False,
     report: Callable[[Progress], None] = lambda progress: None,
     stopping: Callable[[], bool] = lambda: False,
+    saved: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Run to the last round, or until ``stopping`` says so after a round. Returns the summary that stands in the
-    folder.
+    folder; ``saved`` is called after every checkpoint.
 
     Raises:
         UserError: the configuration asks for something the images or the folder do not allow; nothing is half-written.
@@ -181,7 +195,7 @@ def run(
     try:
         every = config.evaluation.every
         t = this.start
-        if t == 0 or due(t, every, this.rounds):
+        if (t == 0 or due(t, every, this.rounds)) and not this.recorder.evaluated(t):
             this.evaluate(t)
         for t in range(this.start + 1, this.rounds + 1):
             if stopping():
@@ -192,13 +206,15 @@ def run(
             if saves:
                 this.collect(wait=True)
                 this.save(t)
+                saved()
             if due(t, every, this.rounds):
                 this.evaluate(t)
             this.collect()
         done = t == this.rounds
         if not done:
-            this.collect(wait=True)
+            this.collect(wait=True)  # so that a checkpoint holds all of a round's evaluations, or none
             this.save(t)
+            saved()
         return this.finish(t, "complete" if done else "stopped")
     finally:
         this.cohort.close()
@@ -219,8 +235,10 @@ def sample(config: RunConfig, federation: Federation, t: int, *, everybody: bool
     return tuple(int(client) for client in np.sort(drawn))
 
 
-def examine_folder(config: RunConfig, folder: Path, resume: bool, say: Callable[[str], None]) -> tuple[int, Path] | None:
-    """What to resume from: (round, checkpoint), or None for a fresh start. Refuses to write over a run; writes nothing."""
+def examine_folder(
+    config: RunConfig, folder: Path, resume: bool, say: Callable[[str], None]
+) -> tuple[int, Path] | None:
+    """What to resume from: (round, checkpoint), or None for a fresh start. Refuses to write over a run."""
     existing = folder / "config.yaml"
     if existing.exists() and not resume:
         raise UserError(f"--out: {folder} already holds a run; add --resume to continue it, or name another folder")
@@ -259,8 +277,8 @@ def check_labels(config: RunConfig, federation: Federation) -> None:
     for split, images in (("train", federation.dataset.train), ("test", federation.dataset.test)):
         if config.evaluation.protocols and not (images.labels >= 0).any():
             raise UserError(
-                f"evaluation.protocols: found {', '.join(config.evaluation.protocols)}, but none of the {len(images.labels)} {split} "
-                "images has a label; allowed without labels: []"
+                f"evaluation.protocols: found {', '.join(config.evaluation.protocols)}, but none of the "
+                f"{len(images.labels)} {split} images has a label; allowed without labels: []"
             )
 
 

@@ -91,7 +91,9 @@ def test_an_error_in_the_middle_leaves_the_previous_one_and_no_litter(tmp_path: 
 
 
 def test_kill_in_the_middle_of_a_checkpoint(tmp_path: Path) -> None:
-    """SIGKILL while the files are being written: the previous checkpoint is intact and used, the remains go with the next."""
+    """SIGKILL while the files are being written: the previous checkpoint is intact and used, the remains go with the
+    next.
+    """
     save(tmp_path, 1)
     program = (
         "import os, signal, sys, numpy as np\n"

@@ -1,4 +1,6 @@
-"""A run of every method small enough to be repeated many times: a few hundred digits at 16 px, thin networks, three rounds."""
+"""A run of every method small enough to be repeated many times: a few hundred digits at 16 px, thin networks, three
+rounds.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,10 @@ from rayfed_ssl.config import RunConfig, build
 
 BASE: dict[str, Any] = {
     "name": "tiny",
-    "data": {"name": "digits", "image_size": 16, "limit": 240, "test_limit": 60, "partition": {"name": "dirichlet", "alpha": 1.0}},
+    "data": {
+        "name": "digits", "image_size": 16, "limit": 240, "test_limit": 60,
+        "partition": {"name": "dirichlet", "alpha": 1.0},
+    },
     "clients": {"count": 4, "encoders": "small_cnn_bn"},
     "model": {"width": 0.25, "projector": {"hidden": [16], "dim": 8, "batch_norm": "hidden"}},
     "augment": {"preset": "digits"},
@@ -23,6 +28,8 @@ BASE: dict[str, Any] = {
 }  # fmt: skip
 
 TASKS = {"data.tasks": [[0, 1], [1, 2], [6, 3, 4], [5, 7]]}
+
+PUBLIC = {"data.public.source": "share", "data.public.share": 0.2}
 
 # What a method needs beside BASE to exercise what is its own.
 OWN: dict[str, dict[str, object]] = {
@@ -35,6 +42,15 @@ OWN: dict[str, dict[str, object]] = {
     "fedsc": {"participation.fraction": 0.5, "method.sharing_passes": 2},
     "fedlinked": {**TASKS, "data.public.share": 0.25},
     "fedavg_trunk": {**TASKS, "data.public.share": 0.25},
+    "fedca": {
+        **PUBLIC,
+        "method.dictionary_size": 40,
+        "method.alignment_epochs": 2,
+        "method.alignment_batch": 16,
+        "participation.fraction": 0.75,
+    },
+    "flesd": {**PUBLIC, "method.epochs": 2, "method.anchors": 32, "method.batch_size": 16},
+    "flesd_cc": {**PUBLIC, "method.epochs": 2, "method.anchors": 32, "method.batch_size": 16, "train.rounds": 1},
 }
 
 
