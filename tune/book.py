@@ -17,6 +17,7 @@ from typing import Any
 from rayfed_ssl.reporting.tables import write_json
 from tune.config import Point
 
+SCHEDULE = "schedule.json"  # in a run folder: the exchanges of population-based training
 OVER = ("complete", "stopped")  # nothing is left to run; "stopped": by the scheduler
 
 
@@ -104,3 +105,15 @@ def score(values: list[float | None], how: str) -> float | None:
     if not known or len(known) < len(values):
         return None
     return fmean(known) if how == "mean" else (min if how == "min" else max)(known)
+
+
+def history(folder: Path) -> list[dict[str, Any]]:
+    """The exchanges the run in ``folder`` went through."""
+    path = folder / SCHEDULE
+    return json.loads(path.read_text())["changes"] if path.exists() else []
+
+
+def scheduled(folder: Path, point: Point) -> Point:
+    """The keys in force: those of the last exchange, if there was one."""
+    changes = history(folder)
+    return changes[-1]["point"] if changes else point

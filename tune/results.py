@@ -21,10 +21,9 @@ from rich.table import Table
 from rayfed_ssl import configfile
 from rayfed_ssl.reporting.figures import save_figure
 from rayfed_ssl.reporting.tables import replace_file
-from tune.book import OVER, Book
+from tune.book import OVER, Book, scheduled
 from tune.config import Sweep
 from tune.search import configuration_score
-from tune.trial import scheduled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,7 +16,7 @@ from ray import tune
 from ray.tune.search import Searcher
 
 from rayfed_ssl.schema import UserError
-from tune.book import OVER, Book, Entry, score
+from tune.book import OVER, Book, Entry, scheduled, score
 from tune.config import Dimension, Sweep, rounded
 
 SCORE = "score"  # what trials report
@@ -63,10 +63,15 @@ class Proposals(Searcher):  # type: ignore[misc]
             self.todo += self.book.add({key: rounded(point[key]) for key in self.sweep.settings.space})
         if not self.todo:
             return Searcher.FINISHED
-        entry = self.running[trial_id] = self.todo.popleft()
+        entry = self.todo.popleft()
+        self.begin(trial_id, entry)
+        return {"trial": entry.trial, **scheduled(self.book.folder / entry.name, entry.point)}
+
+    def begin(self, trial_id: str, entry: Entry) -> None:
+        """Note which of Tune's trials this one is."""
+        self.running[trial_id] = entry
         entry.status = "running"
         self.book.save()
-        return {"trial": entry.trial, **entry.point}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         self._note(self.running[trial_id], result)

@@ -30,11 +30,11 @@ from rayfed_ssl.data.federation import deal
 from rayfed_ssl.schema import UserError
 from rayfed_ssl.simulation import check_labels, check_shards
 from tune import config as sweep_config
-from tune.book import Book, Entry, trial_name
+from tune.book import Book, Entry, scheduled, trial_name
 from tune.config import Asha, Pbt, Sweep
 from tune.results import Results, collect
 from tune.search import SCORE, Proposals, domain
-from tune.trial import STOP, Order, Trial, scheduled
+from tune.trial import ERROR, STOP, Order, Trial
 
 TUNE_FILES = ".tune"
 SETTINGS = {  # of Tune: no tables, no logs of its own, no signal handler, no change of directory
@@ -160,15 +160,18 @@ def _fit(
 ) -> None:
     os.environ.update(SETTINGS)
     for name in ("ray.tune", "ray.train"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    population = sweep.settings.scheduler.name == "pbt"
+    watch = (Population if population else Watch)(folder, proposals, say, stopping)
     order = Order(sweep, folder, os.getcwd(), tuple(sys.argv))
     group = tune.PlacementGroupFactory(space.bundles, strategy=space.plan.strategy)
     tune.Tuner(
         tune.with_resources(tune.with_parameters(Trial, order=order), group),
+        param_space=members(proposals) if population else None,
         tune_config=tune.TuneConfig(
-            search_alg=proposals,
+            search_alg=None if population else proposals,
             scheduler=scheduler(sweep, book),
-            num_samples=proposals.left,
+            num_samples=1 if population else proposals.left,
             max_concurrent_trials=space.trials,
             trial_name_creator=_name,
             trial_dirname_creator=_name,
@@ -177,7 +180,7 @@ def _fit(
         run_config=tune.RunConfig(
             name="trials",
             storage_path=str(folder / TUNE_FILES),
-            callbacks=[Watch(folder, say, stopping)],
+            callbacks=[watch],
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
             verbose=0,
         ),
@@ -191,21 +194,55 @@ def _name(trial: Any) -> str:
 class Watch(tune.Callback):  # type: ignore[misc]
     """Passes a wish to stop on to the trials, and says why one failed."""
 
-    def __init__(self, folder: Path, say: Say, stopping: Callable[[], bool]) -> None:
-        self.folder, self.say, self.stopping = folder, say, stopping
+    def __init__(self, folder: Path, proposals: Proposals, say: Say, stopping: Callable[[], bool]) -> None:
+        self.folder, self.proposals, self.say, self.stopping = folder, proposals, say, stopping
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
         if self.stopping():
             (self.folder / STOP).touch()
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        error = trial.get_error()
-        text = str(error or "no reason given").rstrip()
-        name = str(trial)
-        (self.folder / name).mkdir(exist_ok=True)
-        (self.folder / name / "error.txt").write_text(text + "\n")
-        reason = str(getattr(error, "cause", None) or text).splitlines()[-1]
-        self.say(f"{name} failed: {reason} ({self.folder / name / 'error.txt'})")
+        told = self.folder / str(trial) / ERROR
+        reason = f"{told.read_text().splitlines()[-1]} ({told})" if told.exists() else "its process died"
+        self.say(f"{trial} failed: {reason}")
+
+
+class Population(Watch):
+    """Tells the proposals what becomes of trials from Tune's own list: population-based training has no searcher."""
+
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        if trial.trial_id not in self.proposals.running:
+            self.proposals.begin(trial.trial_id, self.proposals.book.entries[int(str(trial).removeprefix("trial-"))])
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
+        self.proposals.on_trial_result(trial.trial_id, result)
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self.proposals.on_trial_complete(trial.trial_id, trial.last_result)
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        super().on_trial_error(iteration, trials, trial)
+        self.proposals.on_trial_complete(trial.trial_id, error=True)
+
+
+def members(proposals: Proposals) -> dict[str, Any]:
+    """The trials that are to run, as Tune's own kind of list: their numbers a grid, their keys looked up by number."""
+    points = {e.trial: scheduled(proposals.book.folder / e.name, e.point) for e in proposals.todo}
+    keys = {key: tune.sample_from(Lookup(points, key)) for key in proposals.sweep.settings.space}
+    return {"trial": tune.grid_search(list(points)), **keys}
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """One key of the trial with the number that was chosen."""
+
+    points: dict[int, dict[str, Any]]
+    key: str
+
+    def __call__(self, spec: Any) -> Any:
+        return self.points[spec.config.trial][self.key]
 
 
 def _line(sweep: Sweep, book: Book, entry: Entry) -> str:
@@ -244,6 +281,7 @@ def scheduler(sweep: Sweep, book: Book) -> TrialScheduler | None:
                 time_attr="round", metric=SCORE, mode=settings.mode, perturbation_interval=interval,
                 quantile_fraction=quantile, resample_probability=resample, hyperparam_mutations=mutations,
                 custom_explore_fn=Within(sweep), require_attrs=False, log_config=False,
+                synch=True,  # all are compared at the same round, whoever started first
             )  # fmt: skip
     return None
 

@@ -15,6 +15,7 @@ import queue
 import shutil
 import sys
 import threading
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,13 +35,13 @@ from rayfed_ssl.data.federation import Federation
 from rayfed_ssl.methods.base import Subject
 from rayfed_ssl.reporting.tables import write_json
 from rayfed_ssl.simulation import Progress
-from tune.book import measured, trial_name
+from tune.book import SCHEDULE, history, measured, trial_name
 from tune.config import Point, Sweep
 from tune.search import SCORE
 
 STOP = ".stop"  # a file of this name in the sweep's folder: every trial ends after its round
-SCHEDULE = "schedule.json"
 DONOR = "donor.json"
+ERROR = "error.txt"  # in a run folder: why the trial failed
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,6 @@ class Trial(tune.Trainable):  # type: ignore[misc]
     def setup(self, config: dict[str, Any], order: Order) -> None:
         self.order, self.sweep = order, order.sweep
         self.pool: Pool | None = None
-        os.chdir(order.cwd)
         sys.argv = list(order.argv)  # what environment.json records
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # as a driver: the GPUs are the clients'
         for name in ("ray.tune", "ray.train"):
@@ -104,6 +104,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         return True
 
     def _take(self, config: Mapping[str, Any]) -> None:
+        os.chdir(self.order.cwd)  # Tune may have gone elsewhere
         self.number = int(self.trial_name.removeprefix("trial-"))  # the config's may be a donor's
         self.folder = self.order.folder / trial_name(self.number)
         self.point: Point = {key: value for key, value in config.items() if key != "trial"}
@@ -171,12 +172,15 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         import torch
 
         try:
-            config = self._config(scheduled(self.folder, self.point))
+            config = self._config(self.point)
             torch.set_num_threads(config.resources.threads)
+            (self.folder / ERROR).unlink(missing_ok=True)
             summary = self._drive(config)
         except Abandoned:
             return
         except BaseException as error:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            (self.folder / ERROR).write_text("".join(traceback.format_exception(error)))
             self.news.put(error)
             return
         value = measured(summary, self.sweep.settings.metric)
@@ -235,15 +239,3 @@ def exploit(folder: Path, found: tuple[int, Path], donor: Mapping[str, Any], con
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     fresh.rename(folder / "checkpoints")
     configfile.dump(config, folder / "config.yaml")
-
-
-def history(folder: Path) -> list[dict[str, Any]]:
-    """The exchanges the run in ``folder`` went through."""
-    path = folder / SCHEDULE
-    return json.loads(path.read_text())["changes"] if path.exists() else []
-
-
-def scheduled(folder: Path, point: Point) -> Point:
-    """The keys in force: those of the last exchange, if there was one."""
-    changes = history(folder)
-    return changes[-1]["point"] if changes else point

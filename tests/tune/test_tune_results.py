@@ -16,11 +16,11 @@ from rayfed_ssl.config import load as load_run
 from rayfed_ssl.schema import UserError
 from tests.tune.sweeps import LR, sweep
 from tune import sweep as sweep_module
-from tune.book import Book
+from tune.book import Book, scheduled
 from tune.config import Sweep
 from tune.results import axis, collect, ranked, table
 from tune.sweep import room, run_sweep
-from tune.trial import exploit, scheduled
+from tune.trial import exploit
 
 
 def booked(made: Sweep, folder: Path, values: dict[int, tuple[str, float | None]]) -> Book:
