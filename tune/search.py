@@ -43,6 +43,10 @@ class Proposals(Searcher):  # type: ignore[misc]
         self.running: dict[str, Entry] = {}
         book.save()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Tune writes down what it is given, for a restore of its own that we do not use: nothing."""
+        return {}
+
     @property
     def left(self) -> int:
         """How many trials are yet to run."""

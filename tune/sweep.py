@@ -197,6 +197,10 @@ class Watch(tune.Callback):  # type: ignore[misc]
     def __init__(self, folder: Path, proposals: Proposals, say: Say, stopping: Callable[[], bool]) -> None:
         self.folder, self.proposals, self.say, self.stopping = folder, proposals, say, stopping
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Tune writes down what it is given, for a restore of its own that we do not use: nothing."""
+        return {}
+
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
         if self.stopping():
             (self.folder / STOP).touch()

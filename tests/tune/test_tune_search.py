@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import ray
 from ray.tune.search import Searcher
 
 from rayfed_ssl.schema import UserError
@@ -17,7 +19,7 @@ from tune import search
 from tune.book import Book, Entry, measured, score, trial_name
 from tune.config import Sweep
 from tune.search import Proposals, domain, optimiser
-from tune.sweep import Within, scheduler
+from tune.sweep import Population, Watch, Within, scheduler
 
 ONE = {LR: {"grid": [0.1, 0.2, 0.3]}}
 RANGE: dict[str, Any] = {"space": {LR: {"uniform": [0.1, 0.9]}, "train.rounds": {"randint": [1, 4]}}, "trials": 3}
@@ -189,6 +191,18 @@ def test_an_optimiser_proposes_within_the_ranges_and_learns_the_past(tmp_path: P
     fresh = again.suggest("fresh")
     assert fresh["trial"] == 8
     assert fresh[LR] not in {point[LR] for point in points}
+
+
+def test_what_tune_pickles_may_hold_a_terminal(tmp_path: Path) -> None:
+    lock = threading.RLock()  # a rich console has one
+
+    def say(line: object) -> None:
+        with lock:
+            pass
+
+    given = Proposals(sweep(tmp_path, space=ONE), Book(tmp_path, 1), say, lambda: False)
+    for each in (given, Watch(tmp_path, given, say, lambda: False), Population(tmp_path, given, say, lambda: False)):
+        assert ray.cloudpickle.dumps(each)
 
 
 def test_domains_include_both_ends() -> None:
