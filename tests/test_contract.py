@@ -5,12 +5,18 @@ interrupted.
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from rayfed_ssl import simulation
+from rayfed_ssl.communication import Ledger
+from rayfed_ssl.config import RunConfig
+from rayfed_ssl.data.federation import Federation
 from rayfed_ssl.methods import METHODS
 from tests.tiny import booked, encoders, measured, run_locally, tiny
 
@@ -71,15 +77,35 @@ def test_resumed_equals_uninterrupted(method: str, undisturbed: Any, tmp_path: P
     assert summary["status"] == "complete"
 
 
+@pytest.fixture(scope="session")
+def pools(ray_session: ModuleType) -> Iterator[dict[int, Any]]:
+    """Warm pools of one and of two actors: starting processes is most of what a tiny run costs."""
+    from actors.plan import plan, reserve
+    from actors.pool import Pool
+
+    config = tiny("fedsimclr", resources__cpus_per_client=0.5, resources__device="cpu")
+    made = {n: plan(config.resources.model_copy(update={"actors": n}), 2, [{"CPU": 2.0}]) for n in (1, 2)}
+    opened = {n: Pool(each, reserve(each, 60.0)) for n, each in made.items()}
+    yield opened
+    for pool in opened.values():
+        pool.close()
+
+
 @pytest.mark.parametrize("actors", [1, 2])
 @pytest.mark.parametrize("method", EVERY)
 def test_on_ray_equals_in_process(
-    method: str, actors: int, undisturbed: Any, tmp_path: Path, ray_session: ModuleType
+    method: str, actors: int, undisturbed: Any, tmp_path: Path, pools: dict[int, Any]
 ) -> None:
-    from actors.driver import run_on_ray
+    from actors.cohort import RayCohort
 
-    config = tiny(method, resources__actors=actors, resources__cpus_per_client=0.5, resources__device="cpu")
-    run_on_ray(config, tmp_path / "ray")
+    cohorts: list[RayCohort] = []
+
+    def connect(config: RunConfig, federation: Federation, ledger: Ledger) -> RayCohort:
+        cohorts.append(RayCohort(config, federation, ledger, pools[actors], keep=True))
+        return cohorts[-1]
+
+    simulation.run(tiny(method, resources__device="cpu"), tmp_path / "ray", connect)
+    assert len({info.pid for info in cohorts[0].infos} - {os.getpid()}) == actors
     whole: Path = undisturbed(method)
     assert encoders(tmp_path / "ray") == encoders(whole)
     assert measured(tmp_path / "ray") == measured(whole)
