@@ -20,15 +20,15 @@ from typing import Any
 
 import ray
 from ray.actor import ActorHandle
-from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayTaskError
+from ray.exceptions import ActorAlreadyExistsError, ActorUnavailableError, GetTimeoutError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from actors.client import environment
 from actors.cohort import RayCohort
 from actors.plan import Plan, autoscaling_ceiling, living_nodes, plan, plan_in_trial, reserve, trial_group
 from actors.pool import Pool, StateLost, unwrapped
-from actors.session import NAMESPACE, Session, check_paths, connect, in_job
-from rayfed_ssl import simulation
+from actors.session import NAMESPACE, Session, check_paths, cluster_address, connect, in_job
+from rayfed_ssl import simulation, storage
 from rayfed_ssl.communication import Ledger
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.federation import Federation
@@ -62,6 +62,7 @@ class Order:
     group: str  # name of the placement group, so that a restarted driver finds what its predecessor left
     argv: tuple[str, ...]
     cwd: str
+    uri: str | None = None  # where the folder is copied to
     detached: bool = False
     factory: Callable[[RunConfig, Federation], Workbench] = Workbench
 
@@ -94,9 +95,15 @@ class Driver:
         return summary
 
     def _drive(self) -> dict[str, Any]:
-        resume, lost, reached = self.order.resume or self.restarted, 0, 0
+        resume = self.order.resume or self.restarted
         if self.restarted:
             self._say("the driver's process died: going on from the newest checkpoint")
+        with storage.mirrored(self.order.folder, self.order.uri, resume=resume) as saved:
+            return self._to_the_end(resume, saved)
+
+    def _to_the_end(self, resume: bool, saved: Callable[[], None]) -> dict[str, Any]:
+        """Run, and run on from the newest checkpoint where state was lost."""
+        lost, reached = 0, 0
         while True:
             try:
                 return simulation.run(
@@ -106,6 +113,7 @@ class Driver:
                     resume=resume,
                     report=self.progress_list.append,
                     stopping=self.stop_wanted.is_set,
+                    saved=saved,
                 )
             except StateLost as error:
                 now = self.progress_list[-1].round if self.progress_list else 0
@@ -131,6 +139,10 @@ class Driver:
         """End after the round that is running, with a checkpoint."""
         self.stop_wanted.set()
 
+    def target(self) -> tuple[str, int]:
+        """The run's folder or URI, and how many rounds it is to have."""
+        return self.order.uri or str(self.order.folder), self.order.config.train.rounds
+
 
 def _sendable(error: BaseException) -> BaseException:
     """The exception itself where another process can read it, else its text."""
@@ -153,17 +165,22 @@ def start(
     folder: Path,
     session: Session,
     *,
+    uri: str | None = None,
     resume: bool = False,
     detached: str | None = None,
     factory: Callable[[RunConfig, Federation], Workbench] = Workbench,
 ) -> tuple[ActorHandle, Plan]:
-    """A driver actor for the run; ``detached`` is its name if it is to run by itself, else it waits for ``run``."""
+    """A driver actor for the run; ``detached`` is its name if it is to run by itself, else it waits for ``run``.
+
+    Raises:
+        UserError: a relative path in a job, a plan that does not fit, a name that is taken.
+    """
     if in_job():
         check_paths(config, folder)
     made = planned(config)
     order = Order(
         config, folder.absolute(), resume, made, f"{NAMESPACE}-{uuid.uuid4().hex}", tuple(sys.argv), os.getcwd(),
-        detached is not None, factory,
+        uri, detached is not None, factory,
     )  # fmt: skip
     options: dict[str, Any] = {
         "num_cpus": 0,
@@ -181,13 +198,19 @@ def start(
         )
     if detached is not None:
         options |= {"name": detached, "namespace": NAMESPACE, "lifetime": "detached"}
-    return ray.remote(Driver).options(**options).remote(order), made
+    try:
+        return ray.remote(Driver).options(**options).remote(order), made
+    except ActorAlreadyExistsError:
+        raise UserError(
+            f"name: found '{detached}', which runs on this cluster already; attach to it, stop it, or set another name"
+        ) from None
 
 
 def run_on_ray(
     config: RunConfig,
     folder: Path,
     *,
+    uri: str | None = None,
     resume: bool = False,
     report: Report = lambda progress: None,
     stopping: Callable[[], bool] = lambda: False,
@@ -202,7 +225,7 @@ def run_on_ray(
         UserError, ClientError: as they were raised where they happened, with the traceback of there.
     """
     with connect(address) as session:
-        driver, made = start(config, folder, session, resume=resume, factory=factory)
+        driver, made = start(config, folder, session, uri=uri, resume=resume, factory=factory)
         for line in made.lines:
             report(Progress(0, config.train.rounds, line))
         done = driver.run.remote()
@@ -221,8 +244,11 @@ def follow(
     stopping: Callable[[], bool] = lambda: False,
     *,
     finished: Callable[[], bool] | None = None,
+    until: Callable[[], bool] = lambda: False,
 ) -> Update:
     """Report a driver's progress until its run is over, or ``finished`` says so; then a first Ctrl-C asks it to stop.
+
+    ``until`` ends it earlier, after whatever was reported.
 
     Raises:
         RayActorError: the driver died more often than it is restarted.
@@ -245,7 +271,7 @@ def follow(
             for item in update.progress:
                 report(item)
             seen += len(update.progress)
-            if over or (finished is None and update.status in ("done", "failed")):
+            if over or until() or (finished is None and update.status in ("done", "failed")):
                 return update
         except KeyboardInterrupt:
             if interrupted or finished is None:
@@ -273,18 +299,53 @@ def find(name: str) -> ActorHandle:
     raise UserError(f"{name}: no such run on this cluster; it has ended, or RAY_ADDRESS names another cluster")
 
 
-def attach(name: str, report: Report, address: str | None = None) -> dict[str, Any]:
-    """Follow a detached run to its end; then its driver is let go. Ctrl-C leaves it running."""
-    with connect(address):
+def detach(
+    config: RunConfig,
+    folder: Path,
+    *,
+    uri: str | None = None,
+    resume: bool = False,
+    report: Report = lambda progress: None,
+    address: str | None = None,
+) -> None:
+    """Start a run that goes on by itself under ``config.name``; returns when its images are read.
+
+    Raises:
+        UserError: no cluster is named, or the run refused what it was told.
+    """
+    with connect(cluster_address(address, "--detach")) as session:
+        driver, made = start(config, folder, session, uri=uri, resume=resume, detached=config.name)
+        for line in made.lines:
+            report(Progress(0, config.train.rounds, line))
+        begun = threading.Event()
+
+        def first(progress: Progress) -> None:
+            begun.set()
+            report(progress)
+
+        update = follow(driver, first, until=begun.is_set)
+        if update.status == "failed":
+            ray.kill(driver)
+            raise update.result
+
+
+def attach(name: str, report: Report, address: str | None = None) -> tuple[dict[str, Any], str, int]:
+    """Follow a detached run to its end; then its driver is let go. Ctrl-C leaves it running.
+
+    Returns:
+        The summary, the folder or URI in which the run is, and how many rounds it was to have.
+    """
+    with connect(cluster_address(address, "attach")):
         driver = find(name)
         update = follow(driver, report)
+        where, rounds = ray.get(driver.target.remote())
         ray.kill(driver)
         if update.status == "failed":
             raise update.result
-        return update.result  # type: ignore[no-any-return]
+        return update.result, where, rounds
 
 
 def stop(name: str, address: str | None = None) -> None:
     """Have a detached run end after its round, with a checkpoint."""
-    with connect(address):
+    with connect(cluster_address(address, "stop")):
         ray.get(find(name).stop.remote(), timeout=60.0)

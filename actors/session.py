@@ -99,6 +99,16 @@ def make_private(path: Path) -> None:
             path.chmod(0o600)
 
 
+def cluster_address(address: str | None, what: str) -> str:
+    """The address given, or RAY_ADDRESS. Raises UserError where neither is: an own instance ends with its command."""
+    if found := address or os.environ.get("RAY_ADDRESS"):
+        return found
+    raise UserError(
+        f"RAY_ADDRESS: not set, and {what} needs a cluster that stays; allowed: auto (on a node of a cluster that "
+        "`ray start --head` made), or HOST:6379"
+    )
+
+
 def in_job() -> bool:
     """Whether this process was started by ``ray job submit``: its working directory is a temporary folder."""
     return "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
@@ -111,5 +121,6 @@ def check_paths(config: RunConfig, folder: Path) -> None:
     for key, path in paths.items():
         if path is not None and not path.is_absolute():
             raise UserError(
-                f"{key}: found {path}; a job's working directory is a temporary folder: give an absolute path"
+                f"{key}: found {path}; a job's working directory is a temporary folder: give an absolute path "
+                "(--out also takes a URI)"
             )

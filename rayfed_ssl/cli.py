@@ -1,4 +1,4 @@
-"""The command line: ``rayfed-ssl run | methods | evaluate | doctor``, where library and actors meet.
+"""The command line: ``rayfed-ssl run | attach | stop | methods | evaluate | tune | doctor``; library and actors meet.
 
 What a user can mend ends in one line on stderr per mistake and exit status 2; a client that failed shows its own
 traceback once, exit status 1; a run that was stopped ends with 130. Everything else is a bug and shows a traceback.
@@ -17,13 +17,17 @@ from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
+from rich.console import Console
 from rich.table import Table
 
 from rayfed_ssl.schema import UserError
+
+if TYPE_CHECKING:
+    from rayfed_ssl.config import RunConfig
 
 STOPPED = 130
 app = typer.Typer(
@@ -51,24 +55,65 @@ class Protocol(StrEnum):
 def run(
     config: Annotated[Path, typer.Argument(help="A YAML file, such as configs/demo.yaml.")],
     changes: Annotated[list[str] | None, typer.Argument(metavar="[key=value]...", help="Dotted overrides.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The run folder; by default runs/<name>.")] = None,
+    out: Annotated[
+        str | None, typer.Option(metavar="PATH", help="The run folder, or its URI; by default runs/<name>.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the newest complete checkpoint.")] = False,
     executor: Annotated[Executor, typer.Option(help="Ray actors, or this process alone.")] = Executor.ray,
+    detach: Annotated[bool, typer.Option("--detach", help="Leave it running on a cluster, under its name.")] = False,
 ) -> None:
     """Run a federation to its last round."""
     from rayfed_ssl.config import load
-    from rayfed_ssl.progress import Reporter, conclude, console
+    from rayfed_ssl.progress import Reporter, console
+    from rayfed_ssl.storage import place
 
     screen = console()
     settings = load(config, changes or ())
     if "name" not in settings.model_fields_set:
         settings = settings.model_copy(update={"name": config.stem})
-    folder = out or run_folder(config, settings.name, resume)
+    folder, uri = place(out or run_folder(config, settings.name, resume))
+    if detach:
+        if executor is Executor.local:
+            raise UserError("--detach: found --executor local, which ends with its command; allowed: --executor ray")
+        from actors.driver import detach as leave
+
+        with Reporter(screen, settings.method.name) as reporter:
+            leave(settings, folder, uri=uri, resume=resume, report=reporter)
+        reporter.line(f"runs on; follow it with: rayfed-ssl attach {settings.name}")
+        return
     with Reporter(screen, settings.method.name) as reporter, stop_signals(reporter.line) as stopping:
-        summary = execute(executor)(settings, folder, resume=resume, report=reporter, stopping=stopping)
-    conclude(screen, summary, folder)
+        summary = execute(executor)(settings, folder, uri=uri, resume=resume, report=reporter, stopping=stopping)
+    ended(screen, summary, uri or folder, settings.train.rounds)
+
+
+@app.command()
+def attach(run: Annotated[str, typer.Argument(help="The name of a run that was started with --detach.")]) -> None:
+    """Follow a detached run to its end. Ctrl-C leaves it running."""
+    from actors import driver
+    from rayfed_ssl.progress import Reporter, console
+
+    screen = console()
+    with Reporter(screen, run) as reporter:
+        summary, where, rounds = driver.attach(run, reporter)
+    ended(screen, summary, where, rounds)
+
+
+@app.command()
+def stop(run: Annotated[str, typer.Argument(help="The name of a run that was started with --detach.")]) -> None:
+    """End a detached run after the round in hand, with a checkpoint."""
+    from actors import driver
+
+    driver.stop(run)
+    print(f"{run} stops after its round, with a checkpoint; watch it with: rayfed-ssl attach {run}")
+
+
+def ended(screen: Console, summary: dict[str, Any], where: Path | str, rounds: int) -> None:
+    """Say what a run came to; a run that was stopped ends with a status of its own."""
+    from rayfed_ssl.progress import conclude
+
+    conclude(screen, summary, where)
     if summary["status"] == "stopped":
-        reporter.line(f"stopped after round {summary['rounds']} of {settings.train.rounds}; --resume continues it")
+        screen.print(f"stopped after round {summary['rounds']} of {rounds}; --resume continues it", highlight=False)
         raise typer.Exit(STOPPED)
 
 
@@ -169,12 +214,17 @@ def run_folder(config: Path, name: str, resume: bool) -> Path:
 
 
 def execute(executor: Executor) -> Callable[..., dict[str, Any]]:
-    """How a run is carried out: (config, folder, resume=, report=, stopping=) -> summary."""
+    """How a run is carried out: (config, folder, uri=, resume=, report=, stopping=) -> summary."""
     if executor is Executor.local:
         from rayfed_ssl import simulation
         from rayfed_ssl.cohort import LocalCohort
+        from rayfed_ssl.storage import mirrored
 
-        return lambda config, folder, **how: simulation.run(config, folder, LocalCohort, **how)
+        def here(config: RunConfig, folder: Path, *, uri: str | None, resume: bool, **how: Any) -> dict[str, Any]:
+            with mirrored(folder, uri, resume=resume) as saved:
+                return simulation.run(config, folder, LocalCohort, resume=resume, saved=saved, **how)
+
+        return here
     from actors.driver import run_on_ray
 
     return run_on_ray

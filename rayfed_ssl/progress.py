@@ -125,7 +125,7 @@ def accuracy_table(summary: Mapping[str, Any]) -> Table:
     return table
 
 
-def conclude(console: Console, summary: Mapping[str, Any], folder: Path) -> None:
+def conclude(console: Console, summary: Mapping[str, Any], folder: Path | str) -> None:
     """What a run came to, and where to look next."""
     if summary["accuracy"]:
         console.print(accuracy_table(summary))

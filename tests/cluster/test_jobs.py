@@ -1,0 +1,197 @@
+"""Jobs on a cluster that asks for a token: submitted, followed, failed, left alone, attached to and stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.cluster
+ROOT = Path(__file__).resolve().parents[2]
+RAY = str(Path(sys.executable).with_name("ray"))
+CONFIG = """
+method: {name: fedsimclr}
+data: {name: digits, image_size: 8, limit: 60, test_limit: 30}
+clients: {count: 3}
+model: {width: 0.25}
+augment: {preset: digits}
+train: {rounds: 2, batch_size: 16}
+evaluation: {protocols: [knn]}
+checkpoint: {every: 1}
+resources: {device: cpu, actors: 1, cpus_per_client: 0.5}
+"""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """``jobs`` and ``gcs`` are its addresses for `ray job` and for drivers; ``env`` has its token."""
+
+    jobs: str
+    gcs: str
+    env: dict[str, str]
+
+    def command(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        env = {**self.env, **more}
+        return subprocess.run(arguments, env=env, cwd=ROOT, capture_output=True, text=True, timeout=300)
+
+    def submit(self, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """`ray job submit`, followed to the job's end."""
+        run = [sys.executable, "-m", "rayfed_ssl", "run", *arguments]
+        options = ["--submission-id", name, "--working-dir", ".", "--"]
+        return self.command(RAY, "job", "submit", *options, *run, RAY_ADDRESS=self.jobs)
+
+    def rayfed(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """The command line on a node of the cluster."""
+        return self.command(sys.executable, "-m", "rayfed_ssl", *arguments, RAY_ADDRESS=self.gcs)
+
+    def status(self, name: str) -> str:
+        return self.command(RAY, "job", "status", name, RAY_ADDRESS=self.jobs).stdout
+
+
+def free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def descendants(pid: int) -> set[int]:
+    """The processes that a process started, and those that they did."""
+    parents: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            number, rest = stat.read_text().split(" (", 1)
+            parents.setdefault(int(rest.rsplit(") ", 1)[1].split()[1]), []).append(int(number))
+    found, todo = set(), [pid]
+    while todo:
+        children = parents.get(todo.pop(), [])
+        found.update(children)
+        todo += children
+    return found
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """`ray start --head` on loopback with a token, ended by the ids of its own processes."""
+    folder = Path(tempfile.mkdtemp(prefix="rj-", dir="/tmp"))  # short: sockets have paths of at most 107 characters
+    gcs, jobs, agent, client, metrics = free_ports(5)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    env = {**kept, **token, "HOME": str(folder), "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+    options = {
+        "node-ip-address": "127.0.0.1", "port": gcs, "dashboard-host": "127.0.0.1", "dashboard-port": jobs,
+        "dashboard-agent-listen-port": agent, "ray-client-server-port": client, "metrics-export-port": metrics,
+        "temp-dir": folder / "ray", "num-cpus": 2, "num-gpus": 0, "object-store-memory": 100_000_000,
+    }  # fmt: skip
+    command = [RAY, "start", "--head", "--block", *(f"--{name}={value}" for name, value in options.items())]
+    log = (folder / "log").open("w")
+    head = subprocess.Popen(command, env=env, cwd=folder, stdout=log, stderr=log)
+    made = Cluster(f"http://127.0.0.1:{jobs}", f"127.0.0.1:{gcs}", env)
+    try:
+        for _ in range(60):  # right after the start a job can be refused: its agent is not there yet
+            probe = made.command(RAY, "job", "submit", "--", "true", RAY_ADDRESS=made.jobs)
+            if probe.returncode == 0 or head.poll() is not None:
+                break
+            time.sleep(2)
+        assert probe.returncode == 0, (folder / "log").read_text() + probe.stdout + probe.stderr
+        yield made
+    finally:
+        ours = {head.pid, *descendants(head.pid)}
+        head.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            head.wait(timeout=30)
+        for pid in ours:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        head.wait()
+        log.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    (tmp_path / "tiny.yaml").write_text(CONFIG)
+    return str(tmp_path / "tiny.yaml")
+
+
+def test_a_job_is_followed_in_plain_lines_and_leaves_its_run(cluster: Cluster, config: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = cluster.submit("good", config, "--out", str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split("  ")[0] for line in lines if line.startswith("round ")] == ["round 1/2", "round 2/2"]
+    assert not any("\r" in line or "\x1b[2K" in line for line in lines)  # no bar
+    assert "SUCCEEDED" in cluster.status("good").upper()
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["status"] == "complete"
+    assert f"{summary['accuracy']['knn']:.3f}" in done.stdout
+
+
+def test_a_job_that_fails_says_why_in_a_line_and_its_exit_status_tells(
+    cluster: Cluster, config: str, tmp_path: Path
+) -> None:
+    for name, arguments, text in (
+        ("wrong-key", ["train.round=3", "--out", str(tmp_path / "out")], "train.round: found"),
+        ("relative", ["--out", "out"], "--out: found out; a job's working directory is a temporary folder"),
+    ):
+        done = cluster.submit(name, config, *arguments)
+        assert done.returncode != 0
+        assert text in done.stdout + done.stderr
+        assert "Traceback" not in done.stdout
+        assert "FAILED" in cluster.status(name).upper()
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_detached_run_is_attached_to_at_a_uri(cluster: Cluster, config: str, tmp_path: Path) -> None:
+    uri = f"file://{tmp_path}/out"
+    started = cluster.rayfed("run", config, "name=alone", "--detach", "--out", uri)
+    assert started.returncode == 0, started.stdout + started.stderr
+    assert "rayfed-ssl attach alone" in started.stdout
+    again = cluster.rayfed("run", config, "name=alone", "--detach", "--out", f"{uri}2")
+    assert again.returncode == 2
+    assert "name: found 'alone', which runs on this cluster already" in again.stderr
+    seen = cluster.rayfed("attach", "alone")
+    assert seen.returncode == 0, seen.stdout + seen.stderr
+    assert "round 2/2" in seen.stdout
+    assert uri in seen.stdout
+    assert json.loads((tmp_path / "out/summary.json").read_text())["status"] == "complete"
+    gone = cluster.rayfed("attach", "alone")
+    assert gone.returncode == 2
+    assert "alone: no such run on this cluster" in gone.stderr
+
+
+def test_a_detached_run_is_stopped_with_a_checkpoint_and_resumed(cluster: Cluster, config: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run = ("run", config, "name=long", "--detach", "--out", str(out))
+    assert cluster.rayfed(*run, "train.rounds=2000", "evaluation.every=0").returncode == 0
+    stopped = cluster.rayfed("stop", "long")
+    assert stopped.returncode == 0, stopped.stderr
+    seen = cluster.rayfed("attach", "long")
+    assert seen.returncode == 130, seen.stdout + seen.stderr
+    assert "of 2000; --resume continues it" in seen.stdout
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["status"] == "stopped"
+    assert 0 <= summary["rounds"] < 2000
+
+
+def test_a_detached_run_that_refuses_its_orders_says_so_at_once(cluster: Cluster, config: str, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/config.yaml").write_text("name: mine\n")
+    refused = cluster.rayfed("run", config, "name=refused", "--detach", "--out", str(tmp_path / "out"))
+    assert refused.returncode == 2
+    assert "already holds a run" in refused.stderr
+    assert cluster.rayfed("stop", "refused").returncode == 2  # its driver was let go
