@@ -25,7 +25,17 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from actors.client import environment
 from actors.cohort import RayCohort
-from actors.plan import Plan, autoscaling_ceiling, living_nodes, plan, plan_in_trial, reserve, trial_group
+from actors.plan import (
+    Plan,
+    Reservation,
+    autoscaling_ceiling,
+    living_nodes,
+    plan,
+    plan_in_trial,
+    reserve,
+    trial_group,
+    what_is_left,
+)
 from actors.pool import Pool, StateLost, unwrapped
 from actors.session import NAMESPACE, Session, check_paths, cluster_address, connect, in_job
 from rayfed_ssl import simulation, storage
@@ -72,12 +82,14 @@ class Driver:
 
     def __init__(self, order: Order) -> None:
         self.order = order
+        self.plan = order.plan
         self.process = uuid.uuid4().hex
         self.progress_list: list[Progress] = []
         self.status = "waiting"
         self.result: Any = None
         self.stop_wanted = threading.Event()
         self.restarted = ray.get_runtime_context().was_current_actor_reconstructed
+        self.under_way = self.restarted
         sys.argv = list(order.argv)  # what environment.json records
         os.chdir(order.cwd)
         if order.detached:  # nobody may be waiting who would ask again after a restart
@@ -121,12 +133,25 @@ class Driver:
                 if lost >= LOSSES:
                     raise
                 self._say(f"{error}; going on from the newest checkpoint")
-                resume = True
+                resume = self.under_way = True
 
     def _connect(self, config: RunConfig, federation: Federation, ledger: Ledger) -> RayCohort:
-        reservation = reserve(self.order.plan, config.resources.wait_s, self.order.group)
-        pool = Pool(self.order.plan, reservation)
+        reservation = self._reserve(config)
+        pool = Pool(self.plan, reservation)
         return RayCohort(config, federation, ledger, pool, say=self._say, factory=self.order.factory)
+
+    def _reserve(self, config: RunConfig) -> Reservation:
+        """The plan's bundles. A run under way that waited in vain is planned anew, on the nodes that are left."""
+        wait_s, group = config.resources.wait_s, self.order.group
+        try:
+            return reserve(self.plan, wait_s, group, self._say)
+        except UserError as error:
+            left = what_is_left(self.plan, config.resources, living_nodes()) if self.under_way else self.plan
+            if left.actors == self.plan.actors:
+                raise
+            self._say(f"{error}: going on with {left.actors} of {self.plan.actors} actors")
+            self.plan = left
+            return reserve(left, wait_s, group, self._say)
 
     def _say(self, line: str) -> None:
         last = self.progress_list[-1].round if self.progress_list else 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from rayfed_ssl.schema import UserError
 
 Resources = Mapping[str, float]
 EPSILON = 1e-6
+SILENT_S = 5.0  # a wait that takes longer is announced
 DRIVER_CPUS_IN_TRIAL = 0.1  # a Tune bundle cannot be empty, and the driver needs one of its own
 
 
@@ -223,12 +224,13 @@ def trial_group() -> PlacementGroup | None:
     return ray.util.get_current_placement_group()
 
 
-def reserve(plan: Plan, wait_s: float, name: str = "") -> Reservation:
+def reserve(plan: Plan, wait_s: float, name: str = "", say: Callable[[str], None] = lambda line: None) -> Reservation:
     """A placement group for the plan's actors, ready; in a Tune trial the trial's own.
 
     Args:
         wait_s: how long to wait for others to finish, or for an autoscaler to start nodes.
         name: a group of this name left by a process that died is removed first.
+        say: takes a line saying what is awaited, once it takes long.
     Raises:
         UserError: it did not become ready in time; says what was awaited and what is free.
     """
@@ -239,14 +241,33 @@ def reserve(plan: Plan, wait_s: float, name: str = "") -> Reservation:
     if name:
         _remove(name)
     group = placement_group(plan.bundles, strategy=plan.strategy, name=name)
-    if not group.wait(max(wait_s, 1.0)):
-        free = ray.available_resources()
-        remove_placement_group(group)
-        raise UserError(
-            f"resources.wait_s: waited {wait_s:g} s for {plan.actors} x {describe(plan.cpus, plan.gpus)}; free now: "
-            f"{free.get('CPU', 0.0):g} CPUs, {free.get('GPU', 0.0):g} GPUs (wait longer, or lower resources.actors)"
-        )
+    awaited, patience = f"{plan.actors} x {describe(plan.cpus, plan.gpus)}", max(wait_s, 1.0)
+    if not group.wait(min(SILENT_S, patience)):
+        if patience > SILENT_S:
+            say(f"waiting up to {wait_s:g} s for {awaited}; free now: {_free()}")
+        if not group.wait(max(patience - SILENT_S, 0.0)):
+            free = _free()
+            remove_placement_group(group)
+            raise UserError(
+                f"resources.wait_s: waited {wait_s:g} s for {awaited}; free now: {free} "
+                "(wait longer, or lower resources.actors)"
+            )
     return Reservation(group)
+
+
+def what_is_left(before: Plan, resources: ResourcesConfig, nodes: Sequence[Resources]) -> Plan:
+    """The plan with the same shares and fewer actors, on the nodes that remain of a cluster.
+
+    Raises:
+        UserError: not one actor fits on any of them.
+    """
+    shares = {"actors": None, "gpus_per_client": before.gpus, "device": "auto"}
+    return plan(resources.model_copy(update=shares), before.actors, nodes)
+
+
+def _free() -> str:
+    free = ray.available_resources()
+    return f"{free.get('CPU', 0.0):g} CPUs, {free.get('GPU', 0.0):g} GPUs"
 
 
 def _remove(name: str) -> None:

@@ -59,7 +59,9 @@ def scripted(monkeypatch: pytest.MonkeyPatch, outcomes: list[Any], rounds: list[
     """A driver object in this process whose runs end as told; which of them were resumed."""
     resumed: list[bool] = []
 
-    def run(config: Any, folder: Path, connect: Any, *, resume: bool, report: Any, stopping: Any) -> dict[str, Any]:
+    def run(
+        config: Any, folder: Path, connect: Any, *, resume: bool, report: Any, stopping: Any, saved: Any
+    ) -> dict[str, Any]:
         resumed.append(resume)
         report(Progress(rounds[len(resumed) - 1], 9, "round"))
         outcome = outcomes[len(resumed) - 1]
@@ -69,7 +71,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, outcomes: list[Any], rounds: list[
 
     monkeypatch.setattr(module.simulation, "run", run)
     driver = Driver.__new__(Driver)
-    order: Any = type("Order", (), {"config": tiny("fedsimclr"), "folder": Path(), "resume": False})
+    order: Any = type("Order", (), {"config": tiny("fedsimclr"), "folder": Path(), "uri": None, "resume": False})
     driver.order, driver.restarted, driver.process = order, False, "here"
     driver.progress_list, driver.status, driver.result, driver.stop_wanted = [], "waiting", None, threading.Event()
     return driver, resumed

@@ -1,0 +1,71 @@
+"""Waiting for a cluster is announced, and a run whose nodes do not come back goes on with what is left."""
+
+from __future__ import annotations
+
+import threading
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from actors import driver as module
+from actors import plan as plans
+from actors.driver import Driver
+from actors.plan import Plan, Reservation, reserve, what_is_left
+from rayfed_ssl.config import ResourcesConfig
+from rayfed_ssl.schema import UserError
+from tests.tiny import tiny
+
+FOUR = Plan(4, cpus=1.0, gpus=0.5, threads=1, strategy="PACK")
+
+
+def test_a_long_wait_says_once_what_is_awaited(ray_session: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans, "SILENT_S", 0.5)
+    said: list[str] = []
+    too_much = Plan(9, cpus=1.0, gpus=0.0, threads=1, strategy="PACK")
+    with pytest.raises(UserError, match="waited 2 s for 9 x 1 CPU; free now"):
+        reserve(too_much, 2, say=said.append)
+    assert len(said) == 1
+    assert said[0].startswith("waiting up to 2 s for 9 x 1 CPU; free now: ")
+    said.clear()
+    monkeypatch.setattr(plans, "SILENT_S", 30.0)
+    reserve(Plan(1, cpus=0.5, gpus=0.0, threads=1, strategy="PACK"), 30, say=said.append).release()
+    assert not said
+
+
+def test_what_is_left_keeps_the_shares() -> None:
+    left = what_is_left(FOUR, ResourcesConfig(actors=4), [{"CPU": 8.0, "GPU": 1.0}])
+    assert (left.actors, left.cpus, left.gpus) == (2, 1.0, 0.5)
+    more = what_is_left(FOUR, ResourcesConfig(), [{"CPU": 8.0, "GPU": 8.0}])
+    assert more.actors == 4
+    with pytest.raises(UserError, match="the largest node has 0 GPUs"):
+        what_is_left(FOUR, ResourcesConfig(), [{"CPU": 8.0}])
+
+
+@pytest.mark.parametrize(("under_way", "nodes", "actors"), [(True, 1, 2), (True, 2, None), (False, 1, None)])
+def test_only_a_run_under_way_goes_on_with_fewer(
+    under_way: bool, nodes: int, actors: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def reserved(plan: Plan, wait_s: float, name: str, say: Any) -> Reservation:
+        asked.append(plan.actors)
+        if plan.actors > 2:
+            raise UserError("resources.wait_s: waited 9 s")
+        return Reservation(None)
+
+    monkeypatch.setattr(module, "reserve", reserved)
+    monkeypatch.setattr(module, "living_nodes", lambda: [{"CPU": 8.0, "GPU": 1.0}] * nodes)
+    driver = Driver.__new__(Driver)
+    order: Any = type("Order", (), {"config": tiny("fedsimclr", resources__wait_s=9), "group": "a"})
+    driver.order, driver.plan, driver.under_way, driver.progress_list = order, FOUR, under_way, []
+    driver.stop_wanted = threading.Event()
+    if actors is None:  # nothing was lost: others hold the resources, and the user hears of it
+        with pytest.raises(UserError, match="waited 9 s"):
+            driver._reserve(order.config)
+        assert asked == [4]
+        return
+    assert driver._reserve(order.config).group is None
+    assert asked == [4, actors]
+    assert driver.plan.actors == actors
+    assert driver.progress_list[-1].line.endswith("going on with 2 of 4 actors")
