@@ -1,4 +1,6 @@
-"""Fixed-point means: equal to a float64 mean, to the bit independent of order and grouping, and loud about what does not fit."""
+"""Fixed-point means: equal to a float64 mean, to the bit independent of order and grouping, and loud about what does
+not fit.
+"""
 
 from __future__ import annotations
 
