@@ -42,6 +42,7 @@ class Cluster:
     jobs: str
     gcs: str
     env: dict[str, str]
+    folder: Path
 
     def command(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
         env = {**self.env, **more}
@@ -84,24 +85,44 @@ def descendants(pid: int) -> set[int]:
     return found
 
 
+@contextlib.contextmanager
+def started(command: list[str], env: dict[str, str], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """`ray start --block`, logging to ``folder``, ended by the ids of its own processes."""
+    with (folder / "log").open("a") as log:
+        process = subprocess.Popen(command, env=env, cwd=folder, stdout=log, stderr=log)
+        try:
+            yield process
+        finally:
+            ours = {process.pid, *descendants(process.pid)}
+            process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=30)
+            for pid in ours:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            process.wait()
+
+
+def start_command(*flags: str, **options: object) -> list[str]:
+    shared = {"node_ip_address": "127.0.0.1", "num_cpus": 2, "num_gpus": 0, "object_store_memory": 100_000_000}
+    named = [f"--{name.replace('_', '-')}={value}" for name, value in {**shared, **options}.items()]
+    return [RAY, "start", "--block", *flags, *named]
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """`ray start --head` on loopback with a token, ended by the ids of its own processes."""
+    """`ray start --head` on loopback with a token."""
     folder = Path(tempfile.mkdtemp(prefix="rj-", dir="/tmp"))  # short: sockets have paths of at most 107 characters
     gcs, jobs, agent, client, metrics = free_ports(5)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     env = {**kept, **token, "HOME": str(folder), "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
-    options = {
-        "node-ip-address": "127.0.0.1", "port": gcs, "dashboard-host": "127.0.0.1", "dashboard-port": jobs,
-        "dashboard-agent-listen-port": agent, "ray-client-server-port": client, "metrics-export-port": metrics,
-        "temp-dir": folder / "ray", "num-cpus": 2, "num-gpus": 0, "object-store-memory": 100_000_000,
-    }  # fmt: skip
-    command = [RAY, "start", "--head", "--block", *(f"--{name}={value}" for name, value in options.items())]
-    log = (folder / "log").open("w")
-    head = subprocess.Popen(command, env=env, cwd=folder, stdout=log, stderr=log)
-    made = Cluster(f"http://127.0.0.1:{jobs}", f"127.0.0.1:{gcs}", env)
-    try:
+    command = start_command(
+        "--head", port=gcs, dashboard_host="127.0.0.1", dashboard_port=jobs, dashboard_agent_listen_port=agent,
+        ray_client_server_port=client, metrics_export_port=metrics, temp_dir=folder / "ray",
+    )  # fmt: skip
+    made = Cluster(f"http://127.0.0.1:{jobs}", f"127.0.0.1:{gcs}", env, folder)
+    with started(command, env, folder) as head:
         for _ in range(60):  # right after the start a job can be refused: its agent is not there yet
             probe = made.command(RAY, "job", "submit", "--", "true", RAY_ADDRESS=made.jobs)
             if probe.returncode == 0 or head.poll() is not None:
@@ -109,17 +130,7 @@ def cluster() -> Iterator[Cluster]:
             time.sleep(2)
         assert probe.returncode == 0, (folder / "log").read_text() + probe.stdout + probe.stderr
         yield made
-    finally:
-        ours = {head.pid, *descendants(head.pid)}
-        head.send_signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            head.wait(timeout=30)
-        for pid in ours:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        head.wait()
-        log.close()
-        shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture
@@ -195,3 +206,23 @@ def test_a_detached_run_that_refuses_its_orders_says_so_at_once(cluster: Cluster
     assert refused.returncode == 2
     assert "already holds a run" in refused.stderr
     assert cluster.rayfed("stop", "refused").returncode == 2  # its driver was let go
+
+
+def test_a_run_spreads_over_two_nodes_and_is_refused_on_one(cluster: Cluster, config: str, tmp_path: Path) -> None:
+    wide = (
+        "resources.actors=2", "resources.cpus_per_client=2", "resources.strategy=SPREAD", "--out", str(tmp_path / "out")
+    )  # fmt: skip
+    refused = cluster.rayfed("run", config, *wide)
+    assert refused.returncode == 2
+    assert "2 actors x 2 CPU = 4.0 CPUs, the cluster has 2.0: at most 1" in refused.stderr
+    agent, metrics = free_ports(2)
+    command = start_command(address=cluster.gcs, dashboard_agent_listen_port=agent, metrics_export_port=metrics)
+    with started(command, cluster.env, cluster.folder):
+        for _ in range(30):
+            done = cluster.rayfed("run", config, *wide)
+            if "the cluster has 2.0" not in done.stderr:
+                break
+            time.sleep(1)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 client actor(s) of 2 CPU" in done.stdout
+    assert json.loads((tmp_path / "out/summary.json").read_text())["status"] == "complete"
