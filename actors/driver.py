@@ -182,7 +182,8 @@ def planned(config: RunConfig) -> Plan:
     """The plan for the cluster we are connected to, or for the Tune trial we are in. Raises UserError."""
     if (group := trial_group()) is not None:
         return plan_in_trial(config.resources, group.bundle_specs)
-    return plan(config.resources, config.cohort_size, living_nodes(), autoscaling_ceiling())
+    ceiling = autoscaling_ceiling(config.resources.autoscales_to)
+    return plan(config.resources, config.cohort_size, living_nodes(), ceiling)
 
 
 def start(
@@ -207,13 +208,14 @@ def start(
         config, folder.absolute(), resume, made, f"{NAMESPACE}-{uuid.uuid4().hex}", tuple(sys.argv), os.getcwd(),
         uri, detached is not None, factory,
     )  # fmt: skip
+    quiet = {name: os.environ[name] for name in ("PYTHONWARNINGS",) if name in os.environ}
     options: dict[str, Any] = {
         "num_cpus": 0,
         "num_gpus": 0,
         "max_concurrency": 4,
         "max_restarts": 1,
         "max_task_retries": 1,
-        "runtime_env": {"env_vars": environment(config.resources.threads, 0.0)},
+        "runtime_env": {"env_vars": environment(config.resources.threads, 0.0) | quiet},
         "scheduling_strategy": NodeAffinitySchedulingStrategy(session.node, soft=False),  # the run's folder is here
     }
     if (group := trial_group()) is not None:

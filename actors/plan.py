@@ -192,10 +192,13 @@ def living_nodes() -> list[Resources]:
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
-def autoscaling_ceiling() -> Resources | None:
-    """What an autoscaler may grow this cluster to; None where the cluster's size is fixed."""
+def autoscaling_ceiling(declared: Mapping[Any, float] | None = None) -> Resources | None:
+    """What an autoscaler may grow this cluster to: as ``declared`` (``resources.autoscales_to``), else as Ray says.
+
+    None where neither says anything: the cluster's size is fixed. Ray 2.60's own autoscaler does not say.
+    """
     limits: dict[str, float] | None = ray._private.state.state.get_max_resources_from_cluster_config()
-    return limits or None
+    return declared or limits or None
 
 
 @dataclass(frozen=True)

@@ -123,6 +123,7 @@ class ResourcesConfig(Block):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     strategy: Literal["PACK", "SPREAD"] = "PACK"  # how actors are placed on several nodes
     wait_s: Annotated[float, Field(ge=0)] = 120.0  # how long an autoscaling cluster may take to provide what fits
+    autoscales_to: dict[Literal["CPU", "GPU"], Annotated[float, Field(ge=0)]] | None = None  # of an autoscaling cluster
     client_timeout_s: Annotated[float, Field(gt=0)] | None = None  # a call that takes longer follows on_client_error
 
 

@@ -109,28 +109,43 @@ def start_command(*flags: str, **options: object) -> list[str]:
     return [RAY, "start", "--block", *flags, *named]
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    """`ray start --head` on loopback with a token."""
+@contextlib.contextmanager
+def head(autoscaling: dict[str, object] | None = None, **options: object) -> Iterator[Cluster]:
+    """`ray start --head` on loopback with a token; ``autoscaling`` is what `ray up` would be given."""
     folder = Path(tempfile.mkdtemp(prefix="rj-", dir="/tmp"))  # short: sockets have paths of at most 107 characters
     gcs, jobs, agent, client, metrics = free_ports(5)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    env = {**kept, **token, "HOME": str(folder), "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+    env = {
+        **kept, "HOME": str(folder), "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on Linux it says: no other machines, sockets on loopback
+        "RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1",
+    }  # fmt: skip
+    if autoscaling is not None:
+        provider = {"type": "fake_multinode", "disable_node_updaters": True, "disable_launch_config_check": True}
+        document = {**autoscaling, "provider": {**provider, "gcs_address": f"127.0.0.1:{gcs}"}}
+        (folder / "scaling.json").write_text(json.dumps(document))
+        options["autoscaling_config"] = folder / "scaling.json"
     command = start_command(
         "--head", port=gcs, dashboard_host="127.0.0.1", dashboard_port=jobs, dashboard_agent_listen_port=agent,
-        ray_client_server_port=client, metrics_export_port=metrics, temp_dir=folder / "ray",
+        ray_client_server_port=client, metrics_export_port=metrics, temp_dir=folder / "ray", **options,
     )  # fmt: skip
     made = Cluster(f"http://127.0.0.1:{jobs}", f"127.0.0.1:{gcs}", env, folder)
-    with started(command, env, folder) as head:
+    with started(command, env, folder) as process:
         for _ in range(60):  # right after the start a job can be refused: its agent is not there yet
             probe = made.command(RAY, "job", "submit", "--", "true", RAY_ADDRESS=made.jobs)
-            if probe.returncode == 0 or head.poll() is not None:
+            if probe.returncode == 0 or process.poll() is not None:
                 break
             time.sleep(2)
         assert probe.returncode == 0, (folder / "log").read_text() + probe.stdout + probe.stderr
         yield made
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with head() as made:
+        yield made
 
 
 @pytest.fixture
@@ -208,21 +223,29 @@ def test_a_detached_run_that_refuses_its_orders_says_so_at_once(cluster: Cluster
     assert cluster.rayfed("stop", "refused").returncode == 2  # its driver was let go
 
 
-def test_a_run_spreads_over_two_nodes_and_is_refused_on_one(cluster: Cluster, config: str, tmp_path: Path) -> None:
-    wide = (
-        "resources.actors=2", "resources.cpus_per_client=2", "resources.strategy=SPREAD", "--out", str(tmp_path / "out")
-    )  # fmt: skip
-    refused = cluster.rayfed("run", config, *wide)
-    assert refused.returncode == 2
-    assert "2 actors x 2 CPU = 4.0 CPUs, the cluster has 2.0: at most 1" in refused.stderr
-    agent, metrics = free_ports(2)
-    command = start_command(address=cluster.gcs, dashboard_agent_listen_port=agent, metrics_export_port=metrics)
-    with started(command, cluster.env, cluster.folder):
-        for _ in range(30):
-            done = cluster.rayfed("run", config, *wide)
-            if "the cluster has 2.0" not in done.stderr:
-                break
-            time.sleep(1)
+SCALING: dict[str, object] = {
+    "cluster_name": "fake", "max_workers": 2, "idle_timeout_minutes": 5, "head_node_type": "ray.head.default",
+    "available_node_types": {
+        "ray.head.default": {"resources": {"CPU": 1}, "node_config": {}, "max_workers": 0},
+        "worker": {"resources": {"CPU": 2, "object_store_memory": 100_000_000}, "node_config": {}, "max_workers": 2},
+    },
+    "auth": {}, "docker": {}, "head_node": {}, "worker_nodes": {}, "file_mounts": {}, "cluster_synced_files": [],
+    **{f"{who}_commands": [] for who in ("initialization", "setup", "head_setup", "worker_setup")},
+    **{f"{who}_start_ray_commands": [] for who in ("head", "worker")},
+}  # fmt: skip
+
+
+def test_an_autoscaler_starts_the_nodes_that_a_run_waits_for(config: str, tmp_path: Path) -> None:
+    wide = (config, "resources.actors=2", "resources.cpus_per_client=2", "resources.strategy=SPREAD")
+    out = ("--out", str(tmp_path / "out"))
+    with head(SCALING, num_cpus=1) as cluster:
+        refused = cluster.rayfed("run", *wide, *out)
+        assert refused.returncode == 2
+        assert "resources.cpus_per_client: found 2; the largest node has 1 CPUs" in refused.stderr
+        never = cluster.rayfed("run", *wide, "resources.autoscales_to={CPU: 5}", "resources.wait_s=1", *out)
+        assert never.returncode == 2
+        assert "resources.wait_s: waited 1 s for 2 x 2 CPU; free now: 1 CPUs" in never.stderr
+        done = cluster.rayfed("run", *wide, "resources.autoscales_to={CPU: 5}", "resources.wait_s=200", *out)
         assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 client actor(s) of 2 CPU" in done.stdout
+    assert "2 client actor(s) of 2 CPU" in done.stdout  # on the two nodes that were started for them
     assert json.loads((tmp_path / "out/summary.json").read_text())["status"] == "complete"
