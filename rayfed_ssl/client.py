@@ -177,7 +177,7 @@ class EncoderClient:
         Args:
             loss: (views, rows) -> Step(loss, projections); by default the objective's.
             pixels: (n, 3, H, W) uint8; by default this client's shard.
-            stop: asked after every epoch; training ends where it says so.
+            stop: asked after every epoch and at the end; training ends where it says so.
         """
         network, target = self.network, self.target
         loss = loss or self.objective_loss()
@@ -210,6 +210,9 @@ class EncoderClient:
                 if stop():
                     break
                 network.train()
+        else:
+            if stop is not None and steps % per_epoch:
+                stop()  # the part of an epoch that `local_steps` ended with
         if target is not None and keeps_target(self.config):
             self.state["target"] = pack(*_followed(target))
         self.metrics |= {"loss": float(total) / max(steps, 1), "images": float(seen), "lr": self.learning_rate}

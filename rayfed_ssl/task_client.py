@@ -63,7 +63,7 @@ class TaskClient(EncoderClient):
     def batch_size(self, count: int) -> int:
         ratio = self.method.batch_ratio
         rows = self.config.train.batch_size if ratio is None else round(ratio * count)
-        return min(max(rows, self.objective.minimum_batch), count)
+        return min(max(rows, *(least for _, least in self.config.least_batches)), count)
 
     # -- images --------------------------------------------------------------------------------------------------------
 
@@ -122,11 +122,14 @@ class TaskClient(EncoderClient):
         assert head is not None
         features = self.represented(self.network, self.pixels())  # (n, r)
         head.train()
-        optimizer = self.optimizer(list(head.parameters()))
+        parameters: list[Tensor] = list(head.parameters())
+        optimizer = self.optimizer(parameters)
         for rows in self.batches(len(features), epochs):
             loss = F.cross_entropy(head(features[rows]), labels[rows])
             optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
+            if (limit := self.config.train.optimizer.clip_norm) is not None:
+                torch.nn.utils.clip_grad_norm_(parameters, limit)
             optimizer.step()
 
     def keep_own_and_best(self) -> None:

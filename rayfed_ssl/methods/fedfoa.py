@@ -132,7 +132,7 @@ class ClientHalf(ClientPlugin):
 
     def receive(self, fields: Mapping[str, Any]) -> None:
         if "peers" in fields:
-            self.peers = torch.tensor(unpack_triangle(fields["peers"]), device=self.client.bench.device)
+            self.peers = torch.tensor(unpack_triangle(np.stack(fields["peers"])), device=self.client.bench.device)
 
     def penalty(self, projections: tuple[Tensor, ...]) -> Tensor | None:
         chosen = projections[:1] if self.config.views == "first" else projections
@@ -175,11 +175,12 @@ class ServerHalf(ServerPlugin):
 
     def message(self, t: int, client: int) -> dict[str, Any]:
         bank = self.state["bank"]
-        peers = [bank[j] for j in sorted(bank) if j != client]
-        return {"peers": np.stack(peers)} if peers and t > self.config.warmup else {}
+        peers = [bank[j] for j in sorted(bank) if j != client]  # the bank's own arrays: N, not N^2, are held in a round
+        return {"peers": peers} if peers and t > self.config.warmup else {}
 
     def collect(self, t: int, client: int, fields: Mapping[str, Any]) -> None:
-        self.incoming[client] = fields["correlation"]
+        # Copied: a reply is a view into a message that may also hold sums of weights.
+        self.incoming[client] = np.array(fields["correlation"])
 
     def end_round(self, t: int) -> None:
         self.state["bank"] = {**self.state["bank"], **self.incoming}

@@ -36,6 +36,7 @@ from rayfed_ssl.task_client import Epochs, TaskClient, TaskConfig, TaskServer, c
 
 if TYPE_CHECKING:
     from rayfed_ssl.config import RunConfig
+    from rayfed_ssl.data.federation import Federation
 
 PAIRS_SHOWN = 16  # clients up to which every pair's utility is a metric of its own; the figure shows all
 CANCELLED = 1e-6  # of ||A_.j||: a sum of utilities not above this gives no target
@@ -228,8 +229,17 @@ def check(config: RunConfig) -> None:
         )
 
 
+def check_federation(config: RunConfig, federation: Federation) -> None:
+    """Raise UserError where the share of public images rounds to none: nothing could be exchanged."""
+    if federation.public is None or not len(federation.public):
+        raise UserError(
+            f"data.public.share: {config.data.public.share} of every client's images of a class rounds to 0 public "
+            "images; fedlinked needs some (a larger share, or more images)"
+        )
+
+
 FEDLINKED = Method(
     Config, Client, Server,
     Info("FedLinked", "representations of public images", stateful=True, heterogeneous=True, public_data=True),
-    objectives=("supervised",), service=Link, check=check,
+    objectives=("supervised",), service=Link, check=check, check_federation=check_federation,
 )  # fmt: skip

@@ -15,9 +15,9 @@ client that is asked in every sharing round. Nothing else that leaves a client i
 ``rayfed_ssl.privacy``. This being a simulator, noise comes from the run's seed, and who knows the seed can subtract it.
 
 Differs: R_{-j} = sum_{k != j} q_k R_k / (1 - q_j) exactly, where the released code takes the unweighted mean of the
-others, which is the same only for equal q_j (``rest: uniform``). alpha falls linearly from 1 to q_j by the last round;
-the released code's floor is 0.2 for every client and never quite reached (``alpha: decay, alpha_floor: 0.2``). The
-released code adds noise in every round, shared or not; here noise belongs to what is shared. Noise is not symmetrised:
+others, which is the same only for equal q_j (``rest: uniform``). alpha falls linearly from 1 towards q_j and would get
+there one round after the last; the released code's floor is 0.2 for every client (``alpha_floor: 0.2``). The released
+code adds noise in every round, shared or not; here noise belongs to what is shared. Noise is not symmetrised:
 Tr(R_j E) sees only its symmetric part.
 
 Shape legend: D projection, N clients.
@@ -65,7 +65,7 @@ class Config(MethodConfig):
 
 
 def check(config: RunConfig) -> None:
-    """Raise ValueError for sharing rounds that never come, and for what the privacy bound does not hold for."""
+    """Raise ValueError for sharing rounds that never come, an unused floor, and what breaks the privacy bound."""
     method = config.method
     assert isinstance(method, Config)
     if method.share_rounds is not None:
@@ -73,6 +73,8 @@ def check(config: RunConfig) -> None:
             raise ValueError(f"method.share_every: found {method.share_every}; allowed beside method.share_rounds: 1")
         if (last := max(method.share_rounds)) > config.train.rounds:
             raise ValueError(f"method.share_rounds: found {last}; allowed: 1 to train.rounds={config.train.rounds}")
+    if method.alpha == "share" and method.alpha_floor is not None:
+        raise ValueError(f"method.alpha_floor: found {method.alpha_floor}; allowed beside method.alpha=share: null")
     if method.privacy is None:
         return
     mu = config.objective.clip  # type: ignore[union-attr]

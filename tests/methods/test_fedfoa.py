@@ -209,6 +209,19 @@ def test_warm_up_sends_nothing_and_an_absent_client_is_represented_by_its_last_m
     np.testing.assert_array_equal(server.message(3, 0)["peers"], [uploads(1)[1], uploads(2)[2]])
 
 
+def test_the_server_holds_each_matrix_once() -> None:
+    """Messages are held until the round ends, and replies are views: copies would be N^2, views would pin the rest."""
+    server = bank_of(warmup=0)
+    for client, packed in uploads(1).items():
+        server.collect(1, client, {"correlation": packed})
+        assert not np.shares_memory(server.incoming[client], packed)
+    server.end_round(1)
+    bank = server.state["bank"]
+    for client in range(3):
+        told = server.message(2, client)["peers"]
+        assert all(peer is bank[j] for peer, j in zip(told, (j for j in range(3) if j != client), strict=True))
+
+
 def test_distances_and_traces_are_recorded() -> None:
     server = bank_of()
     for client, packed in uploads(1).items():

@@ -23,6 +23,7 @@ from rayfed_ssl.methods.fedlinked import Config, gains, target, utilities
 from rayfed_ssl.schema import UserError
 from rayfed_ssl.task_client import EarlyStopping
 from rayfed_ssl.weights import pack
+from rayfed_ssl.workbench import Workbench
 
 # Tables 5.1 and 5.2 print A by target (row): M0 from M1, M2; M1 from M0, M2; M2 from M0, M1.
 CIFAR = (2.97347, (1, 0.70710, 0.81369), [(2.4278, 1.7167), (2.3064, 1.8767), (1.9504, 2.2444)])
@@ -404,6 +405,31 @@ def test_batches_are_a_share_of_the_images(done: tuple[Path, dict[str, Any], Wat
     assert (worker.batch_size(4374), worker.batch_size(5500), worker.batch_size(10)) == (87, 110, 2)
 
 
+@pytest.mark.parametrize(("batches", "epochs"), [(-1, 1), (0, 1), (1, 2)])
+def test_early_stopping_sees_the_end_of_local_steps(batches: int, epochs: int) -> None:
+    """So many batches more than an epoch has: an epoch that was only begun counts as one."""
+    steps = len(deal(tiny()).shards[0]["train"]) // 4 + batches
+    config = tiny(train__local_steps=steps, train__batch_size=4)
+    metrics = Workbench(config, deal(config)).execute("pretrain", 0, 1, {}, None)[0].metrics
+    assert metrics["epochs"] == epochs
+    assert np.isfinite(metrics["es_loss"])
+
+
+def test_the_gradient_is_clipped_in_fine_tuning_too() -> None:
+    def head(limit: float | None) -> np.ndarray:
+        config = tiny(train__optimizer__clip_norm=limit)
+        bench = Workbench(config, deal(config))
+        worker: Any = bench.method.client(bench, 0, 1, "follow", {})
+        worker.load_own()
+        before = pack(worker.network.classifier).vector
+        worker.fine_tune(None)
+        moved: np.ndarray = np.abs(pack(worker.network.classifier).vector - before)
+        return moved
+
+    assert head(None).max() > 1e-4
+    assert head(1e-9).max() < 1e-7
+
+
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 
@@ -431,6 +457,7 @@ def test_bad_configurations(changes: dict[str, Any], message: str) -> None:
         ({"data__tasks": [["zebra"], [1], [2]]}, r"data\.tasks: found class 'zebra'; digits has 0, 1"),
         ({"data__tasks": [[0], [1], [12]]}, r"data\.tasks: found class '12'"),
         ({"data__tasks": [[0], [1]]}, r"data\.tasks: found 2 tasks; clients\.count=3 needs one each"),
+        ({"data__public__share": 0.001}, r"data\.public\.share: 0\.001 of .* rounds to 0 public images"),
         ({"data__public__source": "client 0"}, r"data\.public\.source: found 'client 0'; .* allowed: share"),
         ({"data__task_images": 1000}, r"data\.tasks: class . has \d+ images for . clients; 1000 for each"),
     ],

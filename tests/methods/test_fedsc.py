@@ -355,6 +355,7 @@ def test_without_privacy_nothing_is_claimed(tmp_path: Path) -> None:
         ({"share_rounds": []}, "method.share_rounds"),
         ({"share_rounds": [0]}, "method.share_rounds"),
         ({"share_rounds": [2], "share_every": 2}, "method.share_every: found 2"),
+        ({"alpha": "share", "alpha_floor": 0.2}, "method.alpha_floor: found 0.2; allowed beside method.alpha=share"),
     ],
 )
 def test_bad_input_names_the_key(changes: dict[str, object], words: str) -> None:
