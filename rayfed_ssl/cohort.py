@@ -159,7 +159,14 @@ class Cohort(abc.ABC):
         self.ledger.begin_round(round)
 
     def end_round(self) -> None:
-        """Commit: only now do the round's new states replace the old ones."""
+        """Commit: only now do the round's new states replace the old ones.
+
+        Raises:
+            ClientError: everybody's training failed, so that there is nothing to go on with, whatever the policy.
+        """
+        failed = [error for error in self.dropped if error.operation == TRAINS]
+        if failed and {error.client for error in failed} >= set(self.clients):
+            raise failed[-1]
         for plugin in self.plugins.values():
             plugin.end_round(self.round)
         self.commit()
