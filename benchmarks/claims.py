@@ -49,7 +49,7 @@ SPECTRAL = {
 
 DICTIONARY = {
     "data": {
-        "name": "parquet", "image_size": 16, "limit": 5000,
+        "name": "parquet", "image_size": 16, "limit": 3000,
         "partition": {"name": "classes_per_client", "classes": 2},
         "public": {"source": "share", "share": 0.1},
     },
@@ -57,13 +57,13 @@ DICTIONARY = {
     "model": {"width": 0.5, "projector": {"hidden": [128], "dim": 64}},
     "objective": {"name": "simclr", "temperature": 0.1, "directional": True},
     "augment": {"preset": "digits"},
-    "train": {"rounds": 20, "local_epochs": 5, "batch_size": 64, "optimizer": {"name": "adam", "lr": 0.001}},
+    "train": {"rounds": 10, "local_epochs": 5, "batch_size": 64, "optimizer": {"name": "adam", "lr": 0.001}},
     "evaluation": EVALUATION,
 }  # fmt: skip
 
 DISTIL = {
     "data": {
-        "name": "parquet", "image_size": 16, "limit": 10000,
+        "name": "parquet", "image_size": 16, "limit": 5000,
         "partition": {"name": "dirichlet", "alpha": 0.1},
         "public": {"source": "client 0"},
     },
@@ -71,7 +71,7 @@ DISTIL = {
     "model": {"width": 0.5, "projector": {"hidden": [128], "dim": 64}},
     "objective": {"name": "simclr", "temperature": 0.4, "directional": True},
     "augment": {"preset": "digits"},
-    "train": {"rounds": 2, "local_epochs": 20, "batch_size": 64, "optimizer": {"name": "adam", "lr": 0.001}},
+    "train": {"rounds": 2, "local_epochs": 10, "batch_size": 64, "optimizer": {"name": "adam", "lr": 0.001}},
     "evaluation": EVALUATION,
 }  # fmt: skip
 
@@ -81,13 +81,13 @@ CORRELATION = {
     "model": {"width": 0.125, "projector": {"hidden": [64], "dim": 32, "batch_norm": "hidden"}, "calibration": 32},
     "objective": {"name": "byol"},
     "augment": {"preset": "digits"},
-    "train": {"rounds": 20, "local_epochs": 5, "batch_size": 64, "optimizer": {"lr": 0.03}},
+    "train": {"rounds": 10, "local_epochs": 5, "batch_size": 64, "optimizer": {"lr": 0.03}},
     "evaluation": EVALUATION,
 }
 
 LINKED = {
     "data": {
-        "name": "parquet", "image_size": 16, "task_images": 400,
+        "name": "parquet", "image_size": 16, "task_images": 300,
         "tasks": [
             ["cat", "deer", "dog", "horse"], ["cat", "deer", "frog"], ["airplane", "automobile", "ship", "truck"],
         ],
@@ -97,7 +97,7 @@ LINKED = {
     "model": {"channels": 16, "representation": 64, "dropout": 0.2, "head_dropout": 0.5},
     "objective": {"name": "supervised"},
     "augment": {"preset": "none"},
-    "train": {"rounds": 5, "local_epochs": 6, "batch_size": 32, "optimizer": {"name": "adam", "lr": 0.001}},
+    "train": {"rounds": 4, "local_epochs": 5, "batch_size": 32, "optimizer": {"name": "adam", "lr": 0.001}},
     "evaluation": {"protocols": [], "every": 0},
 }  # fmt: skip
 
@@ -144,7 +144,7 @@ CLAIMS = {
         {
             "separate": {"method.name": "local"},
             "FedLinked": {"method.name": "fedlinked"},
-            "FedLinked without the transformation": {"method.name": "fedlinked", "method.transformation": False},
+            "FedLinked without B": {"method.name": "fedlinked", "method.transformation": False},
             "FedAvg on the trunk": {"method.name": "fedavg_trunk"},
         },
         metrics=("task",),
