@@ -23,6 +23,7 @@ from rayfed_ssl.communication import Ledger
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.federation import Federation
 from rayfed_ssl.data.images import Images
+from rayfed_ssl.memory import Place, check_fits, estimate, free_memory
 from rayfed_ssl.methods.base import Subject
 from rayfed_ssl.schema import UserError
 from rayfed_ssl.weights import Weights
@@ -30,6 +31,7 @@ from rayfed_ssl.workbench import SERVER, State, Workbench
 
 WINDOW = 3  # calls per actor that are sent and not yet handed on: what a slow client holds up is bounded
 LONGEST_CHUNK = 32
+IN_HEAP_BYTES = 100_000  # what an actor returns goes to the driver's own memory up to this size, else into the store
 INLINE_BYTES = 32 << 10  # smaller arrays travel within the call
 STORE_SHARE = 0.4  # images that take more of a node's object store are mapped from the cache file instead
 
@@ -61,12 +63,14 @@ class RayCohort(Cohort):
         self._states: dict[int, Any] = {}  # client -> reference
         self._pending: dict[int, Any] = {}
         self._evaluating: list[tuple[int, int | None, Call]] = []
-        fixed = (ray.put(config), _shared(federation), pool.plan.gpus, factory)
 
         def opening() -> tuple[Any, ...]:
             return (*fixed, list(self._published_refs), *self._published_refs.values())
 
         try:
+            needed = estimate(config, federation)
+            check_fits(config, needed, place_of(needed.state, federation), free_memory())
+            fixed = (ray.put(config), _shared(federation), pool.plan.gpus, factory)
             self.infos = pool.open(opening, say)
         except BaseException:
             self.close()
@@ -264,6 +268,28 @@ def _bytes(value: Any) -> int:
     return 0
 
 
+def place_of(state: float, federation: Federation) -> Place:
+    """Where states of so many bytes lie: the stores of all nodes, each without the images, or the driver's memory."""
+    if state <= IN_HEAP_BYTES:
+        return free_memory()
+    images = _pixel_bytes(federation) if _fits_stores(federation) else 0
+    return Place("the object store", sum(store - images for store in _stores()))
+
+
+def _stores() -> list[float]:
+    """Bytes of each living node's object store."""
+    return [node["Resources"].get("object_store_memory", math.inf) for node in ray.nodes() if node["Alive"]]
+
+
+def _pixel_bytes(federation: Federation) -> int:
+    dataset = federation.dataset
+    return sum(part.pixels.nbytes for part in (dataset.train, dataset.test, federation.public) if part is not None)
+
+
+def _fits_stores(federation: Federation) -> bool:
+    return _pixel_bytes(federation) <= STORE_SHARE * min(_stores())
+
+
 def _shared(federation: Federation) -> Any:
     """The federation in the object store, its pixels one buffer per split; None where they are too many for it."""
 
@@ -271,9 +297,7 @@ def _shared(federation: Federation) -> Any:
         return replace(images, pixels=np.ascontiguousarray(images.pixels).view(np.ndarray))
 
     dataset, public = federation.dataset, federation.public
-    total = sum(part.pixels.nbytes for part in (dataset.train, dataset.test, public) if part is not None)
-    smallest = min(node["Resources"].get("object_store_memory", math.inf) for node in ray.nodes() if node["Alive"])
-    if total > STORE_SHARE * smallest:
+    if not _fits_stores(federation):
         return None
     dataset = replace(dataset, train=plain(dataset.train), test=plain(dataset.test))
     return ray.put(replace(federation, dataset=dataset, public=None if public is None else plain(public)))

@@ -20,6 +20,7 @@ from rayfed_ssl.client import TRAINS
 from rayfed_ssl.communication import Ledger, sizes
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.federation import Federation
+from rayfed_ssl.memory import check_fits, estimate, free_memory
 from rayfed_ssl.methods.base import ServerPlugin, Subject
 from rayfed_ssl.weights import Weights
 from rayfed_ssl.workbench import SERVER, Outcome, State, Workbench
@@ -205,7 +206,7 @@ class Cohort(abc.ABC):
             MixedArchitectures: the fields differ in layout between clients.
         """
         whom = tuple(self.clients if clients is None else clients)
-        raw = np.array([self.shares[c] if by is None else by[c] for c in whom], np.float64)
+        raw = np.array([(self.shares if by is None else by)[c] for c in whom], np.float64)
         weights = dict(zip(whom, (raw / raw.sum()).tolist(), strict=True))
         task = Task(operation, self.round, message)
         total, replies = FixedPointSum(), []
@@ -308,6 +309,7 @@ class LocalCohort(Cohort):
 
     def __init__(self, config: RunConfig, federation: Federation, ledger: Ledger) -> None:
         super().__init__(config, federation, ledger)
+        check_fits(config, estimate(config, federation), memory := free_memory(), memory)
         self.bench = Workbench(config, federation)
         self._states: dict[int, State] = {}
         self._pending: dict[int, State] = {}

@@ -62,6 +62,7 @@ class Recorder:
 
     def round(self, t: int, cohort: Cohort, server: MethodServer, seconds: float) -> dict[str, float]:
         """Record one finished round; returns the global values of it."""
+        self.records.spill(t - 1)
         trained = {client: values for client, values in cohort.metrics.items() if client != SERVER and "loss" in values}
         images = {client: values["images"] for client, values in trained.items()}
         values: dict[str, float] = {"system/round_s": seconds, "system/clients": float(len(cohort.clients))}

@@ -25,7 +25,7 @@ from pydantic import Field
 from torch import Tensor
 
 from rayfed_ssl.client import EncoderClient
-from rayfed_ssl.methods.base import MethodConfig, MethodServer, Subject
+from rayfed_ssl.methods.base import Kept, MethodConfig, MethodServer, Subject
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.weights import Weights, unpack
 
@@ -220,6 +220,11 @@ class TaskServer(MethodServer):
         return [
             Subject(c, self.config.clients.encoder(c), classes=federation.task_classes(c)) for c in self.setup.clients
         ]
+
+
+def kept_models(config: RunConfig, images: int) -> Kept:
+    """A client's own model, and its best one."""
+    return Kept(models=2 if config.method.rollback else 1)  # type: ignore[union-attr]
 
 
 def check_tasks(config: RunConfig) -> None:

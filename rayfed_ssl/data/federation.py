@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,7 @@ class Federation:
     public_indices: np.ndarray | None  # into dataset.train, where the public images came out of it
     tasks: tuple[tuple[int, ...], ...] | None = None  # class ids of each client's own task
 
-    @property
+    @cached_property
     def clients(self) -> tuple[int, ...]:
         return tuple(c for c, shard in enumerate(self.shards) if len(shard["train"]))
 
@@ -45,15 +46,19 @@ class Federation:
         """How many classes this client's own task has; None without tasks."""
         return None if self.tasks is None else len(self.tasks[client])
 
-    @property
+    @cached_property
     def sizes(self) -> np.ndarray:
-        """(N,) n_j, the number of training images of each client."""
-        return np.array([len(shard["train"]) for shard in self.shards], np.int64)
+        """(N,) n_j, the number of training images of each client. Read-only."""
+        sizes = np.array([len(shard["train"]) for shard in self.shards], np.int64)
+        sizes.flags.writeable = False
+        return sizes
 
-    @property
+    @cached_property
     def shares(self) -> np.ndarray:
-        """(N,) q_j = n_j / sum n."""
-        return np.asarray(self.sizes / self.sizes.sum())
+        """(N,) q_j = n_j / sum n. Read-only."""
+        shares = np.asarray(self.sizes / self.sizes.sum())
+        shares.flags.writeable = False
+        return shares
 
     @property
     def classes(self) -> int:

@@ -55,6 +55,15 @@ class Info:
 
 
 @dataclass(frozen=True)
+class Kept:
+    """What is kept of one client from round to round; a momentum target of the objective's is counted by itself."""
+
+    models: int = 0  # copies of its whole network in its state
+    state: int = 0  # bytes of other arrays in its state
+    bank: int = 0  # bytes at the server
+
+
+@dataclass(frozen=True)
 class Subject:
     """An encoder to evaluate or export: the global one (weights given), or a client's own (kept in its state under
     ``model``).
@@ -209,6 +218,7 @@ class Method:
     is_plugin: bool = False  # the method is that plug-in over a local objective
     check: Callable[[RunConfig], None] | None = None  # raises ValueError naming the key that does not fit
     check_federation: Callable[[RunConfig, Federation], None] | None = None  # raises UserError; nothing is written yet
+    kept: Callable[[RunConfig, int], Kept] = lambda config, images: Kept()  # of a client with that many images
     supervised: ClassVar[bool] = False
 
     @property

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from rayfed_ssl.methods.base import Info, Method
-from rayfed_ssl.task_client import Epochs, TaskClient, TaskConfig, TaskServer, check_tasks
+from rayfed_ssl.task_client import Epochs, TaskClient, TaskConfig, TaskServer, check_tasks, kept_models
 from rayfed_ssl.weights import Weights, pack, unpack
 
 
@@ -72,5 +72,5 @@ class Server(TaskServer):
 FEDAVG_TRUNK = Method(
     Config, Client, Server,
     Info("FedAvg of trunks, heads kept (FedLinked's baseline)", "trunk weights", stateful=True),
-    objectives=("supervised",), check=check_tasks,
+    objectives=("supervised",), check=check_tasks, kept=kept_models,
 )  # fmt: skip

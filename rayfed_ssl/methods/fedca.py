@@ -37,7 +37,7 @@ from pydantic import Field
 from torch import Tensor
 
 from rayfed_ssl.client import EncoderClient
-from rayfed_ssl.methods.base import Info, Method, MethodConfig, MethodServer
+from rayfed_ssl.methods.base import Info, Kept, Method, MethodConfig, MethodServer
 from rayfed_ssl.objectives.base import Step, full_precision
 from rayfed_ssl.objectives.simclr import info_nce
 from rayfed_ssl.schema import UserError
@@ -220,9 +220,16 @@ def check_federation(config: RunConfig, federation: Federation) -> None:
         )
 
 
+def kept(config: RunConfig, images: int) -> Kept:
+    """The ensemble on the client, the dictionary at the server: a row per image."""
+    method: Any = config.method
+    rows = 4 * images * config.projection_dim if method.dictionary_size else 0
+    return Kept(state=rows if method.ensembling else 0, bank=rows)
+
+
 FEDCA = Method(
     Config, Client, Server,
     Info("FedCA (Zhang 2020)", "weights, dictionary of projections; once public images and alignment model",
          stateful=True, public_data=True),
-    objectives=("simclr",), service=Service, check_federation=check_federation,
+    objectives=("simclr",), service=Service, check_federation=check_federation, kept=kept,
 )  # fmt: skip

@@ -35,6 +35,7 @@ from rayfed_ssl.methods.base import (
     ClientMatrix,
     ClientPlugin,
     Info,
+    Kept,
     Method,
     MethodServer,
     PluginConfig,
@@ -224,6 +225,12 @@ class Server(MethodServer):
         return self.own_subjects()
 
 
+def kept(config: RunConfig, images: int) -> Kept:
+    """The bank's triangle; as a method also the client's own model."""
+    d = config.projection_dim
+    return Kept(models=int(config.method.name == "fedfoa"), bank=2 * d * (d + 1))
+
+
 FEDFOA = Method(
     Config,
     Client,
@@ -233,4 +240,5 @@ FEDFOA = Method(
     check=check,
     plugin=(ClientHalf, ServerHalf),
     is_plugin=True,
+    kept=kept,
 )

@@ -32,7 +32,7 @@ from rayfed_ssl.linalg import orthogonal_map
 from rayfed_ssl.methods.base import ClientMatrix, Info, Method
 from rayfed_ssl.models.encoders import build_encoder
 from rayfed_ssl.schema import UserError
-from rayfed_ssl.task_client import Epochs, TaskClient, TaskConfig, TaskServer, check_tasks
+from rayfed_ssl.task_client import Epochs, TaskClient, TaskConfig, TaskServer, check_tasks, kept_models
 
 if TYPE_CHECKING:
     from rayfed_ssl.config import RunConfig
@@ -241,5 +241,5 @@ def check_federation(config: RunConfig, federation: Federation) -> None:
 FEDLINKED = Method(
     Config, Client, Server,
     Info("FedLinked", "representations of public images", stateful=True, heterogeneous=True, public_data=True),
-    objectives=("supervised",), service=Link, check=check, check_federation=check_federation,
+    objectives=("supervised",), service=Link, check=check, check_federation=check_federation, kept=kept_models,
 )  # fmt: skip

@@ -35,7 +35,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from rayfed_ssl.client import EncoderClient
-from rayfed_ssl.methods.base import Info, Method, MethodConfig, MethodServer, Setup
+from rayfed_ssl.methods.base import Info, Kept, Method, MethodConfig, MethodServer, Setup
 from rayfed_ssl.objectives.base import Step
 from rayfed_ssl.objectives.spectral import clip_norm, correlation, spectral_loss
 from rayfed_ssl.privacy import PrivacyConfig, noise, require_accountant, rho, spent
@@ -254,4 +254,5 @@ FEDSC = Method(
     objectives=("spectral",),
     check=check,
     check_federation=check_federation,
+    kept=lambda config, images: Kept(bank=4 * config.projection_dim**2),
 )

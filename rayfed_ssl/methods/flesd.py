@@ -45,7 +45,7 @@ from torch import Tensor, nn
 
 from rayfed_ssl.client import EncoderClient
 from rayfed_ssl.configerrors import closest
-from rayfed_ssl.methods.base import Info, Method, MethodConfig, MethodServer, Setup, Subject
+from rayfed_ssl.methods.base import Info, Kept, Method, MethodConfig, MethodServer, Setup, Subject
 from rayfed_ssl.models import ENCODERS
 from rayfed_ssl.models.encoders import build_encoder
 from rayfed_ssl.models.network import Network
@@ -357,6 +357,7 @@ FLESD, FLESD_CC = (
         service=Service,
         check=check,
         check_federation=check_public,
+        kept=lambda config, images: Kept(models=int(not shares_weights(config))),
     )
     for kind, paper in ((Config, "FLESD (Shi et al. 2021)"), (ConfigCC, "FLESD-cc (Shi et al. 2021)"))
 )

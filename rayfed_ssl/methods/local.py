@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from rayfed_ssl.methods.base import Info, Method, Subject
+from rayfed_ssl.methods.base import Info, Kept, Method, Subject
 from rayfed_ssl.task_client import TaskClient, TaskConfig, TaskServer
 
 if TYPE_CHECKING:
@@ -59,7 +59,13 @@ def check(config: RunConfig) -> None:
                 raise ValueError(f"method.{key}: found {found}; it needs data.tasks and objective.name=supervised")
 
 
+def kept(config: RunConfig, images: int) -> Kept:
+    supervised = config.data.tasks is not None and config.objective.name == "supervised"
+    return Kept(models=2 if supervised and config.method.rollback else 1)  # type: ignore[union-attr]
+
+
 LOCAL = Method(
     Config, Client, Server, Info("every client alone", "nothing", stateful=True, heterogeneous=True),
-    objectives=("simclr", "byol", "simsiam", "spectral", "autoencoder", "rotation", "supervised"), check=check,
+    objectives=("simclr", "byol", "simsiam", "spectral", "autoencoder", "rotation", "supervised"),
+    check=check, kept=kept,
 )  # fmt: skip

@@ -1,9 +1,10 @@
 """What a run writes down while it runs: metrics and bookings as Parquet parts, and the same metrics for TensorBoard.
 
-Rows are kept in memory until ``commit``, which belongs to a checkpoint and comes before the checkpoint's marker. A
-crash loses only rows that the resumed run makes again, and nothing appears twice: the resumed run removes the parts
-past its checkpoint, and TensorBoard is purged from the first step that they, or uncommitted rows, may have touched. For
-that, TensorBoard sees a row of a round already committed (an evaluation that came in late) only with the next commit.
+Rows are kept in memory until ``commit``, which belongs to a checkpoint and comes before the checkpoint's marker, or
+until there are so many that ``spill`` writes them between checkpoints. A crash loses only rows that the resumed run
+makes again, and nothing appears twice: the resumed run removes the parts past its checkpoint, and TensorBoard is
+purged from the first step that they, or uncommitted rows, may have touched. For that, TensorBoard sees a row of a round
+already committed (an evaluation that came in late) only with the next commit.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BEFORE_THE_RUN = Commit(-1, 0)
+SPILL = 10_000  # rows that a run without checkpoints may hold in memory: a few MB
 
 
 class Records:
@@ -123,6 +125,25 @@ class Records:
         Raises:
             ValueError: a later round is already committed.
         """
+        self._write(round)
+        self._board.scalars(self._held)
+        self._board.flush()
+        self._held = []
+
+    def spill(self, round: int) -> None:
+        """Between checkpoints, once round ``round`` is over and before anything of the next is recorded: write the rows
+        if they are many, so that memory does not grow with rounds. Evaluations that may still be coming in client by
+        client wait for the next commit before TensorBoard, which draws their spread, sees them.
+        """
+        if len(self._rows) + sum(len(bookings) for bookings in self._bookings) < SPILL:
+            return
+        self._write(round)
+        waiting = [row for row in self._held if row.tag.startswith("eval/")]
+        self._board.scalars(row for row in self._held if not row.tag.startswith("eval/"))
+        self._held = waiting
+
+    def _write(self, round: int) -> None:
+        """Everything recorded so far as the parts of ``round``."""
         if round < self._committed.round:
             raise ValueError(f"round {self._committed.round} is committed: round {round} comes too late")
         self._tell_totals()
@@ -134,9 +155,7 @@ class Records:
             self._committed = at
         elif not late:
             self._committed = Commit(round, 0)
-        self._board.scalars(self._held)
-        self._board.flush()
-        self._rows, self._held, self._bookings = [], [], []
+        self._rows, self._bookings = [], []
 
     def close(self) -> None:
         """Close the event file. What was not committed is not written."""

@@ -1,0 +1,103 @@
+"""Whether what a method keeps of every client between rounds fits where it would lie; refused before anything starts.
+
+The estimate is an upper bound: clients that can have taken part by the last round, times what each one's state holds
+(its model where it keeps one, its momentum target, arrays of the method's own), once more for those of one round, whose
+old states stand until the new ones are committed. What every method needs whatever the number of clients (images, a
+model per process) is not part of it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from rayfed_ssl.client import keeps_target
+from rayfed_ssl.config import RunConfig
+from rayfed_ssl.data.federation import Federation
+from rayfed_ssl.methods import METHODS
+from rayfed_ssl.schema import UserError
+from rayfed_ssl.weights import pack
+from rayfed_ssl.workbench import Initial
+
+MEMINFO = Path("/proc/meminfo")
+CGROUPS = (  # limit, usage
+    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
+    (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
+)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Bytes that stay from round to round."""
+
+    clients: int  # that can have taken part by the last round
+    again: int  # whose state exists twice for a moment: one round's
+    state: float  # of one client, where clients' states lie
+    bank: float  # of one client, at the server
+
+
+@dataclass(frozen=True)
+class Place:
+    """Somewhere with room for so many bytes."""
+
+    name: str
+    bytes: float
+
+
+def estimate(config: RunConfig, federation: Federation) -> Estimate:
+    """What this run would keep of its clients: means over architectures and shards."""
+    images = round(float(np.mean(federation.sizes[list(federation.clients)])))
+    parts = [METHODS[name].kept(config, images) for name in (config.method.name, *(p.name for p in config.plugins))]
+    models, state = sum(part.models for part in parts), float(sum(part.state for part in parts))
+    if models or keeps_target(config):
+        initial = Initial(config, federation)
+        encoders = Counter(config.clients.encoder(client) for client in federation.clients)
+        for encoder, count in encoders.items():
+            target = pack(initial.network(encoder, without={"predictor"})) if keeps_target(config) else None
+            each = models * initial(encoder).vector.nbytes + (0 if target is None else target.vector.nbytes)
+            state += each * count / len(federation.clients)
+    clients = len(federation.clients)
+    reached = min(clients, config.cohort_size * config.train.rounds)
+    return Estimate(reached, min(clients, config.cohort_size), state, float(sum(part.bank for part in parts)))
+
+
+def check_fits(config: RunConfig, needed: Estimate, states: Place, banks: Place) -> None:
+    """Refuse a run whose clients' states, or whose server's banks, are too many for where they would lie.
+
+    Raises:
+        UserError: with the sum and how many clients would fit.
+    """
+    for place in {states, banks}:
+        each = needed.state * (place == states) + needed.bank * (place == banks)
+        again = needed.state * needed.again * (place == states)
+        if (total := each * needed.clients + again) > place.bytes:
+            fits = int(max(place.bytes, 0.0) / (total / needed.clients))
+            target = ", objective.target=reset" if keeps_target(config) and place == states else ""
+            raise UserError(
+                f"clients.count: found {config.clients.count}; {config.method.name} keeps {_amount(each)} of each "
+                f"client between rounds, {_amount(total)} of the {needed.clients} that can take part; {place.name} has "
+                f"{_amount(place.bytes)}: at most {fits} clients (or a smaller clients.encoders, more memory{target})"
+            )
+
+
+def free_memory() -> Place:
+    """What this machine, or the container we are in, has left."""
+    free = float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    if MEMINFO.exists():
+        lines = dict(line.split(":") for line in MEMINFO.read_text().splitlines())
+        free = float(lines["MemAvailable"].split()[0]) * 1024
+    for limit, usage in CGROUPS:
+        if limit.exists() and (most := limit.read_text().strip()) != "max":
+            free = min(free, float(most) - float(usage.read_text()))
+    return Place("memory", free)
+
+
+def _amount(count: float) -> str:
+    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if count >= unit:
+            return f"{count / unit:.3g} {name}"
+    return f"{count:.0f} B"
