@@ -34,7 +34,7 @@ START_S = 300.0  # how long an actor may take to start: seconds, but minutes on 
 
 
 class StateLost(RuntimeError):
-    """A client's state lay on a node that died: the run has to go back to its checkpoint."""
+    """A client's state lay on a node that died, or all actors did: the run has to go back to its checkpoint."""
 
 
 class Crashed(RuntimeError):
@@ -95,6 +95,7 @@ class Pool:
         self.background: deque[Call] = deque()  # evaluations not yet sent
         self.draining = False
         self.replaced = 0
+        self.opened = False  # whether all were ready once
 
     def open(self, opening: Callable[[], tuple[Any, ...]], say: Callable[[str], None]) -> list[Info]:
         """Have every actor ready for a run, starting those that are not there yet.
@@ -112,6 +113,7 @@ class Pool:
                 self._send(slot, Call("open", opening(), limit_s=START_S))
         while any(slot.info is None for slot in self.slots):
             self.advance()
+        self.opened = True
         return [slot.info for slot in self.slots if slot.info is not None]
 
     # -- sending ------------------------------------------------------------------------------------------------------
@@ -171,7 +173,7 @@ class Pool:
         """Settle what has finished, waiting for something to if ``block``. False: nothing had.
 
         Raises:
-            UserError: no actor can be started (any more).
+            StateLost, UserError: no actor can be started (any more).
         """
         self._send_background()
         heads = {slot.queue[0].refs[0]: slot for slot in self.slots if slot.queue}
@@ -269,10 +271,17 @@ class Pool:
         return expired
 
     def _retire(self, slot: Slot) -> None:
-        """Do without an actor that does not start, for want of a node to start on."""
+        """Do without an actor that does not start, for want of a node to start on.
+
+        Raises:
+            StateLost: it was the last one of a run under way: time to go back, and to plan anew on what is left.
+            UserError: no actor ever started.
+        """
         ray.kill(slot.actor)
         calls = [call for call in slot.queue if call.method != "open"]
         self.slots.remove(slot)
+        if not self.slots and self.opened:
+            raise StateLost(f"all actors lost, and no place for another within {START_S:g} s")
         if not self.slots:
             raise UserError(
                 f"resources.actors: no actor started within {START_S:g} s; each needs {self.plan.bundle} of a living "

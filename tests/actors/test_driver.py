@@ -21,17 +21,18 @@ ON_RAY = {"resources__actors": 2, "resources__cpus_per_client": 0.5, "resources_
 
 
 def test_a_run_stopped_and_resumed_on_ray_is_the_run_in_process(ray_session: ModuleType, tmp_path: Path) -> None:
-    config, seen = tiny("fedbyol", **ON_RAY), [Progress(0, 0, "")]
+    long = {"train__rounds": 8, "train__local_epochs": 4}  # the wish to stop has to arrive before the end
+    config, seen = tiny("fedbyol", **long, **ON_RAY), [Progress(0, 0, "")]
     first = run_on_ray(config, tmp_path / "ray", report=seen.append, stopping=lambda: seen[-1].round >= 1)
     assert first["status"] == "stopped"
     assert any("2 client actor(s) of 0.5 CPU" in p.line for p in seen)
-    assert any(p.line == "round 1/3" and p.values for p in seen)
+    assert any(p.line == "round 1/8" and p.values for p in seen)
     seen.clear()
     second = run_on_ray(config, tmp_path / "ray", resume=True, report=seen.append)
     assert second["status"] == "complete"
     assert any(f"resumed from round {first['rounds']}" in p.line for p in seen)
-    assert [p.line for p in seen].count("round 3/3") == 1  # nothing is reported twice
-    summary = run_locally(tiny("fedbyol"), tmp_path / "local")
+    assert [p.line for p in seen].count("round 8/8") == 1  # nothing is reported twice
+    summary = run_locally(tiny("fedbyol", **long), tmp_path / "local")
     assert second["accuracy"] == summary["accuracy"]
     assert second["communication"] == summary["communication"]
     for read in (encoders, measured, booked):

@@ -10,8 +10,10 @@ import pytest
 
 from actors import driver as module
 from actors import plan as plans
+from actors import pool as pools
 from actors.driver import Driver
 from actors.plan import Plan, Reservation, reserve, what_is_left
+from actors.pool import Pool, StateLost
 from rayfed_ssl.config import ResourcesConfig
 from rayfed_ssl.schema import UserError
 from tests.tiny import tiny
@@ -69,3 +71,26 @@ def test_only_a_run_under_way_goes_on_with_fewer(
     assert asked == [4, actors]
     assert driver.plan.actors == actors
     assert driver.progress_list[-1].line.endswith("going on with 2 of 4 actors")
+
+
+class Nowhere:
+    """A reservation whose node is gone for good."""
+
+    def options(self, actor: int) -> dict[str, Any]:
+        return {"resources": {"a node that is gone": 1}}
+
+    def release(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("was_open", "error"), [(True, StateLost), (False, UserError)])
+def test_the_last_actor_without_a_place_sends_a_run_back_but_a_start_to_the_user(
+    was_open: bool, error: type[Exception], ray_session: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "START_S", 1.0)
+    nowhere: Any = Nowhere()
+    pool = Pool(Plan(1, cpus=0.5, gpus=0.0, threads=1, strategy="PACK"), nowhere)
+    pool.opened = was_open
+    with pytest.raises(error, match="within 1 s"):
+        pool.open(lambda: (None,) * 5, lambda line: None)  # nobody will read them
+    pool.close()
