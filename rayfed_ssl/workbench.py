@@ -174,7 +174,7 @@ class Workbench:
     def _evaluate_pixels(self) -> float:
         """Few-shot accuracy of the raw pixels: what an encoder has to beat."""
         (train, train_y), (test, test_y) = self._probe_images()
-        train_x, test_x = (torch.tensor(np.asarray(p)).reshape(len(p), -1).float() / 255 for p in (train, test))
+        train_x, test_x = (torch.from_numpy(np.array(p)).reshape(len(p), -1) for p in (train, test))
         only = self.config.evaluation.model_copy(update={"protocols": ("fewshot",)})
         return self._measure(train_x, train_y, test_x, test_y, only)["fewshot"]
 
