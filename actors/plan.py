@@ -23,6 +23,8 @@ from rayfed_ssl.schema import UserError
 
 Resources = Mapping[str, float]
 EPSILON = 1e-6
+KIND = "accelerator_type:"  # Ray's resource that a node with such GPUs has one of
+KIND_SHARE = 1e-3
 SILENT_S = 5.0  # a wait that takes longer is announced
 DRIVER_CPUS_IN_TRIAL = 0.1  # a Tune bundle cannot be empty, and the driver needs one of its own
 
@@ -37,11 +39,13 @@ class Plan:
     threads: int
     strategy: str
     lines: tuple[str, ...] = ()
+    kind: str | None = None  # of GPU
 
     @property
     def bundle(self) -> dict[str, float]:
         """What one actor reserves; empty where it reserves nothing."""
-        return {name: amount for name, amount in (("CPU", self.cpus), ("GPU", self.gpus)) if amount > 0}
+        share = {name: amount for name, amount in (("CPU", self.cpus), ("GPU", self.gpus)) if amount > 0}
+        return share | ({KIND + self.kind: KIND_SHARE} if self.kind else {})
 
     @property
     def bundles(self) -> list[dict[str, float]]:
@@ -66,6 +70,7 @@ def plan(
     Raises:
         UserError: it can never be scheduled; the text has the arithmetic and a way out.
     """
+    nodes = _of_kind(resources.gpu_kind, nodes, waits=ceiling is not None)
     total = {name: sum(node.get(name, 0.0) for node in nodes) for name in ("CPU", "GPU")}
     reach = {name: max(total[name], (ceiling or {}).get(name, 0.0)) for name in total}
     cpus, gpus, why = resources.cpus_per_client, *_gpu_share(resources, reach)
@@ -83,7 +88,17 @@ def plan(
         lines.append(
             f"resources.actors={resources.actors}: a round has {clients_per_round} clients, so {actors} are started"
         )
-    return Plan(actors, cpus, gpus, resources.threads, resources.strategy, tuple(lines))
+    return Plan(actors, cpus, gpus, resources.threads, resources.strategy, tuple(lines), resources.gpu_kind)
+
+
+def _of_kind(kind: str | None, nodes: Sequence[Resources], *, waits: bool) -> Sequence[Resources]:
+    """The nodes whose GPUs are of the kind asked for. Raises UserError where there is none and none can come."""
+    found = [node for node in nodes if kind is None or KIND + kind in node]
+    if not found and not waits:
+        kinds = sorted({name.removeprefix(KIND) for node in nodes for name in node if name.startswith(KIND)})
+        have = f"has {', '.join(kinds)}" if kinds else "names no kind of GPU"
+        raise UserError(f"resources.gpu_kind: found '{kind}'; the cluster {have}")
+    return found
 
 
 def plan_in_trial(resources: ResourcesConfig, bundles: Sequence[Resources]) -> Plan:

@@ -121,6 +121,9 @@ class ResourcesConfig(Block):
     gpus_per_client: Annotated[float, Field(ge=0)] | None = None  # None: share the GPUs evenly among actors
     threads: Annotated[int, Field(ge=1)] = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    gpu_kind: str | None = (
+        None  # only GPUs of this kind, as Ray names them (A100, H200, L4, ..); other kinds change bits
+    )
     strategy: Literal["PACK", "SPREAD"] = "PACK"  # how actors are placed on several nodes
     wait_s: Annotated[float, Field(ge=0)] = 120.0  # how long an autoscaling cluster may take to provide what fits
     autoscales_to: dict[Literal["CPU", "GPU"], Annotated[float, Field(ge=0)]] | None = None  # of an autoscaling cluster

@@ -74,7 +74,7 @@ def room(resources: ResourcesConfig, concurrent: int | None, trials: int, node: 
     nodes, ceiling, actors = living_nodes(), autoscaling_ceiling(), resources.actors or 1
     many = actors * (concurrent or 1)
     shared = plan(resources.model_copy(update={"actors": many}), many, nodes, ceiling)
-    each = Plan(actors, shared.cpus, shared.gpus, shared.threads, shared.strategy)
+    each = Plan(actors, shared.cpus, shared.gpus, shared.threads, shared.strategy, kind=shared.kind)
     if concurrent is None:
         fixed = resources.model_copy(update={"actors": None, "gpus_per_client": shared.gpus})
         concurrent = plan(fixed, actors * trials, nodes, ceiling).actors // actors

@@ -147,3 +147,19 @@ def test_what_never_becomes_free_ends_with_what_was_awaited(ray_session: ModuleT
     assert again.group.id != named.group.id  # type: ignore[union-attr]
     again.release()
     assert reserve(Plan(2, 0.0, 0.0, 1, "PACK"), 1).group is None
+
+
+def test_gpus_of_one_kind_only() -> None:
+    """Mixed kinds of GPU give different bits: with `gpu_kind` actors are planned on, and reserve, that kind alone."""
+    nodes = [
+        {"CPU": 8.0, "GPU": 2.0, "accelerator_type:A100": 1.0},
+        {"CPU": 8.0, "GPU": 4.0, "accelerator_type:L4": 1.0},
+    ]
+    four = plan(ResourcesConfig(gpu_kind="A100", gpus_per_client=0.5), 100, nodes)
+    assert four.actors == 4
+    assert four.bundle == {"CPU": 1.0, "GPU": 0.5, "accelerator_type:A100": 0.001}
+    assert plan(ResourcesConfig(gpus_per_client=0.5), 100, nodes).actors == 12
+    with pytest.raises(UserError, match=r"resources\.gpu_kind: found 'H200'; the cluster has A100, L4"):
+        plan(ResourcesConfig(gpu_kind="H200"), 100, nodes)
+    with pytest.raises(UserError, match="names no kind of GPU"):
+        plan(ResourcesConfig(gpu_kind="H200"), 100, [{"CPU": 2.0}])
