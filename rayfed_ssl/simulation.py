@@ -66,8 +66,9 @@ class Run:
             self.server, self.plugins = self._servers()
             self.cohort.plugins = self.plugins
             self.start = 0
+            self.saved = -1  # the round of the newest checkpoint
             if restored is not None:
-                self.start = self._restore(restored)
+                self.start = self.saved = self._restore(restored)
             else:
                 self.server.start(self.cohort)
                 self.cohort.commit()
@@ -140,6 +141,7 @@ class Run:
         self.collect()
         try:
             self._save(t)
+            self.saved = t
         except OSError as error:
             kept = checkpoint.complete(self.folder / "checkpoints")
             last = f"the checkpoint of round {kept[-1][0]} is intact" if kept else "there is no earlier one"
@@ -211,7 +213,7 @@ def run(
                 this.evaluate(t)
             this.collect()
         done = t == this.rounds
-        if not done:
+        if not done and this.saved != t:
             this.collect(wait=True)  # so that a checkpoint holds all of a round's evaluations, or none
             this.save(t)
             saved()
