@@ -77,7 +77,7 @@ class Config(Block):
 class Objective:
     """All views go through the network in one forward pass (FedSC's networks have no BatchNorm: no difference there).
 
-    In FedSC the server sends ``rest`` (D, D) and ``alpha``: ``dataclasses.replace(objective, rest=..., alpha=...)``.
+    ``rest`` (D, D) and ``alpha`` are for callers of their own; ``methods/fedsc.py`` calls :func:`spectral_loss` itself.
     As they stand, this is FedAvg+SC. The projections returned are the clipped ones.
     """
 
