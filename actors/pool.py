@@ -1,8 +1,10 @@
 """Client actors in numbered slots: calls go to whoever is free, a dead actor is replaced and its calls repeated.
 
 A slot runs its calls in the order they were sent; one more than the running one waits there, which hides the way there.
-When an actor dies, every call it had in hand fails; all of them are taken off the slot at once and sent again, so a
-replacement is never mistaken for the actor that failed. Only the call that was running is blamed for the death.
+When an actor dies, every call it had in hand fails; all of them are taken off the slot at once, so a replacement is
+never mistaken for the actor that failed. Which of them killed it cannot be told: the reply of one that had finished is
+often lost with the process. So each is suspected, and sent again alone, to an actor with nothing else in hand: whoever
+kills actors is named after three deaths, and nobody else is.
 """
 
 from __future__ import annotations
@@ -77,7 +79,12 @@ class Slot:
     @property
     def taken(self) -> bool:
         """Starting or evaluating: work that would wait here for long goes elsewhere if it can."""
-        return self.info is None or any(call.method == "assess" for call in self.queue)
+        return self.info is None or self.on_trial or any(call.method == "assess" for call in self.queue)
+
+    @property
+    def on_trial(self) -> bool:
+        """Running a call that is suspected of killing actors: nothing may share its fate."""
+        return any(call.crashes for call in self.queue)
 
     @property
     def where(self) -> str:
@@ -93,6 +100,7 @@ class Pool:
         self.say: Callable[[str], None]
         self.slots = [Slot(number) for number in range(plan.actors)]
         self.background: deque[Call] = deque()  # evaluations not yet sent
+        self.again: deque[Call] = deque()  # calls to be repeated; those with crashes wait for an actor of their own
         self.draining = False
         self.replaced = 0
         self.opened = False  # whether all were ready once
@@ -119,8 +127,8 @@ class Pool:
     # -- sending ------------------------------------------------------------------------------------------------------
 
     def room(self) -> bool:
-        """Whether some actor can take a call now."""
-        return any(len(slot.queue) < PER_ACTOR for slot in self._preferred())
+        """Whether some actor can take a call now, and none waits to be repeated."""
+        return not self.again and any(len(slot.queue) < PER_ACTOR for slot in self._preferred())
 
     def submit(self, call: Call) -> None:
         """Send a call to the actor with the least in hand."""
@@ -143,7 +151,7 @@ class Pool:
             call.abandoned = True
 
     def _preferred(self) -> list[Slot]:
-        return [slot for slot in self.slots if not slot.taken] or self.slots
+        return [s for s in self.slots if not s.taken] or [s for s in self.slots if not s.on_trial]
 
     def _send(self, slot: Slot, call: Call) -> None:
         method = getattr(slot.actor, call.method).options(num_returns=call.returns)
@@ -175,6 +183,7 @@ class Pool:
         Raises:
             StateLost, UserError: no actor can be started (any more).
         """
+        self._send_again()
         self._send_background()
         heads = {slot.queue[0].refs[0]: slot for slot in self.slots if slot.queue}
         if not heads:
@@ -183,6 +192,24 @@ class Pool:
         for ref in ready:
             self._settle(heads[ref])
         return bool(ready) or self._expire()
+
+    def _send_again(self) -> None:
+        """Suspects to an empty actor each, the others to any that has room; all in the order they failed."""
+        while self.again:
+            call = self.again[0]
+            if call.abandoned:
+                call.finish()
+            elif call.crashes:
+                empty = [slot for slot in self.slots if slot.info is not None and not slot.queue]
+                if not empty:
+                    return
+                self._send(empty[0], call)
+            else:
+                free = [slot for slot in self._preferred() if len(slot.queue) < PER_ACTOR]
+                if not free:
+                    return
+                self._send(min(free, key=lambda slot: len(slot.queue)), call)
+            self.again.popleft()
 
     def _send_background(self) -> None:
         """Evaluations go to one actor each, to at most half of the actors unless nothing else is to be done."""
@@ -214,7 +241,8 @@ class Pool:
         """Replace the slot's actor; repeat what it had in hand, or give up the call that keeps killing actors."""
         where, calls = slot.where, [call for call in slot.queue if call.method != "open"]
         running = slot.queue[0]
-        running.crashes.append(f"{type(reason).__name__}: {reason}")
+        for call in slot.queue:
+            call.crashes.append(f"{type(reason).__name__}: {reason}")
         ray.kill(slot.actor)
         self.replaced += 1
         hopeless = len(running.crashes) >= CRASHES or getattr(reason, "actor_init_failed", False)
@@ -237,7 +265,7 @@ class Pool:
             elif call.abandoned:
                 call.finish()
             else:
-                self.submit(call)
+                self.again.append(call)
 
     # -- too late -----------------------------------------------------------------------------------------------------
 
@@ -293,6 +321,7 @@ class Pool:
     def idle(self) -> None:
         """Nothing that was sent is wanted any more."""
         self.background.clear()
+        self.abandon(self.again)
         for slot in self.slots:
             self.abandon(slot.queue)
 
@@ -303,6 +332,7 @@ class Pool:
                 ray.kill(slot.actor)
         self.slots = []
         self.background.clear()
+        self.again.clear()
         self.reservation.release()
 
 

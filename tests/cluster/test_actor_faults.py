@@ -176,7 +176,7 @@ def test_a_call_that_always_dies_is_named_and_its_neighbours_are_not(made: Made,
     cohort.begin_round(5, (0, 1, 2, 3, 4, 5))
     assert [reply.client for reply in cohort.ask("work", **message)] == [0, 1, 2, 4, 5]
     assert [error.client for error in cohort.dropped] == [3]
-    assert cohort.replaced == 3
+    assert cohort.replaced == 3 == [who for who, _ in lines(tmp_path / "log")].count("3")
 
 
 def test_a_client_that_is_too_late_follows_the_policy(made: Made) -> None:
