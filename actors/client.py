@@ -21,7 +21,7 @@ from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.federation import Federation, deal
 from rayfed_ssl.methods.base import Subject
 from rayfed_ssl.schema import UserError
-from rayfed_ssl.workbench import Outcome, State, Workbench
+from rayfed_ssl.workbench import Outcome, State, Workbench, device_name
 
 Factory = Callable[[RunConfig, Federation], Workbench]
 CONTEXT_BYTES = 0.4e9  # a CUDA context and its libraries' workspaces, which the allocator's cap does not count
@@ -57,7 +57,7 @@ class Info:
     pid: int
     node: str
     gpus: tuple[str, ...]
-    cuda: bool
+    device: str  # cpu, or the GPU's name
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -149,8 +149,9 @@ class ClientActor:
 
         self.known, self.reopen, self.bench = known, reopen, reopen()
         gpus = tuple(context.get_accelerator_ids().get("GPU", ()))
+        device = device_name(self.bench.device)
         variables = {name: os.environ.get(name, "") for name in environment(1, 0.0)}
-        self.info = Info(self.actor, os.getpid(), context.get_node_id(), gpus, cuda, variables)
+        self.info = Info(self.actor, os.getpid(), context.get_node_id(), gpus, device, variables)
         return self.info
 
     def publish(self, name: str, value: Any) -> None:

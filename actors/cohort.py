@@ -75,9 +75,13 @@ class RayCohort(Cohort):
         except BaseException:
             self.close()
             raise
-        without = sorted({info.node[:12] for info in self.infos if not info.cuda})
+        without = sorted({info.node[:12] for info in self.infos if info.device == "cpu"})
         if pool.plan.gpus and without:
             say(f"no CUDA on this node: training on CPU ({', '.join(without)})")
+
+    @property
+    def device(self) -> str:
+        return ", ".join(sorted({info.device for info in self.infos}))
 
     @property
     def replaced(self) -> int:

@@ -32,6 +32,7 @@ from rayfed_ssl.schema import UserError
 DEATHS = (RayActorError, WorkerCrashedError, OutOfMemoryError, NodeDiedError)
 PER_ACTOR = 2  # calls an actor has in hand: one running, one waiting
 CRASHES = 3  # deaths in a row under the same call before the call is given up
+SLOW_S = 30.0  # after which a starting actor is worth a line
 START_S = 300.0  # how long an actor may take to start: seconds, but minutes on a machine that is swamped
 
 
@@ -75,6 +76,7 @@ class Slot:
     info: Info | None = None  # None while the actor is starting
     queue: deque[Call] = field(default_factory=deque)
     head_since: float = 0.0
+    noticed: bool = False  # that it takes long to start
 
     @property
     def taken(self) -> bool:
@@ -172,6 +174,7 @@ class Pool:
             **self.reservation.options(slot.number),
         }
         slot.actor, slot.info = ray.remote(ClientActor).options(**options).remote(slot.number), None
+        slot.noticed = False
         slot.queue.clear()
         self._send(slot, Call("open", self.opening(), limit_s=START_S))
 
@@ -270,15 +273,19 @@ class Pool:
     # -- too late -----------------------------------------------------------------------------------------------------
 
     def _patience(self) -> float | None:
-        """Seconds until the first running call is too late."""
+        """Seconds until the first running call is too late, or a starting actor worth a line."""
         running = [(slot, slot.queue[0]) for slot in self.slots if slot.queue]
         ends = [slot.head_since + call.limit_s for slot, call in running if call.limit_s is not None]
+        ends += [slot.head_since + SLOW_S for slot, _ in running if slot.info is None and not slot.noticed]
         return max(0.0, min(ends) - time.monotonic()) if ends else None
 
     def _expire(self) -> bool:
         """Stop the calls that are too late, with their actors."""
         expired = False
         for slot in list(self.slots):
+            if slot.info is None and not slot.noticed and time.monotonic() >= slot.head_since + SLOW_S:
+                slot.noticed = True
+                self.say(f"actor {slot.number} is still waiting for a place to start on ({self.plan.bundle or 'any'})")
             call = slot.queue[0] if slot.queue else None
             if call is None or call.limit_s is None or time.monotonic() < slot.head_since + call.limit_s:
                 continue

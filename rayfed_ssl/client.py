@@ -144,11 +144,14 @@ class EncoderClient:
         """Rows of every batch out of ``count`` images."""
         return min(self.config.train.batch_size, count)
 
-    def batches(self, count: int, epochs: int | None = None, size: int | None = None) -> Iterator[Tensor]:
+    def batches(
+        self, count: int, epochs: int | None = None, size: int | None = None, purpose: str = "order"
+    ) -> Iterator[Tensor]:
         """Index batches of the local epochs, reshuffled each epoch, short last batches dropped.
 
         Every batch has min(size, n) rows, so that losses and correlations of batches are comparable; ``size`` is
-        :meth:`batch_size` by default.
+        :meth:`batch_size` by default. ``purpose`` is the order's address: an operation that goes through two sets has
+        an order for each.
         """
         train = self.config.train
         size = self.batch_size(count) if size is None else min(size, count)
@@ -156,7 +159,7 @@ class EncoderClient:
         steps = (
             train.local_steps if epochs is None and train.local_steps else per_epoch * (epochs or train.local_epochs)
         )
-        order = numpy_generator(self.config.seed, self.round, self.id, self.operation, "order")
+        order = numpy_generator(self.config.seed, self.round, self.id, self.operation, purpose)
         for step in range(steps):
             if step % per_epoch == 0:
                 shuffled = torch.from_numpy(order.permutation(count)).to(self.bench.device)

@@ -23,7 +23,7 @@ from rayfed_ssl.data.federation import Federation
 from rayfed_ssl.memory import check_fits, estimate, free_memory
 from rayfed_ssl.methods.base import ServerPlugin, Subject
 from rayfed_ssl.weights import Weights
-from rayfed_ssl.workbench import SERVER, Outcome, State, Workbench
+from rayfed_ssl.workbench import SERVER, Outcome, State, Workbench, device_name
 
 Each = Callable[[int], Mapping[str, Any]]
 Evaluated = tuple[int, int | None, dict[str, float]]  # round, client (None: global), protocol -> value
@@ -149,6 +149,11 @@ class Cohort(abc.ABC):
         self.published: dict[str, Any] = {}
 
     @property
+    @abc.abstractmethod
+    def device(self) -> str:
+        """What clients train on: ``cpu``, or the names of the GPUs."""
+
+    @property
     def shares(self) -> np.ndarray:
         """(N,) q_j = n_j / sum n, over all clients."""
         return self.federation.shares
@@ -264,13 +269,21 @@ class Cohort(abc.ABC):
             self.dropped.append(error)
         for outcome, booked in zip(chunk.outcomes, chunk.sizes, strict=True):
             self.ledger.book_up(outcome.client, task.operation, booked)
-            self.metrics.setdefault(outcome.client, {}).update(outcome.metrics)
+            self._note(outcome)
             reply = dict(outcome.reply)
             for name, plugin in self.plugins.items() if task.operation == TRAINS else ():
                 prefix = f"{name}."
                 fields = {k.removeprefix(prefix): reply.pop(k) for k in list(reply) if k.startswith(prefix)}
                 plugin.collect(self.round, outcome.client, fields)
             yield Reply(outcome.client, reply)
+
+    def _note(self, outcome: Outcome) -> None:
+        """A client's newest measurements; images are counted over all it was asked in this round."""
+        known = self.metrics.setdefault(outcome.client, {})
+        images = known.get("images", 0.0) + outcome.metrics.get("images", 0.0)
+        known |= outcome.metrics
+        if "images" in known:
+            known["images"] = images
 
     # -- where the work runs -------------------------------------------------------------------------------------------
 
@@ -314,6 +327,10 @@ class LocalCohort(Cohort):
         self._states: dict[int, State] = {}
         self._pending: dict[int, State] = {}
         self._evaluated: list[Evaluated] = []
+
+    @property
+    def device(self) -> str:
+        return device_name(self.bench.device)
 
     def _run(self, task: Task, clients: Sequence[int], own: Each, averaging: Averaging | None) -> Iterator[Chunk]:
         freeze(task.message)

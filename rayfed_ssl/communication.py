@@ -9,6 +9,7 @@ none in place within a round.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, Literal, NamedTuple, Protocol, TypedDict, runtime_checkable
@@ -105,8 +106,9 @@ def sizes(fields: Mapping[str, object], narrow: Mapping[str, np.dtype[Any]] | No
 class Ledger:
     """(round, client, direction, operation, field, bytes) of everything that was asked of clients.
 
-    ``drain`` hands over the rows since the last call; ``up_bytes`` and ``down_bytes`` are totals over the run. The
-    ledger holds a reference to everything sent within the round, so that an address in memory stands for one object.
+    ``drain`` hands over the rows since the last call; ``up_bytes`` and ``down_bytes`` are totals over the run. Nothing
+    is kept alive for the ledger's sake: what a server made for one client and dropped is forgotten with it, and its
+    address in memory may stand for something else.
     """
 
     def __init__(self) -> None:
@@ -114,16 +116,14 @@ class Ledger:
         self.down_bytes = 0
         self._round = 0
         self._rows: list[Booking] = []
-        self._held: dict[int, object] = {}  # id -> the object sent in this round
-        self._sent: dict[int, set[int]] = {}  # client -> ids sent to it in this round
+        self._sent: dict[int, tuple[object, set[int]]] = {}  # id -> (weak reference, who was sent it in this round)
         self._public: dict[int, tuple[object, set[int]]] = {}  # id -> (published object, who has it)
         self._published: dict[str, set[int]] = {}  # name -> who has it
 
     def begin_round(self, round: int) -> None:
         """Book to ``round`` from now on, and forget what was sent within the last one."""
         self._round = round
-        self._held.clear()
-        self._sent.clear()
+        self._sent = {}
 
     def book_down(
         self,
@@ -137,9 +137,8 @@ class Ledger:
         Raises:
             TypeError: a field holds something whose size is not known.
         """
-        sent = self._sent.setdefault(client, set())
         for field, value in message.items():
-            fresh = [item for item in _arrays(value, field) if self._first(item, client, sent)]
+            fresh = [item for item in _arrays(value, field) if self._first(item, client)]
             for name, count in sizes({field: fresh}, narrow).items():
                 self._book(client, "down", operation, name, count)
 
@@ -179,17 +178,27 @@ class Ledger:
         self.up_bytes, self.down_bytes = state["up_bytes"], state["down_bytes"]
         self._published = {name: set(clients) for name, clients in state["published"].items()}
         self._rows = []
-        self._held.clear()
-        self._sent.clear()
+        self._sent = {}
 
-    def _first(self, item: object, client: int, sent: set[int]) -> bool:
+    def _first(self, item: object, client: int) -> bool:
         """Whether the client does not have ``item`` yet; from now on it has."""
         key = id(item)
-        if key in sent or (key in self._public and client in self._public[key][1]):
+        if key in self._public and client in self._public[key][1]:
             return False
-        self._held[key] = item
-        sent.add(key)
-        return True
+        if key not in self._sent:
+            self._sent[key] = (self._watched(item, key), set())
+        clients = self._sent[key][1]
+        first = client not in clients
+        clients.add(client)
+        return first
+
+    def _watched(self, item: object, key: int) -> object:
+        """A reference that lets ``item`` go, and forgets it then; the item itself where there is none (bytes)."""
+        sent = self._sent
+        try:
+            return weakref.ref(item, lambda _: sent.pop(key, None))
+        except TypeError:
+            return item
 
     def _book(self, client: int, direction: Direction, operation: str, field: str, count: int) -> None:
         self._rows.append(Booking(self._round, client, direction, operation, field, count))

@@ -177,6 +177,11 @@ class RunConfig(Block):
             raise ValueError(
                 f"data.public.source: {self.method.name} needs public images; allowed: client 0, share, source"
             )
+        if self.data.tasks is not None and self.data.partition != Iid():
+            raise ValueError(
+                f"data.partition: found '{self.data.partition.name}' beside data.tasks, which says itself who holds "
+                "what; allowed then: none"
+            )
         if self.data.partition.name == "folders" and self.data.public.source == "share":
             raise ValueError("data.public.source: 'share' cannot be taken out of `folders`; allowed: client 0, source")
         names = [plugin.name for plugin in self.active_plugins]

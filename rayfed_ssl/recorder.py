@@ -29,13 +29,14 @@ if TYPE_CHECKING:
 
 
 class Recorder:
-    """The records of one run folder."""
+    """The records of one run folder. ``device`` names what clients train on."""
 
-    def __init__(self, config: RunConfig, folder: Path, federation: Federation, resumed_from: int | None) -> None:
+    def __init__(
+        self, config: RunConfig, folder: Path, federation: Federation, device: str, resumed_from: int | None
+    ) -> None:
         self.config, self.folder, self.federation = config, folder, federation
         self.records = Records(folder, resume_round=resumed_from, clients=config.clients.count)
-        device = config.resources.device
-        write_environment(folder, device="cpu" if device == "auto" else device, threads=config.resources.threads)
+        write_environment(folder, device=device, threads=config.resources.threads)
         if resumed_from is None:
             self._first_page()
 
@@ -81,14 +82,18 @@ class Recorder:
             source.metrics = {}
         for tag, value in values.items():
             self.records.metric(t, tag, value)
+        self.measured(t, cohort)
+        self.communication(cohort.ledger)
+        return values
+
+    def measured(self, t: int, cohort: Cohort) -> None:
+        """What clients and server work measured in round t."""
         for client, measured in cohort.metrics.items():
             for name, value in measured.items():
                 if client == SERVER:
                     self.records.metric(t, f"server/{name}", value)
                 elif name not in ("lr", "images"):
                     self.records.metric(t, f"client/{name}", value, client)
-        self.communication(cohort.ledger)
-        return values
 
     def communication(self, ledger: Ledger) -> None:
         self.records.communication(ledger.drain())

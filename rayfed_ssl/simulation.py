@@ -77,7 +77,10 @@ class Run:
                 self.say(self.start, line)
             folder.mkdir(parents=True, exist_ok=True)
             configfile.dump(config, folder / "config.yaml")
-            self.recorder = Recorder(config, folder, self.federation, None if restored is None else self.start)
+            began = None if restored is None else self.start
+            self.recorder = Recorder(config, folder, self.federation, self.cohort.device, began)
+            if began is None:
+                self.recorder.measured(0, self.cohort)  # by what the server trained at the start
             self.recorder.notes(notes)
             self.recorder.communication(self.ledger)  # what was published at the start
         except BaseException:

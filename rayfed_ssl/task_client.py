@@ -124,7 +124,7 @@ class TaskClient(EncoderClient):
         head.train()
         parameters: list[Tensor] = list(head.parameters())
         optimizer = self.optimizer(parameters)
-        for rows in self.batches(len(features), epochs):
+        for rows in self.batches(len(features), epochs, purpose="order of the head"):
             loss = F.cross_entropy(head(features[rows]), labels[rows])
             optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]

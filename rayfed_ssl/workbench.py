@@ -57,6 +57,11 @@ def resolve_device(wanted: str) -> torch.device:
     return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
 
 
+def device_name(device: torch.device) -> str:
+    """``cpu``, or the name of the GPU."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
 class Initial:
     """Untrained networks: architecture -> values, the same for every client and process."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
-import time
+import weakref
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,11 +98,24 @@ def test_the_same_object_is_booked_once_per_client_and_round_under_any_name() ->
 
 
 def test_equal_values_in_different_objects_are_booked_though_the_first_is_gone() -> None:
-    ledger = Ledger()
-    for _ in range(50):  # without a reference in the ledger, an address would be used again here
-        ledger.book_down(0, "train", {"x": np.zeros(3, np.float32)})
+    ledger, addresses = Ledger(), set()
+    for _ in range(50):
+        value = np.zeros(3, np.float32)
+        addresses.add(id(value))
+        ledger.book_down(0, "train", {"x": value, "same": [value]})
+        del value
         gc.collect(0)
+    assert len(addresses) < 50  # an address was used again
     assert ledger.down_bytes == 50 * 12
+
+
+def test_what_was_sent_to_one_client_is_not_kept_for_the_rest_of_the_round() -> None:
+    ledger = Ledger()
+    own = [np.zeros(3), Network(2, 1), torch.zeros(2)]
+    gone = [weakref.ref(value) for value in own]
+    ledger.book_down(0, "train", {"own": own})
+    own.clear()
+    assert [reference() for reference in gone] == [None] * 3
 
 
 def test_published_once_for_the_run() -> None:
@@ -156,11 +169,8 @@ def test_a_resumed_ledger_continues_and_does_not_publish_twice() -> None:
     assert second.state() == whole.state()
 
 
-def test_ten_thousand_clients_are_cheap() -> None:
+def test_ten_thousand_clients_are_a_row_per_field_each() -> None:
     ledger, weights, matrix = Ledger(), Network(10**6, 10**3), np.zeros((64, 64))
-    start = time.process_time()
     for client in range(10_000):
         ledger.book_down(client, "train", {"weights": weights, "matrix": matrix, "alpha": 0.1})
-    assert time.process_time() - start < 5.0
     assert len(ledger.drain()) == 30_000
-    assert len(ledger._held) == 2

@@ -27,7 +27,7 @@ BASE: dict[str, Any] = {
     "checkpoint": {"every": 1},
 }  # fmt: skip
 
-TASKS = {"data.tasks": [[0, 1], [1, 2], [6, 3, 4], [5, 7]]}
+TASKS = {"data.tasks": [[0, 1], [1, 2], [6, 3, 4], [5, 7]], "data.partition.name": "iid"}
 
 PUBLIC = {"data.public.source": "share", "data.public.share": 0.2}
 

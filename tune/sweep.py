@@ -71,7 +71,8 @@ def room(resources: ResourcesConfig, concurrent: int | None, trials: int, node: 
     is, GPUs by fraction; else the shares are what ``resources`` says and as many trials run as fit.
     Raises UserError where not even one fits, or not as many as asked for.
     """
-    nodes, ceiling, actors = living_nodes(), autoscaling_ceiling(), resources.actors or 1
+    nodes, actors = living_nodes(), resources.actors or 1
+    ceiling = autoscaling_ceiling(resources.autoscales_to)
     many = actors * (concurrent or 1)
     shared = plan(resources.model_copy(update={"actors": many}), many, nodes, ceiling)
     each = Plan(actors, shared.cpus, shared.gpus, shared.threads, shared.strategy, kind=shared.kind)

@@ -3,7 +3,7 @@
 Two losses go by this name. NT-Xent contrasts each of the 2B rows with the 2B - 1 others (Chen et al. 2020). The
 one-directional InfoNCE contrasts view 1 with the B views 2 (FLESD eq. 3) and, in FedCA, with a dictionary (eq. 4-8).
 
-Shape legend: B batch, D embedding, K bank.
+Shape legend: B batch, D embedding, K rows of a bank of further negatives.
 """
 
 from __future__ import annotations
@@ -65,13 +65,10 @@ class Config(Block):
 class Objective:
     """Both views go through the network in one forward pass, so BatchNorm sees the statistics of both.
 
-    ``bank`` (K, D) holds constant negatives, for the directional loss only: ``dataclasses.replace(objective, bank=b)``.
-
     Differs: FLESD's code forwards the views one after the other; SimCLR's forwards them together, as here.
     """
 
     config: Config
-    bank: Tensor | None = None
 
     heads: ClassVar[frozenset[str]] = frozenset({"projector"})
     target: ClassVar[bool] = False
@@ -79,16 +76,12 @@ class Objective:
     views: ClassVar[int] = 2
     minimum_batch: ClassVar[int] = 2
 
-    def __post_init__(self) -> None:
-        if self.bank is not None and not self.config.directional:
-            raise ValueError("a bank of negatives needs objective.directional=true: NT-Xent takes none")
-
     def step(
         self, network: Network, views: tuple[Tensor, ...], target: Network | None = None, labels: Tensor | None = None
     ) -> Step:
         z_a, z_b = network.project(torch.cat(views)).chunk(2)
         if self.config.directional:
-            return Step(info_nce(z_a, z_b, self.config.temperature, self.bank), (z_a, z_b))
+            return Step(info_nce(z_a, z_b, self.config.temperature), (z_a, z_b))
         return Step(nt_xent(z_a, z_b, self.config.temperature), (z_a, z_b))
 
     def after_step(self, network: Network, target: Network | None = None) -> None:

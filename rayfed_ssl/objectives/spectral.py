@@ -77,22 +77,16 @@ class Config(Block):
 class Objective:
     """All views go through the network in one forward pass (FedSC's networks have no BatchNorm: no difference there).
 
-    ``rest`` (D, D) and ``alpha`` are for callers of their own; ``methods/fedsc.py`` calls :func:`spectral_loss` itself.
-    As they stand, this is FedAvg+SC. The projections returned are the clipped ones.
+    FedAvg's local loss in FedAvg+SC; ``methods/fedsc.py`` adds what the others share. The projections returned are the
+    clipped ones.
     """
 
     config: Config
-    rest: Tensor | None = None
-    alpha: float = 1.0
 
     heads: ClassVar[frozenset[str]] = frozenset({"projector"})
     target: ClassVar[bool] = False
     labelled: ClassVar[bool] = False
     minimum_batch: ClassVar[int] = 2
-
-    def __post_init__(self) -> None:
-        if self.rest is None and self.alpha != 1:
-            raise ValueError(f"alpha={self.alpha} without the others' correlation would drop part of the contrast")
 
     @property
     def views(self) -> int:
@@ -104,7 +98,7 @@ class Objective:
         z = torch.stack(network.project(torch.cat(views)).chunk(len(views)))  # (V, B, D)
         if self.config.clip is not None:
             z = clip_norm(full_precision(z), self.config.clip)
-        return Step(spectral_loss(z, self.rest, self.alpha), z.unbind())
+        return Step(spectral_loss(z), z.unbind())
 
     def after_step(self, network: Network, target: Network | None = None) -> None:
         """Nothing to do."""

@@ -23,13 +23,12 @@ URI_SECRET = re.compile(r"(\w+://)[^/@\s]+@")
 URI_QUERY = re.compile(r"(\w+://[^\s?]+)\?\S+")
 
 
-def environment(*, device: torch.device | str, threads: int) -> dict[str, Any]:
+def environment(*, device: str, threads: int) -> dict[str, Any]:
     """Versions, host, device, threads, git revision and command line; a package that is not installed is null.
 
     Bits depend on the CPU's instruction set and on the thread count (see ``seeding``), so both are here. Ray is looked
-    up, never imported.
+    up, never imported. ``device`` is what clients train on, in words: their machine need not be this one.
     """
-    device = torch.device(device)
     revision, changed = git_revision()
     return {
         "python": platform.python_version(),
@@ -40,7 +39,7 @@ def environment(*, device: torch.device | str, threads: int) -> dict[str, Any]:
             "cores": os.cpu_count(),
             "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         },
-        "device": device.type if device.type != "cuda" else torch.cuda.get_device_name(device),
+        "device": device,
         "cuda": torch.version.cuda,
         "threads": threads,
         "git_revision": revision,
@@ -49,7 +48,7 @@ def environment(*, device: torch.device | str, threads: int) -> dict[str, Any]:
     }
 
 
-def write_environment(folder: Path, *, device: torch.device | str, threads: int) -> None:
+def write_environment(folder: Path, *, device: str, threads: int) -> None:
     """Write ``environment.json`` into the run folder, atomically."""
     write_json(folder / "environment.json", environment(device=device, threads=threads))
 

@@ -330,6 +330,8 @@ def test_two_rounds_book_what_a_deployment_would_send(tmp_path: Path) -> None:
             wanted[t, client, "up", "train", "dictionary"] = int(federation.sizes[client]) * 4 * 4
     assert found == wanted
     assert len(rows) == len(wanted)
+    start = {r["tag"] for r in pq.read_table(tmp_path / "run" / "metrics.parquet").to_pylist() if r["round"] == 0}
+    assert "server/loss" in start  # of the alignment model
 
 
 # -- refused -----------------------------------------------------------------------------------------------------------

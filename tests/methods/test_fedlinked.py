@@ -290,6 +290,17 @@ def test_task_accuracy_is_reported_every_round(done: tuple[Path, dict[str, Any],
     assert summary["pixels"] == {}
 
 
+def test_images_are_counted_over_everything_a_client_trains_in_a_round(
+    done: tuple[Path, dict[str, Any], Watched],
+) -> None:
+    folder, _, cohort = done
+    rows = pq.read_table(folder / "metrics.parquet").to_pylist()
+    shown = {row["round"]: row["value"] for row in rows if row["tag"] == "train/images"}
+    sizes = [len(shard["train"]) for shard in cohort.federation.shards]
+    epoch = sum(n // min(16, n) * min(16, n) for n in sizes)
+    assert shown == {1: 2 * epoch, 2: epoch}  # the first round has the pre-training, too
+
+
 def test_partition_holds_the_splits(done: tuple[Path, dict[str, Any], Watched]) -> None:
     rows = pq.read_table(done[0] / "partition.parquet").to_pylist()
     assert {r["split"] for r in rows} == {"train", "es", "rb", "test", "public"}
@@ -440,6 +451,7 @@ def test_the_gradient_is_clipped_in_fine_tuning_too() -> None:
         ({"clients__encoders": ["fedlinked_cnn", "small_cnn", "small_cnn"], "model": PLAIN},
          r"clients\.encoders: found representations of different sizes \(fedlinked_cnn 256, small_cnn 128\)"),
         ({"objective__name": "simclr"}, r"objective\.name: found 'simclr'; fedlinked allows supervised"),
+        ({"data__partition": {"name": "dirichlet"}}, r"data\.partition: found 'dirichlet' beside data\.tasks"),
         ({"method__eta": 0}, r"method\..*eta"),
         ({"method__batch_ratio": 1.5}, r"method\..*batch_ratio"),
         ({"method__utility_scale": "both"}, r"method\..*utility_scale"),

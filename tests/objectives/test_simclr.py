@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rayfed_ssl.objectives.simclr import Config, Objective, info_nce, nt_xent
+from rayfed_ssl.objectives.simclr import info_nce, nt_xent
 from rayfed_ssl.seeding import generator
 from tests import reference
 
@@ -77,8 +77,3 @@ def test_float32_is_stable_and_autocast_keeps_float32_logits() -> None:
         assert nt_xent(z_a.bfloat16(), z_b.bfloat16(), 0.5).dtype == torch.float32
     assert torch.equal(loss, nt_xent(z_a, z_b, 0.01))
     assert torch.equal(directed, info_nce(z_a, z_b, 0.01, z_a))
-
-
-def test_a_bank_needs_the_directional_loss() -> None:
-    with pytest.raises(ValueError, match="directional"):
-        Objective(Config(), bank=torch.zeros(1, 2))

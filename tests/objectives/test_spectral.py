@@ -14,8 +14,6 @@ import torch
 from torch import Tensor
 
 from rayfed_ssl.objectives.spectral import (
-    Config,
-    Objective,
     clip_norm,
     correlation,
     positive_trace,
@@ -167,8 +165,3 @@ def test_autocast_keeps_float32_correlations() -> None:
         loss = spectral_loss(z, correlation(z), 0.5)
         assert correlation(z.bfloat16()).dtype == torch.float32
     assert torch.equal(loss, spectral_loss(z, correlation(z), 0.5))
-
-
-def test_alpha_needs_the_others() -> None:
-    with pytest.raises(ValueError, match="without the others"):
-        Objective(Config(), alpha=0.5)
