@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import torch
 
-from actors.client import environment, fitting_share, memory_fraction, merged
+from actors.client import ClientActor, Info, Work, environment, fitting_share, memory_fraction, merged
 from rayfed_ssl.aggregation import FixedPointSum
-from rayfed_ssl.cohort import Chunk, ClientError
+from rayfed_ssl.cohort import Averaging, Chunk, ClientError
+from rayfed_ssl.data.federation import deal
 from rayfed_ssl.schema import UserError
-from rayfed_ssl.workbench import Outcome
+from rayfed_ssl.workbench import Outcome, State, Workbench
+from tests.tiny import tiny
 
 GB = 1e9
 
@@ -62,3 +67,76 @@ def test_a_repeated_client_stands_where_it_stood() -> None:
     assert result.errors == [other]
     assert result.total is not None
     assert result.total.mean()["x"] == pytest.approx(5.0)  # 0.75 * 4 + 0.25 * 8
+
+
+# -- a client that runs out of GPU memory -----------------------------------------------------------------------------
+
+CONFIG = tiny("fedsimclr")
+TOO_MUCH = "CUDA out of memory. Tried to allocate 600.00 MiB. GPU 0 has a total capacity of 15.00 GiB"
+
+
+class Crowded(Workbench):
+    """A process in which client 1 runs out of memory: while it holds what earlier clients left, or always."""
+
+    opened: ClassVar[list[Crowded]] = []
+    always: ClassVar[bool] = False
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.asked: list[int] = []
+        self.opened.append(self)
+
+    def execute(
+        self, operation: str, client: int, round: int, message: Mapping[str, Any], state: State | None
+    ) -> tuple[Outcome, State]:
+        self.asked.append(client)
+        if client == 1 and (self.always or len(self.asked) > 1):
+            raise torch.OutOfMemoryError(TOO_MUCH)
+        reply = {"weights": np.full(2, 10.0 * client, np.float32)}
+        return Outcome(client, reply, {}), {"seen": (state or {}).get("seen", 0) + 1}
+
+
+@pytest.fixture
+def crowded(monkeypatch: pytest.MonkeyPatch) -> ClientActor:
+    """An actor without its Ray process, on a GPU of 16 GB of which 3 GB were in use at the worst moment."""
+    for name in ("empty_cache", "reset_peak_memory_stats"):
+        monkeypatch.setattr(torch.cuda, name, lambda: None)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 3 * GB)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=16 * GB))
+    monkeypatch.setattr(Crowded, "opened", [])
+    actor, federation = ClientActor(4), deal(CONFIG)
+    actor.info = Info(4, 1, "node", ("0",), "a GPU")
+    actor.reopen = lambda: Crowded(CONFIG, federation)
+    actor.bench = actor.reopen()
+    return actor
+
+
+def asked(actor: ClientActor, averaging: Averaging | None) -> tuple[Chunk, list[Any]]:
+    work = Work("train", 1, {}, (0, 1, 2), ({}, {}, {}), averaging)
+    (chunk, kept), *states = actor.chunk(work, {"seen": 7}, {"seen": 7}, {"seen": 7})
+    assert kept == [state is not None for state in states]
+    return chunk, states
+
+
+@pytest.mark.parametrize("averaged", [False, True])
+def test_who_runs_out_of_memory_is_tried_again_alone(averaged: bool, crowded: ClientActor) -> None:
+    chunk, states = asked(crowded, Averaging({0: 0.25, 1: 0.25, 2: 0.5}, ("weights",)) if averaged else None)
+    assert [bench.asked for bench in Crowded.opened] == [[0, 1, 2], [1]]  # alone in a workbench of its own
+    assert not chunk.errors
+    assert [outcome.client for outcome in chunk.outcomes] == [0, 1, 2]
+    assert states == [{"seen": 8}] * 3
+    if averaged:
+        assert chunk.total is not None
+        np.testing.assert_array_equal(chunk.total.mean()["weights"], np.full(2, 12.5, np.float32))
+
+
+def test_who_runs_out_of_memory_alone_is_told_what_would_have_fitted(
+    crowded: ClientActor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Crowded, "always", True)
+    chunk, states = asked(crowded, None)
+    assert [outcome.client for outcome in chunk.outcomes] == [0, 2]
+    assert states == [{"seen": 8}, None, {"seen": 8}]
+    (error,) = chunk.errors
+    assert error.client == 1
+    assert error.trace.endswith("resources.gpus_per_client of at least 0.26 would have let it get further.")
