@@ -14,6 +14,9 @@ the printed update; ``weighted_distillation`` multiplies the loss by sum_k A_kj,
 all but blind to such a factor: a sweep over eta says something with ``train.optimizer.name: sgd``.) Distillation sees
 clean public images in training mode; its loss is the mean, not the sum, over images and dimensions.
 
+G grows with the length of the representations, which is no likeness of tasks; beside the utilities A the same without
+that, the likeness G_kj / (||P_k||_F ||P_j||_F) in 0 .. 1, is recorded. Nothing is done with it.
+
 Shape legend: N clients, M public images, r representation, k source, j target.
 """
 
@@ -92,6 +95,15 @@ def utilities(g: Tensor, scale: float) -> Tensor:
     return scale * others / torch.where(norm > 0, norm, 1.0)
 
 
+def likenesses(g: Tensor, representations: Tensor) -> Tensor:
+    """(N, N) G_kj / (||P_k||_F ||P_j||_F): how well P_k can be turned into P_j, whatever their lengths. With the
+    transformation 1 where a rotation and a factor do it; zeros on the diagonal.
+    """
+    norms = representations.flatten(1).norm(dim=1)  # (N,)
+    product = norms[:, None] * norms
+    return g / torch.where(product > 0, product, 1.0)
+
+
 def target(j: int, representations: Tensor, a: Tensor, maps: dict[tuple[int, int], Tensor]) -> Tensor | None:
     """f*_j (M, r) = sum_{k != j} A_kj B_kj alpha_k / sum_{k != j} A_kj; None where the sum is not positive, as can be
     without the transformation, or for representations that are all zero.
@@ -157,7 +169,8 @@ class Link(EncoderClient):
     def link(self, representations: np.ndarray) -> dict[str, Any]:
         """(2) All G first, because the norm in A_kj needs them, then A and every f*_j.
 
-        Takes representations (N, M, r); returns A (N, N), the targets (N, M, r) and which of them exist (N,).
+        Takes representations (N, M, r); returns A and the likenesses (N, N), the targets (N, M, r) and which of them
+        exist (N,).
         """
         alpha = torch.tensor(representations, dtype=torch.float64, device=self.bench.device)
         g, maps = gains(alpha, self.method.transformation)
@@ -166,6 +179,7 @@ class Link(EncoderClient):
         found = torch.stack([torch.zeros_like(alpha[0]) if f is None else f for f in targets])
         return {
             "utility": a.cpu().numpy(),
+            "likeness": likenesses(g, alpha).cpu().numpy(),
             "targets": found.float().cpu().numpy(),
             "exists": np.array([f is not None for f in targets]),
         }
@@ -183,7 +197,7 @@ class Server(TaskServer):
         if len(sent) > 1:  # nobody follows itself
             clients = list(sent)
             linked = cohort.serve("link", representations=np.stack(list(sent.values())))  # (2)
-            self.note(clients, linked["utility"])
+            self.note(clients, linked["utility"], linked["likeness"])
             row = {client: i for i, client in enumerate(clients) if linked["exists"][i]}
             self.metrics["fedlinked/targets"] = float(len(row))
 
@@ -197,8 +211,8 @@ class Server(TaskServer):
             pass
         self.roll_back(t, cohort)
 
-    def note(self, clients: list[int], utility: np.ndarray) -> None:
-        """Remember and record the utilities of this round's pairs."""
+    def note(self, clients: list[int], utility: np.ndarray, likeness: np.ndarray) -> None:
+        """Remember and record the utilities, and record the likenesses, of this round's pairs."""
         whole = np.array(self.state["utility"])
         for k, source in enumerate(clients):
             for j, to in enumerate(clients):
@@ -206,6 +220,8 @@ class Server(TaskServer):
                     whole[source, to] = utility[k, j]
                     if len(whole) <= PAIRS_SHOWN:
                         self.metrics[f"fedlinked/A_{source}_{to}"] = float(utility[k, j])
+                if k < j and len(whole) <= PAIRS_SHOWN:
+                    self.metrics[f"fedlinked/likeness_{source}_{to}"] = float(likeness[k, j])
         self.state["utility"] = whole
 
     def client_matrices(self) -> dict[str, ClientMatrix]:

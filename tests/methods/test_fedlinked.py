@@ -275,6 +275,15 @@ def test_utilities_are_recorded_and_drawn(done: tuple[Path, dict[str, Any], Watc
         for j in range(3):
             total = sum(found[round, f"fedlinked/A_{k}_{j}"] ** 2 for k in range(3) if k != j)
             assert total == pytest.approx(2.97)
+    representations = {
+        (t, c): fields["representations"] for t, operation, c, fields, _ in cohort.asked if operation == "represent"
+    }
+    likeness = {(r["round"], r["tag"]): r["value"] for r in rows if r["tag"].startswith("fedlinked/likeness_")}
+    assert len(likeness) == 2 * 3
+    for (round, tag), value in likeness.items():
+        p, q = (representations[round, int(client)].astype(np.float64) for client in tag.split("_")[1:])
+        nuclear = np.linalg.svd(p.T @ q, compute_uv=False).sum()
+        assert value == pytest.approx(nuclear / np.linalg.norm(p) / np.linalg.norm(q), rel=1e-9)
     assert (folder / "figures" / "utility.png").stat().st_size > 1000
 
 
