@@ -18,9 +18,11 @@ architecture. ``exclude_own`` leaves a client's own entries out of its draw, and
 images it trains on, which would be pushed from themselves, and add nothing that its batches do not have.
 
 Differs: L_h and L_z are means over a mini-batch of public images where the paper sums over a subset of unstated size
-(sums over dimensions, as there); the local model sees that batch in train mode, as it is in the step, clean images
-throughout; rows are concatenated along the rows (the paper's dim=1 would be columns). ``objective.directional`` says
-nothing about L_con, which is directional by definition; it chooses the loss of the alignment model.
+(sums over dimensions, as there); both models see that batch in eval mode, so that equal models have no loss and public
+images leave no trace in BatchNorm's statistics; rows are concatenated along the rows (the paper's dim=1 would be
+columns). Clients that were not asked are in the union with what they uploaded last (the paper: the participants').
+``objective.directional`` says nothing about L_con, which is directional by definition; it chooses the loss of the
+alignment model.
 
 Shape legend: B batch, D projection, H features, n_u images of a client, K dictionary, U union of uploads, M public
 images.
@@ -125,8 +127,11 @@ class Client(EncoderClient):
 
         def distance() -> Tensor:
             rows = torch.randperm(len(pixels), generator=draws, device=self.bench.device)[:size]
+            self.network.eval()
             h = self.network.represent(self.bench.clean(pixels[rows]))
-            return alignment_loss(h, self.network.project_features(h), h_al[rows], z_al[rows])
+            z = self.network.project_features(h)
+            self.network.train()
+            return alignment_loss(h, z, h_al[rows], z_al[rows])
 
         return distance
 

@@ -133,10 +133,11 @@ def test_alignment_is_the_sum_over_dimensions_and_the_mean_over_images() -> None
     assert float(loss) != pytest.approx(sum(by_image), rel=0.1)  # eq. 11-12 as printed, over this subset
 
 
-def test_alignment_is_zero_only_at_the_alignment_model_which_gets_no_gradient() -> None:
-    config = config_of(clients__encoders="small_cnn")  # without BatchNorm, whose two modes differ
+@pytest.mark.parametrize("encoder", ["small_cnn", "small_cnn_bn"])
+def test_alignment_is_zero_only_at_the_alignment_model_which_gets_no_gradient(encoder: str) -> None:
+    config = config_of(clients__encoders=encoder)
     bench = bench_of(config)
-    initial = bench.initial("small_cnn")
+    initial = bench.initial(encoder)
     client = fedca.Client(bench, 0, 1, "train", {})
     client.load(initial)
     client.network.train()
@@ -144,7 +145,9 @@ def test_alignment_is_zero_only_at_the_alignment_model_which_gets_no_gradient() 
     assert float(away.detach()) > 0.01
     away.backward()  # type: ignore[no-untyped-call]
     assert all(p.grad is not None for p in client.network.encoder.parameters())
-    assert all(p.grad is None and not p.requires_grad for p in bench.network("small_cnn", "alignment").parameters())
+    assert all(p.grad is None and not p.requires_grad for p in bench.network(encoder, "alignment").parameters())
+    assert np.array_equal(client.weights.vector, initial.vector)  # BatchNorm's statistics, too
+    assert client.network.training
     bench.published["alignment_model"] = initial
     assert float(client.distance()().detach()) == pytest.approx(0, abs=1e-8)
 
@@ -164,6 +167,7 @@ def test_a_step_minimises_contrast_plus_beta_alignment(entries: int, aligned: bo
     with torch.no_grad():
         z_a, z_b = network.project(torch.cat(views)).double().numpy().reshape(2, 8, 4)
         wanted = reference.info_nce(z_a, z_b, 0.1, () if bank is None else bank)
+        network.eval()  # with the running statistics that the views have just moved
         if aligned:
             frozen = Initial(config, bench.federation).network("small_cnn_bn")
             unpack(bench.published["alignment_model"], frozen)
