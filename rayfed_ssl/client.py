@@ -99,10 +99,14 @@ class EncoderClient:
 
     # -- values --------------------------------------------------------------------------------------------------------
 
-    def load(self, weights: Weights) -> None:
-        """Take the global model; the momentum target as the objective's `target` option says (ALGORITHMS 0.2)."""
+    def load(self, weights: Weights, target: Weights | None = None) -> None:
+        """Take the global model, and the momentum target as the objective's ``target`` option says: this client's own,
+        the downloaded ``target``, or, where there is none, a copy of the network.
+        """
         unpack(weights, self.network)
-        self._load_target()
+        if self.target is not None:
+            own = self.state.get("target") if keeps_target(self.config) else target
+            unpack(pack(*_followed(self.network)) if own is None else own, *_followed(self.target))
 
     def load_own(self) -> None:
         """Take this client's own model and target: those of its last round, or the initial values."""
@@ -113,14 +117,18 @@ class EncoderClient:
         """Keep this client's own model for its next round."""
         self.state["model"] = self.weights
 
-    def _load_target(self) -> None:
-        if (target := self.target) is not None:
-            fresh = pack(*_followed(self.network))
-            unpack(self.state.get("target", fresh) if keeps_target(self.config) else fresh, *_followed(target))
-
     @property
     def weights(self) -> Weights:
         return pack(self.network)
+
+    @property
+    def averaged(self) -> dict[str, Weights]:
+        """What a client of an averaging method returns: its weights, and its momentum target where that is averaged."""
+        found = {"weights": self.weights}
+        if averages_target(self.config):
+            assert self.target is not None
+            found["target"] = pack(*_followed(self.target))
+        return found
 
     # -- training ------------------------------------------------------------------------------------------------------
 
@@ -260,6 +268,11 @@ class EncoderClient:
 def keeps_target(config: RunConfig) -> bool:
     """Whether a momentum target is the client's own from round to round (objective.target: local)."""
     return getattr(config.objective, "target", None) == "local"
+
+
+def averages_target(config: RunConfig) -> bool:
+    """Whether momentum targets travel and are averaged (objective.target: averaged)."""
+    return getattr(config.objective, "target", None) == "averaged"
 
 
 def _followed(network: Network) -> list[nn.Module]:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from rayfed_ssl import configfile
+from rayfed_ssl.client import averages_target
 from rayfed_ssl.configerrors import closest
 from rayfed_ssl.data.augment import AugmentConfig
 from rayfed_ssl.data.partition import Iid, PartitionConfig
@@ -168,6 +169,11 @@ class RunConfig(Block):
         if self.objective.name not in method.objectives:
             allowed = ", ".join(method.objectives)
             raise ValueError(f"objective.name: found '{self.objective.name}'; {self.method.name} allows {allowed}")
+        if averages_target(self) and not method.averages:
+            raise ValueError(
+                f"objective.target: found 'averaged'; {self.method.name} averages no weights with targets; allowed: "
+                "local, reset"
+            )
         if self.clients.heterogeneous and not method.info.heterogeneous:
             raise ValueError(
                 f"clients.encoders: {self.method.name} averages weights, so all clients need one architecture"

@@ -215,6 +215,7 @@ class Method:
     service: type[EncoderClient] | None = None  # heavy server work
     heads: frozenset[str] | None = None  # of the network; None: what the objective needs
     plugin: tuple[type[ClientPlugin], type[ServerPlugin]] | None = None  # this file's plug-in halves
+    averages: bool = False  # clients' weights, and with `objective.target: averaged` their momentum targets
     is_plugin: bool = False  # the method is that plug-in over a local objective
     check: Callable[[RunConfig], None] | None = None  # raises ValueError naming the key that does not fit
     check_federation: Callable[[RunConfig, Federation], None] | None = None  # raises UserError; nothing is written yet

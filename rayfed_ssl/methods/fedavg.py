@@ -1,7 +1,7 @@
 """FedAvg over a local objective: weights down, weights up, mean by data size (McMahan et al. 2017).
 
 One exchange a round. The method's name says which objective it trains with: ``fedsimclr`` (SimCLR), ``fedbyol`` (BYOL,
-whose momentum target stays on the client or is reset each round: ``objective.target``), ``fedavg_sc`` (spectral
+whose momentum target stays on the client, is reset each round or averaged, too: ``objective.target``), ``fedavg_sc`` (spectral
 contrast without sharing, the biased baseline of FedSC). Papers' codes disagree on what is averaged (ALGORITHMS 0.1);
 here parameters and floating buffers are, with weights n_j, unless ``method.weights: uniform``. ``fedavg_supervised``
 trains on the clients' labels, classifier included: what the others do without.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from rayfed_ssl.client import EncoderClient
+from rayfed_ssl.client import EncoderClient, averages_target
 from rayfed_ssl.methods.base import Info, Method, MethodConfig, MethodServer
 from rayfed_ssl.weights import Weights
 
@@ -41,10 +41,10 @@ class FedAvgSupervised(Config):
 
 
 class Client(EncoderClient):
-    def train(self, weights: Weights) -> dict[str, Any]:
-        self.load(weights)
+    def train(self, weights: Weights, target: Weights | None = None) -> dict[str, Any]:
+        self.load(weights, target)
         self.fit()
-        return {"weights": self.weights}
+        return dict(self.averaged)
 
 
 class Server(MethodServer):
@@ -53,15 +53,21 @@ class Server(MethodServer):
 
     def round(self, t: int, cohort: Any) -> None:
         by = None if self.method.weights == "size" else dict.fromkeys(cohort.clients, 1.0)
-        self.weights = cohort.mean("train", by=by, weights=self.weights)["weights"]
+        if averages_target(self.config):
+            model = {"weights": self.weights, "target": self.state.get("target")}
+            self.state |= cohort.mean("train", by=by, fields=("weights", "target"), **model).average
+        else:
+            self.weights = cohort.mean("train", by=by, weights=self.weights)["weights"]
 
 
 FEDSIMCLR = Method(
-    FedSimCLR, Client, Server, Info("FedAvg with SimCLR (McMahan 2017; Chen 2020)", "weights"), objectives=("simclr",)
-)
+    FedSimCLR, Client, Server, Info("FedAvg with SimCLR (McMahan 2017; Chen 2020)", "weights"), objectives=("simclr",),
+    averages=True,
+)  # fmt: skip
 FEDBYOL = Method(
-    FedBYOL, Client, Server, Info("FedAvg with BYOL (Grill 2020)", "weights", stateful=True), objectives=("byol",)
-)
+    FedBYOL, Client, Server, Info("FedAvg with BYOL (Grill 2020)", "weights", stateful=True), objectives=("byol",),
+    averages=True,
+)  # fmt: skip
 FEDAVG_SC = Method(
     FedAvgSC, Client, Server, Info("FedAvg with spectral contrast (HaoChen 2021; Jing 2024)", "weights"),
     objectives=("spectral",),

@@ -36,8 +36,8 @@ def proximal(parameters: Sequence[Tensor], anchors: Sequence[Tensor], mu: float)
 
 
 class Client(fedavg.Client):
-    def train(self, weights: Weights) -> dict[str, Any]:
-        self.load(weights)
+    def train(self, weights: Weights, target: Weights | None = None) -> dict[str, Any]:
+        self.load(weights, target)
         local = self.objective_loss()
         parameters = [p for p in self.network.parameters() if p.requires_grad]
         anchors = [p.detach().clone() for p in parameters]
@@ -47,10 +47,10 @@ class Client(fedavg.Client):
             return Step(step.loss + proximal(parameters, anchors, self.method.mu), step.projections)
 
         self.fit(loss)
-        return {"weights": self.weights}
+        return dict(self.averaged)
 
 
 FEDPROX = Method(
     Config, Client, fedavg.Server, Info("FedProx (Li 2020)", "weights"),
-    objectives=("simclr", "byol", "simsiam", "spectral", "autoencoder", "rotation"),
+    objectives=("simclr", "byol", "simsiam", "spectral", "autoencoder", "rotation"), averages=True,
 )  # fmt: skip

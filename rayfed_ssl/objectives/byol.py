@@ -43,14 +43,15 @@ class Config(Block):
 
     ``local``: the target stays the client's own across rounds; before the client's first round it is a copy of what was
     downloaded (EasyFL's FedBYOL, FedU, FedEMA). ``reset``: in every round it starts as a copy of the downloaded network
-    (FedSC's FedBYOL).
+    (FedSC's FedBYOL). ``averaged``: it travels and is averaged like the weights (Orchestra without client state), for
+    methods that average weights.
 
     Differs: in EasyFL the target *is* the online network during a client's first round, without any lag.
     """
 
     name: Literal["byol"] = "byol"
     decay: float = Field(default=0.99, ge=0, le=1)
-    target: Literal["local", "reset"] = "local"
+    target: Literal["local", "reset", "averaged"] = "local"
 
 
 @dataclass(frozen=True)

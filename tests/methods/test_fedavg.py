@@ -1,0 +1,66 @@
+"""Averaged momentum targets: the third of BYOL's conventions, against a loop over clients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rayfed_ssl.cohort import LocalCohort
+from rayfed_ssl.communication import Ledger
+from rayfed_ssl.configfile import ConfigError
+from rayfed_ssl.data.federation import deal
+from rayfed_ssl.methods import METHODS
+from rayfed_ssl.methods.base import Setup
+from rayfed_ssl.weights import Weights
+from rayfed_ssl.workbench import Initial, Workbench
+from tests.tiny import booked, encoders, run_locally, tiny
+
+
+@pytest.mark.parametrize("method", ["fedbyol", "fedprox"])
+def test_targets_travel_and_are_averaged_like_the_weights(method: str) -> None:
+    config = tiny(method, objective={"name": "byol", "target": "averaged"})
+    federation = deal(config)
+    initial = Initial(config, federation)
+    cohort = LocalCohort(config, federation, Ledger())
+    server = METHODS[method].server(Setup(config, federation, initial))
+    server.start(cohort)
+    model: dict[str, Weights | None] = {"weights": initial(config.clients.encoder(0)), "target": None}
+    for t in (1, 2):
+        cohort.begin_round(t, federation.clients)
+        server.round(t, cohort)
+        cohort.end_round()
+        replies, bench = [], Workbench(config, federation)
+        for client in federation.clients:
+            outcome, state = bench.execute("train", client, t, model, {})
+            assert not state  # nothing stays with a client
+            replies.append(outcome.reply)
+        for name in ("weights", "target"):
+            mean = sum(
+                q * reply[name].vector.astype(np.float64) for q, reply in zip(federation.shares, replies, strict=True)
+            )
+            np.testing.assert_allclose(server.state[name].vector, mean, atol=1e-6)
+        model = {name: server.state[name] for name in ("weights", "target")}
+    assert not np.array_equal(model["weights"].vector[:100], model["target"].vector[:100])  # type: ignore[union-attr]
+
+
+def test_the_three_conventions_differ_and_only_one_sends_the_target(tmp_path: Path) -> None:
+    found, sent = {}, {}
+    for target in ("local", "reset", "averaged"):
+        config = tiny("fedbyol", objective={"name": "byol", "target": target})
+        run_locally(config, tmp_path / target)
+        found[target] = tuple(encoders(tmp_path / target).values())
+        sent[target] = [row for row in booked(tmp_path / target) if "target" in row]
+    assert len(set(found.values())) == 3
+    assert [bool(sent[target]) for target in ("local", "reset", "averaged")] == [False, False, True]
+    directions = {(row[0], row[2]) for row in sent["averaged"]}
+    assert directions == {(1, "up"), (2, "down"), (2, "up"), (3, "down"), (3, "up")}
+
+
+@pytest.mark.parametrize("method", ["local", "centralized", "fedfoa"])
+def test_targets_are_averaged_where_weights_are(method: str) -> None:
+    changes: dict[str, Any] = {"objective": {"name": "byol", "target": "averaged"}}
+    with pytest.raises(ConfigError, match=rf"objective\.target: found 'averaged'; {method} averages no weights"):
+        tiny(method, **changes)
