@@ -30,8 +30,8 @@ TAGGED = ("method", "objective", "data.partition")  # blocks whose `name` decide
 
 
 class PublicConfig(Block):
-    """Unlabelled images everybody may see: `client 0` (that client's shard, which then does not train), a `share` of
-    the training images, or another `source`.
+    """Unlabelled images everybody may see: `client 0` (that client's shard; it then does not train, unless the method
+    uses no public images), a `share` of the training images, or another `source`.
     """
 
     source: Literal["none", "client 0", "share", "source"] = "none"
@@ -178,8 +178,7 @@ class RunConfig(Block):
             raise ValueError(
                 f"clients.encoders: {self.method.name} averages weights, so all clients need one architecture"
             )
-        needs_public = method.info.public_data and self.method.needs_public
-        if needs_public and self.data.public.source == "none" and self.data.tasks is None:
+        if self.uses_public and self.data.public.source == "none" and self.data.tasks is None:
             raise ValueError(
                 f"data.public.source: {self.method.name} needs public images; allowed: client 0, share, source"
             )
@@ -216,6 +215,11 @@ class RunConfig(Block):
         """The plug-ins in force: those listed, and the method itself where it is one over a local objective."""
         own = (self.method,) if METHODS[self.method.name].is_plugin else ()
         return (*own, *self.plugins)
+
+    @property
+    def uses_public(self) -> bool:
+        """Whether the method, as it is configured, uses public images."""
+        return METHODS[self.method.name].info.public_data and self.method.needs_public
 
     @property
     def projection_dim(self) -> int:

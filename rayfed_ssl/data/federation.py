@@ -79,7 +79,7 @@ def deal(config: RunConfig, cache: Path | None = None) -> Federation:
     shards = partitions.partition(
         config.data.partition, train.labels, config.clients.count, config.seed, groups=train.groups, indices=rest
     )
-    if public_config.source == "client 0":
+    if public_config.source == "client 0" and config.uses_public:  # others train on that shard like any other
         if len(shards) < 2:
             raise UserError(
                 "data.public.source: 'client 0' gives that client's images away; clients.count must be at least 2"

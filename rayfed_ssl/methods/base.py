@@ -7,7 +7,7 @@ Nothing here changes control flow; what methods share is a function they call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -134,6 +134,10 @@ class MethodServer:
     def asks_everybody(self, t: int) -> bool:
         """True where round t needs all clients, whatever the participation fraction."""
         return False
+
+    def counting(self, clients: Sequence[int]) -> dict[int, float] | None:
+        """How these clients count in a mean, as ``method.weights`` says: None by size, or all the same."""
+        return dict.fromkeys(clients, 1.0) if self.method.weights == "uniform" else None
 
     def subjects(self) -> list[Subject]:
         """The encoders this method ends with. By default the global one."""

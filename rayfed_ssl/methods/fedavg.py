@@ -1,10 +1,10 @@
 """FedAvg over a local objective: weights down, weights up, mean by data size (McMahan et al. 2017).
 
 One exchange a round. The method's name says which objective it trains with: ``fedsimclr`` (SimCLR), ``fedbyol`` (BYOL,
-whose momentum target stays on the client, is reset each round or averaged, too: ``objective.target``), ``fedavg_sc`` (spectral
-contrast without sharing, the biased baseline of FedSC). Papers' codes disagree on what is averaged (ALGORITHMS 0.1);
-here parameters and floating buffers are, with weights n_j, unless ``method.weights: uniform``. ``fedavg_supervised``
-trains on the clients' labels, classifier included: what the others do without.
+whose momentum target stays on the client, is reset each round or averaged, too: ``objective.target``), ``fedavg_sc``
+(spectral contrast without sharing, the biased baseline of FedSC). Papers' codes disagree on what is averaged
+(ALGORITHMS 0.1); here parameters and floating buffers are, with weights n_j, unless ``method.weights: uniform``.
+``fedavg_supervised`` trains on the clients' labels, classifier included: what the others do without.
 
 Differs: integer counters (``num_batches_tracked``) neither travel nor are averaged.
 """
@@ -52,7 +52,7 @@ class Server(MethodServer):
         self.weights = self.setup.initial(self.config.clients.encoder(self.setup.clients[0]))
 
     def round(self, t: int, cohort: Any) -> None:
-        by = None if self.method.weights == "size" else dict.fromkeys(cohort.clients, 1.0)
+        by = self.counting(cohort.clients)
         if averages_target(self.config):
             model = {"weights": self.weights, "target": self.state.get("target")}
             self.state |= cohort.mean("train", by=by, fields=("weights", "target"), **model).average

@@ -62,7 +62,7 @@ class Client(TaskClient):
 class Server(TaskServer):
     def round(self, t: int, cohort: Any) -> None:
         self.pretrain(cohort)
-        by = None if self.method.weights == "size" else dict.fromkeys(cohort.clients, 1.0)
+        by = self.counting(cohort.clients)
         trunk = cohort.mean("train", by=by, fields=("trunk",))["trunk"]
         for _ in cohort.ask("adopt", trunk=trunk):
             pass

@@ -15,10 +15,10 @@ client that is asked in every sharing round. Nothing else that leaves a client i
 ``rayfed_ssl.privacy``. This being a simulator, noise comes from the run's seed, and who knows the seed can subtract it.
 
 Differs: R_{-j} = sum_{k != j} q_k R_k / (1 - q_j) exactly, where the released code takes the unweighted mean of the
-others, which is the same only for equal q_j (``rest: uniform``). alpha falls linearly from 1 towards q_j and would get
-there one round after the last; the released code's floor is 0.2 for every client (``alpha_floor: 0.2``). The released
-code adds noise in every round, shared or not; here noise belongs to what is shared. Noise is not symmetrised:
-Tr(R_j E) sees only its symmetric part.
+others, and of the models, which is the same only for equal q_j (``rest: uniform, weights: uniform``). alpha falls
+linearly from 1 towards q_j and would get there one round after the last; the released code's floor is 0.2 for every
+client (``alpha_floor: 0.2``). The released code adds noise in every round, shared or not; here noise belongs to what is
+shared. Noise is not symmetrised: Tr(R_j E) sees only its symmetric part.
 
 Shape legend: D projection, N clients.
 """
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 class Config(MethodConfig):
     name: Literal["fedsc"] = "fedsc"
+    weights: Literal["size", "uniform"] = "size"  # how clients count in the mean of models
     alpha: Literal["decay", "share"] = "decay"  # linearly from 1 to the floor over rounds, or q_j throughout
     alpha_floor: Annotated[float, Field(ge=0, le=1)] | None = None  # None: q_j
     sharing_passes: Annotated[int, Field(ge=1)] = 10  # V', views per image that R_j is averaged over
@@ -77,6 +78,11 @@ def check(config: RunConfig) -> None:
         raise ValueError(f"method.alpha_floor: found {method.alpha_floor}; allowed beside method.alpha=share: null")
     if method.privacy is None:
         return
+    if config.plugins:
+        raise ValueError(
+            f"plugins: found {', '.join(p.name for p in config.plugins)} beside method.privacy, which does not cover "
+            "what a plug-in sends; allowed then: none"
+        )
     mu = config.objective.clip  # type: ignore[union-attr]
     if mu is None or not math.isfinite(mu):
         raise ValueError(
@@ -188,7 +194,8 @@ class Server(MethodServer):
             rest = None if client in alone else without(total, bank.get(client), float(weights[client]), everybody)
             return {"rest": rest, "alpha": alphas[client]}
 
-        self.weights = cohort.mean("train", weights=self.weights, each=own)["weights"]
+        by = self.counting(cohort.clients)
+        self.weights = cohort.mean("train", by=by, weights=self.weights, each=own)["weights"]
         self.metrics["train/alpha"] = float(np.mean(list(alphas.values())))
         if self.method.privacy is not None:
             worst = max((self.mechanism(c) for c in self.setup.clients), key=lambda m: rho(*m))
