@@ -29,6 +29,8 @@ from rayfed_ssl.schema import UserError
 from rayfed_ssl.weights import Weights
 from rayfed_ssl.workbench import SERVER, State, Workbench
 
+Group = tuple[int, ...]  # the clients of one call
+Fields = tuple[Mapping[str, Any], ...]  # what each of them is sent beside the common message
 WINDOW = 3  # calls per actor that are sent and not yet handed on: what a slow client holds up is bounded
 LONGEST_CHUNK = 32
 IN_HEAP_BYTES = 100_000  # what an actor returns goes to the driver's own memory up to this size, else into the store
@@ -41,6 +43,7 @@ class RayCohort(Cohort):
 
     Args:
         pool: closed with the cohort, unless ``keep``: then its warm actors can serve the next run.
+        sharing: how many cohorts share the nodes' object stores, each with images of its own.
         say: takes lines for people.
         factory: makes an actor's workbench.
     """
@@ -53,6 +56,7 @@ class RayCohort(Cohort):
         pool: Pool,
         *,
         keep: bool = False,
+        sharing: int = 1,
         say: Callable[[str], None] = lambda line: None,
         factory: Factory = Workbench,
     ) -> None:
@@ -69,8 +73,8 @@ class RayCohort(Cohort):
 
         try:
             needed = estimate(config, federation)
-            check_fits(config, needed, place_of(needed.state, federation), free_memory())
-            fixed = (ray.put(config), _shared(federation), pool.plan.gpus, factory)
+            check_fits(config, needed, place_of(needed.state, federation, sharing), free_memory())
+            fixed = (ray.put(config), _shared(federation, sharing), pool.plan.gpus, factory)
             self.infos = pool.open(opening, say)
         except BaseException:
             self.close()
@@ -103,23 +107,30 @@ class RayCohort(Cohort):
     def _run(self, task: Task, clients: Sequence[int], own: Each, averaging: Averaging | None) -> Iterator[Chunk]:
         actors = len(self._pool.slots)
         size = min(max(1, math.ceil(len(clients) / (4 * actors))), LONGEST_CHUNK) if averaging else 1
-        todo = deque(tuple(clients[i : i + size]) for i in range(0, len(clients), size))
-        waiting: deque[tuple[tuple[int, ...], Call]] = deque()
+        todo: deque[tuple[Group, Fields | None]] = deque(
+            (tuple(clients[i : i + size]), None) for i in range(0, len(clients), size)
+        )
+        waiting: deque[tuple[Group, Fields, Call]] = deque()
         try:
             while todo or waiting:
-                if waiting and waiting[0][1].done:
-                    yield self._taken(task, *waiting.popleft())
+                if waiting and waiting[0][2].done:
+                    group, fields, call = waiting.popleft()
+                    if len(group) > 1 and isinstance(call.error, Crashed | TimedOut):  # who was it? one by one
+                        todo.extendleft([((c,), (f,)) for c, f in zip(group, fields, strict=True)][::-1])
+                    else:
+                        yield self._taken(task, group, call)
                 elif todo and len(waiting) < WINDOW * actors and self._pool.room():
-                    group = todo.popleft()
-                    call = self._call(task, group, own, averaging)
+                    group, made = todo.popleft()
+                    fields = tuple(own(client) for client in group) if made is None else made
+                    call = self._call(task, group, fields, averaging)
                     self._pool.submit(call)
-                    waiting.append((group, call))
+                    waiting.append((group, fields, call))
                 else:
                     self._pool.advance()
         finally:
-            self._pool.abandon(call for _, call in waiting)
+            self._pool.abandon(call for *_, call in waiting)
 
-    def _call(self, task: Task, group: tuple[int, ...], own: Each, averaging: Averaging | None) -> Call:
+    def _call(self, task: Task, group: Group, own: Fields, averaging: Averaging | None) -> Call:
         """A call for these clients: small fields within it, large ones and states as arguments that Ray maps."""
         values: list[Any] = []
 
@@ -132,7 +143,7 @@ class RayCohort(Cohort):
             return out
 
         message = packed(task.message, True)
-        fields = tuple(packed(own(client), False) for client in group)
+        fields = tuple(packed(each, False) for each in own)
         part = averaging.of(group) if averaging else None
         work = Work(task.operation, task.round, message, group, fields, part)
         states = [None if c == SERVER else self._pending.get(c, self._states.get(c)) for c in group]
@@ -143,9 +154,7 @@ class RayCohort(Cohort):
     def _taken(self, task: Task, group: tuple[int, ...], call: Call) -> Chunk:
         """What a call came to. Raises whatever no policy may drop."""
         if isinstance(call.error, Crashed | TimedOut):
-            among = f"one of clients {', '.join(map(str, group))}: " if len(group) > 1 else ""
-            errors = [ClientError(c, task.round, task.operation, call.where, f"{among}{call.error}") for c in group]
-            return Chunk(errors=errors)
+            return Chunk(errors=[ClientError(group[0], task.round, task.operation, call.where, str(call.error))])
         if call.error is not None:
             raise call.error
         chunk, kept = call.value
@@ -272,17 +281,17 @@ def _bytes(value: Any) -> int:
     return 0
 
 
-def place_of(state: float, federation: Federation) -> Place:
+def place_of(state: float, federation: Federation, sharing: int = 1) -> Place:
     """Where states of so many bytes lie: the stores of all nodes, each without the images, or the driver's memory."""
     if state <= IN_HEAP_BYTES:
         return free_memory()
-    images = _pixel_bytes(federation) if _fits_stores(federation) else 0
-    return Place("the object store", sum(store - images for store in _stores()))
+    images = _pixel_bytes(federation) if _fits_stores(federation, sharing) else 0
+    return Place("the object store", sum(store - images for store in _stores(sharing)))
 
 
-def _stores() -> list[float]:
-    """Bytes of each living node's object store."""
-    return [node["Resources"].get("object_store_memory", math.inf) for node in ray.nodes() if node["Alive"]]
+def _stores(sharing: int) -> list[float]:
+    """Bytes of each living node's object store that are one of so many cohorts'."""
+    return [node["Resources"].get("object_store_memory", math.inf) / sharing for node in ray.nodes() if node["Alive"]]
 
 
 def _pixel_bytes(federation: Federation) -> int:
@@ -290,18 +299,18 @@ def _pixel_bytes(federation: Federation) -> int:
     return sum(part.pixels.nbytes for part in (dataset.train, dataset.test, federation.public) if part is not None)
 
 
-def _fits_stores(federation: Federation) -> bool:
-    return _pixel_bytes(federation) <= STORE_SHARE * min(_stores())
+def _fits_stores(federation: Federation, sharing: int) -> bool:
+    return _pixel_bytes(federation) <= STORE_SHARE * min(_stores(sharing))
 
 
-def _shared(federation: Federation) -> Any:
+def _shared(federation: Federation, sharing: int) -> Any:
     """The federation in the object store, its pixels one buffer per split; None where they are too many for it."""
 
     def plain(images: Images) -> Images:
         return replace(images, pixels=np.ascontiguousarray(images.pixels).view(np.ndarray))
 
     dataset, public = federation.dataset, federation.public
-    if not _fits_stores(federation):
+    if not _fits_stores(federation, sharing):
         return None
     dataset = replace(dataset, train=plain(dataset.train), test=plain(dataset.test))
     return ray.put(replace(federation, dataset=dataset, public=None if public is None else plain(public)))

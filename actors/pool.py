@@ -123,6 +123,8 @@ class Pool:
                 self._send(slot, Call("open", opening(), limit_s=START_S))
         while any(slot.info is None for slot in self.slots):
             self.advance()
+        if not self.slots:
+            raise StateLost("all actors lost")
         self.opened = True
         return [slot.info for slot in self.slots if slot.info is not None]
 
@@ -244,7 +246,7 @@ class Pool:
         """Replace the slot's actor; repeat what it had in hand, or give up the call that keeps killing actors."""
         where, calls = slot.where, [call for call in slot.queue if call.method != "open"]
         running = slot.queue[0]
-        for call in slot.queue:
+        for call in slot.queue if running.method != "open" else [running]:
             call.crashes.append(f"{type(reason).__name__}: {reason}")
         ray.kill(slot.actor)
         self.replaced += 1
@@ -285,7 +287,7 @@ class Pool:
         for slot in list(self.slots):
             if slot.info is None and not slot.noticed and time.monotonic() >= slot.head_since + SLOW_S:
                 slot.noticed = True
-                self.say(f"actor {slot.number} is still waiting for a place to start on ({self.plan.bundle or 'any'})")
+                self.say(f"actor {slot.number} has not started for {SLOW_S:g} s: a slow machine, or no place for it")
             call = slot.queue[0] if slot.queue else None
             if call is None or call.limit_s is None or time.monotonic() < slot.head_since + call.limit_s:
                 continue
@@ -298,7 +300,7 @@ class Pool:
             call.finish(
                 error=TimedOut(f"no reply within {call.limit_s:g} s (resources.client_timeout_s); actor stopped")
             )
-            calls = list(slot.queue)
+            calls = [other for other in slot.queue if other.method != "open"]
             ray.kill(slot.actor)
             self.replaced += 1
             self._start(slot)

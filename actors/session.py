@@ -10,8 +10,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,12 +63,14 @@ def connect(
     quiet: dict[str, Any] = {"log_to_driver": True, "logging_level": logging.ERROR, "namespace": NAMESPACE}
     if address is not None:
         probe(address, timeout_s)
-        ray.init(address=address, **quiet)
+        with keeping_sigterm():
+            ray.init(address=address, **quiet)
     else:
         pretended = {"num_cpus": num_cpus, "num_gpus": num_gpus, "object_store_memory": object_store_memory}
         given = {name: value for name, value in pretended.items() if value is not None}
         make_private(token_file())
-        ray.init(address="local", include_dashboard=False, _node_ip_address="127.0.0.1", **given, **quiet)
+        with keeping_sigterm():
+            ray.init(address="local", include_dashboard=False, _node_ip_address="127.0.0.1", **given, **quiet)
         make_private(token_file())
     try:
         yield Session(address is None, ray.get_runtime_context().get_node_id())
@@ -73,8 +78,25 @@ def connect(
         ray.shutdown()
 
 
+@contextlib.contextmanager
+def keeping_sigterm() -> Iterator[None]:
+    """Ray takes SIGTERM for itself when it connects, and then ends at once; give it back to whoever had it."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    if before is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)
+
+
 def probe(address: str, timeout_s: float) -> None:
     """Try the address in a process of its own, because Ray's attempt cannot be interrupted. Raises UserError."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdecimal() and "/" not in host:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=min(timeout_s, 10.0)).close()
+        except OSError as error:
+            raise UserError(
+                f"RAY_ADDRESS: found {address}; {error.strerror or error}; unset it to run on this machine"
+            ) from None
     try:
         subprocess.run(
             [sys.executable, "-c", PROBE, address], timeout=timeout_s, check=True, capture_output=True, text=True

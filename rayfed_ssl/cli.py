@@ -232,19 +232,31 @@ def execute(executor: Executor) -> Callable[..., dict[str, Any]]:
 
 @contextmanager
 def stop_signals(say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
-    """Ctrl-C or SIGTERM asks for a stop after the round in hand; a second one ends the process at once."""
-    asked = False
+    """Ctrl-C, SIGTERM or a lost terminal asks for a stop after the round in hand; a second one ends the process at
+    once. What was being ignored (SIGHUP under nohup) stays ignored.
+    """
+    asked = said = False
 
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal asked
         if asked:
             raise SystemExit(STOPPED)
-        asked = True
-        say("stopping after this round, with a checkpoint; once more stops at once")
+        asked = True  # and nothing else: it may have come in the middle of a line
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    def stopping() -> bool:
+        nonlocal said
+        if asked and not said:
+            said = True
+            say("stopping after this round, with a checkpoint; once more stops at once")
+        return asked
+
+    wanted = [signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)]
+    heard = {number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN}
+    before = {number: signal.signal(number, handle) for number in heard}
     try:
-        yield lambda: asked
+        yield stopping
+    except KeyboardInterrupt:  # what Ray makes of an exception raised while it waits
+        raise SystemExit(STOPPED) from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -175,6 +175,7 @@ class Cohort(abc.ABC):
             raise failed[-1]
         for plugin in self.plugins.values():
             plugin.end_round(self.round)
+        self.metrics = dict(sorted(self.metrics.items()))  # whoever replied first
         self.commit()
 
     # -- verbs ---------------------------------------------------------------------------------------------------------
