@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import warnings
@@ -70,7 +71,7 @@ def run(
     screen = console()
     settings = load(config, changes or ())
     if "name" not in settings.model_fields_set:
-        settings = settings.model_copy(update={"name": config.stem})
+        settings = settings.model_copy(update={"name": re.sub(r"[^\w.-]+", "-", config.stem).lstrip("-_.") or "run"})
     folder, uri = place(out or run_folder(config, settings.name, resume))
     if detach:
         if executor is Executor.local:

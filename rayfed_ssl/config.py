@@ -6,11 +6,12 @@ written to a run folder's ``config.yaml`` validates to an equal object.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from rayfed_ssl import configfile
 from rayfed_ssl.client import averages_target
@@ -26,6 +27,7 @@ from rayfed_ssl.objectives import build as build_objective
 from rayfed_ssl.objectives.simclr import Config as SimCLR
 from rayfed_ssl.schema import Block, UserError
 
+NAME = re.compile(r"[^\W_][\w.-]{0,99}")
 TAGGED = ("method", "objective", "data.partition")  # blocks whose `name` decides which other keys exist
 
 
@@ -132,7 +134,7 @@ class ResourcesConfig(Block):
 
 
 class RunConfig(Block):
-    """Everything a run depends on."""
+    """Everything a run depends on. ``name`` is that of its folder below runs/, and of its actor when detached."""
 
     name: str = "run"
     seed: Annotated[int, Field(ge=0)] = 0
@@ -150,6 +152,13 @@ class RunConfig(Block):
     checkpoint: CheckpointConfig = CheckpointConfig()
     resources: ResourcesConfig = ResourcesConfig()
     on_client_error: Literal["fail", "drop"] = "fail"
+
+    @field_validator("name")
+    @classmethod
+    def _a_file_name(cls, name: str) -> str:
+        if not NAME.fullmatch(name):
+            raise ValueError("must be letters, digits, '.', '_' and '-', the first a letter or digit, at most 100")
+        return name
 
     @model_validator(mode="before")
     @classmethod
@@ -235,7 +244,23 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     """Read a run's YAML with its profile and the dotted overrides applied. Raises UserError naming every wrong key."""
     changes = configfile.parse_overrides(overrides)
     document = configfile.read(path)
-    return build(document, changes, origin=str(path))
+    config = build(document, changes, origin=str(path))
+    for profile in document.get("profiles") or {}:
+        if profile != config.profile:
+            _check_profile(document, changes, profile, str(path))
+    return config
+
+
+def _check_profile(document: Mapping[str, Any], changes: Mapping[str, object], profile: str, path: str) -> None:
+    """Raise UserError for a profile nobody chose now: its mistakes would show on the machine it is for."""
+    try:
+        build(document, {"profile": profile}, origin=path)
+    except UserError as alone:
+        try:
+            build(document, {**changes, "profile": profile}, origin=path)
+        except UserError:
+            lines = [f"profiles.{profile}: {line}" for line in str(alone).splitlines()]
+            raise configfile.ConfigError("\n".join(lines)) from None
 
 
 def build(document: Mapping[str, Any], changes: Mapping[str, object], *, origin: str) -> RunConfig:

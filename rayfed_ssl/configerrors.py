@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 _ABSENT = object()
+_NAMES_ITSELF = re.compile(r"[a-z_]+(\.\w+)*: found |[a-z_]+(\.\w+)+[: ]")  # a rule that begins with its key
 
 _RULES = {
     "int_type": "must be a whole number",
@@ -71,6 +72,9 @@ def explain(model: type[BaseModel], document: object, error: ValidationError, or
     lines = []
     for complaint in _united(complaints):
         path = ".".join(complaint.path) or origin
+        if complaint.found is None and _NAMES_ITSELF.match(complaint.rule):
+            lines.append(complaint.rule)
+            continue
         found = "" if complaint.found is None else f"found {complaint.found}; "
         lines.append(f"{path}: {found}{complaint.rule}{complaint.guess}")
     return lines

@@ -12,7 +12,9 @@ from pydantic import BaseModel, ConfigDict
 class Block(BaseModel):
     """One block of a run's configuration. Derived values are properties and never written back."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, protected_namespaces=())
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, protected_namespaces=(), allow_inf_nan=False
+    )
 
 
 class UserError(Exception):

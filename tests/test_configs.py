@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from rayfed_ssl import configfile, simulation
 from rayfed_ssl.cohort import LocalCohort
 from rayfed_ssl.config import RunConfig, load
 from rayfed_ssl.models import ENCODERS
+from rayfed_ssl.schema import UserError
 
 FOLDER = Path(__file__).resolve().parents[1] / "configs"
 CONFIGS = sorted(FOLDER.glob("*.yaml"))
@@ -95,3 +97,28 @@ def test_a_tiny_round_of_a_config_runs(path: Path, profile: str | None, tmp_path
     assert summary["accuracy"]
     assert summary["communication"]["up_bytes"] >= 0
     assert list((tmp_path / "run" / "encoder").glob("*.safetensors"))
+
+
+@pytest.mark.parametrize("value", [".inf", ".nan", "1e400"])
+@pytest.mark.parametrize("key", ["train.optimizer.lr", "objective.temperature", "model.width"])
+def test_numbers_are_finite(key: str, value: str) -> None:
+    with pytest.raises(UserError, match=rf"{key}: found (inf|nan); must be a finite number"):
+        load(FOLDER / "demo.yaml", [f"{key}={value}"])
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "", ".hidden", "a b", "x" * 101])
+def test_a_name_is_a_file_name(name: str) -> None:
+    with pytest.raises(UserError, match=r"name: found .*must be letters, digits"):
+        load(FOLDER / "demo.yaml", [f"name={json.dumps(name)}"])
+
+
+def test_a_profile_that_is_not_chosen_is_checked_too(tmp_path: Path) -> None:
+    document = "method: {name: fedsimclr}\nprofiles: {cpu: {seed: 1}, paper: {sed: 3, train: {rounds: none}}}\n"
+    (tmp_path / "x.yaml").write_text(document)
+    with pytest.raises(UserError) as caught:
+        load(tmp_path / "x.yaml")
+    first, second = str(caught.value).splitlines()
+    assert first.startswith("profiles.paper: ")
+    assert "sed: " in first + second
+    assert "did you mean seed?" in first + second
+    assert "train.rounds: found 'none'; must be a whole number" in first + second

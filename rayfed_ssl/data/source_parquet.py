@@ -1,7 +1,8 @@
 """Images in Parquet, as the Hugging Face ``datasets`` library writes them.
 
 A row holds an encoded image, as a struct of ``bytes`` and ``path`` (or plain binary) named ``img`` or ``image``, and an
-integer named ``label``, ``labels`` or ``fine_label``. ``path`` is a folder with ``train*.parquet`` and
+integer named ``label``, ``labels`` or ``fine_label``; a file without such a column, or with nulls in it, holds images
+that nobody labelled (label -1). ``path`` is a folder with ``train*.parquet`` and
 ``test*.parquet`` (or ``validation*``, ``val*``), there or in its ``data/`` folder, in one or several parts; or a single
 file, of which a fixed fifth per class (always the same one) becomes the test split.
 """
@@ -80,17 +81,34 @@ def _readable(file: Path, key: str) -> Iterator[pq.ParquetFile]:
         raise UserError(f"{key}.path: {file} cannot be read as Parquet ({reason})") from error
 
 
-def _column(schema: pa.Schema, allowed: tuple[str, ...], what: str, file: Path, key: str) -> str:
-    for name in allowed:
-        if name in schema.names:
-            return name
-    raise UserError(f"{key}.path: {file} has no {what} column ({', '.join(allowed)}); it has {', '.join(schema.names)}")
+def _image_column(schema: pa.Schema, file: Path, key: str) -> str:
+    name = next((name for name in IMAGE_COLUMNS if name in schema.names), None)
+    if name is None:
+        wanted = ", ".join(IMAGE_COLUMNS)
+        raise UserError(f"{key}.path: {file} has no image column ({wanted}); it has {', '.join(schema.names)}")
+    kind = schema.field(name).type
+    encoded = [field.type for field in kind if field.name == "bytes"] if pa.types.is_struct(kind) else [kind]
+    if not any(pa.types.is_binary(one) or pa.types.is_large_binary(one) for one in encoded):
+        raise UserError(
+            f"{key}.path: column {name} of {file} is of type {kind}; an image is encoded bytes, alone or in a struct "
+            "of bytes and path"
+        )
+    return name
+
+
+def _label_column(schema: pa.Schema) -> str | None:
+    return next((name for name in LABEL_COLUMNS if name in schema.names), None)
 
 
 def _labels(file: Path, key: str) -> NDArray[np.int64]:
     with _readable(file, key) as opened:
-        name = _column(opened.schema_arrow, LABEL_COLUMNS, "label", file, key)
+        _image_column(opened.schema_arrow, file, key)
+        name = _label_column(opened.schema_arrow)
+        if name is None:
+            return np.full(opened.metadata.num_rows, -1, np.int64)
         kind = opened.schema_arrow.field(name).type
+        if pa.types.is_null(kind):
+            return np.full(opened.metadata.num_rows, -1, np.int64)
         if not pa.types.is_integer(kind):
             raise UserError(f"{key}.path: column {name} of {file} is of type {kind}; labels are integers from 0")
         column = opened.read(columns=[name]).column(name).fill_null(-1)
@@ -107,7 +125,7 @@ def _class_names(file: Path, labels: dict[str, NDArray[np.int64]], key: str) -> 
         names: Any = json.loads(metadata.get(b"class_names", b"null"))
         if names is None:
             features = json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {})
-            names = features.get(_column(schema, LABEL_COLUMNS, "label", file, key), {}).get("names")
+            names = features.get(_label_column(schema), {}).get("names")
     except (ValueError, AttributeError) as error:
         raise UserError(f"{key}.path: the class names in the metadata of {file} cannot be read ({error})") from error
     if names is None:
@@ -122,7 +140,7 @@ def _rows(files: list[Path], chosen: NDArray[np.int64], key: str) -> Iterator[tu
     start = 0
     for file in files:
         with _readable(file, key) as opened:
-            name = _column(opened.schema_arrow, IMAGE_COLUMNS, "image", file, key)
+            name = _image_column(opened.schema_arrow, file, key)
             first = start
             for batch in opened.iter_batches(batch_size=512, columns=[name]):
                 low, high = np.searchsorted(chosen, (start, start + len(batch)))

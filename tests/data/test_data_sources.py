@@ -165,6 +165,19 @@ def test_parquet_rows_that_cannot_be_decoded(tmp_path):
     assert [name.rsplit("/")[-1] for name in data.skipped] == ["train.parquet row 9", "train.parquet row 10"]
 
 
+@pytest.mark.parametrize("labels", ["absent", "null", "nulls"])
+def test_parquet_images_need_no_labels(tmp_path, labels):
+    pixels = pictures(10)
+    column = {"absent": [], "null": [None] * 10, "nulls": pa.array([None] * 10, pa.int32())}[labels]
+    write_parquet(tmp_path / "all.parquet", pixels, column, label="" if labels == "absent" else "label")
+    data = fetch(tmp_path, "parquet", path=tmp_path / "all.parquet")
+    assert (len(data.train), len(data.test)) == (8, 2)
+    assert {*data.train.labels, *data.test.labels} == {-1}
+    assert data.train.class_names == ()
+    seen = {image.tobytes() for half in (data.train, data.test) for image in half.pixels}
+    assert seen == {image.tobytes() for image in pixels}
+
+
 def test_parquet_errors_name_the_file(tmp_path):
     refused(r"data\.path: not set", tmp_path, "parquet", path=None)
     refused(r"data\.path: .*nowhere does not exist", tmp_path, "parquet", path=tmp_path / "nowhere")
@@ -173,10 +186,10 @@ def test_parquet_errors_name_the_file(tmp_path):
     refused(r"lacks its test split: wanted test\*\.parquet.*found train\.parquet", tmp_path, "parquet")
     write_parquet(tmp_path / "test.parquet", pictures(2), [0, 0])
     refused(r"train\.parquet cannot be read as Parquet", tmp_path, "parquet")
-    write_parquet(tmp_path / "train.parquet", pictures(2), [], label="")
-    refused(r"train\.parquet has no label column \(label, labels, fine_label\); it has img", tmp_path, "parquet")
     write_parquet(tmp_path / "train.parquet", pictures(2), [0, 0], column="photo")
     refused(r"train\.parquet has no image column \(img, image\); it has photo, label", tmp_path, "parquet")
+    pq.write_table(pa.table({"img": [1, 2], "label": [0, 0]}), tmp_path / "train.parquet")
+    refused(r"column img of .* is of type int64; an image is encoded bytes", tmp_path, "parquet")
     write_parquet(tmp_path / "train.parquet", pictures(2), ["cat", "dog"])
     refused(r"column label of .* is of type string", tmp_path, "parquet")
     write_parquet(tmp_path / "train.parquet", pictures(2), [0, 2], metadata={"class_names": '["a", "b"]'})
