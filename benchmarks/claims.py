@@ -20,7 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import yaml
+
+PAIRS = ("0_1", "0_2", "1_2")
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,8 @@ SPECTRAL = {
     "evaluation": EVALUATION,
 }
 
+SLOWER = {"train.optimizer.lr": 0.01}
+
 DICTIONARY = {
     "data": {
         "name": "parquet", "image_size": 16, "limit": 3000,
@@ -55,7 +60,7 @@ DICTIONARY = {
     },
     "clients": {"count": 5, "encoders": "small_cnn_bn"},
     "model": {"width": 0.5, "projector": {"hidden": [128], "dim": 64}},
-    "objective": {"name": "simclr", "temperature": 0.1, "directional": True},
+    "objective": {"name": "simclr", "temperature": 0.5, "directional": True},
     "augment": {"preset": "digits"},
     "train": {"rounds": 10, "local_epochs": 5, "batch_size": 64, "optimizer": {"name": "adam", "lr": 0.001}},
     "evaluation": EVALUATION,
@@ -111,6 +116,9 @@ CLAIMS = {
             "FedSC, alpha = q_j": {"method.name": "fedsc", "method.alpha": "share"},
             "FedSC, alpha from 1 to q_j": {"method.name": "fedsc"},
             "FedAvg+SC": {"method.name": "fedavg_sc"},
+            "centralised SC, lr 0.01": {"method.name": "centralized", **SLOWER},
+            "FedSC, alpha = q_j, lr 0.01": {"method.name": "fedsc", "method.alpha": "share", **SLOWER},
+            "FedAvg+SC, lr 0.01": {"method.name": "fedavg_sc", **SLOWER},
         },
     ),
     "fedca": Claim(
@@ -119,9 +127,12 @@ CLAIMS = {
         DICTIONARY,
         {
             "FedSimCLR": {"method.name": "fedsimclr"},
-            "FedCA": {"method.name": "fedca", "method.dictionary_size": 1024},
+            "FedCA": {"method.name": "fedca"},
             "FedCA, own entries kept": {"method.name": "fedca", "method.exclude_own": False},
             "FedCA, alignment only": {"method.name": "fedca", "method.dictionary_size": 0},
+            "FedCA, dictionary only": {"method.name": "fedca", "method.alignment": False},
+            "FedSimCLR, temperature 0.1": {"method.name": "fedsimclr", "objective.temperature": 0.1},
+            "FedCA, temperature 0.1": {"method.name": "fedca", "objective.temperature": 0.1},
         },
     ),
     "flesd": Claim(
@@ -216,6 +227,21 @@ def table(claim: Claim, results: dict[str, list[dict[str, Any]]]) -> str:
     return "\n".join(lines)
 
 
+def pairs(folders: list[Path]) -> str:
+    """How useful and how alike FedLinked's clients are to each other in the last round, seed by seed: G02/G01, G12/G01
+    and the likenesses, which do not grow with the length of representations.
+    """
+    lines = ["| seed | G02/G01 | G12/G01 | likeness 01 | 02 | 12 |", "|---|---|---|---|---|---|"]
+    for folder in folders:
+        rows = pq.read_table(folder / "metrics.parquet").to_pylist()
+        last = max(row["round"] for row in rows if row["tag"].startswith("fedlinked/A_"))
+        found = {row["tag"]: row["value"] for row in rows if row["round"] == last}
+        a = {pair: found[f"fedlinked/A_{pair}"] for pair in ("1_0", "2_0", "0_1", "2_1")}  # of one target: G's ratios
+        cells = [a["2_0"] / a["1_0"], a["2_1"] / a["0_1"], *(found[f"fedlinked/likeness_{pair}"] for pair in PAIRS)]
+        lines.append(f"| {folder.name.partition('-')[2]} | {' | '.join(f'{cell:.2f}' for cell in cells)} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
@@ -241,6 +267,11 @@ def main() -> None:
             found.setdefault(key, {}).setdefault(name, []).append(future.result())
     (a.out / "claims.json").write_text(json.dumps(found, indent=1))
     print("\n\n".join(table(CLAIMS[key], results) for key, results in found.items()))
+    if "fedlinked" in found:
+        number = list(CLAIMS["fedlinked"].variants).index("FedLinked")
+        print("\n" + pairs([a.out / "fedlinked" / f"{number}-{seed}" for seed in range(a.seeds)]))
+    made = {json.loads(path.read_text())["git_revision"] for path in a.out.glob("*/*/environment.json")}
+    print(f"\nmade at {', '.join(sorted(str(revision)[:7] for revision in made))}")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from rayfed_ssl import simulation
 from rayfed_ssl.cohort import LocalCohort
@@ -99,6 +100,30 @@ def test_trunks_are_averaged_uniformly_and_heads_stay(trunk_run: tuple[Any, ...]
         adopted = next(s["model"] for r, o, c, _, s in asked if (r, o, c) == (1, "adopt", client))
         np.testing.assert_array_equal(parts(bench, client, adopted)[0], sent.vector)  # frozen while the head moves
         assert not np.array_equal(parts(bench, client, adopted)[1], head)
+
+
+def test_trunks_count_by_their_images_on_request(tmp_path: Path) -> None:
+    changes = {"method__weights": "size", "train__rounds": 1, "method__rollback": False}
+    _, cohort, asked = run(tmp_path / "run", "fedavg_trunk", **changes)
+    trunks = np.array([m["trunk"].vector for _, o, _, m, _ in asked if o == "train"], np.float64)
+    sent = next(m["trunk"].vector for _, o, _, m, _ in asked if o == "adopt")
+    sizes = [len(shard["train"]) for shard in cohort.federation.shards]
+    np.testing.assert_allclose(sent, sum(n * t for n, t in zip(sizes, trunks, strict=True)) / sum(sizes), atol=1e-7)
+    assert np.abs(sent - trunks.mean(0)).max() > 1e-4
+
+
+def test_heads_are_fine_tuned_for_the_configured_epochs() -> None:
+    config = tiny("fedavg_trunk", method__fine_tune_epochs=3)
+    bench = Workbench(config, deal(config))
+    trunk = pack(worker_of(bench, 1, "train", {}).network.encoder)
+    steps: list[int] = []
+    handle = register_optimizer_step_post_hook(lambda optimizer, *_: steps.append(1))
+    try:
+        bench.execute("adopt", 1, 1, {"trunk": trunk}, None)
+    finally:
+        handle.remove()
+    images = len(bench.federation.shards[1]["train"])
+    assert len(steps) == 3 * (images // 16) > 0
 
 
 def test_averaging_identical_trunks_changes_nothing(trunk_run: tuple[Any, ...]) -> None:

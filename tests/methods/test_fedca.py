@@ -23,7 +23,7 @@ from rayfed_ssl.methods.fedca import alignment_loss, draw_rows, ensemble, unit_r
 from rayfed_ssl.schema import UserError
 from rayfed_ssl.seeding import numpy_generator
 from rayfed_ssl.weights import Weights, unpack
-from rayfed_ssl.workbench import Initial, Outcome, State, Workbench
+from rayfed_ssl.workbench import SERVER, Initial, Outcome, State, Workbench
 from tests import reference
 
 torch.set_num_threads(1)
@@ -283,6 +283,15 @@ def test_the_alignment_model_is_trained_once_on_the_public_images() -> None:
     np.testing.assert_array_equal(model.vector, alone.vector)  # the clients' shards play no part
     play(server, cohort, 1)
     assert cohort.published["alignment_model"] is model
+
+
+def test_the_alignment_model_learns_at_the_full_rate_whatever_the_schedule() -> None:
+    found = {}
+    for schedule in ("constant", "cosine"):
+        _, cohort = started(config_of(train__optimizer={"lr": 0.01, "schedule": schedule}))
+        found[schedule] = cohort.published["alignment_model"].vector
+        assert cohort.metrics[SERVER]["lr"] == 0.01
+    np.testing.assert_array_equal(found["constant"], found["cosine"])
 
 
 # -- whole runs --------------------------------------------------------------------------------------------------------

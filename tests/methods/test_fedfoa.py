@@ -141,6 +141,21 @@ def test_the_upload_is_the_mean_of_the_batches_canonical_r() -> None:  # eq. 12
     assert plugin.client.metrics["admitted"] == 0
 
 
+def test_the_mean_of_r_and_its_row_flipped_twin_is_r() -> None:  # O-FOA-3
+    """Both are triangular factors of the same Z; with the signs as QR leaves them a row would be lost."""
+    r = torch.tensor([[2**0.5, 0.5**0.5], [0, 1.5**0.5]], dtype=F64)
+    twin = torch.tensor([[-1.0], [1.0]], dtype=F64) * r
+    for factor in (r, twin):
+        close(factor.T @ factor, Z.T @ Z)
+    lost = (torch.linalg.qr(r).R + torch.linalg.qr(twin).R) / 2  # of a triangle QR leaves the signs as they are
+    close(lost, torch.stack([torch.zeros(2, dtype=F64), r[1]]))
+    plugin = half()
+    for batch in (r, twin):
+        plugin.penalty((batch.float(),))
+    np.testing.assert_allclose(unpack_triangle(plugin.reply()["correlation"]), r.numpy(), atol=1e-6)
+    assert plugin.client.metrics["trace"] == pytest.approx(2.638958434, abs=1e-6)
+
+
 @pytest.mark.parametrize("normalize", ["none", "rows", "columns"])
 @pytest.mark.parametrize("scale", [False, True])
 def test_features_are_normalised_before_the_factorisation(normalize: str, scale: bool) -> None:

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from scipy.linalg import orthogonal_procrustes
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from rayfed_ssl import simulation
 from rayfed_ssl.cohort import LocalCohort
@@ -22,7 +23,7 @@ from rayfed_ssl.data.images import Dataset, Images
 from rayfed_ssl.methods.fedlinked import Config, gains, target, utilities
 from rayfed_ssl.schema import UserError
 from rayfed_ssl.task_client import EarlyStopping
-from rayfed_ssl.weights import pack
+from rayfed_ssl.weights import pack, unpack
 from rayfed_ssl.workbench import Workbench
 
 # Tables 5.1 and 5.2 print A by target (row): M0 from M1, M2; M1 from M0, M2; M2 from M0, M1.
@@ -337,6 +338,73 @@ def test_following_moves_the_trunk_and_fine_tuning_the_head(done: tuple[Path, di
     worker.fine_tune(2)
     np.testing.assert_array_equal(pack(network.encoder).vector, trunk)
     assert not np.array_equal(pack(network.classifier).vector, head)
+
+
+def test_a_client_that_follows_comes_back_with_a_fine_tuned_head(
+    done: tuple[Path, dict[str, Any], Watched],
+) -> None:
+    cohort = done[2]
+    for client, t in itertools.product(range(3), (1, 2)):
+        mine = {o: s for r, o, c, _, s in cohort.asked if (r, c) == (t, client)}
+        before, after = mine["represent"], mine["follow"]
+        worker: Any = cohort.bench.method.client(cohort.bench, client, t, "look", dict(before))
+        worker.load_own()
+        old = pack(worker.network.classifier)
+        worker.state = dict(after)
+        worker.load_own()
+        assert np.abs(pack(worker.network.classifier).vector - old.vector).max() > 1e-4
+        tuned = worker.cross_entropy("train")
+        unpack(old, worker.network.classifier)
+        assert tuned < worker.cross_entropy("train")  # the old head on the same trunk
+
+
+def test_learning_ends_with_the_epoch_that_was_best_for_early_stopping() -> None:
+    config = tiny(train__optimizer={"name": "sgd", "lr": 0.3}, method__patience=2)
+    bench = Workbench(config, deal(config))
+    worker: Any = bench.method.client(bench, 0, 1, "pretrain", {})
+    worker.load_own()
+    worker.learn(40)
+    assert 2 < worker.metrics["epochs"] < 40  # it was stopped, so two worse epochs came after the best
+    assert worker.cross_entropy("es") == pytest.approx(worker.metrics["es_loss"], rel=1e-6)
+
+
+def test_weighted_distillation_counts_what_a_target_gets_from_all_sources(
+    done: tuple[Path, dict[str, Any], Watched], tmp_path: Path
+) -> None:
+    """sum_k A_kj, a column of A, not the row of what the client gives to others."""
+    _, cohort = run(tmp_path / "run", method__weighted_distillation=True, train__rounds=1)
+    (a,) = (m["utility"] for _, o, _, m, _ in cohort.asked if o == "link")
+    columns = {j: sum(float(a[k, j]) for k in range(3) if k != j) for j in range(3)}
+    rows = [sum(float(a[k, j]) for j in range(3) if j != k) for k in range(3)]
+    assert min(abs(rows[j] - columns[j]) for j in range(3)) > 1e-3
+    assert {c: m["utility"] for _, o, c, m, _ in cohort.asked if o == "follow"} == pytest.approx(columns)
+    assert {m["utility"] for _, o, _, m, _ in done[2].asked if o == "follow"} == {1.0}
+
+
+def test_every_part_of_a_round_has_its_own_number_of_epochs() -> None:
+    own = {"initial": 4, "distillation": 2, "fine_tune": 3}
+    config = tiny(**{f"method__{part}_epochs": n for part, n in own.items()}, method__patience=50)
+    bench = Workbench(config, deal(config))
+    images, public = len(bench.federation.shards[1]["train"]), len(bench.federation.public)  # type: ignore[arg-type]
+    assert bench.execute("pretrain", 1, 1, {}, None)[0].metrics["images"] == 4 * (images // 16 * 16)
+    assert bench.execute("train", 1, 1, {}, None)[0].metrics["images"] == images // 16 * 16  # local_epochs
+
+    network = bench.network("fedlinked_cnn", classes=3)
+    steps = {"trunk": 0, "head": 0}
+
+    def count(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        (part,) = (name for name, module in (("trunk", network.encoder), ("head", network.classifier))
+                   if stepped == {id(p) for p in module.parameters()})  # type: ignore[union-attr]  # fmt: skip
+        steps[part] += 1
+
+    handle = register_optimizer_step_post_hook(count)
+    try:
+        message = {"target": np.zeros((public, 6), np.float32), "utility": 1.0}
+        bench.execute("follow", 1, 1, message, None)
+    finally:
+        handle.remove()
+    assert steps == {"trunk": 2 * (public // 16), "head": 3 * (images // 16)}
 
 
 def test_representations_are_taken_in_eval_mode(done: tuple[Path, dict[str, Any], Watched]) -> None:

@@ -27,7 +27,9 @@ from rayfed_ssl.methods.fedsc import Server, alpha_of, weighted_sum, without
 from rayfed_ssl.objectives.spectral import correlation, spectral_loss
 from rayfed_ssl.schema import UserError
 from rayfed_ssl.seeding import generator
-from rayfed_ssl.workbench import Workbench
+from rayfed_ssl.weights import Weights, unpack
+from rayfed_ssl.workbench import Initial, Workbench
+from tests import reference
 from tests.tiny import measured, run_locally, tiny
 
 torch.set_num_threads(1)
@@ -124,6 +126,7 @@ class Script:
     def __init__(self, federation: Federation) -> None:
         self.shares, self.clients, self.t = federation.shares, federation.clients, 0
         self.told: dict[int, Mapping[str, Any]] = {}
+        self.by: Any = None
         self.asked: list[int] = []
         self.silent: set[int] = set()
 
@@ -134,9 +137,9 @@ class Script:
             if client not in self.silent:
                 yield Reply(client, {"correlation": np.full((2, 2), 100 * self.t + client, np.float32)})
 
-    def mean(self, operation: str, *, weights: Any, each: Callable[[int], Mapping[str, Any]]) -> Mean:
+    def mean(self, operation: str, *, by: Any = None, weights: Any, each: Callable[[int], Mapping[str, Any]]) -> Mean:
         assert operation == "train"
-        self.told = {client: each(client) for client in self.clients}
+        self.told, self.by = {client: each(client) for client in self.clients}, by
         return Mean({"weights": weights}, [])
 
 
@@ -195,6 +198,22 @@ def test_every_other_round() -> None:
     assert [bool(play(t).asked) for t in (1, 2, 3)] == [True, False, True]
 
 
+def test_the_others_count_by_their_images_unless_they_are_to_count_alike() -> None:
+    values = {k: 100.0 + k for k in range(4)}
+    for options, uniform in (({}, False), ({"method.rest": "uniform"}, True)):
+        server, play = scripted(**options)
+        told, shares = play(1).told, server.setup.shares
+        by_images, alike = ([expected_rest(values, q, j) for j in range(4)] for q in (shares, np.ones(4)))
+        assert np.abs(np.subtract(by_images, alike)).max() > 0.01
+        for j in range(4):
+            close(told[j]["rest"], (alike if uniform else by_images)[j], rtol=1e-6)
+
+
+def test_models_count_by_their_images_unless_they_are_to_count_alike() -> None:
+    assert scripted()[1](1).by is None  # the cohort's default: by images
+    assert scripted(**{"method.weights": "uniform"})[1](1).by == dict.fromkeys(range(4), 1.0)
+
+
 def test_a_client_whose_matrix_was_lost_contrasts_against_everybody_who_is_known() -> None:
     server, play = scripted()
     told = play(1, silent=frozenset({2})).told
@@ -232,6 +251,64 @@ def test_the_matrix_is_the_mean_over_all_images_and_views_of_the_clipped_outer_p
         total, rows = total + np.outer(z, z), rows + 1
     assert rows == 3 * len(client.indices)
     close(shared(bench), total / rows, atol=1e-8)
+
+
+def sent_to(config: RunConfig, bench: Workbench) -> tuple[Weights, Any]:
+    """Weights unlike the initial ones, and a module of their own that holds them."""
+    network = Initial(config, bench.federation).network("small_cnn_bn")
+    weights = bench.initial("small_cnn_bn")
+    moved = weights.vector.copy()
+    moved[: weights.parameters] += 0.1 * np.random.default_rng(1).standard_normal(weights.parameters).astype(np.float32)
+    weights = weights.with_vector(moved)
+    unpack(weights, network)
+    return weights, network
+
+
+def clipped_rows(z: torch.Tensor, mu: float) -> np.ndarray:
+    """(V, B, D) float64, every row scaled down to ||z||^2 <= mu, one by one; some rows are, some are not."""
+    rows = z.double().numpy().copy()
+    lengths = [float(row @ row) for view in rows for row in view]
+    assert min(lengths) < mu < max(lengths)
+    for row in (row for view in rows for row in view):
+        row *= min(1.0, (mu / float(row @ row)) ** 0.5)
+    return rows
+
+
+def test_the_matrix_is_that_of_the_weights_that_came_down() -> None:
+    config, bench = bench_of(objective__clip=0.5, evaluation__batch_size=240)  # one part
+    weights, network = sent_to(config, bench)
+    outcome, _ = bench.execute("correlation", 1, 2, {"weights": weights}, None)
+    worker = bench.method.client(bench, 1, 2, "correlation", {})
+    pixels = worker.pixels()
+    with torch.no_grad():
+        views = worker.views(pixels, worker.generator("views"), 2)
+        z = clipped_rows(torch.stack([network.eval().project(view) for view in views]), 0.5)
+    total = np.zeros((8, 8))
+    for row in (row for view in z for row in view):
+        total += np.outer(row, row)
+    close(outcome.reply["correlation"], total / (2 * len(pixels)), atol=1e-7)
+    assert np.abs(outcome.reply["correlation"] - shared(bench)).max() > 1e-3  # of the initial weights
+
+
+def test_a_step_minimises_the_loss_against_the_rest_at_the_given_alpha() -> None:
+    """Eq. 5 by loops over pairs of rows: of two views, and with the rows behind the others' matrix."""
+    config, bench = bench_of(train__local_steps=1, objective__clip=0.5)
+    weights, network = sent_to(config, bench)
+    others = np.random.default_rng(2).normal(size=(5, 8))
+    rest = (others.T @ others / 5).astype(np.float32)
+    message = {"weights": weights, "rest": rest, "alpha": 0.3}
+    loss = bench.execute("train", 1, 2, message, None)[0].metrics["loss"]
+
+    worker = bench.method.client(bench, 1, 2, "train", {})
+    rows = next(worker.batches(len(worker.indices)))
+    views = worker.views(worker.pixels()[rows], worker.generator("views"), 2)
+    with torch.no_grad():
+        z = clipped_rows(torch.stack(network.train().project(torch.cat(views)).chunk(2)), 0.5)
+    assert loss == pytest.approx(reference.spectral_against(z, others, 0.3), rel=1e-5)
+    assert loss != pytest.approx(reference.spectral(z), rel=0.05)  # as if there were nobody else
+    assert loss != pytest.approx(reference.spectral_against(z, others, 0.6), rel=0.05)
+    alone = bench.execute("train", 1, 2, {**message, "rest": None, "alpha": 1.0}, None)[0].metrics["loss"]
+    assert alone == pytest.approx(reference.spectral(z), rel=1e-5)
 
 
 def test_sharing_keeps_images_apart_in_eval_mode_only() -> None:
@@ -368,6 +445,13 @@ def test_privacy_needs_the_clip() -> None:
     with pytest.raises(UserError, match=r"objective\.clip: found null"):
         tiny("fedsc", method__privacy={"sigma": 1}, objective__clip=None)
     assert tiny("fedsc", objective__clip=None).method.privacy is None  # type: ignore[union-attr]
+
+
+def test_privacy_allows_no_plugin_which_it_would_not_cover() -> None:
+    plugins = [{"name": "fedfoa"}]
+    with pytest.raises(UserError, match=r"plugins: found fedfoa beside method\.privacy.*allowed then: none"):
+        tiny("fedsc", method__privacy={"sigma": 1}, plugins=plugins)
+    assert len(tiny("fedsc", plugins=plugins).plugins) == 1
 
 
 def test_a_missing_accountant_is_said_before_anything_is_written(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,9 @@ from rayfed_ssl.data.federation import deal
 from rayfed_ssl.methods import METHODS, flesd
 from rayfed_ssl.methods.base import MethodServer, Setup
 from rayfed_ssl.schema import UserError
+from rayfed_ssl.weights import Weights, unpack
 from rayfed_ssl.workbench import SERVER, Initial, Workbench
+from tests.tiny import tiny
 
 BASE: dict[str, Any] = {
     "method": {"name": "flesd", "epochs": 3, "batch_size": 16},
@@ -49,15 +52,21 @@ def run(folder: Path, **changes: object) -> dict[str, Any]:
     return simulation.run(config_of(**changes), folder, LocalCohort)
 
 
-def play(**changes: object) -> tuple[MethodServer, LocalCohort]:
-    """All rounds without a run folder: the server, and the cohort with its ledger."""
+def started(**changes: object) -> tuple[MethodServer, LocalCohort]:
+    """The server before its first round, without a run folder, and the cohort with its ledger."""
     config = config_of(**changes)
     federation = deal(config)
     cohort = LocalCohort(config, federation, Ledger())
     server = METHODS[config.method.name].server(Setup(config, federation, Initial(config, federation)))
     server.start(cohort)
-    for t in range(1, config.train.rounds + 1):
-        cohort.begin_round(t, federation.clients)
+    return server, cohort
+
+
+def play(**changes: object) -> tuple[MethodServer, LocalCohort]:
+    """All rounds: the server and the cohort."""
+    server, cohort = started(**changes)
+    for t in range(1, server.config.train.rounds + 1):
+        cohort.begin_round(t, cohort.federation.clients)
         server.round(t, cohort)
         cohort.end_round()
     return server, cohort
@@ -356,6 +365,60 @@ def test_the_result_is_the_student_not_the_momentum_encoder() -> None:
     assert measured["kl_last_epoch"] < measured["kl_first_epoch"]
 
 
+def moved(weights: Weights) -> Weights:
+    """Parameters unlike the initial ones."""
+    vector = weights.vector.copy()
+    noise = np.random.default_rng(3).standard_normal(weights.parameters)
+    vector[: weights.parameters] += 0.05 * noise.astype(np.float32)
+    return weights.with_vector(vector)
+
+
+def test_the_student_starts_from_the_weights_it_is_given() -> None:
+    bench = bench_of(method__lr=1e-12, method__epochs=1)  # it stays where it starts
+    given = moved(bench.initial("small_cnn_bn"))
+    rows = np.eye(len(bench.published["public"]), dtype=np.float32)
+    message = {"weights": given, "teachers": [{"representations": rows}]}
+    student = bench.execute("distil", SERVER, 2, message, None)[0].reply["weights"]
+    np.testing.assert_allclose(student.vector[: given.parameters], given.vector[: given.parameters], atol=1e-7)
+
+
+def test_a_client_starts_from_the_weights_it_is_given() -> None:
+    bench = bench_of(clients__encoders="small_cnn", train__optimizer={"lr": 1e-12, "momentum": 0})
+    given = moved(bench.initial("small_cnn"))
+    found = bench.execute("train", 1, 2, {"weights": given}, None)[0].reply["representations"]
+    network = Initial(bench.config, bench.federation).network("small_cnn").eval()
+    unpack(given, network)
+    with torch.no_grad():
+        z = network.project(bench.clean(bench.images(bench.published["public"])))
+    np.testing.assert_allclose(found, z / z.norm(dim=1, keepdim=True), atol=1e-5)
+
+
+def test_a_round_starts_from_the_last_ones_student_on_both_sides() -> None:
+    def digest(weights: Weights) -> str:
+        return hashlib.sha256(weights.vector.tobytes()).hexdigest()
+
+    server, cohort = started(method__epochs=1)
+    inner = cohort.bench.execute
+    asked: list[tuple[int, str, str, dict[str, Any]]] = []
+
+    def execute(operation: str, client: int, round: int, message: Any, state: Any) -> Any:
+        outcome, new = inner(operation, client, round, message, state)
+        asked.append((round, operation, digest(message["weights"]), outcome.reply))
+        return outcome, new
+
+    cohort.bench.execute = execute  # type: ignore[method-assign]
+    before = digest(server.weights)
+    for t in (1, 2):
+        cohort.begin_round(t, cohort.federation.clients)
+        server.round(t, cohort)
+        cohort.end_round()
+        now = [(operation, weights) for round, operation, weights, _ in asked if round == t]
+        assert now == [*(("train", before) for _ in cohort.federation.clients), ("distil", before)]
+        result = digest(asked[-1][3]["weights"])
+        assert result == digest(server.weights) != before
+        before = result
+
+
 # -- runs --------------------------------------------------------------------------------------------------------------
 
 
@@ -424,11 +487,7 @@ def test_flesd_cc_is_flesd_with_one_round() -> None:
 
 
 def test_only_the_sampled_clients_teach() -> None:
-    config = config_of(participation__fraction=0.5, train__rounds=1)
-    federation = deal(config)
-    cohort = LocalCohort(config, federation, Ledger())
-    server = METHODS["flesd"].server(Setup(config, federation, Initial(config, federation)))
-    server.start(cohort)
+    server, cohort = started(participation__fraction=0.5, train__rounds=1)
     cohort.begin_round(1, (2, 3))
     server.round(1, cohort)
     assert {row.client for row in cohort.ledger.drain() if row.direction == "up"} == {2, 3}
@@ -495,3 +554,12 @@ def test_a_public_set_too_small_for_the_anchors_is_refused_before_anything_is_wr
     with pytest.raises(UserError, match=r"^data.public.source: 'client 0' holds \d+ images; method.anchors=2048 needs"):
         run(tmp_path / "run", method__anchors=2048)
     assert not (tmp_path / "run").exists() or not any((tmp_path / "run").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("method", "trains"), [("flesd", False), ("flesd_cc", False), ("fedsimclr", True), ("local", True)]
+)
+def test_client_0_trains_unless_its_images_are_used_as_public_ones(method: str, trains: bool) -> None:
+    federation = deal(tiny(method, data__public={"source": "client 0"}))
+    assert (0 in federation.clients) == trains
+    assert (federation.public is None) == trains

@@ -25,6 +25,8 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
 def test_the_three_losses_called_simclr() -> None:  # O-GEN-1
     close(info_nce(Z1, Z2, 0.5).item(), 0.8237454261, rtol=0, atol=1e-10)
     close(info_nce(Z2, Z1, 0.5).item(), 0.5123214537, rtol=0, atol=1e-10)
+    both = (info_nce(Z1, Z2, 0.5) + info_nce(Z2, Z1, 0.5)) / 2
+    close(both.item(), 0.6680334399, rtol=0, atol=1e-10)
     close(nt_xent(Z1, Z2, 0.5).item(), 0.991945931208, rtol=0, atol=1e-12)  # evaluated with 30 decimal digits
 
 
