@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from enum import StrEnum
+from importlib import metadata
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -33,8 +34,23 @@ if TYPE_CHECKING:
 STOPPED = 130
 app = typer.Typer(
     name="rayfed-ssl", add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
-    help="Federated self-supervised learning, simulated on Ray.",
+    context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
+
+
+def version(wanted: bool) -> None:
+    if wanted:
+        print(f"rayfed-ssl {metadata.version('rayfed-ssl')}")
+        raise typer.Exit
+
+
+@app.callback()
+def program(
+    wanted: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=version, is_eager=True)
+    ] = False,
+) -> None:
+    """Federated self-supervised learning, simulated on Ray."""
 
 
 class Executor(StrEnum):

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 _ABSENT = object()
-_NAMES_ITSELF = re.compile(r"[a-z_]+(\.\w+)*: found |[a-z_]+(\.\w+)+[: ]")  # a rule that begins with its key
+_NAMES_KEY = re.compile(r"[a-z_]+(\.\w+)*: found |[a-z_]+(\.\w+)+[: ]")  # a rule that begins with a key
 
 _RULES = {
     "int_type": "must be a whole number",
@@ -72,8 +72,9 @@ def explain(model: type[BaseModel], document: object, error: ValidationError, or
     lines = []
     for complaint in _united(complaints):
         path = ".".join(complaint.path) or origin
-        if complaint.found is None and _NAMES_ITSELF.match(complaint.rule):
-            lines.append(complaint.rule)
+        if complaint.found is None and (names := _NAMES_KEY.match(complaint.rule)):
+            inside = complaint.path and not names[0].startswith(f"{path}.")
+            lines.append(f"{path}.{complaint.rule}" if inside else complaint.rule)
             continue
         found = "" if complaint.found is None else f"found {complaint.found}; "
         lines.append(f"{path}: {found}{complaint.rule}{complaint.guess}")

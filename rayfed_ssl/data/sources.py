@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rayfed_ssl.data.images import Dataset, Listing, Source
 from rayfed_ssl.data.source_folder import Layout, folder_source
@@ -44,6 +44,17 @@ class SourceConfig(Block):
     max_pixels: int = Field(50_000_000, ge=64, le=178_956_970)
     limit: int | None = Field(None, ge=1)
     test_limit: int | None = Field(None, ge=1)
+
+    @model_validator(mode="after")
+    def _nothing_ignored(self) -> SourceConfig:
+        """A key that the source does not read would be a mistake nobody notices."""
+        if self.name == "digits" and self.path is not None:
+            raise ValueError("path: found a value; digits come with scikit-learn and read none (another name?)")
+        if self.download and self.name in ("digits", "parquet", "imagefolder"):
+            raise ValueError(f"download: found true; {self.name} downloads nothing; allowed: torchvision's data sets")
+        if self.layout != "classes" and self.name != "imagefolder":
+            raise ValueError(f"layout: found '{self.layout}'; only imagefolder has a layout")
+        return self
 
 
 def load(config: SourceConfig, cache: Path | None = None, key: str = "data") -> Dataset:
