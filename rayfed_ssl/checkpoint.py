@@ -6,21 +6,24 @@
       complete.json                        size and digest of every file above: without it the folder is ignored
 
 Everything is written into a temporary folder that is renamed when whole, so a kill at any moment leaves the previous
-checkpoint as it was.
+checkpoint as it was. Folders of any other name, such as a copy somebody made, are neither read nor removed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from rayfed_ssl.schema import UserError
@@ -28,6 +31,9 @@ from rayfed_ssl.weights import Weights
 
 GROUP_BYTES = 64 << 20
 MARKER = "complete.json"
+NAME = re.compile(r"round-(\d{5,})")
+SET_ASIDE = re.compile(r"round-(\d{5,})\.damaged")
+PROBE = os.urandom(64 << 10)  # what a folder must take to count as writable; file systems compress zeros away
 
 
 class Damaged(Exception):
@@ -35,13 +41,16 @@ class Damaged(Exception):
 
 
 def flatten(tree: Any, arrays: dict[str, np.ndarray]) -> Any:
-    """JSON-able skeleton of a tree of dicts, lists, scalars, arrays and Weights; arrays go to ``arrays`` under a
-    number.
+    """JSON-able skeleton of a tree of dicts, lists, scalars, arrays and Weights; arrays, and numpy's scalars as arrays
+    without dimensions, go to ``arrays`` under a number.
+
+    Raises:
+        TypeError: the tree holds something else.
     """
 
     def put(array: np.ndarray) -> str:
         key = f"{len(arrays):06d}"
-        arrays[key] = np.ascontiguousarray(array)
+        arrays[key] = np.asarray(array, order="C")  # ascontiguousarray would give a single number a dimension
         return key
 
     match tree:
@@ -49,8 +58,10 @@ def flatten(tree: Any, arrays: dict[str, np.ndarray]) -> Any:
             return {"$weights": put(tree.vector), "layout": tree.layout, "parameters": tree.parameters}
         case np.ndarray():
             return {"$array": put(tree)}
+        case np.str_():
+            return str(tree)
         case np.generic():
-            return tree.item()
+            return {"$scalar": put(np.asarray(tree))}
         case Mapping():
             return {"$map": [[key, flatten(value, arrays)] for key, value in tree.items()]}
         case list() | tuple():
@@ -67,6 +78,8 @@ def unflatten(skeleton: Any, arrays: Mapping[str, np.ndarray]) -> Any:
             return Weights(layout, arrays[key], parameters)
         case {"$array": key}:
             return arrays[key]
+        case {"$scalar": key}:
+            return arrays[key][()]
         case {"$map": items}:
             return {key: unflatten(value, arrays) for key, value in items}
         case list():
@@ -74,10 +87,24 @@ def unflatten(skeleton: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     return skeleton
 
 
+@contextlib.contextmanager
+def disk_errors() -> Iterator[None]:
+    """safetensors has an exception of its own for what the disk refuses: make it the OSError that it was."""
+    try:
+        yield
+    except SafetensorError as error:
+        if "I/O error" not in str(error):
+            raise
+        code = re.search(r"os error (\d+)", str(error))
+        number = int(code[1]) if code else errno.EIO
+        raise OSError(number, os.strerror(number)) from error
+
+
 def _write_tree(folder: Path, name: str, tree: Any) -> None:
     arrays: dict[str, np.ndarray] = {}
     skeleton = flatten(tree, arrays)
-    save_file(arrays, folder / f"{name}.safetensors")
+    with disk_errors():
+        save_file(arrays, folder / f"{name}.safetensors")
     (folder / f"{name}.json").write_text(json.dumps(skeleton))
 
 
@@ -147,18 +174,23 @@ def _bytes(tree: Any) -> int:
 
 def complete(root: Path) -> list[tuple[int, Path]]:
     """(round, folder) of the checkpoints that have their marker, oldest first."""
-    return sorted((int(p.parent.name.removeprefix("round-")), p.parent) for p in root.glob(f"round-*/{MARKER}"))
+    named = ((NAME.fullmatch(path.parent.name), path.parent) for path in root.glob(f"round-*/{MARKER}"))
+    return sorted((int(match[1]), folder) for match, folder in named if match)
 
 
 def verify(folder: Path) -> None:
-    """Raises Damaged where a file's size or digest is not what the marker says."""
+    """Raises Damaged where a file's size or digest is not what the marker says, or either cannot be read."""
     try:
-        marker = json.loads((folder / MARKER).read_text())["files"]
-    except (OSError, ValueError, KeyError) as error:
+        listed = [(n, f["bytes"], f["blake2b"]) for n, f in json.loads((folder / MARKER).read_text())["files"].items()]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise Damaged(f"{folder / MARKER}: not readable ({error})") from None
-    for name, expected in marker.items():
+    for name, size, digest in listed:
         path = folder / name
-        if not path.exists() or path.stat().st_size != expected["bytes"] or _digest(path) != expected["blake2b"]:
+        try:
+            intact = path.exists() and path.stat().st_size == size and _digest(path) == digest
+        except OSError as error:
+            raise Damaged(f"{path}: not readable ({error})") from None
+        if not intact:
             raise Damaged(f"{path}: size or digest differs from {MARKER}")
 
 
@@ -185,24 +217,56 @@ def load(folder: Path) -> tuple[Any, Iterator[tuple[int, Any]]]:
     return _read_tree(folder, "server"), clients()
 
 
+def set_aside(root: Path, after: int) -> list[str]:
+    """Rename the checkpoints past round ``after``, those that were passed over as damaged: they must neither count as
+    the newest nor hide what is saved from now on. Returns their new names, ``round-NNNNN.damaged``; :func:`prune`
+    removes them once the run has saved that round again.
+
+    Raises:
+        OSError: the folder cannot be changed.
+    """
+    renamed = []
+    for round, folder in complete(root):
+        if round > after:
+            target = folder.with_name(f"{folder.name}.damaged")
+            shutil.rmtree(target, ignore_errors=True)
+            os.replace(folder, target)
+            renamed.append(target.name)
+    return renamed
+
+
 def prune(root: Path, keep: int, keep_every: int) -> None:
-    """Delete all but the newest ``keep`` and every ``keep_every``-th round (0: none)."""
-    for round, folder in complete(root)[:-keep]:
+    """Delete all but the newest ``keep`` and every ``keep_every``-th round (0: none), and what was set aside and has
+    been made again. The newest must be intact: see :func:`set_aside`.
+    """
+    found = complete(root)
+    for round, folder in found[:-keep]:
         if not keep_every or round % keep_every:
             shutil.rmtree(folder, ignore_errors=True)
+    newest = found[-1][0] if found else -1
+    for path in root.glob("round-*.damaged"):
+        if (match := SET_ASIDE.fullmatch(path.name)) and int(match[1]) <= newest:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def writable(folder: Path) -> None:
-    """Raise UserError if nothing can be written into (or made at) this folder. Leaves nothing behind."""
+    """Raise UserError if nothing can be written into (or made at) this folder: a probe of 64 KB, so that a full disk or
+    an exhausted quota is found, too. Leaves nothing behind.
+    """
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    probe = folder / f".probe-{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".probe-{os.getpid()}"
-        probe.write_text("")
-        probe.unlink()
+        with probe.open("wb") as file:
+            file.write(PROBE)
+            file.flush()
+            os.fsync(file.fileno())
     except OSError as error:
-        raise UserError(f"--out: cannot write to {folder} ({error.strerror}); name a folder you may write to") from None
+        why = error.strerror or error
+        raise UserError(f"--out: cannot write to {folder} ({why}); name a folder you may write to") from None
     finally:
+        with contextlib.suppress(OSError):
+            probe.unlink()
         for path in missing:
             with contextlib.suppress(OSError):
                 path.rmdir()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from safetensors.torch import save_file
 
+from rayfed_ssl.checkpoint import disk_errors
 from rayfed_ssl.methods.base import Subject
 from rayfed_ssl.models import describe
 from rayfed_ssl.reporting.tables import replace_file, write_json
@@ -21,7 +22,11 @@ if TYPE_CHECKING:
 
 
 def export_encoders(folder: Path, config: RunConfig, subjects: list[Subject], cohort: Cohort) -> None:
-    """Write each subject's encoder: ``global`` or ``client-00003``. Integer counters are not exported."""
+    """Write each subject's encoder: ``global`` or ``client-00003``. Integer counters are not exported.
+
+    Raises:
+        OSError: the disk takes no more, or the folder cannot be written to.
+    """
     build = Initial(config, cohort.federation)
     for subject in subjects:
         weights = subject.weights
@@ -39,5 +44,6 @@ def export_encoders(folder: Path, config: RunConfig, subjects: list[Subject], co
             "values": f"{name}.safetensors",
             "input": {"range": "pixels / 255", "mean": list(recipe.mean), "std": list(recipe.std)},
         }
-        replace_file(folder / "encoder" / f"{name}.safetensors", partial(save_file, values))
+        with disk_errors():
+            replace_file(folder / "encoder" / f"{name}.safetensors", partial(save_file, values))
         write_json(folder / "encoder" / f"{name}.json", json.loads(json.dumps(description)))

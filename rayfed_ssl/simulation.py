@@ -6,8 +6,10 @@ proves nothing.
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from rayfed_ssl.objectives import build as build_objective
 from rayfed_ssl.recorder import Recorder
 from rayfed_ssl.schema import UserError
 from rayfed_ssl.seeding import numpy_generator
+from rayfed_ssl.storage import Claim
 from rayfed_ssl.workbench import PIXELS, Initial
 
 Connect = Callable[[RunConfig, Federation, Ledger], Cohort]
@@ -52,8 +55,23 @@ class Run:
         self.rounds = config.train.rounds
         self.shown_round = 0  # the round evaluated last, and by client what was measured of it
         self.shown: dict[int | None, dict[str, float]] = {}
-        # Everything a user can get wrong comes before the first file.
+        self.start = 0
+        self.saved = -1  # the round of the newest checkpoint that is known to be intact
+        self.claim = Claim(folder)
+        self.leaving = ExitStack()  # what is let go in the end, the last first
+        self.leaving.callback(self.claim.close)
+        try:
+            self._set_up(connect, resume)
+        except BaseException:
+            self.close()
+            raise
+
+    def _set_up(self, connect: Connect, resume: bool) -> None:
+        """Everything a user can get wrong comes before the first file."""
+        config, folder = self.config, self.folder
         restored = examine_folder(config, folder, resume, lambda line: self.say(0, line))
+        if why := self.claim.why_not_locked:
+            self.say(0, f"{folder} cannot be locked ({why}): nothing keeps a second run from writing there")
         self.federation = deal(config)
         self.say(0, describe(config, self.federation))
         check_shards(config, self.federation)
@@ -62,30 +80,56 @@ class Run:
             check(config, self.federation)
         self.ledger = Ledger()
         self.cohort = connect(config, self.federation, self.ledger)
-        try:
-            self.server, self.plugins = self._servers()
-            self.cohort.plugins = self.plugins
-            self.start = 0
-            self.saved = -1  # the round of the newest checkpoint
-            if restored is not None:
-                self.start = self.saved = self._restore(restored)
-            else:
-                self.server.start(self.cohort)
-                self.cohort.commit()
-            notes = self.server.notes()
-            for line in notes:
-                self.say(self.start, line)
+        self.leaving.callback(self.cohort.close)
+        self.server, self.plugins = self._servers()
+        self.cohort.plugins = self.plugins
+        if restored is not None:
+            self.start = self.saved = self._restore(restored)
+        else:
+            self.server.start(self.cohort)
+            self.cohort.commit()
+        notes = self.server.notes()
+        for line in notes:
+            self.say(self.start, line)
+        began = None if restored is None else self.start
+        with self.writing("what is known before the first round" if began is None else "the resumed run"):
+            for name in checkpoint.set_aside(folder / "checkpoints", self.saved):
+                self.say(self.start, f"checkpoints/{name}: set aside, so that it hides nothing that is saved from now")
             folder.mkdir(parents=True, exist_ok=True)
             configfile.dump(config, folder / "config.yaml")
-            began = None if restored is None else self.start
             self.recorder = Recorder(config, folder, self.federation, self.cohort.device, began)
+            self.leaving.callback(self._close_records)
             if began is None:
                 self.recorder.measured(0, self.cohort)  # by what the server trained at the start
             self.recorder.notes(notes)
             self.recorder.communication(self.ledger)  # what was published at the start
-        except BaseException:
-            self.cohort.close()
-            raise
+        self.claim.settled = True
+
+    def close(self) -> None:
+        """Let go of the records, the clients and the folder, whatever state they are in."""
+        self.leaving.close()
+
+    def _close_records(self) -> None:
+        with suppress(OSError):  # of a full disk, which was said where it mattered: see finish
+            self.recorder.close()
+
+    @contextmanager
+    def writing(self, what: str) -> Iterator[None]:
+        """Make what the disk refuses one line: what could not be written, why, and from where the run can go on."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno is None or isinstance(error, ConnectionError):  # Ray's, not the disk's
+                raise
+            if self.saved >= 0:
+                left = f"the checkpoint of round {self.saved} is intact: --resume goes on from there"
+            elif self.claim.clears:
+                left = "nothing is left of this run"
+            else:
+                left = "there is no checkpoint yet: --resume starts again from round 0"
+            raise UserError(
+                f"--out: cannot write {what} into {self.folder} ({os.strerror(error.errno)}); {left}"
+            ) from error
 
     def _servers(self) -> tuple[MethodServer, dict[str, ServerPlugin]]:
         setup = Setup(self.config, self.federation, Initial(self.config, self.federation))
@@ -114,7 +158,9 @@ class Run:
         self.cohort.begin_round(t, sample(self.config, self.federation, t, everybody=self.server.asks_everybody(t)))
         self.server.round(t, self.cohort)
         self.cohort.end_round()
-        values = self.recorder.round(t, self.cohort, self.server, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        with self.writing(f"the records of round {t}"):
+            values = self.recorder.round(t, self.cohort, self.server, seconds)
         self.say(t, f"round {t}/{self.rounds}", values)
 
     def evaluate(self, t: int) -> None:
@@ -126,7 +172,8 @@ class Run:
 
     def collect(self, *, wait: bool = False) -> None:
         for t, client, values in self.cohort.evaluations(wait=wait):
-            self.recorder.evaluation(t, client, values)
+            with self.writing(f"the evaluation of round {t}"):
+                self.recorder.evaluation(t, client, values)
             self._show(t, client, values)
 
     def _show(self, t: int, client: int | None, values: dict[str, float]) -> None:
@@ -142,28 +189,18 @@ class Run:
     def save(self, t: int) -> None:
         """A checkpoint of the finished round: records first, then the files, the marker last."""
         self.collect()
-        try:
-            self._save(t)
-            self.saved = t
-        except OSError as error:
-            kept = checkpoint.complete(self.folder / "checkpoints")
-            last = f"the checkpoint of round {kept[-1][0]} is intact" if kept else "there is no earlier one"
-            why = error.strerror or error
-            raise UserError(
-                f"--out: cannot write the checkpoint of round {t} into {self.folder} ({why}); {last}"
-            ) from error
-
-    def _save(self, t: int) -> None:
-        self.recorder.commit(t)
         tree = {
             "server": self.server.state,
             "plugins": {name: plugin.state for name, plugin in self.plugins.items()},
             "ledger": self.ledger.state(),
             "published": self.cohort.published,
         }
-        config = self.config.checkpoint
-        checkpoint.save(self.folder / "checkpoints", t, tree, self.cohort.states())
-        checkpoint.prune(self.folder / "checkpoints", config.keep, config.keep_every)
+        root, config = self.folder / "checkpoints", self.config.checkpoint
+        with self.writing(f"the checkpoint of round {t}"):
+            self.recorder.commit(t)
+            checkpoint.save(root, t, tree, self.cohort.states())
+        self.saved = t
+        checkpoint.prune(root, config.keep, config.keep_every)
 
     def say(self, t: int, line: str, values: dict[str, float] | None = None) -> None:
         self.report(Progress(t, self.rounds, line, values or {}))
@@ -173,10 +210,13 @@ class Run:
         matrices = self.server.client_matrices()
         for plugin in self.plugins.values():
             matrices |= plugin.client_matrices()
-        self.recorder.client_matrices(t, matrices)
-        self.recorder.commit(t)
-        export_encoders(self.folder, self.config, self.server.subjects(), self.cohort)
-        return self.recorder.summary(t, status, self.server.privacy())
+        with self.writing("the results"):
+            self.recorder.client_matrices(t, matrices)
+            self.recorder.commit(t)
+            export_encoders(self.folder, self.config, self.server.subjects(), self.cohort)
+            summary = self.recorder.summary(t, status, self.server.privacy())
+            self.recorder.close()
+        return summary
 
 
 def run(
@@ -193,7 +233,8 @@ def run(
     folder; ``saved`` is called after every checkpoint.
 
     Raises:
-        UserError: the configuration asks for something the images or the folder do not allow; nothing is half-written.
+        UserError: the configuration asks for something the images or the folder do not allow, or another run writes
+            there: nothing is half-written. Or the disk takes no more: the last checkpoint is as it was.
         ClientError: a client failed and ``on_client_error`` is ``fail``.
     """
     this = Run(config, folder, connect, resume, report)
@@ -222,8 +263,7 @@ def run(
             saved()
         return this.finish(t, "complete" if done else "stopped")
     finally:
-        this.cohort.close()
-        this.recorder.close()
+        this.close()
 
 
 def due(t: int, every: int, last: int) -> bool:

@@ -1,20 +1,27 @@
-"""Run folders at a URI that pyarrow can write to (s3://, gs://, abfs://, hdfs://, file://).
+"""Where a run lies: a folder that only one run writes to at a time, and folders at a URI that pyarrow can write to
+(s3://, gs://, abfs://, hdfs://, file://).
 
 A run always works in a folder of its own machine; after every checkpoint, and at its end, what is new there is copied.
 Object stores have no rename, so the order of copying is what makes it safe: tables and a checkpoint's files, then the
 checkpoint's marker, and summary.json, which says that the run is over, last. A checkpoint without its marker is never
-read; resuming fetches the folder first.
+read; resuming fetches the folder first. In a file system a file is copied beside its place and moved there.
+
+A working folder is removed when its run is over, one that a killed process left at the start of the next run; it is
+kept where copying failed. Nothing keeps two runs from copying to one URI.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
+import socket
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,8 +32,172 @@ from rayfed_ssl.reporting.tables import PART, Commit
 from rayfed_ssl.schema import UserError
 
 CHECKPOINT = re.compile(rf"checkpoints/round-(\d+)/{re.escape(MARKER)}")
-REPLACED = ("checkpoints", "metrics.parquet", "communication.parquet")  # folders in which a run also deletes
+REPLACED = re.compile(  # where a run also deletes
+    r"(checkpoints|metrics\.parquet|communication\.parquet)/.*|events\.out\.tfevents\.[^/]*"
+)
+WORK = re.compile(r"(rayfed-ssl-[0-9a-f]{32})\.lock")  # beside a working folder, held while its run lives
+FETCHING, COPYING = ".fetching", ".copying"
+LOCK = ".lock"
+PATIENCE_S = 2.0  # for the process that is to follow one that was killed a moment ago
 BLOCK = 1 << 20
+
+
+# -- one run at a time -------------------------------------------------------------------------------------------------
+
+
+class Held(Exception):
+    """Another process holds the lock; the text says which: host and pid."""
+
+
+class Lock:
+    """An advisory lock (flock) on a file that holds the host and pid of its owner, removed by :meth:`release`.
+
+    The kernel lets go of it when the process dies, however it dies, and so may whoever comes next. It keeps out the
+    processes of one machine. On storage that several hosts share it does so only where the file system passes flock on
+    (NFS does since Linux 2.6.12, Lustre where it is mounted with ``flock``): elsewhere two hosts can write to one
+    folder. ``why_not`` says why there is no lock, as on Windows and on file systems without flock.
+
+    Raises:
+        Held: after ``patience_s`` another process still has it.
+    """
+
+    def __init__(self, path: Path, *, patience_s: float = PATIENCE_S) -> None:
+        self.path, self.why_not = path, ""
+        self._descriptor: int | None = None
+        try:
+            self._descriptor = _locked(path, time.monotonic() + patience_s)
+        except (OSError, ImportError) as error:
+            self.why_not = getattr(error, "strerror", None) or str(error)
+            return
+        with suppress(OSError):  # for a reader only
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, f"{_owner()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Let go; a second time does nothing."""
+        if self._descriptor is not None:
+            import fcntl
+
+            with suppress(OSError):
+                if _is_at(self._descriptor, self.path):
+                    self.path.unlink()
+            with suppress(OSError):
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # a forked child may have it open, too
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def _locked(path: Path, until: float, *, create: bool = True) -> int:
+    """An open descriptor of the file at ``path`` that has the lock; ``create`` makes it, and its folder.
+
+    Raises:
+        Held: at the time ``until`` another process has it.
+        OSError: it cannot be opened, or not locked. ImportError: Windows.
+    """
+    import fcntl
+
+    while True:
+        descriptor = _opened(path, create)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(descriptor, path):
+                return descriptor
+            held = None  # its owner has removed it since: on to the next, if there is one
+        except (BlockingIOError, PermissionError):
+            held = os.pread(descriptor, 1000, 0).decode(errors="replace").strip() or "owner unknown"
+        except OSError:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+        if time.monotonic() >= until:
+            raise Held(held) if held else OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+        time.sleep(0.1 if held else 0.0)
+
+
+def _opened(path: Path, create: bool) -> int:
+    flags = os.O_RDWR | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
+    for _ in range(10):  # whoever had the lock may remove the folder just now
+        if create:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            try:
+                return os.open(path, flags, 0o644)
+            except PermissionError:  # somebody else's, from a run that was killed
+                return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _owner() -> str:
+    return f"{socket.gethostname()}, pid {os.getpid()}"
+
+
+class Claim:
+    """A run folder that this process alone writes to until :meth:`close`; see :class:`Lock` for how far that reaches.
+
+    Until ``settled`` is set, closing removes what came into a folder that held no run, and the folder itself if it was
+    made: a run that could not begin leaves nothing behind. Not so where there is no lock: it may be another run's.
+
+    Raises:
+        UserError: another run is writing there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.settled = folder, False
+        self._made = [path for path in (folder, *folder.parents) if not path.exists()]
+        self._lock = _lock_of(folder, folder / LOCK)
+        self._before = _names(folder)
+
+    @property
+    def clears(self) -> bool:
+        """Whether closing removes what was written."""
+        return not self.settled and not self.why_not_locked and "config.yaml" not in self._before
+
+    @property
+    def why_not_locked(self) -> str:
+        """Why nothing keeps a second run out; empty where it is kept out."""
+        return self._lock.why_not
+
+    def close(self) -> None:
+        if self.clears:
+            for name in _names(self.folder) - self._before - {LOCK}:
+                path = self.folder / name
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    with suppress(OSError):
+                        path.unlink()
+        self._lock.release()
+        if not self.settled:
+            for path in self._made:
+                with suppress(OSError):  # not empty, or gone
+                    path.rmdir()
+
+
+def _lock_of(folder: Path, path: Path) -> Lock:
+    """The lock at ``path``, which stands for ``folder``. Raises UserError where another run has it."""
+    try:
+        return Lock(path)
+    except Held as owner:
+        raise UserError(
+            f"--out: {folder} is being written by another run ({owner}); wait for it, stop it, or name another folder"
+        ) from None
+
+
+def _names(folder: Path) -> set[str]:
+    try:
+        return set(os.listdir(folder))
+    except OSError:
+        return set()
+
+
+# -- runs at a URI -----------------------------------------------------------------------------------------------------
 
 
 def place(out: str | Path) -> tuple[Path, str | None]:
@@ -49,13 +220,42 @@ def mirrored(folder: Path, uri: str | None, *, resume: bool) -> Iterator[Callabl
         yield lambda: None
         return
     mirror = Mirror(folder, uri)
-    mirror.open(resume=resume)
+    remove_left_over(folder.parent)
+    lock = _lock_of(folder, folder.with_name(f"{folder.name}.lock"))
     try:
-        yield mirror.push
-        mirror.push()
+        mirror.open(resume=resume)
+        try:
+            yield mirror.push
+            mirror.push()
+        finally:
+            if not mirror.failed:
+                shutil.rmtree(folder, ignore_errors=True)
     finally:
-        if not mirror.failed:
-            shutil.rmtree(folder, ignore_errors=True)
+        lock.release()  # without its lock a folder that was kept is nobody's to remove
+
+
+def remove_left_over(parent: Path) -> None:
+    """Remove the working folders in ``parent`` whose processes, of this user and host, were killed.
+
+    What a living run works in is locked, and what was kept because copying failed has no lock file.
+    """
+    for path in parent.glob("rayfed-ssl-*.lock"):
+        if (work := WORK.fullmatch(path.name)) is None:
+            continue
+        try:
+            descriptor = _locked(path, 0.0, create=False)
+        except (Held, OSError, ImportError):
+            continue
+        try:
+            host = os.pread(descriptor, 1000, 0).decode(errors="replace").partition(", pid ")[0]
+            if os.fstat(descriptor).st_uid == os.geteuid() and host == socket.gethostname():
+                for folder in (parent / work[1], parent / f"{work[1]}{FETCHING}"):
+                    shutil.rmtree(folder, ignore_errors=True)
+                path.unlink()
+        except OSError:
+            continue
+        finally:
+            os.close(descriptor)
 
 
 class Mirror:
@@ -82,6 +282,7 @@ class Mirror:
                 f"gs://bucket/path or file:///path ({_first_line(error)})"
             ) from None
         self.root = root.rstrip("/")
+        self.moves = self.remote.type_name == "local"  # else a file is replaced when it is whole
 
     def open(self, *, resume: bool) -> None:
         """See that the URI can be written to, and fetch the run to be resumed. Leaves nothing behind if it raises.
@@ -96,12 +297,12 @@ class Mirror:
                 run = "already holds a run; add --resume to continue it" if "config.yaml" in found else "is not empty"
                 raise UserError(f"--out: {self.uri} {run}, or name another place")
             self._probe()
-            if "config.yaml" in found:
-                self._fetch(found)
         except (OSError, pa.ArrowException) as error:
             raise UserError(
                 f"--out: cannot write to {self.uri} ({_first_line(error)}); name a place you may write to"
             ) from None
+        if "config.yaml" in found:
+            self._fetch(found)
 
     def push(self) -> None:
         """Make the URI hold what the folder holds. Raises UserError where it cannot be reached; the folder is kept."""
@@ -109,16 +310,14 @@ class Mirror:
         new = [path for path, signature in here.items() if self.copied.get(path) != signature]
         try:
             for path in sorted(new, key=_rank):
-                target = f"{self.root}/{path}"
-                self.remote.create_dir(os.path.dirname(target), recursive=True)
-                with (self.folder / path).open("rb") as source, self.remote.open_output_stream(target) as sink:
-                    shutil.copyfileobj(source, sink, BLOCK)
-            gone = [path for path in self._remote_files() if path not in here and path.split("/")[0] in REPLACED]
+                self._copy(path)
+            there = self._remote_files()
+            gone = [path for path in there if path not in here and (REPLACED.fullmatch(path) or _in_part(path))]
             for path in sorted(gone, key=_rank, reverse=True):  # a marker before the files it stands for
                 self.remote.delete_file(f"{self.root}/{path}")
-            kept = {os.path.dirname(path) for path in here}
-            for emptied in {os.path.dirname(path) for path in gone} - kept:
-                self.remote.delete_dir(f"{self.root}/{emptied}")
+            for folder in {os.path.dirname(path) for path in gone} - {""}:
+                if not any(path.startswith(f"{folder}/") for path in there - set(gone)):
+                    self.remote.delete_dir(f"{self.root}/{folder}")
         except (OSError, pa.ArrowException) as error:
             self.failed = True
             raise UserError(
@@ -126,6 +325,16 @@ class Mirror:
                 "there, or --resume from the last checkpoint that was copied"
             ) from None
         self.copied = here
+
+    def _copy(self, path: str) -> None:
+        target = f"{self.root}/{path}"
+        parent, name = os.path.split(target)
+        draft = f"{parent}/.{name}{COPYING}" if self.moves else target
+        self.remote.create_dir(parent, recursive=True)
+        with (self.folder / path).open("rb") as source, self.remote.open_output_stream(draft) as sink:
+            shutil.copyfileobj(source, sink, BLOCK)
+        if draft != target:
+            self.remote.move(draft, target)
 
     def _local_files(self) -> dict[str, tuple[int, int]]:
         """Path -> size and time of every file, but for those (``.name``) that are still being written."""
@@ -152,16 +361,27 @@ class Mirror:
             self.remote.delete_dir(self.root)
 
     def _fetch(self, found: set[str]) -> None:
-        """Copy a run here, less what a resumed run would remove: checkpoints in the making, and tables past them."""
-        draft = self.folder.with_name(f"{self.folder.name}.fetching")
+        """Copy a run here, less what a resumed run would remove: checkpoints in the making, and tables past them.
+
+        Raises:
+            UserError: the run cannot be read, or there is no room for it here; nothing is left of it here.
+        """
+        draft = self.folder.with_name(f"{self.folder.name}{FETCHING}")
         shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir(mode=0o700)
-        for path in sorted(wanted(found)):
-            target = draft / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with self.remote.open_input_stream(f"{self.root}/{path}") as source, target.open("wb") as sink:
-                shutil.copyfileobj(source, sink, BLOCK)
-        draft.rename(self.folder)
+        try:
+            draft.mkdir(mode=0o700)
+            for path in sorted(wanted(found)):
+                target = draft / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with self.remote.open_input_stream(f"{self.root}/{path}") as source, target.open("wb") as sink:
+                    shutil.copyfileobj(source, sink, BLOCK)
+            draft.rename(self.folder)
+        except (OSError, pa.ArrowException) as error:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise UserError(
+                f"--out: cannot fetch {self.uri} to resume it in {self.folder} ({_first_line(error)}); make room, or "
+                "name a working folder elsewhere by TMPDIR"
+            ) from None
         self.copied = self._local_files()
 
 
@@ -171,12 +391,19 @@ def wanted(found: set[str]) -> set[str]:
     newest = Commit(max(complete, default=-1), 0)
 
     def needed(path: str) -> bool:
+        if _in_part(path):
+            return False
         if path.startswith("checkpoints/"):
             return os.path.dirname(path) in complete.values()
         part = PART.fullmatch(os.path.basename(path))
         return part is None or Commit(int(part[1]), int(part[2] or 0)) <= newest
 
     return {path for path in found if needed(path)}
+
+
+def _in_part(path: str) -> bool:
+    """Whether this is what a copying left that was cut off."""
+    return os.path.basename(path).startswith(".") and path.endswith(COPYING)
 
 
 def _rank(path: str) -> tuple[int, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,17 +33,46 @@ def same(a: object, b: object) -> bool:
         case Weights(), Weights():
             return a.layout == b.layout and a.parameters == b.parameters and np.array_equal(a.vector, b.vector)
         case np.ndarray(), np.ndarray():
-            return a.dtype == b.dtype and np.array_equal(a, b)
+            return a.dtype == b.dtype and a.shape == b.shape and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
         case dict(), dict():
             return list(a) == list(b) and all(same(a[k], b[k]) for k in a)
         case list(), list():
             return len(a) == len(b) and all(map(same, a, b))
-    return bool(a == b)
+    return type(a) is type(b) and bool(a == b)
+
+
+KINDS = [np.float16, np.float32, np.float64, np.int8, np.uint8, np.int32, np.int64, np.uint64, np.bool_, np.complex64]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_numbers_keep_their_type_and_arrays_their_shape(kind: type[np.generic], tmp_path: Path) -> None:
+    """A value that changes between float32 and float64 changes what a resumed run computes."""
+    number = np.pi if np.issubdtype(kind, np.inexact) else 1
+    cube = np.arange(24).reshape(2, 3, 4).astype(kind)
+    tree = {
+        "scalar": kind(number), "no dimensions": np.array(number, kind), "one": np.array([number], kind),
+        "strided": cube[:, ::2].T, "empty": np.zeros((0, 3), kind), "one of none": np.zeros((1, 0, 1), kind),
+    }  # fmt: skip
+    assert tree["no dimensions"].shape == ()
+    folder = checkpoint.save(tmp_path, 1, {"deep": [tree]}, [(5, tree)])
+    server, clients = checkpoint.load(folder)
+    assert same(server, {"deep": [tree]})
+    assert same(dict(clients), {5: tree})
+
+
+def test_plain_values_stay_plain_and_other_things_are_refused(tmp_path: Path) -> None:
+    plain = {"float": 0.1, "int": 2**60, "nothing": None, "flag": False, "text": "é", 7: "a number as a key"}
+    assert same(checkpoint.load(checkpoint.save(tmp_path, 1, plain, []))[0], plain)
+    assert same(checkpoint.load(checkpoint.save(tmp_path, 2, {"t": np.str_("a")}, []))[0], {"t": "a"})
+    with pytest.raises(TypeError, match="a checkpoint holds arrays"):
+        checkpoint.save(tmp_path, 3, {"set": {1}}, [])
+    assert [t for t, _ in checkpoint.complete(tmp_path)] == [1, 2]
 
 
 def test_round_trip(tmp_path: Path) -> None:
     server, clients = checkpoint.load(save(tmp_path, 3))
     assert same(server, TREE | {"round": 3})
+    assert isinstance(server["list"][5]["deep"], np.float16)
     assert {c: s["z"].tolist() for c, s in clients} == {c: [c] * 3 for c in range(4)}
 
 
@@ -126,3 +156,43 @@ def test_the_marker_lists_every_file(tmp_path: Path) -> None:
     listed = json.loads((folder / checkpoint.MARKER).read_text())["files"]
     assert sorted(listed) == sorted(p.name for p in folder.iterdir() if p.name != checkpoint.MARKER)
     assert all(listed[name]["bytes"] == os.stat(folder / name).st_size for name in listed)
+
+
+def test_only_names_of_the_runs_own_count(tmp_path: Path) -> None:
+    """A copy somebody made, and folders that merely begin alike, are neither read nor removed."""
+    for t in (1, 2, 3):
+        save(tmp_path, t)
+    strangers = ["round-00003-copy", "round-3", "round-", "round-0000x", "round-00009.damaged.bak", "my-round-00009"]
+    for name in strangers:
+        shutil.copytree(tmp_path / "round-00003", tmp_path / name)
+    assert [t for t, _ in checkpoint.complete(tmp_path)] == [1, 2, 3]
+    found, damaged = checkpoint.newest(tmp_path)
+    assert found == (3, tmp_path / "round-00003")
+    assert damaged == []
+    checkpoint.prune(tmp_path, keep=1, keep_every=0)
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(["round-00003", *strangers])
+
+
+def test_a_large_round_has_more_digits(tmp_path: Path) -> None:
+    for t in (99_999, 100_000):
+        save(tmp_path, t)
+    assert [t for t, _ in checkpoint.complete(tmp_path)] == [99_999, 100_000]
+
+
+@pytest.mark.parametrize("marker", ["", "[]", "{}", '{"files": 3}', '{"files": {"server.json": {"bytes": 1}}}'])
+def test_a_marker_of_another_shape_is_damage(marker: str, tmp_path: Path) -> None:
+    save(tmp_path, 1)
+    (save(tmp_path, 2) / checkpoint.MARKER).write_text(marker)
+    found, damaged = checkpoint.newest(tmp_path)
+    assert found == (1, tmp_path / "round-00001")
+    assert len(damaged) == 1
+
+
+def test_what_was_set_aside_goes_when_it_was_made_again(tmp_path: Path) -> None:
+    for t in (10, 20, 30):
+        save(tmp_path, t)
+    assert checkpoint.set_aside(tmp_path, 10) == ["round-00020.damaged", "round-00030.damaged"]
+    assert checkpoint.complete(tmp_path) == [(10, tmp_path / "round-00010")]
+    save(tmp_path, 20)
+    checkpoint.prune(tmp_path, keep=2, keep_every=0)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["round-00010", "round-00020", "round-00030.damaged"]

@@ -1,4 +1,4 @@
-"""Runs that end early: stopped between checkpoints, and a disk that takes no more."""
+"""Runs that end early, and runs that go on from damaged checkpoints."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rayfed_ssl import checkpoint
 from rayfed_ssl.schema import UserError
+from rayfed_ssl.simulation import Progress
 from tests.tiny import booked, encoders, measured, run_locally, tiny
 
 
@@ -30,25 +30,50 @@ def test_stopped_between_checkpoints(after: int, tmp_path: Path) -> None:
     assert booked(tmp_path / "run") == booked(tmp_path / "whole")
 
 
-def test_full_disk_names_the_checkpoint_and_keeps_the_previous_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = tiny("fedsimclr")
+def damage(checkpoint_folder: Path) -> None:
+    victim = checkpoint_folder / "server.safetensors"
+    victim.write_bytes(victim.read_bytes()[:-1] + b"!")
+
+
+def test_damaged_checkpoints_are_set_aside_and_neither_count_nor_hide_what_is_saved_later(tmp_path: Path) -> None:
+    """Rounds 4 and 3 damaged, keep=1: from round 2 on, every new checkpoint is kept, is the newest, and resumes."""
+    config = tiny("fedbyol", train__rounds=5, checkpoint__keep=1)
     run_locally(config, tmp_path / "whole")
-    real = checkpoint.save_file
+    folder, root = tmp_path / "run", tmp_path / "run" / "checkpoints"
+    stopped_at(tiny("fedbyol", train__rounds=5, checkpoint__keep=9), folder, 4)
+    for t in (3, 4):
+        damage(root / f"round-{t:05d}")
+    lines: list[str] = []
 
-    def full(arrays: Any, path: Path) -> None:
-        if "00002" in str(path):
-            raise OSError(28, "No space left on device")
-        real(arrays, path)
+    def report(progress: Progress) -> None:
+        lines.append(progress.line)
 
-    monkeypatch.setattr(checkpoint, "save_file", full)
-    with pytest.raises(UserError, match=r"round 2 .*No space left on device.*round 1 is intact"):
-        run_locally(config, tmp_path / "run")
-    monkeypatch.setattr(checkpoint, "save_file", real)
-    run_locally(config, tmp_path / "run", resume=True)
-    assert encoders(tmp_path / "run") == encoders(tmp_path / "whole")
-    assert measured(tmp_path / "run") == measured(tmp_path / "whole")
+    seen = run_locally(config, folder, resume=True, report=report, stopping=lambda: "round 3/5" in lines)
+    assert seen["rounds"] == 3
+    assert [line for line in lines if "passed over" in line and "server.safetensors" in line]
+    assert [line.split(":")[0] for line in lines if "set aside" in line] == [
+        "checkpoints/round-00003.damaged", "checkpoints/round-00004.damaged",
+    ]  # fmt: skip
+    assert sorted(path.name for path in root.iterdir()) == ["round-00003", "round-00004.damaged"]
+    lines.clear()
+    run_locally(config, folder, resume=True, report=report)
+    assert "resumed from round 3 (round-00003)" in lines
+    assert not [line for line in lines if "passed over" in line]
+    assert [path.name for path in root.iterdir()] == ["round-00005"]
+    assert encoders(folder) == encoders(tmp_path / "whole")
+    assert measured(folder) == measured(tmp_path / "whole")
+    assert booked(folder) == booked(tmp_path / "whole")
+
+
+def test_with_no_intact_checkpoint_the_run_starts_again(tmp_path: Path) -> None:
+    config, folder = tiny("fedsimclr", train__rounds=2), tmp_path / "run"
+    run_locally(config, folder)
+    before = encoders(folder), measured(folder)
+    for t in (1, 2):
+        damage(folder / "checkpoints" / f"round-{t:05d}")
+    run_locally(config, folder, resume=True)
+    assert (encoders(folder), measured(folder)) == before
+    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["round-00001", "round-00002"]
 
 
 def test_a_finished_run_resumed_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rayfed_ssl import simulation
 from rayfed_ssl.checkpoint import MARKER
@@ -131,10 +135,10 @@ def test_markers_are_copied_after_their_files_and_removed_before_them(
             self.remote = remote
 
         def __getattr__(self, name: str) -> object:
-            def call(path: object, **how: object) -> object:
-                if name in ("open_output_stream", "delete_file"):
-                    done.append(f"{name.split('_')[0]} {str(path).split('/run/')[-1]}")
-                return getattr(self.remote, name)(path, **how)
+            def call(*paths: object, **how: object) -> object:
+                if name in ("move", "delete_file"):  # where a file takes its place, or is gone
+                    done.append(f"{name.split('_')[0]} {str(paths[-1]).split('/run/')[-1]}")
+                return getattr(self.remote, name)(*paths, **how)
 
             return call
 
@@ -145,8 +149,8 @@ def test_markers_are_copied_after_their_files_and_removed_before_them(
     write(work, "summary.json", f"{old}/{MARKER}", f"{old}/server.json", "metrics.parquet/part-00001.parquet")
     write(work, ".draft", "checkpoints/.writing-00009/server.json")
     mirror.push()
-    assert done[-2:] == [f"open {old}/{MARKER}", "open summary.json"]
-    assert set(done[:-2]) == {f"open {old}/server.json", "open metrics.parquet/part-00001.parquet"}
+    assert done[-2:] == [f"move {old}/{MARKER}", "move summary.json"]
+    assert set(done[:-2]) == {f"move {old}/server.json", "move metrics.parquet/part-00001.parquet"}
     done.clear()
     mirror.push()
     assert not done  # nothing is copied twice
@@ -155,7 +159,7 @@ def test_markers_are_copied_after_their_files_and_removed_before_them(
     write(work, "summary.json", content="longer")
     mirror.push()
     assert done[-2:] == [f"delete {old}/{MARKER}", f"delete {old}/server.json"]
-    assert done[-4:-2] == [f"open {new}/{MARKER}", "open summary.json"]
+    assert done[-4:-2] == [f"move {new}/{MARKER}", "move summary.json"]
     assert not (tmp_path / "run" / old).exists()
     (work / "notes").unlink()
     mirror.push()
@@ -224,3 +228,126 @@ def test_where_copying_fails_the_folder_is_kept_and_named(tmp_path: Path) -> Non
     with pytest.raises(UserError, match=f"could not copy to .*; the run is in {work}"):
         copying_to_a_place_that_became_a_file()
     assert (work / "encoder/global.json").exists()
+
+
+def test_a_file_system_never_shows_half_a_file(tmp_path: Path) -> None:
+    """Whoever has the old file open reads the old file to its end; what a cut-off copy left is no part of the run."""
+    work = tmp_path / "work"
+    mirror = Mirror(work, f"file://{tmp_path}/run")
+    write(work, "config.yaml", "metrics.parquet/part-00001.parquet", content="old")
+    mirror.push()
+    write(tmp_path / "run", ".summary.json.copying", "metrics.parquet/.part-00001.parquet.copying", content="ha")
+    write(work, "config.yaml", content="new and longer")
+    with (tmp_path / "run/config.yaml").open() as reader:
+        assert reader.read(1) == "o"
+        mirror.push()
+        assert reader.read() == "ld"
+    assert (tmp_path / "run/config.yaml").read_text() == "new and longer"
+    assert files(f"file://{tmp_path}/run") == {
+        "config.yaml": b"new and longer", "metrics.parquet/part-00001.parquet": b"old",
+    }  # fmt: skip
+    assert wanted({"config.yaml", ".config.yaml.copying", "metrics.parquet/.part-00002.parquet.copying"}) == {
+        "config.yaml"
+    }
+
+
+def test_nothing_else_is_removed_with_the_rest_of_a_cut_off_copy(tmp_path: Path) -> None:
+    work, there = tmp_path / "work", tmp_path / "run"
+    write(there, "encoder/.global.json.copying", "encoder/client-00001.json", ".hidden")
+    write(work, "notes")
+    Mirror(work, f"file://{there}").push()
+    assert set(files(f"file://{there}")) == {"encoder/client-00001.json", ".hidden", "notes"}
+
+
+def test_a_run_that_starts_again_leaves_no_old_points(uri: str, tmp_path: Path) -> None:
+    """Without an intact checkpoint everything is made again: at the URI, too, TensorBoard shows each point once."""
+    carried_out(uri, rounds=2)
+    old = {path for path in files(uri) if path.startswith("events.out.tfevents.")}
+    remote, root = fs.FileSystem.from_uri(uri)
+    for path in files(uri):
+        if path.endswith(MARKER):
+            remote.delete_file(f"{root}/{path}")
+    carried_out(uri, resume=True)
+    assert old
+    assert not old & set(files(uri))
+    events = EventAccumulator(str(downloaded(uri, tmp_path / "found")), size_guidance={"scalars": 0}).Reload()
+    assert [event.step for event in events.Scalars("train/loss")] == [1, 2, 3]
+    assert sum(path.startswith("events.out.tfevents.") for path in files(uri)) == 1
+
+
+# -- working folders ---------------------------------------------------------------------------------------------------
+
+WORKING = """
+import os, signal, sys, time
+from pathlib import Path
+from rayfed_ssl.storage import mirrored, place
+folder, uri = place(sys.argv[1])
+with mirrored(folder, uri, resume=False) as saved:
+    (folder / "metrics.parquet").mkdir(parents=True)
+    (folder / "metrics.parquet/part-00001.parquet").write_text("x")
+    folder.with_name(folder.name + ".fetching").mkdir()
+    print(folder, flush=True)
+    time.sleep(600)
+"""
+
+
+def working(tmp_path: Path, name: str) -> tuple[subprocess.Popen[str], Path]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", WORKING, f"file://{tmp_path}/{name}"], cwd=Path(__file__).parents[1],
+        env={**os.environ, "TMPDIR": str(tmp_path / "tmp")}, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    return process, Path(process.stdout.readline().strip())
+
+
+def test_what_a_killed_run_worked_in_goes_with_the_next_and_what_lives_or_was_kept_stays(tmp_path: Path) -> None:
+    (tmp_path / "tmp").mkdir()
+    killed, left = working(tmp_path, "a")
+    living, busy = working(tmp_path, "b")
+    try:
+        killed.kill()
+        killed.wait()
+        assert (left / "metrics.parquet/part-00001.parquet").exists()
+        assert left.with_name(f"{left.name}.fetching").exists()
+        kept = left.with_name(f"rayfed-ssl-{'0' * 32}")  # copying failed: it has no lock file
+        elsewhere = left.with_name(f"rayfed-ssl-{'1' * 32}")  # of another host, where the folder is shared
+        write(kept, "config.yaml")
+        write(elsewhere, "config.yaml")
+        write(tmp_path / "tmp", f"{elsewhere.name}.lock", content="another-host, pid 1\n")
+        write(tmp_path / "tmp", "rayfed-ssl-mine.lock", "rayfed-ssl-mine/notes", content="")
+        mine = tmp_path / "tmp" / f"rayfed-ssl-{'2' * 32}"
+        with mirrored(mine, f"file://{tmp_path}/c", resume=False):
+            write(mine, "config.yaml")
+            assert not left.exists()
+            assert (busy / "metrics.parquet/part-00001.parquet").exists()
+        stays = {busy, kept, elsewhere, tmp_path / "tmp/rayfed-ssl-mine"}
+        locks = {path.with_name(f"{path.name}.lock") for path in stays - {kept}}
+        fetching = {busy.with_name(f"{busy.name}.fetching")}
+        assert set((tmp_path / "tmp").iterdir()) == stays | locks | fetching
+    finally:
+        living.kill()
+        living.wait()
+
+
+def test_what_was_kept_is_not_removed_by_the_next_run(tmp_path: Path) -> None:
+    work = tmp_path / f"rayfed-ssl-{'3' * 32}"
+
+    def copying_fails() -> None:
+        with mirrored(work, f"file://{tmp_path}/run", resume=False):
+            write(work, "encoder/global.json")
+            write(tmp_path, "run")
+
+    with pytest.raises(UserError, match="the run is in"):
+        copying_fails()
+    with mirrored(tmp_path / f"rayfed-ssl-{'4' * 32}", f"file://{tmp_path}/other", resume=False):
+        pass
+    assert (work / "encoder/global.json").exists()
+
+
+def test_a_run_that_cannot_be_fetched_leaves_nothing_here(tmp_path: Path) -> None:
+    write(tmp_path / "run", "config.yaml")
+    work = tmp_path / "absent" / "work"  # as if there were no room
+    with pytest.raises(UserError, match=r"--out: cannot fetch file://.* to resume it in .*TMPDIR") as caught:
+        Mirror(work, f"file://{tmp_path}/run").open(resume=True)
+    assert "\n" not in str(caught.value)
+    assert not work.parent.exists()

@@ -47,6 +47,9 @@ class Records:
         resume_round: the checkpoint the run continues from. None starts afresh and removes what an earlier attempt
             recorded in this folder.
         clients: how many clients the run has: beyond 64, TensorBoard sees them as mean, extremes and quartiles.
+
+    Raises:
+        OSError: the disk takes no more; so does everything that records, because TensorBoard is written at once.
     """
 
     def __init__(self, folder: Path, *, resume_round: int | None = None, clients: int) -> None:
@@ -67,7 +70,6 @@ class Records:
         if purge is not None:
             touched = kept.filter(pc.greater_equal(kept["round"], purge))
             self._board.scalars(Metric(**row) for row in touched.to_pylist())
-        self._board.flush()
         self._metrics.remove_after(self._committed)
         self._communication.remove_after(self._committed)
 
@@ -117,17 +119,17 @@ class Records:
         self._board.histogram(tag, values, round)
 
     def commit(self, round: int) -> None:
-        """Write everything recorded so far as the parts of ``round``, atomically, and flush TensorBoard.
+        """Write everything recorded so far as the parts of ``round``, atomically.
 
         Call it before the checkpoint of ``round`` gets its marker. Called for the same round again, it writes what came
         after that checkpoint.
 
         Raises:
             ValueError: a later round is already committed.
+            OSError: the disk takes no more; a resumed run removes what was written.
         """
         self._write(round)
         self._board.scalars(self._held)
-        self._board.flush()
         self._held = []
 
     def spill(self, round: int) -> None:

@@ -9,6 +9,7 @@ and makes the second again.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -59,13 +60,22 @@ class Commit(NamedTuple):
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` fill a file beside ``path`` and put it in place: readers see the old file or the new one."""
+    """Let ``write`` fill a file beside ``path`` and put it in place: readers see the old file or the new one.
+
+    Raises:
+        OSError: the disk takes no more, or the folder cannot be written to; nothing is left of the new file.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
-    write(temporary)
-    with temporary.open("rb") as file:
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        write(temporary)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 def write_json(path: Path, value: Mapping[str, object]) -> None:

@@ -6,13 +6,19 @@ the extremes and the quartiles over the clients of the round. Parquet keeps ever
 
 from __future__ import annotations
 
+import os
+import re
+import socket
+import time
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch.utils.tensorboard import SummaryWriter
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.summary.writer.record_writer import RecordWriter
+from torch.utils.tensorboard import summary as untyped
 
 from rayfed_ssl.reporting.figures import pixels
 from rayfed_ssl.reporting.tables import Metric
@@ -20,7 +26,45 @@ from rayfed_ssl.reporting.tables import Metric
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+summary: Any = untyped  # torch's functions say nothing of types
 CURVES = 64  # the most clients that have a curve of their own
+POWERS = 1e-12 * 1.1 ** np.arange(773)  # up to 1e20
+BINS = np.concatenate([-POWERS[::-1], [0.0], POWERS])  # of histograms: as in TensorFlow
+FILE = re.compile(r"events\.out\.tfevents\.(\d+)\..*")
+
+
+class EventFile:
+    """One ``events.out.tfevents.*``, every record on its way to the disk when ``add`` returns.
+
+    torch's SummaryWriter writes in a thread, which on a full disk prints a traceback and loses what it held.
+
+    Raises:
+        OSError: the disk takes no more; so do ``add`` and ``close``.
+    """
+
+    def __init__(self, folder: Path, purge_step: int | None) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        # TensorBoard reads files in the order of their names: this one last, whatever the clock says.
+        others = (FILE.fullmatch(path.name) for path in folder.iterdir())
+        began = max([int(time.time()), *(int(match[1]) + 1 for match in others if match)])
+        name = f"events.out.tfevents.{began:010d}.{socket.gethostname()}.{os.getpid()}.0"
+        self._file = (folder / name).open("xb")
+        self._records = RecordWriter(self._file)
+        self._add(Event(wall_time=time.time(), file_version="brain.Event:2"))
+        if purge_step is not None:
+            start = SessionLog(status=SessionLog.START)
+            self._add(Event(wall_time=time.time(), step=purge_step, session_log=start))
+
+    def add(self, values: Any, step: int, wall_time: float | None = None) -> None:
+        """Write a ``Summary``; without ``wall_time`` as of now."""
+        self._add(Event(wall_time=time.time() if wall_time is None else wall_time, step=int(step), summary=values))
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _add(self, event: Any) -> None:
+        self._records.write(event.SerializeToString())
+        self._file.flush()
 
 
 class TensorBoard:
@@ -32,13 +76,16 @@ class TensorBoard:
         purge_step: a resumed run's first step: TensorBoard forgets what was written at and after it. What was written
             once before that step (text, figures) is not written again.
         epoch_s: the time at which the run's ``wall_s`` was 0, in seconds since 1970.
+
+    Raises:
+        OSError: the disk takes no more; so does everything that writes.
     """
 
     def __init__(self, folder: Path, *, clients: int, purge_step: int | None, epoch_s: float) -> None:
         self.aggregates = clients > CURVES
         self._first_step = purge_step or 0
         self._epoch_s = epoch_s
-        self._writer = SummaryWriter(str(folder), purge_step=purge_step, flush_secs=20)
+        self._file = EventFile(folder, purge_step)
 
     def scalars(self, rows: Iterable[Metric]) -> None:
         """Write metrics; beyond 64 clients, ``rows`` must hold all clients' values of a round and tag together."""
@@ -57,12 +104,12 @@ class TensorBoard:
 
     def text(self, tag: str, markdown: str, step: int) -> None:
         if step >= self._first_step:
-            self._writer.add_text(tag, markdown, step)
+            self._file.add(summary.text(tag, markdown), step)
 
     def image(self, tag: str, image: np.ndarray, step: int) -> None:
         """``image`` (H, W, 3) uint8."""
         if step >= self._first_step:
-            self._writer.add_image(tag, image, step, dataformats="HWC")
+            self._file.add(summary.image(tag, image, dataformats="HWC"), step)
 
     def figure(self, tag: str, figure: Figure, step: int) -> None:
         if step >= self._first_step:
@@ -73,16 +120,13 @@ class TensorBoard:
         finite = np.asarray(values, np.float64)
         finite = finite[np.isfinite(finite)]
         if finite.size and step >= self._first_step:
-            self._writer.add_histogram(tag, finite, step)
-
-    def flush(self) -> None:
-        self._writer.flush()
+            self._file.add(summary.histogram(tag, finite, BINS), step)
 
     def close(self) -> None:
-        self._writer.close()
+        self._file.close()
 
     def _scalar(self, tag: str, value: float, step: int, wall_s: float) -> None:
-        self._writer.add_scalar(tag, value, step, walltime=self._epoch_s + wall_s)
+        self._file.add(summary.scalar(tag, value), step, self._epoch_s + wall_s)
 
 
 def spread(values: np.ndarray) -> dict[str, float]:

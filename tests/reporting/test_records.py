@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -256,3 +257,17 @@ def test_partition_table(tmp_path: Path) -> None:
     table = pq.read_table(tmp_path / "partition.parquet")
     assert table["label"].to_pylist() == [1, 2, 0, 5, 1]
     assert table.column_names == ["client", "split", "index", "label"]
+
+
+def test_event_files_are_read_in_the_order_in_which_they_were_begun(tmp_path: Path) -> None:
+    """Resumed many times within a second, by other processes, on a clock that was put back."""
+    ahead = f"events.out.tfevents.{int(time.time()) + 3600:010d}.another-host.99999.0"
+    Records(tmp_path, clients=2).close()
+    (first,) = tmp_path.glob("events.*")
+    first.rename(tmp_path / ahead)
+    for t in range(12):
+        records = Records(tmp_path, resume_round=t, clients=2)
+        train(records, range(t + 1, t + 3))  # the second is recorded again by the next
+        records.close()
+    assert [step for step, _ in events_of(tmp_path)["train/loss"]] == list(range(1, 14))
+    assert len(list(tmp_path.glob("events.*"))) == 13

@@ -1,0 +1,208 @@
+"""One run at a time in a folder: the lock, who is told what, and that a killed process lets go of it."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rayfed_ssl import configfile, storage
+from rayfed_ssl.schema import UserError
+from rayfed_ssl.simulation import Progress
+from rayfed_ssl.storage import LOCK, Claim, Held, Lock
+from tests.tiny import booked, encoders, measured, run_locally, tiny
+
+ROOT = Path(__file__).parents[1]
+CONFIG = {"train__rounds": 300, "checkpoint__every": 1, "evaluation__every": 100}
+HOLD = """
+import os, sys, time
+from pathlib import Path
+from rayfed_ssl.storage import Lock
+lock = Lock(Path(sys.argv[1]))
+if os.fork() == 0:  # a child that outlives its parent holds the same open file
+    os.closerange(0, 3)
+    time.sleep(float(sys.argv[2]))
+    os._exit(0)
+print("held", flush=True)
+sys.stdin.read()
+lock.release()
+print("released", flush=True)
+sys.stdin.read()
+"""
+
+
+def command(folder: Path, *more: str) -> list[str]:
+    configfile.dump(tiny("fedsimclr", **CONFIG), folder.parent / "config.yaml")
+    place = [str(folder.parent / "config.yaml"), "--executor", "local", "--out", str(folder)]
+    return [sys.executable, "-m", "rayfed_ssl", "run", *place, *more]
+
+
+def test_a_second_command_is_refused_and_a_killed_one_lets_go(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with (tmp_path / "log").open("w") as log:
+        living = subprocess.Popen(command(folder), cwd=ROOT, stdout=log, stderr=log)
+    try:
+        until = time.monotonic() + 200
+        while not list(folder.glob("checkpoints/round-*/complete.json")) and time.monotonic() < until:
+            assert living.poll() is None, (tmp_path / "log").read_text()
+            time.sleep(0.05)
+        resumed = command(folder, "--resume")
+        second = subprocess.run(resumed, cwd=ROOT, capture_output=True, text=True, timeout=200)
+        assert second.returncode == 2, second.stderr
+        assert re.fullmatch(
+            rf"--out: {folder} is being written by another run \(\S+, pid {living.pid}\); "
+            "wait for it, stop it, or name another folder\n",
+            second.stderr,
+        ), second.stderr
+        assert living.poll() is None
+    finally:
+        living.send_signal(signal.SIGKILL)
+        living.wait()
+    assert (folder / LOCK).exists()
+    seen: list[str] = []
+    stopping = {"stopping": lambda: True, "report": lambda p: seen.append(p.line)}
+    summary = run_locally(tiny("fedsimclr", **CONFIG), folder, resume=True, **stopping)
+    assert summary["status"] == "stopped"
+    assert any(line.startswith("resumed from round") for line in seen)
+    assert not (folder / LOCK).exists()
+    measured(folder)  # nothing twice
+
+
+def test_two_runs_of_one_process_are_kept_apart_and_the_first_is_undisturbed(tmp_path: Path) -> None:
+    config, refused = tiny("fedsimclr"), []
+
+    def again(progress: Progress) -> None:
+        if progress.line == "round 1/3":
+            for resume in (False, True):
+                with pytest.raises(UserError, match=f"is being written by another run .*pid {os.getpid()}") as caught:
+                    run_locally(config, tmp_path / "run", resume=resume)
+                refused.append(caught)
+
+    run_locally(config, tmp_path / "run", report=again)
+    assert len(refused) == 2
+    run_locally(config, tmp_path / "whole")
+    assert encoders(tmp_path / "run") == encoders(tmp_path / "whole")
+    assert measured(tmp_path / "run") == measured(tmp_path / "whole")
+    assert booked(tmp_path / "run") == booked(tmp_path / "whole")
+    assert not (tmp_path / "run" / LOCK).exists()
+
+
+def test_of_many_that_start_at_once_one_has_the_folder(tmp_path: Path) -> None:
+    """Each undoes what it made when it cannot begin, folder and lock file too: nobody may slip in beside another."""
+    inside, most, refused = [0], [0], [0]
+    guard = threading.Lock()
+
+    def begin() -> None:
+        for _ in range(30):
+            try:
+                claim = Claim(tmp_path / "runs" / "run")
+            except UserError:
+                refused[0] += 1
+                continue
+            with guard:
+                inside[0] += 1
+                most[0] = max(most[0], inside[0])
+            (tmp_path / "runs" / "run" / "figures").mkdir(parents=True)
+            with guard:
+                inside[0] -= 1
+            claim.close()
+
+    threads = [threading.Thread(target=begin) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1]
+    assert refused[0] < 180
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_lock_is_free_once_released_whoever_inherited_it(tmp_path: Path) -> None:
+    path = tmp_path / "runs" / LOCK
+    other = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path), "20"], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert other.stdout is not None
+    assert other.stdin is not None
+    assert other.stdout.readline() == b"held\n"
+    with pytest.raises(Held, match=rf", pid {other.pid}$"):
+        Lock(path, patience_s=0.2)
+    other.stdin.close()
+    assert other.stdout.readline() == b"released\n"
+    lock = Lock(path, patience_s=0.2)
+    assert lock.why_not == ""
+    lock.release()
+    lock.release()
+    assert not path.exists()
+    other.wait()
+
+
+def test_a_lock_left_by_a_kill_is_taken_over_and_one_of_a_new_folder_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / LOCK
+    path.write_text("elsewhere, pid 1\n" + "x" * 100)
+    mine = Lock(path)
+    assert path.read_text().endswith(f", pid {os.getpid()}\n")
+    assert path.read_text().count("\n") == 1
+    path.unlink()  # somebody removed the folder under the run, and another began
+    theirs = Lock(path)
+    mine.release()
+    assert path.exists()
+    theirs.release()
+    assert not path.exists()
+
+
+def test_where_there_are_no_locks_the_run_says_so_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsupported(*args: Any) -> None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    seen: list[str] = []
+    run_locally(tiny("fedsimclr", train__rounds=1), tmp_path / "run", report=lambda p: seen.append(p.line))
+    assert f"{tmp_path / 'run'} cannot be locked (Operation not supported)" in seen[0]
+    assert "nothing keeps a second run from writing there" in seen[0]
+
+
+def test_refusals_leave_folders_as_they_were(tmp_path: Path) -> None:
+    run_locally(tiny("fedsimclr", train__rounds=1), tmp_path / "run")
+    before = sorted(str(path) for path in tmp_path.rglob("*"))
+    with pytest.raises(UserError, match="already holds a run"):
+        run_locally(tiny("fedsimclr", train__rounds=1), tmp_path / "run")
+    with pytest.raises(UserError, match=r"train\.rounds|cannot resume with changed"):
+        run_locally(tiny("fedsimclr", train__rounds=1, seed=7), tmp_path / "run", resume=True)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"--out: cannot write to \S+file"):
+        run_locally(tiny("fedsimclr"), tmp_path / "file")
+    assert sorted(str(path) for path in tmp_path.rglob("*") if path.name != "file") == before
+
+
+def test_a_process_that_follows_one_just_killed_waits_for_the_kernel(tmp_path: Path) -> None:
+    """As a driver that Ray restarts."""
+    path = tmp_path / LOCK
+    context = multiprocessing.get_context("spawn")
+    ready = context.Event()
+    process = context.Process(target=_hold, args=(path, ready))
+    process.start()
+    assert ready.wait(60)
+    threading.Timer(0.5, process.kill).start()
+    lock = Lock(path, patience_s=30.0)
+    assert lock.why_not == ""
+    lock.release()
+    process.join()
+
+
+def _hold(path: Path, ready: Any) -> None:
+    lock = storage.Lock(path)
+    ready.set()
+    time.sleep(600)
+    lock.release()
