@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -24,6 +23,7 @@ from rayfed_ssl import cli
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.progress import Reporter, accuracy_table, shown
 from rayfed_ssl.simulation import Progress
+from tests.cluster.processes import Process, descendants, end, orphans, title, until
 
 CONFIG = """
 method: {name: fedsimclr}
@@ -346,18 +346,27 @@ def test_an_accuracy_of_several_clients_is_their_mean_and_extremes() -> None:
 
 
 @pytest.mark.cluster
-def test_ctrl_c_on_ray_ends_with_a_checkpoint_and_leaves_no_process(tmp_path: Path) -> None:
-    (tmp_path / "tiny.yaml").write_text(CONFIG.replace("rounds: 2", "rounds: 2000"))
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_a_signal_on_ray_ends_with_a_checkpoint_and_leaves_no_process(number: signal.Signals, tmp_path: Path) -> None:
+    (tmp_path / "tiny.yaml").write_text(CONFIG.replace("rounds: 2", "rounds: 1000000"))
     command = [sys.executable, "-m", "rayfed_ssl", "run", "tiny.yaml", "--out", "run", "resources.actors=1"]
     log = (tmp_path / "log").open("w")
     run = subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log, env={**os.environ, "PYTHONUNBUFFERED": "1"})
-    deadline = time.monotonic() + 120
-    while "round 2/2000" not in (text := (tmp_path / "log").read_text()):
-        assert run.poll() is None, text
-        assert time.monotonic() < deadline, text
-        time.sleep(0.2)
-    run.send_signal(signal.SIGINT)
-    assert run.wait(60) == 130
+    ours: dict[int, Process] = {}
+    try:
+        until(lambda: "round 2/" in (tmp_path / "log").read_text() or run.poll() is not None, 200)
+        ours = descendants(run.pid)
+        assert "round 2/" in (tmp_path / "log").read_text()
+        titles = [title(pid) for pid in ours]
+        assert all(any(name in each for each in titles) for name in ("raylet", "gcs_server", "ray::ClientActor"))
+        run.send_signal(number)
+        assert run.wait(120) == 130
+        assert not orphans(ours.values(), 180)
+    finally:
+        ours |= descendants(run.pid)
+        run.kill()
+        run.wait()
+        end(ours.values())
     text = (tmp_path / "log").read_text()
     assert "stopped after round" in text
     assert "Traceback" not in text

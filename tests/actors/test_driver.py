@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,26 +15,56 @@ from actors import driver as module
 from actors.driver import Driver, run_on_ray
 from actors.pool import StateLost
 from rayfed_ssl.cohort import ClientError
+from rayfed_ssl.config import RunConfig
+from rayfed_ssl.data.federation import Federation
 from rayfed_ssl.schema import UserError
 from rayfed_ssl.simulation import Progress
+from rayfed_ssl.workbench import Outcome, State, Workbench
+from tests.cluster.processes import until
 from tests.tiny import booked, encoders, measured, run_locally, tiny
 
 ON_RAY = {"resources__actors": 2, "resources__cpus_per_client": 0.5, "resources__device": "cpu"}
 
 
+@dataclass(frozen=True)
+class Gated:
+    """Makes workbenches whose clients make the file "reached" in round 2, and wait until somebody makes "go"."""
+
+    folder: Path
+
+    def __call__(self, config: RunConfig, federation: Federation) -> Workbench:
+        reached, go = self.folder / "reached", self.folder / "go"
+
+        class Waiting(Workbench):
+            def execute(self, operation: str, client: int, round: int, *rest: Any) -> tuple[Outcome, State]:
+                if round == 2:
+                    reached.touch()
+                    assert until(go.exists, 120)
+                return super().execute(operation, client, round, *rest)
+
+        return Waiting(config, federation)
+
+
 def test_a_run_stopped_and_resumed_on_ray_is_the_run_in_process(ray_session: ModuleType, tmp_path: Path) -> None:
-    long = {"train__rounds": 8, "train__local_epochs": 4}  # the wish to stop has to arrive before the end
-    config, seen = tiny("fedbyol", **long, **ON_RAY), [Progress(0, 0, "")]
-    first = run_on_ray(config, tmp_path / "ray", report=seen.append, stopping=lambda: seen[-1].round >= 1)
-    assert first["status"] == "stopped"
+    ray_session.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    config, seen, looks = tiny("fedbyol", train__rounds=4, **ON_RAY), [Progress(0, 0, "")], [False]
+
+    def stopping() -> bool:
+        looks.append((tmp_path / "reached").exists())
+        if sum(looks) > 3:  # the driver has answered several times since it was sent the wish
+            (tmp_path / "go").touch()
+        return looks[-1]
+
+    first = run_on_ray(config, tmp_path / "ray", report=seen.append, stopping=stopping, factory=Gated(tmp_path))
+    assert (first["status"], first["rounds"]) == ("stopped", 2)
     assert any("2 client actor(s) of 0.5 CPU" in p.line for p in seen)
-    assert any(p.line == "round 1/8" and p.values for p in seen)
+    assert any(p.line == "round 1/4" and p.values for p in seen)
     seen.clear()
     second = run_on_ray(config, tmp_path / "ray", resume=True, report=seen.append)
     assert second["status"] == "complete"
-    assert any(f"resumed from round {first['rounds']}" in p.line for p in seen)
-    assert [p.line for p in seen].count("round 8/8") == 1  # nothing is reported twice
-    summary = run_locally(tiny("fedbyol", **long), tmp_path / "local")
+    assert any("resumed from round 2" in p.line for p in seen)
+    assert [p.line for p in seen].count("round 4/4") == 1  # nothing is reported twice
+    summary = run_locally(tiny("fedbyol", train__rounds=4), tmp_path / "local")
     assert second["accuracy"] == summary["accuracy"]
     assert second["communication"] == summary["communication"]
     for read in (encoders, measured, booked):
