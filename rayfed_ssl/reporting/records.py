@@ -82,7 +82,7 @@ class Records:
         """Record ``value`` under ``group/name`` for the whole federation or one client; NaN is recorded as it is."""
         row = Metric(round, client, tag, float(value), self.wall_s)
         self._rows.append(row)
-        if round <= self._committed.round or (client is not None and self._board.aggregates):
+        if client is not None and self._board.aggregates:
             self._held.append(row)
         else:
             self._board.scalars([row])
@@ -164,14 +164,15 @@ class Records:
         self._board.close()
 
     def _purge_step(self, folder: Path) -> int | None:
-        """The first step at which TensorBoard may hold something that the run will record again; None: a new run."""
+        """The first step at which TensorBoard may hold something that the run will record again: a checkpoint's own
+        round is evaluated after it. None: a new run.
+        """
         if self._committed == BEFORE_THE_RUN:
             for path in folder.glob("events.out.tfevents.*"):
                 path.unlink()
             return None
         lost = pc.min(self._metrics.read(["round"], after=self._committed)["round"]).as_py()
-        following = self._committed.round + 1
-        return following if lost is None else min(following, int(lost))
+        return self._committed.round if lost is None else min(self._committed.round, int(lost))
 
     def _tell_totals(self) -> None:
         if self._open_round > self._told_round:

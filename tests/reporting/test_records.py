@@ -160,6 +160,23 @@ def test_late_evaluations_appear_once_wherever_the_run_was_interrupted(tmp_path:
     assert [step for step, _ in shown["client/train/loss/1"]] == list(range(1, 7))
 
 
+def test_curves_are_in_the_order_of_rounds_where_a_checkpoint_comes_before_its_evaluation(tmp_path: Path) -> None:
+    records = Records(tmp_path, clients=2)
+    for t in (5, 10, 15, 20):
+        records.metric(t, "train/loss", 1 / t)
+        if t % 10 == 0:
+            records.commit(t)
+        records.metric(t, "eval/knn", t / 100)
+    records.close()
+    assert [step for step, _ in events_of(tmp_path)["eval/knn"]] == [5, 10, 15, 20]
+    again = Records(tmp_path, resume_round=20, clients=2)
+    again.metric(20, "eval/knn", 0.2)
+    again.commit(20)
+    again.close()
+    assert events_of(tmp_path)["eval/knn"] == [(t, pytest.approx(t / 100)) for t in (5, 10, 15, 20)]
+    assert [step for step, _ in events_of(tmp_path)["train/loss"]] == [5, 10, 15, 20]
+
+
 def test_a_run_begun_anew_forgets_the_earlier_attempt(tmp_path: Path) -> None:
     first = Records(tmp_path, clients=2)
     train(first, range(1, 4))
