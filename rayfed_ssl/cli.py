@@ -192,7 +192,11 @@ def tune(
         screen.print(text, markup=False, highlight=False, soft_wrap=True)
 
     repeats = config.name == "sweep.yaml" and resume
-    folder = out or (config.parent if repeats else Path("runs") / config.stem)
+    folder = (out or (config.parent if repeats else Path("runs") / config.stem)).expanduser()
+    if re.match(r"\w+:/", str(folder)):
+        raise UserError(
+            f"--out: found {out}; a sweep lies in a folder of this machine or of shared storage: give a path"
+        )
     with stop_signals(say) as stopping:
         results = run_sweep(load(config, changes or ()), folder, resume=resume, say=say, stopping=stopping)
         stopped = stopping()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,7 @@ from rayfed_ssl.weights import pack
 from rayfed_ssl.workbench import Initial
 
 MEMINFO = Path("/proc/meminfo")
-CGROUPS = (  # limit, usage
+CGROUPS = (  # limit, usage; beside them memory.stat says how much of the usage the kernel would give up
     (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
     (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
 )
@@ -42,10 +42,10 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Place:
-    """Somewhere with room for so many bytes."""
+    """Somewhere with room for so many bytes. The same place measured twice is one place."""
 
     name: str
-    bytes: float
+    bytes: float = field(compare=False)
 
 
 def estimate(config: RunConfig, federation: Federation) -> Estimate:
@@ -92,8 +92,17 @@ def free_memory() -> Place:
         free = float(lines["MemAvailable"].split()[0]) * 1024
     for limit, usage in CGROUPS:
         if limit.exists() and (most := limit.read_text().strip()) != "max":
-            free = min(free, float(most) - float(usage.read_text()))
+            used = max(float(usage.read_text()) - _reclaimable(usage.with_name("memory.stat")), 0.0)
+            free = min(free, float(most) - used)
     return Place("memory", free)
+
+
+def _reclaimable(stat: Path) -> float:
+    """Bytes of files' pages that nobody has used for long; version 1 counts those of groups within by another name."""
+    if not stat.exists():
+        return 0.0
+    values = dict(line.split() for line in stat.read_text().splitlines())
+    return float(values.get("total_inactive_file", values.get("inactive_file", 0)))
 
 
 def _amount(count: float) -> str:

@@ -125,16 +125,20 @@ def accuracy_table(summary: Mapping[str, Any]) -> Table:
     return table
 
 
+def _bytes(count: float) -> str:
+    return f"{count / 1e3:,.1f} kB" if 0 < count < 1e5 else f"{count / 1e6:,.1f} MB"
+
+
 def conclude(console: Console, summary: Mapping[str, Any], folder: Path | str) -> None:
     """What a run came to, and where to look next."""
     if summary["accuracy"]:
         console.print(accuracy_table(summary))
     sent = summary["communication"]
     lines = {
-        "clients sent": f"{sent['up_bytes'] / 1e6:,.1f} MB up, {sent['down_bytes'] / 1e6:,.1f} MB down",
+        "clients sent": f"{_bytes(sent['up_bytes'])} up, {_bytes(sent['down_bytes'])} down",
         "took": f"{summary['wall_s']:.0f} s",
         "run folder": str(folder),
-        "curves": f"tensorboard --logdir {folder}",
+        "curves": f"tensorboard --logdir {folder if '://' not in str(folder) else 'FOLDER, a copy on this machine'}",
     }
     for name, text in lines.items():
         console.print(f"{name:<13} {text}", markup=False, highlight=False, soft_wrap=True)

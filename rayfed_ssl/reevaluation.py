@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from rayfed_ssl.config import RunConfig, load
@@ -31,8 +32,11 @@ def exported(run: Path) -> list[Exported]:
     """The encoders of a run folder. Raises UserError where there are none."""
     found = []
     for path in sorted((run / "encoder").glob("*.json")):
-        description = json.loads(path.read_text(encoding="utf-8"))
-        found.append(Exported(path.stem, description["encoder"], path.with_name(description["values"])))
+        try:
+            description = json.loads(path.read_text(encoding="utf-8"))
+            found.append(Exported(path.stem, description["encoder"], path.with_name(description["values"])))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path}: found no description of an encoder ({error!r}); it is damaged") from None
     if not found:
         state = "it has not finished" if (run / "config.yaml").exists() else "it is no run folder"
         raise UserError(f"{run}: found no encoder in {run / 'encoder'}; {state}")
@@ -69,7 +73,11 @@ def reevaluate(run: Path, protocols: tuple[str, ...]) -> dict[str, Any]:
 def _accuracy(bench: Workbench, config: RunConfig, one: Exported) -> dict[str, float]:
     """The values stand in a network whose heads are untrained: the protocols look at the encoder only."""
     network = bench.network(one.encoder)
-    missing, unexpected = network.encoder.load_state_dict(load_file(one.values), strict=False)
+    try:
+        values = load_file(one.values)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{one.values}: cannot be read ({error}); it is damaged or missing") from None
+    missing, unexpected = network.encoder.load_state_dict(values, strict=False)
     wrong = [*unexpected, *(key for key in missing if not key.endswith("num_batches_tracked"))]
     if wrong:
         raise UserError(f"{one.values}: found values that do not fit encoder {one.encoder!r} ({', '.join(wrong[:3])})")

@@ -32,6 +32,10 @@ from rayfed_ssl.seeding import numpy_generator
 from rayfed_ssl.storage import Claim
 from rayfed_ssl.workbench import PIXELS, Initial
 
+WRITTEN = (  # what a run writes over, or deletes
+    "metrics.parquet", "communication.parquet", "partition.parquet", "summary.json", "environment.json", "checkpoints",
+    "encoder", "events.out.tfevents.*",
+)  # fmt: skip
 Connect = Callable[[RunConfig, Federation, Ledger], Cohort]
 
 
@@ -283,19 +287,27 @@ def sample(config: RunConfig, federation: Federation, t: int, *, everybody: bool
 def examine_folder(
     config: RunConfig, folder: Path, resume: bool, say: Callable[[str], None]
 ) -> tuple[int, Path] | None:
-    """What to resume from: (round, checkpoint), or None for a fresh start. Refuses to write over a run."""
+    """What to resume from: (round, checkpoint), or None for a fresh start. Refuses to write over a run, or over what is
+    not one.
+    """
     existing = folder / "config.yaml"
     if existing.exists() and not resume:
         raise UserError(f"--out: {folder} already holds a run; add --resume to continue it, or name another folder")
     checkpoint.writable(folder)
     if not existing.exists():
+        if theirs := sorted({path.name for pattern in WRITTEN for path in folder.glob(pattern)}):
+            raise UserError(
+                f"--out: {folder} holds {', '.join(theirs[:3])} and no config.yaml, so it is no run, and a run would "
+                "write over that; name another folder"
+            )
         return None
-    result_affecting(load_config(existing), config, folder)
     found, damaged = checkpoint.newest(folder / "checkpoints")
     for line in damaged:
         say(f"checkpoint passed over: {line}")
     if found is None:
         say("no complete checkpoint yet: starting from round 0")
+    else:
+        result_affecting(load_config(existing), config, folder)
     return found
 
 
@@ -325,6 +337,11 @@ def check_labels(config: RunConfig, federation: Federation) -> None:
                 f"evaluation.protocols: found {', '.join(config.evaluation.protocols)}, but none of the "
                 f"{len(images.labels)} {split} images has a label; allowed without labels: []"
             )
+    known = np.unique(federation.dataset.train.labels)
+    if "fewshot" in config.evaluation.protocols and (count := int((known >= 0).sum())) < 2:
+        raise UserError(
+            f"evaluation.protocols: found fewshot, but the training images are of {count} class; it needs 2 or more"
+        )
 
 
 def describe(config: RunConfig, federation: Federation) -> str:

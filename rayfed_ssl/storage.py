@@ -203,7 +203,7 @@ def _names(folder: Path) -> set[str]:
 def place(out: str | Path) -> tuple[Path, str | None]:
     """(folder to work in, URI to copy it to or None) for what ``--out`` says; nothing is made yet."""
     if "://" not in str(out):
-        return Path(out), None
+        return Path(out).expanduser(), None
     return Path(tempfile.gettempdir()) / f"rayfed-ssl-{uuid.uuid4().hex}", str(out)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rayfed_ssl.cohort import ClientError
 from rayfed_ssl.schema import UserError
 from rayfed_ssl.simulation import Progress
 from tests.tiny import booked, encoders, measured, run_locally, tiny
@@ -113,3 +114,40 @@ def test_encoders_do_not_need_the_network_that_trained_them(tmp_path: Path) -> N
     assert unexpected == []
     assert all(name.endswith("num_batches_tracked") for name in missing)
     assert encoder(torch.rand(2, 3, 16, 16)).shape == (2, encoder.dim)
+
+
+# -- folders that are not what they should be --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["metrics.parquet", "events.out.tfevents.1.host", "checkpoints/round-00001/x"])
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_folder_that_holds_something_else_is_not_written_over(name: str, resume: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    (folder / name).parent.mkdir(parents=True)
+    (folder / name).write_text("somebody's")
+    with pytest.raises(UserError, match=rf"--out: .*run holds {name.partition('/')[0]} and no config.yaml"):
+        run_locally(tiny("fedsimclr"), folder, resume=resume)
+    assert [path.name for path in folder.iterdir()] == [name.partition("/")[0]]
+    assert (folder / name).read_text() == "somebody's"
+
+
+def test_a_run_without_a_checkpoint_may_begin_again_with_other_keys(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(ClientError):
+        run_locally(tiny("fedsimclr", train__optimizer__lr=1e30, checkpoint__every=0), folder)
+    assert (folder / "config.yaml").exists()
+    run_locally(tiny("fedsimclr"), folder, resume=True)
+    run_locally(tiny("fedsimclr"), tmp_path / "plain")
+    assert encoders(folder) == encoders(tmp_path / "plain")
+    assert measured(folder) == measured(tmp_path / "plain")
+    with pytest.raises(UserError, match=r"cannot resume with changed train\.optimizer\.lr"):
+        run_locally(tiny("fedsimclr", train__optimizer__lr=0.01), folder, resume=True)
+
+
+def test_damaged_records_are_named(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run_locally(tiny("fedsimclr"), folder)
+    part = folder / "metrics.parquet" / "part-00001.parquet"
+    part.write_bytes(part.read_bytes()[:100])
+    with pytest.raises(UserError, match=r"part-00001\.parquet: cannot be read .*damaged"):
+        run_locally(tiny("fedsimclr"), folder, resume=True)

@@ -21,6 +21,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rayfed_ssl.schema import UserError
+
 if TYPE_CHECKING:
     from rayfed_ssl.communication import Booking
 
@@ -114,8 +116,16 @@ class Parts:
         """The rows of all parts, or of those at most ``up_to``, or of those past ``after``."""
         files = [path for at, path in self.files().items() if (not up_to or at <= up_to) and (not after or at > after)]
         schema = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
-        read = [pq.ParquetFile(path).read(columns=columns).cast(schema) for path in files]
+        read = [self._part(path, columns).cast(schema) for path in files]
         return pa.concat_tables([schema.empty_table(), *read])
+
+    def _part(self, path: Path, columns: list[str] | None) -> pa.Table:
+        """One part. Raises UserError for a file that is not what was written."""
+        try:
+            return pq.ParquetFile(path).read(columns=columns)
+        except (pa.ArrowException, OSError) as error:
+            reason = " ".join(str(error).split())
+            raise UserError(f"{path}: cannot be read ({reason}); the run's records are damaged there") from None
 
     def remove_after(self, last: Commit) -> None:
         """Forget the parts past ``last``, and what an interrupted write left behind."""
