@@ -29,6 +29,7 @@ from actors.plan import (
     Plan,
     Reservation,
     autoscaling_ceiling,
+    free_nodes,
     living_nodes,
     plan,
     plan_in_trial,
@@ -115,25 +116,23 @@ class Driver:
 
     def _to_the_end(self, resume: bool, saved: Callable[[], None]) -> dict[str, Any]:
         """Run, and run on from the newest checkpoint where state was lost."""
-        lost, reached = 0, 0
-        while True:
-            try:
-                return simulation.run(
-                    self.order.config,
-                    self.order.folder,
-                    self._connect,
-                    resume=resume,
-                    report=self.progress_list.append,
-                    stopping=self.stop_wanted.is_set,
-                    saved=saved,
-                )
-            except StateLost as error:
-                now = self.progress_list[-1].round if self.progress_list else 0
-                lost, reached = (1, now) if now > reached else (lost + 1, reached)
-                if lost >= LOSSES:
-                    raise
-                self._say(f"{error}; going on from the newest checkpoint")
-                resume = self.under_way = True
+
+        def attempt(resume: bool) -> dict[str, Any]:
+            return simulation.run(
+                self.order.config,
+                self.order.folder,
+                self._connect,
+                resume=resume,
+                report=self.progress_list.append,
+                stopping=self.stop_wanted.is_set,
+                saved=saved,
+            )
+
+        def lost(line: str) -> None:
+            self.under_way = True
+            self._say(line)
+
+        return persisting(attempt, self._reached, lost, resume=resume)
 
     def _connect(self, config: RunConfig, federation: Federation, ledger: Ledger) -> RayCohort:
         reservation = self._reserve(config)
@@ -141,21 +140,22 @@ class Driver:
         return RayCohort(config, federation, ledger, pool, say=self._say, factory=self.order.factory)
 
     def _reserve(self, config: RunConfig) -> Reservation:
-        """The plan's bundles. A run under way that waited in vain is planned anew, on the nodes that are left."""
-        wait_s, group = config.resources.wait_s, self.order.group
-        try:
-            return reserve(self.plan, wait_s, group, self._say)
-        except UserError as error:
-            left = what_is_left(self.plan, config.resources, living_nodes()) if self.under_way else self.plan
-            if left.actors == self.plan.actors:
-                raise
-            self._say(f"{error}: going on with {left.actors} of {self.plan.actors} actors")
-            self.plan = left
-            return reserve(left, wait_s, group, self._say)
+        """The plan's bundles. A run under way that waited in vain goes on with fewer actors, on what is free."""
+        while True:
+            try:
+                return reserve(self.plan, config.resources.wait_s, self.order.group, self._say)
+            except UserError as error:
+                if not self.under_way or self.plan.actors == 1:
+                    raise
+                left = what_is_left(self.plan, config.resources, living_nodes(), free_nodes())
+                self._say(f"{error}: going on with {left.actors} of {self.plan.actors} actors")
+                self.plan = left
+
+    def _reached(self) -> int:
+        return self.progress_list[-1].round if self.progress_list else 0
 
     def _say(self, line: str) -> None:
-        last = self.progress_list[-1].round if self.progress_list else 0
-        self.progress_list.append(Progress(last, self.order.config.train.rounds, line))
+        self.progress_list.append(Progress(self._reached(), self.order.config.train.rounds, line))
 
     def progress(self, since: int = 0) -> Update:
         return Update(self.process, self.progress_list[since:], self.status, self.result)
@@ -176,6 +176,30 @@ def _sendable(error: BaseException) -> BaseException:
     except Exception:
         return RuntimeError("".join(traceback.format_exception(error)))
     return error
+
+
+def persisting(
+    attempt: Callable[[bool], dict[str, Any]], reached: Callable[[], int], say: Callable[[str], None], *, resume: bool
+) -> dict[str, Any]:
+    """Run, and run on from the newest checkpoint where state was lost, unless again and again without progress.
+
+    Args:
+        attempt: a run, resumed or not.
+        reached: the round it is at.
+        say: takes a line before another attempt.
+    Raises:
+        StateLost: ``LOSSES`` times in a row, and no further round in between.
+    """
+    lost, before = 0, 0
+    while True:
+        try:
+            return attempt(resume)
+        except StateLost as error:
+            lost, before = (1, now) if (now := reached()) > before else (lost + 1, before)
+            if lost >= LOSSES:
+                raise
+            say(f"{error}; going on from the newest checkpoint")
+            resume = True
 
 
 def planned(config: RunConfig) -> Plan:
@@ -287,14 +311,14 @@ def follow(
             if interrupted or stopping():
                 driver.stop.remote()
             update = _looked(driver, seen)
+            if update is not None and update.process != process and seen:
+                update = _looked(driver, 0)  # its list started anew; if that look fails, the next one comes here again
             if update is None:
                 if over and finished is not None:
                     return Update(process, [], "failed")
                 continue
             if update.process != process:
-                fresh = update if seen == 0 else _looked(driver, 0)
                 process, seen = update.process, 0
-                update = fresh or update
             for item in update.progress:
                 report(item)
             seen += len(update.progress)

@@ -11,7 +11,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
@@ -152,8 +152,10 @@ def _fits(cpus: float, gpus: float, nodes: Sequence[Resources]) -> float:
         if not gpus:
             return by_cpu
         devices = node.get("GPU", 0.0)
-        if gpus < 1:
-            return min(by_cpu, math.floor(devices + EPSILON) * math.floor(1 / gpus + EPSILON))
+        if gpus < 1:  # what is left of GPUs in part taken is one GPU's, for all that Ray tells
+            whole = math.floor(devices + EPSILON)
+            part = math.floor(max(devices - whole, 0.0) / gpus + EPSILON)
+            return min(by_cpu, whole * math.floor(1 / gpus + EPSILON) + part)
         return min(by_cpu, math.floor(devices / gpus + EPSILON))
 
     return sum(on(node) for node in nodes)
@@ -205,6 +207,11 @@ def _tenths(amount: float) -> str:
 def living_nodes() -> list[Resources]:
     """The resources of each living node of the cluster we are connected to."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def free_nodes() -> list[Resources]:
+    """What nobody has taken of each living node."""
+    return list(ray._private.state.available_resources_per_node().values())
 
 
 def autoscaling_ceiling(declared: Mapping[Any, float] | None = None) -> Resources | None:
@@ -262,9 +269,9 @@ def reserve(plan: Plan, wait_s: float, name: str = "", say: Callable[[str], None
     awaited, patience = f"{plan.actors} x {describe(plan.cpus, plan.gpus)}", max(wait_s, 1.0)
     if not group.wait(min(SILENT_S, patience)):
         if patience > SILENT_S:
-            say(f"waiting up to {wait_s:g} s for {awaited}; free now: {_free()}")
+            say(f"waiting up to {wait_s:g} s for {awaited}; free now: {free_now()}")
         if not group.wait(max(patience - SILENT_S, 0.0)):
-            free = _free()
+            free = free_now()
             remove_placement_group(group)
             raise UserError(
                 f"resources.wait_s: waited {wait_s:g} s for {awaited}; free now: {free} "
@@ -273,17 +280,27 @@ def reserve(plan: Plan, wait_s: float, name: str = "", say: Callable[[str], None
     return Reservation(group)
 
 
-def what_is_left(before: Plan, resources: ResourcesConfig, nodes: Sequence[Resources]) -> Plan:
+def what_is_left(
+    before: Plan, resources: ResourcesConfig, nodes: Sequence[Resources], free: Sequence[Resources] | None = None
+) -> Plan:
     """The plan with the same shares and fewer actors, on the nodes that remain of a cluster.
 
+    Args:
+        free: what others have left of the nodes, after ``before`` was waited for in vain: then fewer than ``before``,
+            and at least one, even if that has to be waited for.
     Raises:
-        UserError: not one actor fits on any of them.
+        UserError: not one actor fits on any of the nodes.
     """
     shares = {"actors": None, "gpus_per_client": before.gpus, "device": "auto"}
-    return plan(resources.model_copy(update=shares), before.actors, nodes)
+    left = plan(resources.model_copy(update=shares), before.actors, nodes)
+    if free is None:
+        return left
+    fits = _fits(before.cpus, before.gpus, _of_kind(before.kind, free, waits=True))
+    return replace(left, actors=int(max(1, min(fits, left.actors, before.actors - 1))))
 
 
-def _free() -> str:
+def free_now() -> str:
+    """What nobody has taken of the cluster, in words."""
     free = ray.available_resources()
     return f"{free.get('CPU', 0.0):g} CPUs, {free.get('GPU', 0.0):g} GPUs"
 

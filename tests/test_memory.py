@@ -183,3 +183,31 @@ def test_sums_over_ten_thousand_clients_are_made_once() -> None:
     assert federation.sizes is federation.sizes
     with pytest.raises(ValueError, match="read-only"):
         federation.shares[0] = 1.0
+
+
+@pytest.mark.parametrize(
+    ("usage_name", "stat", "free"),
+    [
+        ("memory.current", "anon 100\nfile 450\ninactive_file 400\nactive_file 50\n", 800),
+        ("memory.usage_in_bytes", "inactive_file 1\ntotal_rss 100\ntotal_inactive_file 300\n", 700),
+        ("memory.current", "anon 600\n", 400),
+        ("memory.current", "inactive_file 700\n", 1000),  # the files are read one after the other
+    ],
+)
+def test_pages_of_files_that_the_kernel_would_give_up_are_free(
+    usage_name: str, stat: str, free: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit, usage = tmp_path / "limit", tmp_path / usage_name
+    monkeypatch.setattr(memory, "CGROUPS", ((limit, usage),))
+    limit.write_text("1000\n")
+    usage.write_text("600\n")
+    (tmp_path / "memory.stat").write_text(stat)
+    assert memory.free_memory().bytes == free
+
+
+def test_banks_and_states_in_memory_that_was_measured_twice_are_added() -> None:
+    config, states, banks = tiny("fedca"), Place("memory", 1000.0), Place("memory", 999.0)
+    assert states == banks
+    assert states != Place("the object store", 1000.0)
+    with pytest.raises(UserError, match=r"memory has 1 kB: at most 9 clients"):
+        check_fits(config, Estimate(10, 1, 50.0, 50.0), states, banks)

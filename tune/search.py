@@ -41,7 +41,6 @@ class Proposals(Searcher):  # type: ignore[misc]
         self.optimiser = optimiser(sweep, book) if known is None else None
         self.todo = deque(entry for entry in book.entries if entry.status not in OVER)
         self.running: dict[str, Entry] = {}
-        book.save()
 
     def __getstate__(self) -> dict[str, Any]:
         """Tune writes down what it is given, for a restore of its own that we do not use: nothing."""

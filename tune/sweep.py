@@ -12,6 +12,7 @@ import logging
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +21,11 @@ from typing import Any
 
 import ray
 from ray import tune
+from ray.autoscaler.v2.sdk import get_cluster_status
 from ray.tune.schedulers import AsyncHyperBandScheduler, PopulationBasedTraining, TrialScheduler
+from ray.util.placement_group import placement_group_table
 
-from actors.plan import Plan, autoscaling_ceiling, describe, living_nodes, plan
+from actors.plan import SILENT_S, Plan, autoscaling_ceiling, describe, free_now, living_nodes, plan
 from actors.session import Session, check_paths, connect, in_job
 from rayfed_ssl.checkpoint import writable
 from rayfed_ssl.config import ResourcesConfig, RunConfig
@@ -34,14 +37,16 @@ from tune.book import Book, Entry, scheduled, trial_name
 from tune.config import Asha, Pbt, Sweep
 from tune.results import Results, collect
 from tune.search import SCORE, Proposals, domain
-from tune.trial import ERROR, STOP, Order, Trial
+from tune.trial import ERROR, LOG, STOP, Order, Trial, settle
 
 TUNE_FILES = ".tune"
+LOOK_S = 1.0  # between looks at what trials say, and at what they wait for
 SETTINGS = {  # of Tune: no tables, no logs of its own, no signal handler, no change of directory
     "RAY_AIR_NEW_OUTPUT": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # what is interrupted ends without a score
 }
 Say = Callable[[str], None]
 
@@ -100,7 +105,8 @@ def run_sweep(
         stopping: once it says so, running trials end after their round, with a checkpoint, and no other starts.
         num_cpus, num_gpus: what an instance of Ray of our own pretends to have.
     Raises:
-        UserError: a key, a value, the folder or the resources cannot be used; nothing is half-written.
+        UserError: a key, a value, the folder or the resources cannot be used; nothing is half-written. Or no trial
+            found a place within ``resources.wait_s``.
     """
     folder = folder.absolute()
     _examine(sweep, folder, resume)
@@ -112,11 +118,14 @@ def run_sweep(
         if in_job():
             check_paths(first, folder)
         space = room(first.resources, sweep.settings.concurrent, sweep.count * sweep.settings.repeat, _node(session))
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / STOP).unlink(missing_ok=True)
+        for path in folder.glob("trial-*"):
+            settle(path)
         book = Book(folder, sweep.settings.repeat)
         proposals = Proposals(sweep, book, lambda entry: say(_line(sweep, book, entry)), stopping)
-        sweep_config.dump(sweep, folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / STOP).unlink(missing_ok=True)
+        sweep_config.dump(sweep, folder)  # first: trials are nothing without what was asked
+        book.save()
         over = sum(entry.status in ("complete", "stopped") for entry in book.entries)
         say(
             f"{sweep.count * sweep.settings.repeat} trials"
@@ -138,6 +147,8 @@ def _examine(sweep: Sweep, folder: Path, resume: bool) -> None:
         raise UserError(f"--out: {folder} already holds a sweep; add --resume to continue it, or name another folder")
     if (folder / "config.yaml").exists():
         raise UserError(f"--out: {folder} holds a run; name another folder")
+    if (folder / "trials.json").exists() and not existing.exists():
+        raise UserError(f"--out: {folder} holds trials.json but no sweep.yaml to go on with; name another folder")
     writable(folder)
     if existing.exists():
         sweep_config.refuse_changed(sweep_config.load(existing), sweep, folder)
@@ -163,17 +174,20 @@ def _fit(
     for name in ("ray.tune", "ray.train"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     population = sweep.settings.scheduler.name == "pbt"
-    watch = (Population if population else Watch)(folder, proposals, say, stopping)
-    order = Order(sweep, folder, os.getcwd(), tuple(sys.argv))
+    watch = (Population if population else Watch)(
+        folder, proposals, say, stopping, Patience(first.resources, space, say)
+    )
+    order = Order(sweep, folder, os.getcwd(), tuple(sys.argv), space.trials)
     group = tune.PlacementGroupFactory(space.bundles, strategy=space.plan.strategy)
-    tune.Tuner(
+    tuner = tune.Tuner(
         tune.with_resources(tune.with_parameters(Trial, order=order), group),
         param_space=members(proposals) if population else None,
         tune_config=tune.TuneConfig(
             search_alg=None if population else proposals,
             scheduler=scheduler(sweep, book),
             num_samples=1 if population else proposals.left,
-            max_concurrent_trials=space.trials,
+            # A population's members all have to be there to be compared; those without a place are paused.
+            max_concurrent_trials=None if population else space.trials,
             trial_name_creator=_name,
             trial_dirname_creator=_name,
             reuse_actors=True,  # a trial finds the last one's processes warm
@@ -182,31 +196,118 @@ def _fit(
             name="trials",
             storage_path=str(folder / TUNE_FILES),
             callbacks=[watch],
-            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+            checkpoint_config=tune.CheckpointConfig(num_to_keep=2, checkpoint_at_end=False),  # one is being exploited
             verbose=0,
         ),
-    ).fit()
+    )
+    try:
+        tuner.fit()
+    except Nothing:
+        pass
+    finally:  # a proposal that never ran is to run yet
+        for entry in proposals.running.values():
+            entry.status = "waiting"
+        book.save()
 
 
 def _name(trial: Any) -> str:
     return trial_name(trial.config["trial"])
 
 
-class Watch(tune.Callback):  # type: ignore[misc]
-    """Passes a wish to stop on to the trials, and says why one failed."""
+class Nothing(Exception):
+    """A stop was asked for while no trial had a place to run in."""
 
-    def __init__(self, folder: Path, proposals: Proposals, say: Say, stopping: Callable[[], bool]) -> None:
+
+class Patience:
+    """Waits, aloud, while the cluster has no place for a trial: others hold it, or an autoscaler starts nodes."""
+
+    def __init__(self, resources: ResourcesConfig, space: Room, say: Say) -> None:
+        self.wait_s, self.say = max(resources.wait_s, 1.0), say
+        self.awaited = f"{space.plan.actors} x {describe(space.plan.cpus, space.plan.gpus)}"
+        self.grows = autoscaling_ceiling(resources.autoscales_to) is not None
+        self.began = False  # whether a trial ever had a place
+        self.since, self.said = time.monotonic(), False
+
+    def look(self) -> bool:
+        """Whether some trial has a place. Raises UserError where none ever had one, and none is coming."""
+        if placed():
+            self.began, self.since, self.said = True, time.monotonic(), False
+            return True
+        waited = time.monotonic() - self.since
+        for_ever = self.began or self.grows
+        if not self.said and waited >= min(SILENT_S, self.wait_s):
+            self.said = True
+            limit = "" if for_ever else f" up to {self.wait_s:g} s"
+            self.say(f"waiting{limit} for a trial's {self.awaited}; free now: {free_now()}")
+        if waited >= self.wait_s and not for_ever and not growing():
+            raise UserError(
+                f"resources.wait_s: waited {self.wait_s:g} s for a trial's {self.awaited}; free now: {free_now()} "
+                "(wait longer, or lower resources.actors)"
+            )
+        return False
+
+
+def placed() -> bool:
+    """Whether some placement group that this process asked for is there. A group's id ends with its job's."""
+    job = ray.get_runtime_context().get_job_id()
+    return any(key.endswith(job) and group["state"] == "CREATED" for key, group in placement_group_table().items())
+
+
+def growing() -> bool:
+    """Whether an autoscaler is starting nodes."""
+    status = get_cluster_status(ray.get_runtime_context().gcs_address)
+    return bool(status.pending_launches or status.pending_nodes)
+
+
+class Watch(tune.Callback):  # type: ignore[misc]
+    """Passes a wish to stop on to the trials, and says what they log, what they wait for, and why one failed."""
+
+    def __init__(
+        self,
+        folder: Path,
+        proposals: Proposals,
+        say: Say,
+        stopping: Callable[[], bool],
+        patience: Patience | None = None,
+    ) -> None:
         self.folder, self.proposals, self.say, self.stopping = folder, proposals, say, stopping
+        self.patience = patience
+        self.seen = {path: path.stat().st_size for path in folder.glob(f"trial-*/{LOG}")}
+        self.told: set[str] = set()
+        self.looked = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
         """Tune writes down what it is given, for a restore of its own that we do not use: nothing."""
         return {}
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        if self.stopping():
+        if stop := self.stopping():
             (self.folder / STOP).touch()
+        if time.monotonic() < self.looked + LOOK_S:
+            return
+        self.looked = time.monotonic()
+        self.read_on()
+        if self.patience is not None and not self.patience.look() and stop:
+            raise Nothing
+
+    def read_on(self) -> None:
+        """Say what trials wrote into their logs since the last look; the same of the same trial once."""
+        for path in sorted(self.folder.glob(f"trial-*/{LOG}")):
+            if (size := path.stat().st_size) == (seen := self.seen.get(path, 0)):
+                continue
+            with path.open("rb") as file:
+                file.seek(seen)
+                new = file.read(size - seen)
+            whole = new[: new.rfind(b"\n") + 1]
+            self.seen[path] = seen + len(whole)
+            lines = [f"{path.parent.name}: {line.partition(' ')[2]}" for line in whole.decode().splitlines()]
+            for line in dict.fromkeys(lines):
+                if line not in self.told:
+                    self.told.add(line)
+                    self.say(line)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self.read_on()
         told = self.folder / str(trial) / ERROR
         reason = f"{told.read_text().splitlines()[-1]} ({told})" if told.exists() else "its process died"
         self.say(f"{trial} failed: {reason}")
@@ -282,13 +383,26 @@ def scheduler(sweep: Sweep, book: Book) -> TrialScheduler | None:
                 key: list(values) if (values := dimension.values) else domain(dimension)
                 for key, dimension in settings.space.items()
             }
-            return PopulationBasedTraining(
+            return Together(
                 time_attr="round", metric=SCORE, mode=settings.mode, perturbation_interval=interval,
                 quantile_fraction=quantile, resample_probability=resample, hyperparam_mutations=mutations,
                 custom_explore_fn=Within(sweep), require_attrs=False, log_config=False,
                 synch=True,  # all are compared at the same round, whoever started first
             )  # fmt: skip
     return None
+
+
+class Together(PopulationBasedTraining):  # type: ignore[misc]
+    """Members wait for each other at every exchange, but not for one that failed or was stopped on its way there."""
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Any:
+        chosen = super().choose_trial_to_run(tune_controller)
+        waiting = [trial for trial in tune_controller.get_trials() if not trial.is_finished()]
+        if chosen is None and waiting and all(trial.status == trial.PAUSED for trial in waiting):
+            latest = max(self._trial_state[trial].last_train_time for trial in waiting)
+            self._next_perturbation_sync = latest + self._perturbation_interval
+            chosen = super().choose_trial_to_run(tune_controller)
+        return chosen
 
 
 @dataclass(frozen=True)

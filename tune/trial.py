@@ -18,15 +18,16 @@ import threading
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from ray import tune
 
 from actors.cohort import RayCohort
-from actors.driver import LOSSES, planned
+from actors.driver import persisting, planned
 from actors.plan import reserve
-from actors.pool import Pool, StateLost
+from actors.pool import Pool
 from rayfed_ssl import checkpoint, configfile, simulation
 from rayfed_ssl.cohort import Evaluated
 from rayfed_ssl.communication import Ledger
@@ -42,6 +43,8 @@ from tune.search import SCORE
 STOP = ".stop"  # a file of this name in the sweep's folder: every trial ends after its round
 DONOR = "donor.json"
 ERROR = "error.txt"  # in a run folder: why the trial failed
+LOG = "trial.log"  # in a run folder: what became of its actors, a time and a line each
+EXCHANGE, DRAFT = ".exchange", ".exchange.new"  # in a run folder: an exploit that holds; one not yet all there
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class Order:
     folder: Path
     cwd: str
     argv: tuple[str, ...]
+    at_a_time: int = 1  # trials that share the nodes' object stores
 
 
 class Abandoned(Exception):
@@ -112,6 +116,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         self.news: queue.Queue[dict[str, Any] | BaseException] = queue.Queue()
         self.go = threading.Semaphore(0)
         self.stop_wanted, self.abandoned = threading.Event(), threading.Event()
+        self.reached = 0  # the round it is at
 
     # -- Tune's side ---------------------------------------------------------------------------------------------------
 
@@ -143,8 +148,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
 
     def cleanup(self) -> None:
         self._end()
-        if self.pool is not None:
-            self.pool.close()
+        self._drop()
 
     def _end(self) -> None:
         """Stopped by the scheduler: a summary and encoders as after a last round. A population's member just leaves."""
@@ -187,27 +191,45 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         self.news.put({"round": summary["rounds"], "done": True} | ({} if value is None else {SCORE: value}))
 
     def _drive(self, config: RunConfig) -> dict[str, Any]:
-        resume, lost = (self.folder / "config.yaml").exists(), 0
-        while True:
-            try:
-                return simulation.run(
-                    config, self.folder, self._connect, resume=resume, report=self._report, stopping=self._stopping
-                )
-            except StateLost:
-                lost += 1
-                if lost >= LOSSES:
-                    raise
-                resume = True
+        settle(self.folder)
+
+        def attempt(resume: bool) -> dict[str, Any]:
+            return simulation.run(
+                config, self.folder, self._connect, resume=resume, report=self._report, stopping=self._stopping
+            )
+
+        def lost(line: str) -> None:
+            self._drop()
+            self._say(line)
+
+        return persisting(attempt, lambda: self.reached, lost, resume=(self.folder / "config.yaml").exists())
 
     def _connect(self, config: RunConfig, federation: Federation, ledger: Ledger) -> RayCohort:
+        """A cohort in the actors of the last trial; in new ones where they are all gone, or a node was lost."""
+        if self.pool is not None and not self.pool.slots:
+            self._drop()
         if self.pool is None:
             made = planned(config)
-            self.pool = Pool(made, reserve(made, config.resources.wait_s))
-        self.cohort = WatchedCohort(config, federation, ledger, self.pool, keep=True)
+            self.pool = Pool(made, reserve(made, config.resources.wait_s, say=self._say))
+        self.cohort = WatchedCohort(
+            config, federation, ledger, self.pool, keep=True, say=self._say, sharing=self.order.at_a_time
+        )
         return self.cohort
+
+    def _drop(self) -> None:
+        if self.pool is not None:
+            self.pool.close()
+            self.pool = None
+
+    def _say(self, line: str) -> None:
+        """Into the log; the command shows it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / LOG).open("a", encoding="utf-8") as file:
+            file.write(f"{datetime.now():%Y-%m-%dT%H:%M:%S} {' '.join(line.split())}\n")
 
     def _report(self, progress: Progress) -> None:
         """Hand Tune what is known of a round, and wait for its word. The last round's comes with the summary."""
+        self.reached = progress.round
         if self.sweep.settings.scheduler.name == "none" or not any(k.startswith("eval/") for k in progress.values):
             return
         for round, accuracy in self.cohort.complete():
@@ -227,15 +249,29 @@ def exploit(folder: Path, found: tuple[int, Path], donor: Mapping[str, Any], con
     """Let the run in ``folder`` go on from another trial's checkpoint with a changed config.
 
     ``config.yaml`` says what holds from then on; ``schedule.json`` says since which round, what held before, and whose
-    weights were taken.
+    weights were taken. A kill at any moment leaves the run as it was, or an exchange that :func:`settle` finishes.
     """
+    settle(folder)
     round, source = found
-    schedule = history(folder)
-    schedule.append({"round": round, "from": trial_name(donor["trial"]), "from_point": donor["point"], "point": point})
-    write_json(folder / SCHEDULE, {"changes": schedule})
-    fresh = folder / "checkpoints.new"
-    shutil.rmtree(fresh, ignore_errors=True)
-    shutil.copytree(source, fresh / source.name)
-    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-    fresh.rename(folder / "checkpoints")
-    configfile.dump(config, folder / "config.yaml")
+    change = {"round": round, "from": trial_name(donor["trial"]), "from_point": donor["point"], "point": point}
+    draft = folder / DRAFT
+    shutil.copytree(source, draft / "checkpoints" / source.name)
+    configfile.dump(config, draft / "config.yaml")
+    write_json(draft / SCHEDULE, {"changes": [*history(folder), change]})
+    draft.rename(folder / EXCHANGE)  # from here on it holds
+    settle(folder)
+
+
+def settle(folder: Path) -> None:
+    """Finish an exploit that was interrupted, or forget one that was not yet all there. Nothing may run in there."""
+    shutil.rmtree(folder / DRAFT, ignore_errors=True)
+    whole = folder / EXCHANGE
+    if not whole.exists():
+        return
+    if (whole / "checkpoints").exists():
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        (whole / "checkpoints").rename(folder / "checkpoints")
+    for name in ("config.yaml", SCHEDULE):
+        if (whole / name).exists():
+            (whole / name).replace(folder / name)
+    shutil.rmtree(whole)

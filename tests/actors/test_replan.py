@@ -11,11 +11,13 @@ import pytest
 from actors import driver as module
 from actors import plan as plans
 from actors import pool as pools
-from actors.driver import Driver
+from actors.driver import Driver, Update
 from actors.plan import Plan, Reservation, reserve, what_is_left
 from actors.pool import Pool, StateLost
 from rayfed_ssl.config import ResourcesConfig
 from rayfed_ssl.schema import UserError
+from rayfed_ssl.simulation import Progress
+from tests.cluster.processes import until
 from tests.tiny import tiny
 
 FOUR = Plan(4, cpus=1.0, gpus=0.5, threads=1, strategy="PACK")
@@ -44,7 +46,7 @@ def test_what_is_left_keeps_the_shares() -> None:
         what_is_left(FOUR, ResourcesConfig(), [{"CPU": 8.0}])
 
 
-@pytest.mark.parametrize(("under_way", "nodes", "actors"), [(True, 1, 2), (True, 2, None), (False, 1, None)])
+@pytest.mark.parametrize(("under_way", "nodes", "actors"), [(True, 1, 2), (False, 1, None)])
 def test_only_a_run_under_way_goes_on_with_fewer(
     under_way: bool, nodes: int, actors: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,6 +60,7 @@ def test_only_a_run_under_way_goes_on_with_fewer(
 
     monkeypatch.setattr(module, "reserve", reserved)
     monkeypatch.setattr(module, "living_nodes", lambda: [{"CPU": 8.0, "GPU": 1.0}] * nodes)
+    monkeypatch.setattr(module, "free_nodes", lambda: [{"CPU": 8.0, "GPU": 1.0}] * nodes)
     driver = Driver.__new__(Driver)
     order: Any = type("Order", (), {"config": tiny("fedsimclr", resources__wait_s=9), "group": "a"})
     driver.order, driver.plan, driver.under_way, driver.progress_list = order, FOUR, under_way, []
@@ -94,3 +97,93 @@ def test_the_last_actor_without_a_place_sends_a_run_back_but_a_start_to_the_user
     with pytest.raises(error, match="within 1 s"):
         pool.open(lambda: (None,) * 5, lambda line: None)  # nobody will read them
     pool.close()
+
+
+HALF = [{"CPU": 8.0, "GPU": 1.0}, {"CPU": 8.0, "GPU": 1.0}]  # all four fit on what there is
+
+
+@pytest.mark.parametrize(
+    ("free", "actors"),
+    [
+        ([{"CPU": 8.0, "GPU": 1.0}, {"CPU": 0.0, "GPU": 1.0}], 2),  # others hold the CPUs of one node
+        ([{"CPU": 8.0, "GPU": 1.0}, {"CPU": 8.0, "GPU": 0.5}], 3),  # half of a GPU is left
+        ([{"CPU": 8.0, "GPU": 0.4}, {"CPU": 1.0, "GPU": 0.9}], 1),
+        ([{"CPU": 8.0}, {}], 1),  # none is free: one is waited for
+        (HALF, 3),  # they were waited for in vain, whatever is free now
+    ],
+)
+def test_what_is_left_of_a_cluster_that_others_use_is_what_is_free(free: list[dict[str, float]], actors: int) -> None:
+    left = what_is_left(FOUR, ResourcesConfig(actors=4), HALF, free)
+    assert (left.actors, left.cpus, left.gpus) == (actors, 1.0, 0.5)
+
+
+def test_a_run_under_way_shrinks_until_it_has_a_place_or_even_one_actor_has_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+
+    def reserved(plan: Plan, wait_s: float, name: str, say: Any) -> Reservation:
+        asked.append(plan.actors)
+        if plan.actors > most:
+            raise UserError("resources.wait_s: waited 9 s")
+        return Reservation(None)
+
+    monkeypatch.setattr(module, "reserve", reserved)
+    monkeypatch.setattr(module, "living_nodes", lambda: HALF)
+    monkeypatch.setattr(module, "free_nodes", lambda: [{"CPU": 8.0, "GPU": 1.5}, {"CPU": 1.0}])  # two halves, not 1.5
+    order: Any = type("Order", (), {"config": tiny("fedsimclr", resources__wait_s=9), "group": "a"})
+    for most, expected in ((2, [4, 3, 2]), (0, [4, 3, 2, 1])):
+        driver = Driver.__new__(Driver)
+        driver.order, driver.plan, driver.under_way, driver.progress_list = order, FOUR, True, []
+        asked.clear()
+        if most:
+            driver._reserve(order.config)
+            assert driver.plan.actors == most
+        else:
+            with pytest.raises(UserError, match="waited 9 s"):
+                driver._reserve(order.config)
+        assert asked == expected
+
+
+def test_free_nodes_are_what_nobody_has_taken(ray_session: ModuleType) -> None:
+    def cpus() -> float:
+        return sum(node.get("CPU", 0.0) for node in plans.free_nodes())
+
+    assert until(lambda: cpus() == 4.0, 60)
+    held = reserve(Plan(1, cpus=3.0, gpus=0.0, threads=1, strategy="PACK"), 30)
+    assert until(lambda: cpus() == 1.0, 60)
+    left = what_is_left(Plan(4, 1.0, 0.0, 1, "PACK"), ResourcesConfig(), plans.living_nodes(), plans.free_nodes())
+    assert left.actors == 1
+    held.release()
+
+
+class Looked:
+    """A driver whose answers are written down: each is an update for the round asked since, or nothing in time."""
+
+    def __init__(self, *answers: tuple[int, Update | None]) -> None:
+        self.answers = list(answers)
+
+    def look(self, driver: Any, since: int) -> Update | None:
+        expected, update = self.answers.pop(0)
+        assert since == expected
+        return update
+
+
+def test_a_restarted_drivers_first_lines_are_not_lost_to_a_look_that_timed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two, three, four = (Progress(n, 9, f"round {n}/9") for n in (1, 2, 3, 4))
+    looks = Looked(
+        (0, Update("first", [one, two], "running")),
+        (2, Update("second", [], "running")),  # its list has one line so far, so there is nothing since the second
+        (0, None),
+        (2, None),
+        (2, Update("second", [four], "running")),
+        (0, Update("second", [two, three, four], "running")),
+        (3, Update("second", [], "done")),
+    )
+    monkeypatch.setattr(module, "_looked", looks.look)
+    monkeypatch.setattr(module, "_slept", lambda: False)
+    seen: list[Progress] = []
+    driver: Any = None
+    assert module.follow(driver, seen.append).status == "done"
+    assert seen == [one, two, two, three, four]
+    assert looks.answers == []

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import pytest
 
 from rayfed_ssl import checkpoint
 from rayfed_ssl.config import load as load_run
+from tests.cluster.processes import descendants, end, orphans, title, until
 from tests.tiny import encoders, measured, run_locally
 from tests.tune.sweeps import GRID, LR, RUN, sweep, written
 from tune.config import Sweep, load
@@ -26,6 +26,7 @@ from tune.sweep import run_sweep
 pytestmark = pytest.mark.cluster
 ROOT = Path(__file__).resolve().parents[2]
 SHARES = {"resources.cpus_per_client": 0.5, "resources.gpus_per_client": 0.5}  # two trials fill the pretended GPU
+ORPHANS_S = 180.0
 COMMAND = """
 import sys
 from pathlib import Path
@@ -44,12 +45,17 @@ def summaries(out: Path) -> dict[str, dict[str, Any]]:
     return {path.parent.name: json.loads(path.read_text()) for path in sorted(out.glob("trial-*/summary.json"))}
 
 
+def of_rounds(rounds: int) -> dict[str, Any]:
+    return {**RUN, "train": {**RUN["train"], "rounds": rounds}}
+
+
 def events(run: Path) -> list[Path]:
     return list(run.glob("events.out.tfevents.*"))
 
 
 def test_a_sweep_killed_after_two_trials_is_restored_and_runs_no_trial_twice(tmp_path: Path) -> None:
-    path, out = written(tmp_path, overrides=SHARES, **GRID), tmp_path / "out"
+    rounds = 20  # a trial takes longer than it begins after the one beside it
+    path, out = written(tmp_path, run=of_rounds(rounds), overrides=SHARES, **GRID), tmp_path / "out"
     command = subprocess.Popen(
         [sys.executable, "-c", COMMAND, str(path), str(out)], cwd=ROOT, stdout=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)}, start_new_session=True,
@@ -59,14 +65,16 @@ def test_a_sweep_killed_after_two_trials_is_restored_and_runs_no_trial_twice(tmp
         lines = []
         for line in command.stdout:
             lines.append(line.rstrip())
-            if sum("complete" in each for each in lines) == 2:
+            if sum("  complete  " in each for each in lines) == 2:
                 break
     finally:
+        started = descendants(command.pid).values()
+        ours = [process for process in started if "Agent" not in title(process[0])]  # Ray's linger for a minute
         with contextlib.suppress(ProcessLookupError):
             os.kill(command.pid, signal.SIGKILL)
         command.wait()
     assert lines[0].startswith("6 trials; 2 trial(s) at a time, each with 1 client actor(s) of 0.5 CPU, 0.5 GPU")
-    time.sleep(10)  # until the actors have noticed
+    assert not orphans(ours, ORPHANS_S)  # nobody writes any more
     before = {name: s for name, s in summaries(out).items() if s["status"] == "complete"}
     assert 2 <= len(before) < 6
     stamps = {name: (out / name / "summary.json").stat().st_mtime_ns for name in before}
@@ -74,7 +82,7 @@ def test_a_sweep_killed_after_two_trials_is_restored_and_runs_no_trial_twice(tmp
     results, lines = swept(load(path), out, resume=True)
 
     assert lines[0].startswith(f"6 trials, {len(before)} of them over already; 2 trial(s) at a time")
-    assert sum("complete" in line for line in lines[1:]) == 6 - len(before)
+    assert sum("  complete  " in line for line in lines[1:]) == 6 - len(before)
     after = summaries(out)
     assert list(after) == [f"trial-{number:05d}" for number in range(6)]
     assert {s["status"] for s in after.values()} == {"complete"}
@@ -83,8 +91,8 @@ def test_a_sweep_killed_after_two_trials_is_restored_and_runs_no_trial_twice(tmp
         assert len(events(out / name)) == 1
     for name in after:
         run = out / name
-        rounds = [round for round, _, tag in measured(run) if tag == "system/round_s" or tag == "train/loss"]
-        assert sorted(rounds) == [1, 2, 3]  # none is missing, none is there twice
+        done = [round for round, _, tag in measured(run) if tag == "train/loss"]
+        assert sorted(done) == list(range(1, rounds + 1))  # none is missing, none is there twice
         assert encoders(run)
     assert results.counts == {"complete": 6}
     table = pq.read_table(out / "results.parquet").to_pylist()
@@ -96,11 +104,8 @@ def test_a_sweep_killed_after_two_trials_is_restored_and_runs_no_trial_twice(tmp
     assert not (out / ".tune").exists()
 
     # Two at a time: some trial began before another was over, and ended after that one began.
-    spans = []
-    for name in after:
-        files = events(out / name)
-        if len(files) == 1:  # not one that was interrupted in between
-            spans.append((int(files[0].name.split(".")[3]), (out / name / "summary.json").stat().st_mtime))
+    runs = [out / name for name in after if len(events(out / name)) == 1]  # but those interrupted in between
+    spans = [((run / "config.yaml").stat().st_mtime, (run / "summary.json").stat().st_mtime) for run in runs]
     assert any(a is not b and a[0] < b[1] and b[0] < a[1] for a in spans for b in spans), spans
 
     # The winner's file is a run's, and a trial is what `run` makes of the same config, to the bit.
@@ -114,9 +119,8 @@ def test_a_sweep_killed_after_two_trials_is_restored_and_runs_no_trial_twice(tmp
 
 def test_asha_stops_trials_at_their_round_as_ordinary_run_folders(tmp_path: Path) -> None:
     space = {LR: {"grid": [0.05, 1e-6, 1e-7]}}
-    run = {**RUN, "train": {**RUN["train"], "rounds": 4}}
     made = sweep(
-        tmp_path, "concurrent=1", run=run, space=space, overrides=SHARES, mode="max",
+        tmp_path, "concurrent=1", run=of_rounds(4), space=space, overrides=SHARES, mode="max",
         scheduler={"name": "asha", "grace": 1, "reduction": 2},
     )  # fmt: skip
     results, lines = swept(made, tmp_path / "out")
@@ -142,16 +146,10 @@ def test_asha_stops_trials_at_their_round_as_ordinary_run_folders(tmp_path: Path
 
 
 def test_a_stop_ends_trials_after_their_round_and_a_failed_one_runs_again(tmp_path: Path) -> None:
-    made = sweep(tmp_path, "concurrent=1", space={LR: {"grid": [0.01, 1e30]}}, overrides=SHARES)  # the second diverges
-    asked: list[str] = []
+    space = {LR: {"grid": [0.01, 1e30]}}  # the second diverges
+    made = sweep(tmp_path, "concurrent=1", run=of_rounds(50), space=space, overrides=SHARES)
     out = tmp_path / "out"
-
-    def say(line: str) -> None:
-        asked.append(line)
-
-    stopped = run_sweep(
-        made, out, say=say, stopping=lambda: (out / "trial-00000" / "metrics.parquet").exists(), num_cpus=4, num_gpus=1
-    )
+    stopped, _ = swept(made, out, stopping=lambda: (out / "trial-00000" / "metrics.parquet").exists())
     assert stopped.counts == {"waiting": 2}
     assert summaries(out)["trial-00000"]["status"] == "stopped"
     assert not (out / "trial-00001" / "config.yaml").exists()
@@ -165,10 +163,9 @@ def test_a_stop_ends_trials_after_their_round_and_a_failed_one_runs_again(tmp_pa
 
 
 def test_a_population_exchanges_checkpoints_and_says_so(tmp_path: Path) -> None:
-    run = {**RUN, "train": {**RUN["train"], "rounds": 5}}
     space = {LR: {"choice": [1e-7, 0.05]}}  # the seed draws one of each
     made = sweep(
-        tmp_path, run=run, space=space, overrides=SHARES, search="random", trials=2, seed=1, mode="max",
+        tmp_path, run=of_rounds(5), space=space, overrides=SHARES, search="random", trials=2, seed=1, mode="max",
         scheduler={"name": "pbt", "interval": 1, "quantile": 0.5, "resample": 0.0},
     )  # fmt: skip
     results, _ = swept(made, tmp_path / "out")
@@ -183,3 +180,79 @@ def test_a_population_exchanges_checkpoints_and_says_so(tmp_path: Path) -> None:
         rounds = [round for round, _, tag in measured(path.parent) if tag == "train/loss"]
         assert sorted(rounds) == sorted(set(rounds))
         assert max(rounds) == 5
+
+
+def test_a_population_interrupted_after_an_exchange_goes_on_and_ends_complete(tmp_path: Path) -> None:
+    rounds, out = 6, tmp_path / "out"
+    made = sweep(
+        tmp_path, run=of_rounds(rounds), space={LR: {"choice": [1e-7, 0.05]}}, overrides=SHARES, search="random",
+        trials=3, seed=1, scheduler={"name": "pbt", "interval": 1, "quantile": 0.5, "resample": 0.0},
+    )  # fmt: skip
+    exchanges: dict[str, list[Any]] = {}
+    kept: list[int] = []
+
+    def read() -> dict[str, list[Any]]:
+        return {p.parent.name: json.loads(p.read_text())["changes"] for p in out.glob("trial-*/schedule.json")}
+
+    def exchanged() -> bool:
+        kept.extend(len(list(folder.glob("checkpoint_*"))) for folder in out.glob(".tune/trials/trial-*"))
+        return bool(read())
+
+    stopped, _ = swept(made, out, stopping=exchanged)
+    assert set(stopped.counts) <= {"waiting", "complete"}
+    assert stopped.counts["waiting"]
+    exchanges = read()
+    assert exchanges
+    over = {name: s for name, s in summaries(out).items() if s["status"] == "complete"}
+
+    results, lines = swept(made, out, resume=True, stopping=lambda: exchanged() and False)
+    assert lines[0].startswith("3 trials" + (f", {len(over)} of them over already" if over else "") + "; 2 trial(s)")
+    assert results.counts == {"complete": 3}
+    after = read()
+    for name, summary in summaries(out).items():
+        assert after.get(name, [])[: len(exchanges.get(name, []))] == exchanges.get(name, [])
+        assert name not in over or summary == over[name]
+        done = [round for round, _, tag in measured(out / name) if tag == "train/loss"]
+        assert len(done) == len(set(done))
+        assert max(done) == rounds
+        assert encoders(out / name)
+    assert 1 <= max(kept) <= 3  # two of a member, and one that is being written
+
+
+def test_ctrl_c_ends_the_command_after_its_rounds_and_resume_runs_the_rest(tmp_path: Path) -> None:
+    rounds, out = 40, tmp_path / "out"
+    overrides = {"resources.cpus_per_client": 0.5}
+    path = written(
+        tmp_path, run=of_rounds(rounds), space={LR: {"grid": [0.01, 0.1]}}, overrides=overrides, concurrent=1
+    )
+    log = tmp_path / "log"
+    with log.open("w") as file:
+        command = subprocess.Popen(
+            [sys.executable, "-m", "rayfed_ssl", "tune", str(path), "--out", str(out)], cwd=ROOT, stdout=file,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    ours: dict[int, Any] = {}
+    try:
+        assert until(lambda: list(out.glob("trial-00000/checkpoints/round-*/complete.json")), 300), log.read_text()
+        ours = descendants(command.pid)
+        os.kill(command.pid, signal.SIGINT)
+        assert command.wait(300) == 130, log.read_text()
+    finally:
+        if command.poll() is None:
+            end(descendants(command.pid).values())
+            command.kill()
+            command.wait()
+    text = log.read_text()
+    assert "stopping after this round, with a checkpoint" in text
+    assert "stopped with 2 trial(s) left; --resume continues" in text
+    assert "Traceback" not in text
+    assert not orphans(ours.values(), ORPHANS_S)
+    first = summaries(out)["trial-00000"]
+    assert first["status"] == "stopped"
+    assert 1 <= first["rounds"] < rounds
+    assert not (out / "trial-00001" / "config.yaml").exists()
+    results, _ = swept(load(path), out, resume=True)
+    assert results.counts == {"complete": 2}
+    for name in summaries(out):
+        done = [round for round, _, tag in measured(out / name) if tag == "train/loss"]
+        assert sorted(done) == list(range(1, rounds + 1))

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from safetensors.numpy import load_file
 
 from rayfed_ssl import configfile
 from rayfed_ssl.cli import main
 from rayfed_ssl.schema import UserError
+from tests.tiny import run_locally
 from tests.tune.sweeps import GRID, LR, RUN, sweep, written
 from tune import config as sweep_config
 from tune.config import Dimension, draw, load
@@ -200,3 +202,21 @@ def test_fedlinked_has_the_thesis_ranges() -> None:
         "train.optimizer.lr": (1e-4, 1e-2),
     }
     assert (settings.repeat, settings.score) == (3, "min")
+
+
+def test_two_etas_of_the_fedlinked_sweep_give_different_encoders(tmp_path: Path) -> None:
+    """Adam would be blind to the factor by which eta enters the loss: a few parts in a million."""
+    path = next(path for path in SHIPPED if path.stem == "fedlinked_eta")
+    small = ["data.name=digits", "data.image_size=16", "data.tasks=[[0, 1], [1, 2]]", "data.task_images=30",
+             "clients.count=2", "model.channels=4", "model.representation=8", "model.dropout=0", "model.head_dropout=0",
+             "train.local_epochs=1", "train.batch_size=16"]  # fmt: skip
+    made = load(path, small)
+    epochs = {"method.initial_epochs": 1, "method.distillation_epochs": 2, "method.fine_tune_epochs": 1}
+    found = []
+    for eta in (0.8, 3.0):
+        config = made.run({**epochs, "train.rounds": 1, "train.optimizer.lr": 1e-2, "method.eta": eta})
+        assert config.train.optimizer.name == "sgd"
+        run_locally(config, tmp_path / str(eta))
+        files = sorted((tmp_path / str(eta) / "encoder").glob("*.safetensors"))
+        found.append(np.concatenate([a.ravel() for f in files for _, a in sorted(load_file(f).items())]).astype(float))
+    assert np.linalg.norm(found[0] - found[1]) > 1e-3 * np.linalg.norm(found[0])

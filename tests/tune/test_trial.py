@@ -1,0 +1,347 @@
+"""A trial that lost its actors or was killed in the middle of an exchange; a sweep that waits for a place."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from actors import cohort as cohorts
+from actors.plan import Plan
+from actors.pool import StateLost
+from rayfed_ssl import checkpoint, configfile
+from rayfed_ssl.config import ResourcesConfig
+from rayfed_ssl.data.federation import deal
+from rayfed_ssl.schema import UserError
+from rayfed_ssl.simulation import Progress, examine_folder
+from tests.tiny import tiny
+from tests.tune.sweeps import GRID, LR, sweep
+from tune import sweep as sweep_module
+from tune import trial as module
+from tune.book import Book, history, scheduled
+from tune.config import Sweep
+from tune.search import Proposals
+from tune.sweep import Nothing, Patience, Room, Together, Watch, run_sweep, scheduler
+from tune.trial import LOG, Order, Trial, exploit, settle
+
+ROOM = Room(2, Plan(2, cpus=1.0, gpus=0.0, threads=1, strategy="PACK"), "node:1.2.3.4")
+
+
+class FakePool:
+    """Actors in name only."""
+
+    made: list[FakePool] = []  # noqa: RUF012
+
+    def __init__(self, plan: Plan, reservation: Any) -> None:
+        self.plan, self.slots, self.closed = plan, [0], False
+        FakePool.made.append(self)
+
+    def close(self) -> None:
+        self.slots, self.closed = [], True
+
+
+def begun(folder: Path, made: Sweep, monkeypatch: pytest.MonkeyPatch, outcomes: list[Any]) -> tuple[Trial, list[bool]]:
+    """A trial in this process whose runs take a cohort, reach a round and end as told; which of them were resumed."""
+    resumed: list[bool] = []
+    FakePool.made = []
+
+    def run(config: Any, folder: Path, connect: Any, *, resume: bool, report: Any, stopping: Any) -> dict[str, Any]:
+        round, outcome = outcomes[len(resumed)]
+        resumed.append(resume)
+        connect(config, None, None)
+        report(Progress(round, 9, "round"))
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(module.simulation, "run", run)
+    monkeypatch.setattr(module, "Pool", FakePool)
+    monkeypatch.setattr(module, "planned", lambda config: ROOM.plan)
+    monkeypatch.setattr(module, "reserve", lambda plan, wait_s, say: None)
+    monkeypatch.setattr(module, "WatchedCohort", lambda config, federation, ledger, pool, **how: (pool, how))
+    trial = Trial.__new__(Trial)
+    trial.order = Order(made, folder, str(Path.cwd()), ("tune",), 3)
+    trial.sweep, trial.pool, trial._trial_info = made, None, SimpleNamespace(trial_name="trial-00000")
+    trial._take({LR: 0.1, "trial": 0})
+    return trial, resumed
+
+
+def test_a_trial_that_lost_its_actors_goes_back_to_its_checkpoint_with_new_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = sweep(tmp_path)
+    trial, resumed = begun(tmp_path, made, monkeypatch, [(4, StateLost("all actors lost")), (9, {"rounds": 9})])
+    assert trial._drive(made.run({})) == {"rounds": 9}
+    assert resumed == [False, True]
+    first, second = FakePool.made
+    assert (first.closed, second.closed) == (True, False)
+    pool, how = trial.cohort
+    assert pool is second
+    assert how["sharing"] == 3
+    lines = (tmp_path / "trial-00000" / LOG).read_text().splitlines()
+    assert [line.partition(" ")[2] for line in lines] == ["all actors lost; going on from the newest checkpoint"]
+
+
+def test_a_trial_does_not_go_on_with_a_pool_that_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = sweep(tmp_path)
+    trial, _ = begun(tmp_path, made, monkeypatch, [(9, {"rounds": 9})] * 3)
+    trial._drive(made.run({}))
+    trial._drive(made.run({}))
+    assert len(FakePool.made) == 1  # warm
+    FakePool.made[0].slots = []
+    trial._drive(made.run({}))
+    assert len(FakePool.made) == 2
+    assert FakePool.made[0].closed
+
+
+def test_a_trial_gives_up_after_losses_in_a_row_not_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = sweep(tmp_path)
+    lost = [(round, StateLost("lost")) for round in (1, 2, 3, 4, 5)]
+    trial, resumed = begun(tmp_path, made, monkeypatch, [*lost, (9, {"rounds": 9})])
+    trial._drive(made.run({}))
+    assert len(resumed) == 6
+    trial, resumed = begun(tmp_path, made, monkeypatch, [(4, StateLost("lost"))] * 9)
+    with pytest.raises(StateLost):
+        trial._drive(made.run({}))
+    assert len(resumed) == 3
+
+
+def test_what_trials_log_is_said_once_and_nothing_of_an_earlier_session(tmp_path: Path) -> None:
+    made, said = sweep(tmp_path), list[str]()
+    log = tmp_path / "trial-00002" / LOG
+    log.parent.mkdir()
+    log.write_text("2026-01-01T10:00:00 old news\n")
+    proposals = Proposals(made, Book(tmp_path, 1), lambda entry: None, lambda: False)
+    watch = Watch(tmp_path, proposals, said.append, lambda: False)
+    with log.open("a") as file:
+        file.write("2026-01-01T10:00:01 actor 0 died; replaced\n2026-01-01T10:00:02 actor 0 died; replaced\nhalf a li")
+    watch.on_step_begin(0, [])
+    assert said == ["trial-00002: actor 0 died; replaced"]
+    with log.open("a") as file:
+        file.write("ne\n")
+    watch.read_on()
+    assert said[1:] == ["trial-00002: a line"]  # the time goes, up to the first blank
+
+
+# -- exchanges ---------------------------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def exchanged(tmp_path: Path, made: Sweep) -> tuple[Path, Callable[[], None]]:
+    """The folder of a run at round 7 and how it takes over a checkpoint of round 4."""
+    mine, donor = tmp_path / "trial-00001", tmp_path / "donor"
+    mine.mkdir()
+    configfile.dump(made.run({LR: 0.1}), mine / "config.yaml")
+    checkpoint.save(mine / "checkpoints", 7, {"w": np.zeros(2, np.float32)}, [(0, {"own": 3})])
+    checkpoint.save(donor, 4, {"w": np.ones(2, np.float32)}, [(0, {"own": 3})])
+    point = {LR: 0.4}
+    found = checkpoint.complete(donor)[0]
+    return mine, lambda: exploit(mine, found, {"trial": 5, "point": {LR: 0.5}}, made.run(point), point)
+
+
+def half_removed(path: Path, **options: Any) -> None:
+    """What a kill leaves of a folder being removed: its files are gone, or some of them."""
+    for file in sorted(Path(path).rglob("*"))[-2:]:
+        if file.is_file():
+            file.unlink()
+
+
+STEPS = [(shutil, "copytree"), (shutil, "rmtree"), (configfile, "dump"), (module, "write_json"),
+         (Path, "rename"), (Path, "replace")]  # fmt: skip
+
+
+@pytest.mark.parametrize("when", ["before", "within", "after"])
+def test_a_kill_at_any_step_of_an_exchange_leaves_the_old_run_or_the_new_one(
+    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, outcomes, left = sweep(tmp_path), list[str](), 0
+
+    def step(real: Callable[..., Any]) -> Callable[..., Any]:
+        removes = real is shutil.rmtree
+
+        def act(*args: Any, **options: Any) -> Any:
+            nonlocal left
+            left -= 1
+            now = left == -1
+            if now and when == "within" and removes:
+                half_removed(args[0])
+            if now and (when == "before" or (removes and when == "within")):
+                raise Killed
+            result = real(*args, **options)
+            if now and when == "after":
+                raise Killed
+            return result
+
+        return act
+
+    for number in range(99):
+        (tmp_path / str(number)).mkdir()
+        mine, take = exchanged(tmp_path / str(number), made)
+        left = number
+        with monkeypatch.context() as patch:
+            for owner, name in STEPS:
+                patch.setattr(owner, name, step(getattr(owner, name)))
+            with contextlib.suppress(Killed):
+                take()
+        through = left >= 0
+        settle(mine)
+        outcomes.append(state(mine, made))
+        assert not list(mine.glob(".exchange*"))
+        take()  # and another one can follow
+        assert state(mine, made) == "new"
+        if through:
+            break
+    assert len(outcomes) > 9
+    if when != "within":  # old up to some step, new from then on; what was not a removal is not interrupted within
+        assert outcomes == sorted(outcomes, reverse=True)
+        assert {*outcomes} == {"old", "new"}
+
+
+def state(mine: Path, made: Sweep) -> str:
+    """Which of the two runs the folder holds; fails where it is neither."""
+    point = scheduled(mine, {LR: 0.1})
+    found = examine_folder(made.run(point), mine, True, pytest.fail)  # refuses a config that is not the point's
+    assert found is not None
+    kind = "new" if point == {LR: 0.4} else "old"
+    assert (kind, found[0]) in (("new", 4), ("old", 7))
+    assert checkpoint.load(found[1])[0]["w"].tolist() == [float(kind == "new")] * 2
+    assert bool(history(mine)) == (kind == "new")
+    return kind
+
+
+# -- waiting for a place -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """What the sweep sees of time and of the cluster."""
+    now = SimpleNamespace(s=100.0, placed=False, growing=False, ceiling=None)
+    monkeypatch.setattr(sweep_module, "time", SimpleNamespace(monotonic=lambda: now.s))
+    monkeypatch.setattr(sweep_module, "placed", lambda: now.placed)
+    monkeypatch.setattr(sweep_module, "growing", lambda: now.growing)
+    monkeypatch.setattr(sweep_module, "free_now", lambda: "1 CPUs, 0 GPUs")
+    monkeypatch.setattr(sweep_module, "autoscaling_ceiling", lambda declared: now.ceiling)
+    return now
+
+
+def test_a_sweep_on_a_busy_cluster_says_what_it_waits_for_and_ends(clock: SimpleNamespace) -> None:
+    said: list[str] = []
+    patience = Patience(ResourcesConfig(wait_s=60), ROOM, said.append)
+    for clock.s in (101.0, 104.0):
+        assert not patience.look()
+    assert not said
+    for clock.s in (106.0, 110.0, 159.0):
+        assert not patience.look()
+    assert said == ["waiting up to 60 s for a trial's 2 x 1 CPU; free now: 1 CPUs, 0 GPUs"]
+    clock.s, clock.growing = 161.0, True
+    patience.look()
+    clock.growing = False
+    with pytest.raises(UserError, match=r"resources\.wait_s: waited 60 s for a trial's 2 x 1 CPU; free now: 1") as end:
+        patience.look()
+    assert "\n" not in str(end.value)
+
+
+@pytest.mark.parametrize("began", [True, False])
+def test_a_sweep_that_began_or_whose_cluster_grows_waits_on(clock: SimpleNamespace, began: bool) -> None:
+    said: list[str] = []
+    clock.ceiling, clock.placed = None if began else {"CPU": 9.0}, began
+    patience = Patience(ResourcesConfig(wait_s=60), ROOM, said.append)
+    assert patience.look() == began
+    clock.placed = False
+    for clock.s in (106.0, 200.0, 900.0):
+        assert not patience.look()
+    assert said == ["waiting for a trial's 2 x 1 CPU; free now: 1 CPUs, 0 GPUs"]
+
+
+def test_a_wish_to_stop_ends_a_sweep_that_has_no_place(clock: SimpleNamespace, tmp_path: Path) -> None:
+    made, stop = sweep(tmp_path), []
+    proposals = Proposals(made, Book(tmp_path, 1), lambda entry: None, lambda: bool(stop))
+    patience = Patience(ResourcesConfig(), ROOM, lambda line: None)
+    watch = Watch(tmp_path, proposals, lambda line: None, lambda: bool(stop), patience)
+    watch.on_step_begin(0, [])
+    stop.append(True)
+    clock.s += 2
+    with pytest.raises(Nothing):
+        watch.on_step_begin(1, [])
+
+
+def test_a_sweep_whose_place_others_hold_ends_in_one_line_and_can_be_resumed(
+    ray_session: ModuleType, tmp_path: Path
+) -> None:
+    class Holder:
+        def ready(self) -> None: ...
+
+    holder = ray_session.remote(Holder).options(num_cpus=4).remote()
+    ray_session.get(holder.ready.remote())
+    overrides = {"resources.cpus_per_client": 0.5, "resources.device": "cpu", "resources.wait_s": 6}
+    made, said = sweep(tmp_path, space={LR: {"grid": [0.1]}}, overrides=overrides), list[str]()
+    try:
+        with pytest.raises(
+            UserError, match=r"resources\.wait_s: waited 6 s for a trial's 1 x 0\.5 CPU; free now: 0 CPUs"
+        ):
+            run_sweep(made, tmp_path / "out", say=said.append)
+    finally:
+        ray_session.kill(holder)
+    assert [line for line in said if line.startswith("waiting")] == [
+        "waiting up to 6 s for a trial's 1 x 0.5 CPU; free now: 0 CPUs, 1 GPUs"
+    ]
+    assert [entry.status for entry in Book(tmp_path / "out", 1).entries] == ["waiting"]
+    assert run_sweep(made, tmp_path / "out", resume=True, say=said.append).counts == {"complete": 1}
+
+
+# -- the rest ----------------------------------------------------------------------------------------------------------
+
+
+def test_trials_without_a_sweep_are_refused(tmp_path: Path) -> None:
+    made, out = sweep(tmp_path, **GRID), tmp_path / "out"
+    out.mkdir()
+    (out / "trials.json").write_text("{}")
+    with pytest.raises(UserError, match=r"holds trials\.json but no sweep\.yaml") as refused:
+        run_sweep(made, out, resume=True)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_population_does_not_wait_for_a_member_that_failed(tmp_path: Path) -> None:
+    space = {LR: {"choice": [0.1, 0.2]}}
+    made = sweep(tmp_path, space=space, search="random", trials=3, scheduler={"name": "pbt", "interval": 2})
+    together = scheduler(made, Book(tmp_path, 1))
+    assert isinstance(together, Together)
+
+    class Member(SimpleNamespace):
+        PAUSED, PENDING = "PAUSED", "PENDING"
+        __hash__ = object.__hash__
+
+        def is_finished(self) -> bool:
+            return self.status in ("ERROR", "TERMINATED")
+
+    members = [Member(status=status) for status in ("PAUSED", "PAUSED", "RUNNING")]
+    controller = SimpleNamespace(get_trials=lambda: members)
+    together._trial_state = {m: SimpleNamespace(last_train_time=2) for m in members}
+    assert together.choose_trial_to_run(controller) is None  # the third is on its way
+    members[2].status = "ERROR"
+    assert together.choose_trial_to_run(controller) in members[:2]
+    members[0].status = members[1].status = "TERMINATED"
+    assert together.choose_trial_to_run(controller) is None
+
+
+@pytest.mark.parametrize(("sharing", "fits"), [(1, True), (2, True), (3, False)])
+def test_trials_divide_the_object_stores(sharing: int, fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each trial puts the images once; all together stay within the share of a node's store."""
+    federation = deal(tiny("fedsimclr"))
+    images = float(cohorts._pixel_bytes(federation))
+    store = 2.5 * images / cohorts.STORE_SHARE
+    node = {"Alive": True, "Resources": {"object_store_memory": store}}
+    monkeypatch.setattr(cohorts.ray, "nodes", lambda: [node])
+    monkeypatch.setattr(cohorts.ray, "put", lambda value: "put")
+    assert cohorts._shared(federation, sharing) == ("put" if fits else None)
+    place = cohorts.place_of(1e9, federation, sharing)
+    assert place.bytes == pytest.approx(store / sharing - images * fits)
