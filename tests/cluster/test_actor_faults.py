@@ -71,7 +71,7 @@ class Bench(Workbench):
         elif operation == "big":
             kept["big"] = np.full(100_000, client, np.float64)
         else:
-            self.perish(str(client), **message)
+            self.perish(str(client), **{key: message[key] for key in ("log", "victims", "times")})
             kept["seen"] = kept.get("seen", 0) + 1
             reply = {
                 "weights": np.full(3, 0.1 * client * kept["seen"], np.float32),
@@ -197,6 +197,28 @@ def test_a_call_that_always_dies_is_named_and_its_neighbours_are_not(made: Made,
     assert [reply.client for reply in cohort.ask("work", **message)] == [0, 1, 2, 4, 5]
     assert [error.client for error in cohort.dropped] == [3]
     assert cohort.replaced == 3 == [who for who, _ in lines(tmp_path / "log")].count("3")
+
+
+def test_of_several_clients_in_one_call_only_the_one_to_blame_is_dropped(pool: Pool, tmp_path: Path) -> None:
+    """With 18 clients and two actors a call of a mean has three clients."""
+    config = tiny("fedbyol", clients__count=18, on_client_error="drop")
+    federation = deal(config)
+    cohort = RayCohort(config, federation, Ledger(), pool, keep=True, factory=Bench)
+    try:
+        cohort.begin_round(1, federation.clients)
+        message: dict[str, Any] = {"log": str(tmp_path / "log"), "victims": [7], "times": 99}
+        found = cohort.mean("work", each=lambda client: {"own": np.zeros(2, np.float32)}, **message)
+        others = [client for client in federation.clients if client != 7]
+        assert [reply.client for reply in found.replies] == others
+        assert [error.client for error in cohort.dropped] == [7]
+        expected = np.average([0.1 * client for client in others], weights=federation.shares[others])
+        np.testing.assert_allclose(found["weights"], np.full(3, expected), rtol=1e-6)
+        down = [row.client for row in cohort.ledger.drain() if row.direction == "down"]
+        assert sorted(down) == list(federation.clients)  # sent once each, however often the simulator had to
+        cohort.end_round()
+        assert sorted(cohort._states) == others
+    finally:
+        cohort.close()
 
 
 def test_a_client_that_is_too_late_follows_the_policy(made: Made) -> None:
