@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -274,26 +275,34 @@ def test_a_wish_to_stop_ends_a_sweep_that_has_no_place(clock: SimpleNamespace, t
         watch.on_step_begin(1, [])
 
 
+def steady_cpus(session: ModuleType) -> float:
+    """The free CPUs, once actors of earlier tests are done with theirs."""
+    seen: list[float] = []
+    while len(seen) < 5 or len(set(seen[-5:])) > 1 or seen[-1] < 1:
+        time.sleep(0.5)
+        seen.append(session.available_resources().get("CPU", 0.0))
+    return seen[-1]
+
+
 def test_a_sweep_whose_place_others_hold_ends_in_one_line_and_can_be_resumed(
     ray_session: ModuleType, tmp_path: Path
 ) -> None:
     class Holder:
         def ready(self) -> None: ...
 
-    holder = ray_session.remote(Holder).options(num_cpus=4).remote()
+    holder = ray_session.remote(Holder).options(num_cpus=int(steady_cpus(ray_session))).remote()
     ray_session.get(holder.ready.remote())
-    overrides = {"resources.cpus_per_client": 0.5, "resources.device": "cpu", "resources.wait_s": 6}
+    overrides = {"resources.cpus_per_client": 1, "resources.device": "cpu", "resources.wait_s": 6}
     made, said = sweep(tmp_path, space={LR: {"grid": [0.1]}}, overrides=overrides), list[str]()
     try:
         with pytest.raises(
-            UserError, match=r"resources\.wait_s: waited 6 s for a trial's 1 x 0\.5 CPU; free now: 0 CPUs"
+            UserError, match=r"resources\.wait_s: waited 6 s for a trial's 1 x 1 CPU; free now: 0(\.\d+)? CPUs"
         ):
             run_sweep(made, tmp_path / "out", say=said.append)
     finally:
         ray_session.kill(holder)
-    assert [line for line in said if line.startswith("waiting")] == [
-        "waiting up to 6 s for a trial's 1 x 0.5 CPU; free now: 0 CPUs, 1 GPUs"
-    ]
+    (waiting,) = [line for line in said if line.startswith("waiting")]
+    assert waiting.startswith("waiting up to 6 s for a trial's 1 x 1 CPU; free now: 0")
     assert [entry.status for entry in Book(tmp_path / "out", 1).entries] == ["waiting"]
     assert run_sweep(made, tmp_path / "out", resume=True, say=said.append).counts == {"complete": 1}
 
