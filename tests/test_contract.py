@@ -77,7 +77,7 @@ def test_resumed_equals_uninterrupted(method: str, undisturbed: Any, tmp_path: P
     assert summary["status"] == "complete"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def pools(ray_session: ModuleType) -> Iterator[dict[int, Any]]:
     """Warm pools of one and of two actors: starting processes is most of what a tiny run costs."""
     from actors.plan import plan, reserve

@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -175,7 +175,7 @@ def _fit(
         logging.getLogger(name).setLevel(logging.CRITICAL)
     population = sweep.settings.scheduler.name == "pbt"
     watch = (Population if population else Watch)(
-        folder, proposals, say, stopping, Patience(first.resources, space, say)
+        folder, proposals, say, stopping, Patience(first.resources, space, say, placement_group_table())
     )
     order = Order(sweep, folder, os.getcwd(), tuple(sys.argv), space.trials)
     group = tune.PlacementGroupFactory(space.bundles, strategy=space.plan.strategy)
@@ -221,8 +221,9 @@ class Nothing(Exception):
 class Patience:
     """Waits, aloud, while the cluster has no place for a trial: others hold it, or an autoscaler starts nodes."""
 
-    def __init__(self, resources: ResourcesConfig, space: Room, say: Say) -> None:
+    def __init__(self, resources: ResourcesConfig, space: Room, say: Say, before: Iterable[str] = ()) -> None:
         self.wait_s, self.say = max(resources.wait_s, 1.0), say
+        self.before = frozenset(before)  # placement groups that have nothing to do with this sweep
         self.awaited = f"{space.plan.actors} x {describe(space.plan.cpus, space.plan.gpus)}"
         self.grows = autoscaling_ceiling(resources.autoscales_to) is not None
         self.began = False  # whether a trial ever had a place
@@ -230,7 +231,7 @@ class Patience:
 
     def look(self) -> bool:
         """Whether some trial has a place. Raises UserError where none ever had one, and none is coming."""
-        if placed():
+        if placed(self.before):
             self.began, self.since, self.said = True, time.monotonic(), False
             return True
         waited = time.monotonic() - self.since
@@ -247,10 +248,13 @@ class Patience:
         return False
 
 
-def placed() -> bool:
-    """Whether some placement group that this process asked for is there. A group's id ends with its job's."""
+def placed(before: frozenset[str]) -> bool:
+    """Whether some placement group that this process asked for is there, but for those of ``before``. A group's id ends
+    with its job's.
+    """
     job = ray.get_runtime_context().get_job_id()
-    return any(key.endswith(job) and group["state"] == "CREATED" for key, group in placement_group_table().items())
+    groups = placement_group_table().items()
+    return any(key.endswith(job) and group["state"] == "CREATED" for key, group in groups if key not in before)
 
 
 def growing() -> bool:

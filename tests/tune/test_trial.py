@@ -227,7 +227,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """What the sweep sees of time and of the cluster."""
     now = SimpleNamespace(s=100.0, placed=False, growing=False, ceiling=None)
     monkeypatch.setattr(sweep_module, "time", SimpleNamespace(monotonic=lambda: now.s))
-    monkeypatch.setattr(sweep_module, "placed", lambda: now.placed)
+    monkeypatch.setattr(sweep_module, "placed", lambda before: now.placed)
     monkeypatch.setattr(sweep_module, "growing", lambda: now.growing)
     monkeypatch.setattr(sweep_module, "free_now", lambda: "1 CPUs, 0 GPUs")
     monkeypatch.setattr(sweep_module, "autoscaling_ceiling", lambda declared: now.ceiling)
