@@ -51,6 +51,7 @@ SPECTRAL = {
 }
 
 SLOWER = {"train.optimizer.lr": 0.01}
+OFTEN = {"train.rounds": 600, "train.local_steps": 1}  # as many steps, no drift between exchanges
 
 DICTIONARY = {
     "data": {
@@ -119,6 +120,14 @@ CLAIMS = {
             "centralised SC, lr 0.01": {"method.name": "centralized", **SLOWER},
             "FedSC, alpha = q_j, lr 0.01": {"method.name": "fedsc", "method.alpha": "share", **SLOWER},
             "FedAvg+SC, lr 0.01": {"method.name": "fedavg_sc", **SLOWER},
+            "FedSC, alpha = q_j, lr 0.01, 600 x 1": {
+                "method.name": "fedsc",
+                "method.alpha": "share",
+                "method.sharing_passes": 2,
+                **SLOWER,
+                **OFTEN,
+            },
+            "FedAvg+SC, lr 0.01, 600 x 1": {"method.name": "fedavg_sc", **SLOWER, **OFTEN},
         },
     ),
     "fedca": Claim(
