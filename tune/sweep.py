@@ -196,7 +196,7 @@ def _fit(
             name="trials",
             storage_path=str(folder / TUNE_FILES),
             callbacks=[watch],
-            checkpoint_config=tune.CheckpointConfig(num_to_keep=2, checkpoint_at_end=False),  # one is being exploited
+            checkpoint_config=tune.CheckpointConfig(num_to_keep=4, checkpoint_at_end=False),  # some are being exploited
             verbose=0,
         ),
     )

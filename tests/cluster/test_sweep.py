@@ -216,7 +216,7 @@ def test_a_population_interrupted_after_an_exchange_goes_on_and_ends_complete(tm
         assert len(done) == len(set(done))
         assert max(done) == rounds
         assert encoders(out / name)
-    assert 1 <= max(kept) <= 3  # two of a member, and one that is being written
+    assert 1 <= max(kept) <= 5  # four of a member, and one that is being written
 
 
 def test_ctrl_c_ends_the_command_after_its_rounds_and_resume_runs_the_rest(tmp_path: Path) -> None:
