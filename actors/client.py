@@ -16,11 +16,11 @@ from typing import Any
 import ray
 import torch
 
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.cohort import Averaging, Chunk, ClientError, Task, run_chunk
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.federation import Federation, deal
 from rayfed_ssl.methods.base import Subject
-from rayfed_ssl.schema import UserError
 from rayfed_ssl.workbench import Outcome, State, Workbench, device_name
 
 Factory = Callable[[RunConfig, Federation], Workbench]

@@ -18,6 +18,8 @@ from ray.exceptions import ObjectLostError
 
 from actors.client import Factory, Put, Work
 from actors.pool import Call, Crashed, Pool, StateLost, TimedOut
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.cohort import Averaging, Chunk, ClientError, Cohort, Each, Evaluated, Task
 from rayfed_ssl.communication import Ledger
 from rayfed_ssl.config import RunConfig
@@ -25,8 +27,6 @@ from rayfed_ssl.data.federation import Federation
 from rayfed_ssl.data.images import Images
 from rayfed_ssl.memory import Place, check_fits, estimate, free_memory
 from rayfed_ssl.methods.base import Subject
-from rayfed_ssl.schema import UserError
-from rayfed_ssl.weights import Weights
 from rayfed_ssl.workbench import SERVER, State, Workbench
 
 Group = tuple[int, ...]  # the clients of one call

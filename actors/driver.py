@@ -40,10 +40,10 @@ from actors.plan import (
 from actors.pool import Pool, StateLost, unwrapped
 from actors.session import NAMESPACE, Session, check_paths, cluster_address, connect, in_job
 from rayfed_ssl import simulation, storage
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.communication import Ledger
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.federation import Federation
-from rayfed_ssl.schema import UserError
 from rayfed_ssl.simulation import Progress
 from rayfed_ssl.workbench import Workbench
 

@@ -18,8 +18,8 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import ResourcesConfig
-from rayfed_ssl.schema import UserError
 
 Resources = Mapping[str, float]
 EPSILON = 1e-6

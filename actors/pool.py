@@ -27,7 +27,7 @@ from ray.exceptions import (
 
 from actors.client import ClientActor, Info, environment
 from actors.plan import Plan, Reservation
-from rayfed_ssl.schema import UserError
+from rayfed_ssl.base.schema import UserError
 
 DEATHS = (RayActorError, WorkerCrashedError, OutOfMemoryError, NodeDiedError)
 PER_ACTOR = 2  # calls an actor has in hand: one running, one waiting

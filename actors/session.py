@@ -22,8 +22,8 @@ from typing import Any
 
 import ray
 
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.schema import UserError
 
 NAMESPACE = "rayfed-ssl"
 CONNECT_S = 60.0

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from rayfed_ssl.weights import Weights
+from rayfed_ssl.base.weights import Weights
 
 SCALE = 2.0**40
 LIMIT = 2.0**21  # weights sum to 1, so partial sums stay below 2^61

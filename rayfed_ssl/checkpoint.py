@@ -26,8 +26,8 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from rayfed_ssl.schema import UserError
-from rayfed_ssl.weights import Weights
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.weights import Weights
 
 GROUP_BYTES = 64 << 20
 MARKER = "complete.json"

@@ -26,7 +26,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from rayfed_ssl.schema import UserError
+from rayfed_ssl.base.schema import UserError
 
 if TYPE_CHECKING:
     from rayfed_ssl.config import RunConfig

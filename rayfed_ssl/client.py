@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rayfed_ssl.base.seeding import generator, numpy_generator
+from rayfed_ssl.base.weights import Weights, pack, unpack
 from rayfed_ssl.data.augment import augment
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives.base import Step
-from rayfed_ssl.seeding import generator, numpy_generator
-from rayfed_ssl.weights import Weights, pack, unpack
 
 if TYPE_CHECKING:
     from rayfed_ssl.config import RunConfig

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from rayfed_ssl.aggregation import FixedPointSum, MixedArchitectures
+from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.client import TRAINS
 from rayfed_ssl.communication import Ledger, sizes
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.federation import Federation
 from rayfed_ssl.memory import check_fits, estimate, free_memory
 from rayfed_ssl.methods.base import ServerPlugin, Subject
-from rayfed_ssl.weights import Weights
 from rayfed_ssl.workbench import SERVER, Outcome, State, Workbench, device_name
 
 Each = Callable[[int], Mapping[str, Any]]

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from rayfed_ssl import configfile
+from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.client import averages_target
 from rayfed_ssl.configerrors import closest
 from rayfed_ssl.data.augment import AugmentConfig
@@ -25,7 +26,6 @@ from rayfed_ssl.models import ENCODERS, ModelConfig
 from rayfed_ssl.objectives import ObjectiveConfig
 from rayfed_ssl.objectives import build as build_objective
 from rayfed_ssl.objectives.simclr import Config as SimCLR
-from rayfed_ssl.schema import Block, UserError
 
 NAME = re.compile(r"[^\W_][\w.-]{0,99}")
 TAGGED = ("method", "objective", "data.partition")  # blocks whose `name` decides which other keys exist

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.configerrors import closest, explain, shown
-from rayfed_ssl.schema import UserError
 
 Model = TypeVar("Model", bound=BaseModel)
 

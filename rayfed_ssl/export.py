@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from safetensors.torch import save_file
 
+from rayfed_ssl.base.weights import unpack
 from rayfed_ssl.checkpoint import disk_errors
 from rayfed_ssl.methods.base import Subject
 from rayfed_ssl.models import describe
 from rayfed_ssl.reporting.tables import replace_file, write_json
-from rayfed_ssl.weights import unpack
 from rayfed_ssl.workbench import Initial
 
 if TYPE_CHECKING:

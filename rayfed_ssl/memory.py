@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.weights import pack
 from rayfed_ssl.client import keeps_target
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.federation import Federation
 from rayfed_ssl.methods import METHODS
-from rayfed_ssl.schema import UserError
-from rayfed_ssl.weights import pack
 from rayfed_ssl.workbench import Initial
 
 MEMINFO = Path("/proc/meminfo")

@@ -22,7 +22,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from rayfed_ssl.schema import Block, UserError
+from rayfed_ssl.base.schema import Block, UserError
 
 ORDERS = (*(1 + x / 10 for x in range(1, 100)), *range(11, 64), 128, 256, 512, 1024)
 """Renyi orders tried by ``epsilon_tight``: the default grid of dp-accounting 0.6."""

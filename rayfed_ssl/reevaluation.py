@@ -10,12 +10,12 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.weights import pack
 from rayfed_ssl.config import RunConfig, load
 from rayfed_ssl.data.federation import deal
 from rayfed_ssl.evaluation import EvaluationConfig, settings
 from rayfed_ssl.reporting.tables import write_json
-from rayfed_ssl.schema import UserError
-from rayfed_ssl.weights import pack
 from rayfed_ssl.workbench import PIXELS, Workbench
 
 

@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 
 from rayfed_ssl import checkpoint, configfile
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.cohort import Cohort
 from rayfed_ssl.communication import Ledger
 from rayfed_ssl.config import RunConfig, result_affecting
@@ -27,8 +29,6 @@ from rayfed_ssl.methods import METHODS, plugin_halves
 from rayfed_ssl.methods.base import MethodServer, ServerPlugin, Setup
 from rayfed_ssl.objectives import build as build_objective
 from rayfed_ssl.recorder import Recorder
-from rayfed_ssl.schema import UserError
-from rayfed_ssl.seeding import numpy_generator
 from rayfed_ssl.storage import Claim
 from rayfed_ssl.workbench import PIXELS, Initial
 

@@ -27,9 +27,9 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import fs
 
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.checkpoint import MARKER
 from rayfed_ssl.reporting.tables import PART, Commit
-from rayfed_ssl.schema import UserError
 
 CHECKPOINT = re.compile(rf"checkpoints/round-(\d+)/{re.escape(MARKER)}")
 REPLACED = re.compile(  # where a run also deletes

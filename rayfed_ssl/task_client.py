@@ -24,10 +24,10 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from rayfed_ssl.base.weights import Weights, unpack
 from rayfed_ssl.client import EncoderClient
 from rayfed_ssl.methods.base import Kept, MethodConfig, MethodServer, Subject
 from rayfed_ssl.models.network import Network
-from rayfed_ssl.weights import Weights, unpack
 
 if TYPE_CHECKING:
     from rayfed_ssl.config import RunConfig

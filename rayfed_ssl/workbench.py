@@ -19,6 +19,8 @@ from torch import Tensor
 
 from rayfed_ssl import evaluation
 from rayfed_ssl.aggregation import NonFinite
+from rayfed_ssl.base.seeding import forked
+from rayfed_ssl.base.weights import Weights, pack, unpack
 from rayfed_ssl.data.augment import clean
 from rayfed_ssl.data.federation import Federation
 from rayfed_ssl.methods import METHODS, plugin_halves
@@ -26,8 +28,6 @@ from rayfed_ssl.methods.base import Subject
 from rayfed_ssl.models import build_network
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives import build as build_objective
-from rayfed_ssl.seeding import forked
-from rayfed_ssl.weights import Weights, pack, unpack
 
 if TYPE_CHECKING:
     from rayfed_ssl.config import RunConfig
@@ -51,7 +51,7 @@ class Outcome:
 def resolve_device(wanted: str) -> torch.device:
     """`auto` is the GPU where this process sees one."""
     if wanted == "cuda" and not torch.cuda.is_available():
-        from rayfed_ssl.schema import UserError
+        from rayfed_ssl.base.schema import UserError
 
         raise UserError("resources.device: found 'cuda', but this process sees no CUDA device; allowed here: auto, cpu")
     return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rayfed_ssl.aggregation import FixedPointSum, MixedArchitectures, NonFinite, to_fixed
-from rayfed_ssl.weights import Weights
+from rayfed_ssl.base.weights import Weights
 
 
 def clients(count: int, seed: int = 0) -> tuple[list[float], list[np.ndarray]]:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from rayfed_ssl import checkpoint
-from rayfed_ssl.weights import Weights
+from rayfed_ssl.base.weights import Weights
 
 TREE = {
     "weights": Weights("layout", np.arange(5, dtype=np.float32), 4),

@@ -13,10 +13,10 @@ import pytest
 import safetensors.numpy
 
 from rayfed_ssl import checkpoint
+from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.client import EncoderClient
 from rayfed_ssl.cohort import ClientError
 from rayfed_ssl.methods import METHODS
-from rayfed_ssl.weights import Weights
 from rayfed_ssl.workbench import SERVER
 from tests.tiny import encoders, measured, run_locally, tiny
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
+from rayfed_ssl.base.weights import pack
 from rayfed_ssl.communication import Booking, Ledger, sizes
-from rayfed_ssl.weights import pack
 
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """The shape of ``rayfed_ssl.weights.Weights``: it says itself what it weighs."""
+    """The shape of ``rayfed_ssl.base.weights.Weights``: it says itself what it weighs."""
 
     parameters: int
     buffers: int

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field, model_validator
 
+from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.configfile import ConfigError, dump, merge, overlay, parse_overrides, read, validate
-from rayfed_ssl.schema import Block, UserError
 
 
 class Optimizer(Block):

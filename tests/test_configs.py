@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from rayfed_ssl import configfile, simulation
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.cohort import LocalCohort
 from rayfed_ssl.config import RunConfig, load
 from rayfed_ssl.models import ENCODERS
-from rayfed_ssl.schema import UserError
 
 FOLDER = Path(__file__).resolve().parents[1] / "configs"
 CONFIGS = sorted(FOLDER.glob("*.yaml"))

@@ -22,9 +22,9 @@ from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_tensors
 
 from rayfed_ssl import checkpoint, configfile
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.reporting.tables import replace_file
 from rayfed_ssl.reporting.tensorboard import TensorBoard
-from rayfed_ssl.schema import UserError
 from tests.tiny import booked, encoders, measured, run_locally, tiny
 
 ROOT = Path(__file__).parents[1]

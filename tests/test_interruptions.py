@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.cohort import ClientError
-from rayfed_ssl.schema import UserError
 from rayfed_ssl.simulation import Progress
 from tests.tiny import booked, encoders, measured, run_locally, tiny
 

@@ -10,8 +10,8 @@ import torch
 from scipy.linalg import orthogonal_procrustes
 from torch import Tensor
 
-from rayfed_ssl.linalg import canonical_r, orthogonal_map, polar_factor
-from rayfed_ssl.seeding import generator
+from rayfed_ssl.base.linalg import canonical_r, orthogonal_map, polar_factor
+from rayfed_ssl.base.seeding import generator
 
 torch.set_num_threads(1)
 close = torch.testing.assert_close

@@ -10,14 +10,14 @@ import pytest
 
 from rayfed_ssl import cohort as cohorts
 from rayfed_ssl import memory, simulation
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.cohort import LocalCohort
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.federation import deal
 from rayfed_ssl.memory import Estimate, Place, check_fits, estimate
 from rayfed_ssl.reporting import records
 from rayfed_ssl.reporting.tables import metrics_parts, read_communication, read_metrics
-from rayfed_ssl.schema import UserError
-from rayfed_ssl.weights import Weights
 from tests.tiny import run_locally, tiny
 
 STATELESS: list[tuple[str, dict[str, Any]]] = [

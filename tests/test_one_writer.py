@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from rayfed_ssl import configfile, storage
-from rayfed_ssl.schema import UserError
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.simulation import Progress
 from rayfed_ssl.storage import LOCK, Claim, Held, Lock
 from tests.tiny import booked, encoders, measured, run_locally, tiny

@@ -15,9 +15,9 @@ from pyarrow import fs
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rayfed_ssl import simulation
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.checkpoint import MARKER
 from rayfed_ssl.cohort import LocalCohort
-from rayfed_ssl.schema import UserError
 from rayfed_ssl.simulation import Progress
 from rayfed_ssl.storage import Mirror, mirrored, place, wanted
 from tests.tiny import booked, encoders, measured, run_locally, tiny

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from rayfed_ssl.seeding import forked, generator, numpy_generator, seed_of
-from rayfed_ssl.weights import Weights, pack, unpack
+from rayfed_ssl.base.seeding import forked, generator, numpy_generator, seed_of
+from rayfed_ssl.base.weights import Weights, pack, unpack
 
 
 def network(seed: int, width: int = 8) -> nn.Module:

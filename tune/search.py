@@ -15,7 +15,7 @@ from typing import Any
 from ray import tune
 from ray.tune.search import Searcher
 
-from rayfed_ssl.schema import UserError
+from rayfed_ssl.base.schema import UserError
 from tune.book import OVER, Book, Entry, scheduled, score
 from tune.config import Dimension, Sweep, rounded
 

@@ -27,10 +27,10 @@ from ray.util.placement_group import placement_group_table
 
 from actors.plan import SILENT_S, Plan, autoscaling_ceiling, describe, free_now, living_nodes, plan
 from actors.session import Session, check_paths, connect, in_job
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.checkpoint import writable
 from rayfed_ssl.config import ResourcesConfig, RunConfig
 from rayfed_ssl.data.federation import deal
-from rayfed_ssl.schema import UserError
 from rayfed_ssl.simulation import check_labels, check_shards
 from tune import config as sweep_config
 from tune.book import Book, Entry, scheduled, trial_name

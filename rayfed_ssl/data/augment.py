@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from rayfed_ssl.schema import Block, UserError
+from rayfed_ssl.base.schema import Block, UserError
 
 WHOLE = (1.0, 1.0)  # the crop scale that takes the whole image: no cropping
 RATIO = (3 / 4, 4 / 3)  # width / height of a crop

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data import partition as partitions
 from rayfed_ssl.data import sources
 from rayfed_ssl.data.images import Dataset, Images
 from rayfed_ssl.data.partition import hold_out
 from rayfed_ssl.data.tasks import split_tasks
-from rayfed_ssl.schema import UserError
 
 if TYPE_CHECKING:
     from rayfed_ssl.config import RunConfig

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from rayfed_ssl.schema import Block, UserError
-from rayfed_ssl.seeding import numpy_generator
+from rayfed_ssl.base.schema import Block, UserError
+from rayfed_ssl.base.seeding import numpy_generator
 
 Indices = NDArray[np.int64]
 REDRAWS = 10_000

@@ -27,8 +27,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.images import Listing, Payload, Source
-from rayfed_ssl.schema import UserError
 
 Layout = Literal["classes", "clients"]
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}

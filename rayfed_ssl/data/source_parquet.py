@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.data.images import Listing, Payload, Source
-from rayfed_ssl.schema import UserError
-from rayfed_ssl.seeding import numpy_generator
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "labels", "fine_label")

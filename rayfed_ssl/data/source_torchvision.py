@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from torchvision import datasets
 
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.images import Listing, Payload, Source
-from rayfed_ssl.schema import UserError
 
 
 @dataclass(frozen=True)

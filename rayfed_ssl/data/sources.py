@@ -16,12 +16,12 @@ from typing import Literal
 import numpy as np
 from pydantic import Field, model_validator
 
+from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.data.images import Dataset, Listing, Source
 from rayfed_ssl.data.source_folder import Layout, folder_source
 from rayfed_ssl.data.source_parquet import TEST_SHARE, parquet_source, stratified_halves
 from rayfed_ssl.data.source_torchvision import torchvision_source
 from rayfed_ssl.data.store import FORMAT, cached, default_cache
-from rayfed_ssl.schema import Block, UserError
 
 SourceName = Literal["digits", "parquet", "imagefolder", "cifar10", "cifar100", "svhn", "stl10", "fashion_mnist"]
 CONTENT_DIGEST_BYTES = 256 * 2**20

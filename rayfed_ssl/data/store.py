@@ -29,8 +29,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from PIL import Image
 
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.images import Images, Listing, Payload
-from rayfed_ssl.schema import UserError
 
 FORMAT = 1
 BLOCK = 256

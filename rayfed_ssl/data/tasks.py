@@ -12,8 +12,8 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
-from rayfed_ssl.schema import UserError
-from rayfed_ssl.seeding import numpy_generator
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.seeding import numpy_generator
 
 Indices = NDArray[np.int64]
 

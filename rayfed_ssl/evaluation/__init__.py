@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
+from rayfed_ssl.base.schema import Block, UserError
+from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.evaluation.fewshot import FewShotConfig, fewshot_accuracy
 from rayfed_ssl.evaluation.finetune import FineTuneConfig, fine_tune, label_fraction
 from rayfed_ssl.evaluation.knn import KnnConfig, knn_accuracy
 from rayfed_ssl.evaluation.linear import LinearConfig, linear_probe
-from rayfed_ssl.schema import Block, UserError
-from rayfed_ssl.seeding import numpy_generator
 
 __all__ = [
     "EvaluationConfig",

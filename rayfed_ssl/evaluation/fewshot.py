@@ -12,9 +12,9 @@ from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from torch import Tensor
 
+from rayfed_ssl.base.schema import Block, UserError
+from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.evaluation.standard import moments, standardise
-from rayfed_ssl.schema import Block, UserError
-from rayfed_ssl.seeding import numpy_generator
 
 
 class FewShotConfig(Block):

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-from rayfed_ssl.schema import Block
-from rayfed_ssl.seeding import forked, generator, numpy_generator
+from rayfed_ssl.base.schema import Block
+from rayfed_ssl.base.seeding import forked, generator, numpy_generator
 
 
 class FineTuneConfig(Block):

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from rayfed_ssl.base.schema import Block
 from rayfed_ssl.evaluation.standard import capped
-from rayfed_ssl.schema import Block
 
 SIMILARITIES = 2**24
 """Entries of the similarity matrix held at once: 64 MiB of float32, whatever the number of images."""

@@ -9,9 +9,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from rayfed_ssl.base.schema import Block
+from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.evaluation.standard import capped, moments, standardise
-from rayfed_ssl.schema import Block
-from rayfed_ssl.seeding import generator
 
 
 class LinearConfig(Block):

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from rayfed_ssl.schema import Block
-from rayfed_ssl.weights import Weights
+from rayfed_ssl.base.schema import Block
+from rayfed_ssl.base.weights import Weights
 
 if TYPE_CHECKING:
     from rayfed_ssl.client import EncoderClient

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.client import EncoderClient
 from rayfed_ssl.methods.base import Info, Method, MethodConfig, MethodServer
-from rayfed_ssl.weights import Weights
 
 if TYPE_CHECKING:
     from rayfed_ssl.config import RunConfig

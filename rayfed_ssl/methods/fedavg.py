@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.client import EncoderClient, averages_target
 from rayfed_ssl.methods.base import Info, Method, MethodConfig, MethodServer
-from rayfed_ssl.weights import Weights
 
 
 class Config(MethodConfig):

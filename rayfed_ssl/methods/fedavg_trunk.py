@@ -19,9 +19,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from rayfed_ssl.base.weights import Weights, pack, unpack
 from rayfed_ssl.methods.base import Info, Method
 from rayfed_ssl.task_client import Epochs, TaskClient, TaskConfig, TaskServer, check_tasks, kept_models
-from rayfed_ssl.weights import Weights, pack, unpack
 
 
 class Config(TaskConfig):

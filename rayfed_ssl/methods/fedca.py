@@ -38,13 +38,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.seeding import numpy_generator
+from rayfed_ssl.base.weights import Weights, unpack
 from rayfed_ssl.client import EncoderClient
 from rayfed_ssl.methods.base import Info, Kept, Method, MethodConfig, MethodServer
 from rayfed_ssl.objectives.base import Step, full_precision
 from rayfed_ssl.objectives.simclr import info_nce
-from rayfed_ssl.schema import UserError
-from rayfed_ssl.seeding import numpy_generator
-from rayfed_ssl.weights import Weights, unpack
 
 if TYPE_CHECKING:
     from rayfed_ssl.config import RunConfig

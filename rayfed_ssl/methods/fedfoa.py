@@ -29,8 +29,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from rayfed_ssl.base.linalg import canonical_r, polar_factor
 from rayfed_ssl.client import EncoderClient
-from rayfed_ssl.linalg import canonical_r, polar_factor
 from rayfed_ssl.methods.base import (
     ClientMatrix,
     ClientPlugin,

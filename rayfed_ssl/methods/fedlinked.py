@@ -30,11 +30,11 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from rayfed_ssl.base.linalg import orthogonal_map
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.client import EncoderClient
-from rayfed_ssl.linalg import orthogonal_map
 from rayfed_ssl.methods.base import ClientMatrix, Info, Method
 from rayfed_ssl.models.encoders import build_encoder
-from rayfed_ssl.schema import UserError
 from rayfed_ssl.task_client import Epochs, TaskClient, TaskConfig, TaskServer, check_tasks, kept_models
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.methods.base import Info, Method
 from rayfed_ssl.objectives.base import Step
-from rayfed_ssl.weights import Weights
 
 
 class Config(fedavg.Config):

@@ -34,12 +34,12 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
+from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.client import EncoderClient
 from rayfed_ssl.methods.base import Info, Kept, Method, MethodConfig, MethodServer, Setup
 from rayfed_ssl.objectives.base import Step
 from rayfed_ssl.objectives.spectral import clip_norm, correlation, spectral_loss
 from rayfed_ssl.privacy import PrivacyConfig, noise, require_accountant, rho, spent
-from rayfed_ssl.weights import Weights
 
 if TYPE_CHECKING:
     from rayfed_ssl.config import RunConfig

@@ -43,15 +43,15 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.seeding import forked, numpy_generator
+from rayfed_ssl.base.weights import Weights, unpack
 from rayfed_ssl.client import EncoderClient
 from rayfed_ssl.configerrors import closest
 from rayfed_ssl.methods.base import Info, Kept, Method, MethodConfig, MethodServer, Setup, Subject
 from rayfed_ssl.models import ENCODERS
 from rayfed_ssl.models.encoders import build_encoder
 from rayfed_ssl.models.network import Network
-from rayfed_ssl.schema import UserError
-from rayfed_ssl.seeding import forked, numpy_generator
-from rayfed_ssl.weights import Weights, unpack
 
 if TYPE_CHECKING:
     from rayfed_ssl.config import RunConfig

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.models.heads import ModelConfig
-from rayfed_ssl.schema import UserError
 
 
 class Decoder(nn.Module):

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.models.base import Encoder
 from rayfed_ssl.models.fixup import fixup_resnet20
 from rayfed_ssl.models.heads import ModelConfig
 from rayfed_ssl.models.resnet import resnet
-from rayfed_ssl.schema import UserError
 
 OPTIONS = ("dropout", "representation", "channels")  # the keys of the model block that not every encoder has
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PositiveInt
 from torch import nn
 
-from rayfed_ssl.schema import Block
+from rayfed_ssl.base.schema import Block
 
 
 class HeadConfig(Block):

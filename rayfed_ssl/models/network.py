@@ -12,11 +12,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.models.base import Encoder
 from rayfed_ssl.models.decoder import Decoder
 from rayfed_ssl.models.encoders import OPTIONS, build_encoder
 from rayfed_ssl.models.heads import ModelConfig, mlp
-from rayfed_ssl.schema import UserError
 
 HEAD_NAMES = frozenset({"projector", "predictor", "classifier", "decoder", "rotation"})
 ROTATIONS = 4  # 0, 90, 180, 270 degrees

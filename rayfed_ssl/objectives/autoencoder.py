@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch.nn.functional as F
 from torch import Tensor
 
+from rayfed_ssl.base.schema import Block
 from rayfed_ssl.objectives.base import Step, full_precision
-from rayfed_ssl.schema import Block
 
 if TYPE_CHECKING:
     from rayfed_ssl.models.network import Network

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rayfed_ssl.base.schema import Block
 from rayfed_ssl.objectives.base import Step, full_precision
-from rayfed_ssl.schema import Block
 
 if TYPE_CHECKING:
     from rayfed_ssl.models.network import Network

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from rayfed_ssl.base.schema import Block
 from rayfed_ssl.objectives.base import Step, full_precision, no_autocast
-from rayfed_ssl.schema import Block
 
 if TYPE_CHECKING:
     from rayfed_ssl.models.network import Network

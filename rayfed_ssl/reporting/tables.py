@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rayfed_ssl.schema import UserError
+from rayfed_ssl.base.schema import UserError
 
 if TYPE_CHECKING:
     from rayfed_ssl.communication import Booking

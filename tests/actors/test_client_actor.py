@@ -12,9 +12,9 @@ import torch
 
 from actors.client import ClientActor, Info, Work, environment, fitting_share, memory_fraction, merged
 from rayfed_ssl.aggregation import FixedPointSum
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.cohort import Averaging, Chunk, ClientError
 from rayfed_ssl.data.federation import deal
-from rayfed_ssl.schema import UserError
 from rayfed_ssl.workbench import Outcome, State, Workbench
 from tests.tiny import tiny
 

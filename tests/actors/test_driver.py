@@ -14,10 +14,10 @@ import pytest
 from actors import driver as module
 from actors.driver import Driver, run_on_ray
 from actors.pool import StateLost
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.cohort import ClientError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.federation import Federation
-from rayfed_ssl.schema import UserError
 from rayfed_ssl.simulation import Progress
 from rayfed_ssl.workbench import Outcome, State, Workbench
 from tests.cluster.processes import until

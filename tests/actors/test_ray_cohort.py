@@ -20,13 +20,13 @@ from actors.cohort import WINDOW, RayCohort
 from actors.plan import Plan, reserve
 from actors.pool import Pool
 from rayfed_ssl.aggregation import MixedArchitectures
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.cohort import ClientError, Cohort, LocalCohort
 from rayfed_ssl.communication import Ledger
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.federation import Federation, deal
 from rayfed_ssl.methods.base import Subject
-from rayfed_ssl.schema import UserError
-from rayfed_ssl.weights import Weights
 from rayfed_ssl.workbench import PIXELS, SERVER, Initial, Outcome, State, Workbench
 from tests.cluster.processes import until
 from tests.tiny import tiny

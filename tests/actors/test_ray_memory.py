@@ -10,10 +10,10 @@ from actors import cohort as cohorts
 from actors.cohort import RayCohort, place_of
 from actors.plan import Plan, Reservation
 from actors.pool import Pool
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.communication import Ledger
 from rayfed_ssl.data.federation import deal
 from rayfed_ssl.memory import Place
-from rayfed_ssl.schema import UserError
 from tests.tiny import tiny
 
 STORE = 300 * 1024**2  # of the tests' Ray instance

@@ -14,8 +14,8 @@ from actors import pool as pools
 from actors.driver import Driver, Update
 from actors.plan import Plan, Reservation, reserve, what_is_left
 from actors.pool import Pool, StateLost
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import ResourcesConfig
-from rayfed_ssl.schema import UserError
 from rayfed_ssl.simulation import Progress
 from tests.cluster.processes import until
 from tests.tiny import tiny

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from actors.session import check_paths, make_private, probe
-from rayfed_ssl.schema import UserError
+from rayfed_ssl.base.schema import UserError
 from tests.cluster.processes import descendants, orphans, title
 from tests.tiny import tiny
 

@@ -15,9 +15,9 @@ from torch import Tensor
 from torchvision.transforms import RandomResizedCrop
 from torchvision.transforms.v2 import functional as TF
 
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.data import augment as A
-from rayfed_ssl.schema import UserError
-from rayfed_ssl.seeding import generator
 
 N, H, W = 24, 20, 16
 torch.set_num_threads(1)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.partition import (
     ClassBlocks,
     ClassesPerClient,
@@ -19,7 +20,6 @@ from rayfed_ssl.data.partition import (
     label_histogram,
     partition,
 )
-from rayfed_ssl.schema import UserError
 
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 100))
 GROUPS = np.random.default_rng(1).integers(0, 4, len(LABELS))

@@ -20,8 +20,8 @@ from PIL import Image
 from pydantic import ValidationError
 from torchvision import datasets
 
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.sources import SourceConfig, load
-from rayfed_ssl.schema import UserError
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 

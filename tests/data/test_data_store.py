@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.images import Listing
 from rayfed_ssl.data.store import BadImage, BadStore, cached, decode, default_cache, read
-from rayfed_ssl.schema import UserError
 
 PLENTY = 10**7
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.tasks import private_counts, split_tasks
-from rayfed_ssl.schema import UserError
 
 CIFAR = [[3, 4, 5, 7], [3, 4, 6], [0, 1, 8, 9]]  # cat deer dog horse; cat deer frog; airplane automobile ship truck
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 5000))

@@ -9,9 +9,9 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 from sklearn.datasets import load_digits
 
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.evaluation.fewshot import draw_rows, fewshot_accuracy
-from rayfed_ssl.schema import UserError
-from rayfed_ssl.seeding import numpy_generator
 
 
 def digits() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:

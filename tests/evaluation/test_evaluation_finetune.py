@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from rayfed_ssl.base.seeding import generator, seed_of
 from rayfed_ssl.evaluation.finetune import FineTuneConfig, fine_tune, label_fraction
-from rayfed_ssl.seeding import generator, seed_of
 
 
 @pytest.fixture(autouse=True)

@@ -10,9 +10,9 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
+from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.evaluation.linear import fit, linear_probe
 from rayfed_ssl.evaluation.standard import moments, standardise
-from rayfed_ssl.seeding import generator
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from sklearn.datasets import load_digits
 
 from rayfed_ssl import evaluation
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.evaluation import EvaluationConfig, evaluate, extract, labelled_rows, settings
-from rayfed_ssl.schema import UserError
 
 FAST = EvaluationConfig.model_validate({"linear": {"epochs": 30, "batch_size": 128}, "fewshot": {"draws": 2}})
 

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from rayfed_ssl import simulation
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.cohort import LocalCohort
 from rayfed_ssl.communication import Ledger
 from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.data.federation import deal
 from rayfed_ssl.methods import centralized
 from rayfed_ssl.methods.base import Setup
-from rayfed_ssl.schema import UserError
 from rayfed_ssl.workbench import SERVER, Initial, Workbench
 
 torch.set_num_threads(1)

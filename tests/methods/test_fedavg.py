@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.cohort import LocalCohort
 from rayfed_ssl.communication import Ledger
 from rayfed_ssl.configfile import ConfigError
 from rayfed_ssl.data.federation import deal
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.methods.base import Setup
-from rayfed_ssl.weights import Weights
 from rayfed_ssl.workbench import Initial, Workbench
 from tests.tiny import booked, encoders, run_locally, tiny
 

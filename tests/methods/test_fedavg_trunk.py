@@ -13,12 +13,12 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from rayfed_ssl import simulation
+from rayfed_ssl.base.weights import pack, unpack
 from rayfed_ssl.cohort import LocalCohort
 from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.configfile import ConfigError
 from rayfed_ssl.data.federation import deal
 from rayfed_ssl.methods import METHODS
-from rayfed_ssl.weights import pack, unpack
 from rayfed_ssl.workbench import Workbench
 
 TASKS = [[0, 1], [6, 3, 1], [5, 2]]

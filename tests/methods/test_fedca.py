@@ -12,6 +12,9 @@ import torch
 from torch import Tensor
 
 from rayfed_ssl import simulation
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.seeding import numpy_generator
+from rayfed_ssl.base.weights import Weights, unpack
 from rayfed_ssl.cohort import LocalCohort
 from rayfed_ssl.communication import Ledger
 from rayfed_ssl.config import RunConfig, build
@@ -20,9 +23,6 @@ from rayfed_ssl.data.federation import deal
 from rayfed_ssl.methods import METHODS, fedca
 from rayfed_ssl.methods.base import Setup
 from rayfed_ssl.methods.fedca import alignment_loss, draw_rows, ensemble, unit_rows
-from rayfed_ssl.schema import UserError
-from rayfed_ssl.seeding import numpy_generator
-from rayfed_ssl.weights import Weights, unpack
 from rayfed_ssl.workbench import SERVER, Initial, Outcome, State, Workbench
 from tests import reference
 

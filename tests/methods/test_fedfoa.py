@@ -17,6 +17,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.config import build
 from rayfed_ssl.data.federation import deal
 from rayfed_ssl.methods.fedfoa import (
@@ -30,8 +32,6 @@ from rayfed_ssl.methods.fedfoa import (
     prepared,
     unpack_triangle,
 )
-from rayfed_ssl.schema import UserError
-from rayfed_ssl.seeding import generator
 from rayfed_ssl.workbench import Workbench
 from tests.tiny import BASE, encoders, measured, run_locally, tiny
 

@@ -14,6 +14,8 @@ from scipy.linalg import orthogonal_procrustes
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from rayfed_ssl import simulation
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.weights import pack, unpack
 from rayfed_ssl.cohort import LocalCohort
 from rayfed_ssl.config import RunConfig, build, load
 from rayfed_ssl.configfile import ConfigError
@@ -21,9 +23,7 @@ from rayfed_ssl.data import sources
 from rayfed_ssl.data.federation import deal
 from rayfed_ssl.data.images import Dataset, Images
 from rayfed_ssl.methods.fedlinked import Config, gains, target, utilities
-from rayfed_ssl.schema import UserError
 from rayfed_ssl.task_client import EarlyStopping
-from rayfed_ssl.weights import pack, unpack
 from rayfed_ssl.workbench import Workbench
 
 # Tables 5.1 and 5.2 print A by target (row): M0 from M1, M2; M1 from M0, M2; M2 from M0, M1.

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from rayfed_ssl import simulation
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.cohort import LocalCohort
 from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.data.federation import deal
 from rayfed_ssl.methods.fedprox import proximal
-from rayfed_ssl.schema import UserError
 from rayfed_ssl.workbench import Workbench
 
 torch.set_num_threads(1)

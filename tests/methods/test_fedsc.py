@@ -19,15 +19,15 @@ import pytest
 import torch
 
 from rayfed_ssl import privacy
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.seeding import generator
+from rayfed_ssl.base.weights import Weights, unpack
 from rayfed_ssl.cohort import Mean, Reply
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.federation import Federation, deal
 from rayfed_ssl.methods.base import Setup
 from rayfed_ssl.methods.fedsc import Server, alpha_of, weighted_sum, without
 from rayfed_ssl.objectives.spectral import correlation, spectral_loss
-from rayfed_ssl.schema import UserError
-from rayfed_ssl.seeding import generator
-from rayfed_ssl.weights import Weights, unpack
 from rayfed_ssl.workbench import Initial, Workbench
 from tests import reference
 from tests.tiny import measured, run_locally, tiny

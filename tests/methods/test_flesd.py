@@ -14,14 +14,14 @@ import torch
 import torch.nn.functional as F
 
 from rayfed_ssl import simulation
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.weights import Weights, unpack
 from rayfed_ssl.cohort import LocalCohort
 from rayfed_ssl.communication import Ledger
 from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.data.federation import deal
 from rayfed_ssl.methods import METHODS, flesd
 from rayfed_ssl.methods.base import MethodServer, Setup
-from rayfed_ssl.schema import UserError
-from rayfed_ssl.weights import Weights, unpack
 from rayfed_ssl.workbench import SERVER, Initial, Workbench
 from tests.tiny import tiny
 

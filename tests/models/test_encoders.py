@@ -10,10 +10,10 @@ import torch.nn.functional as F
 import torchvision
 from torch import Tensor, nn
 
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.seeding import forked
 from rayfed_ssl.models import ENCODERS, ModelConfig, build_encoder
 from rayfed_ssl.models.encoders import OPTIONS
-from rayfed_ssl.schema import UserError
-from rayfed_ssl.seeding import forked
 
 torch.set_num_threads(1)
 THIN = ModelConfig(width=0.1)

@@ -12,10 +12,10 @@ from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.seeding import forked
 from rayfed_ssl.models import HEADS, HeadConfig, ModelConfig, build_network, describe, layout_of, mlp, rebuild
 from rayfed_ssl.models.network import HEAD_NAMES
-from rayfed_ssl.schema import UserError
-from rayfed_ssl.seeding import forked
 
 torch.set_num_threads(1)
 THIN = ModelConfig(width=0.25, projector=HeadConfig(hidden=(12,), dim=6))

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rayfed_ssl.base.seeding import forked, generator
 from rayfed_ssl.objectives.byol import ema_, regression
 from rayfed_ssl.objectives.simsiam import negative_cosine
-from rayfed_ssl.seeding import forked, generator
 from tests import reference
 
 torch.set_num_threads(1)

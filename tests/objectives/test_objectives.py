@@ -13,10 +13,10 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
+from rayfed_ssl.base.seeding import forked, generator
 from rayfed_ssl.models.network import HEAD_NAMES
 from rayfed_ssl.objectives import OBJECTIVES, ObjectiveConfig, build
 from rayfed_ssl.objectives.rotation import rotations
-from rayfed_ssl.seeding import forked, generator
 from tests import reference
 
 torch.set_num_threads(1)

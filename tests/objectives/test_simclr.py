@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.objectives.simclr import info_nce, nt_xent
-from rayfed_ssl.seeding import generator
 from tests import reference
 
 torch.set_num_threads(1)

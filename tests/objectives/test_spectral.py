@@ -13,13 +13,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.objectives.spectral import (
     clip_norm,
     correlation,
     positive_trace,
     spectral_loss,
 )
-from rayfed_ssl.seeding import generator
 from tests import reference
 
 torch.set_num_threads(1)

@@ -17,9 +17,9 @@ from actors import cohort as cohorts
 from actors.plan import Plan
 from actors.pool import StateLost
 from rayfed_ssl import checkpoint, configfile
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import ResourcesConfig
 from rayfed_ssl.data.federation import deal
-from rayfed_ssl.schema import UserError
 from rayfed_ssl.simulation import Progress, examine_folder
 from tests.tiny import tiny
 from tests.tune.sweeps import GRID, LR, sweep

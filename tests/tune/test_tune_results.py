@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from rayfed_ssl import checkpoint, configfile
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import ResourcesConfig, RunConfig
 from rayfed_ssl.config import load as load_run
-from rayfed_ssl.schema import UserError
 from tests.tune.sweeps import LR, sweep
 from tune import sweep as sweep_module
 from tune.book import Book, scheduled

@@ -13,7 +13,7 @@ import pytest
 import ray
 from ray.tune.search import Searcher
 
-from rayfed_ssl.schema import UserError
+from rayfed_ssl.base.schema import UserError
 from tests.tune.sweeps import LR, sweep
 from tune import search
 from tune.book import Book, Entry, measured, score, trial_name
