@@ -1,4 +1,4 @@
-"""The actor in which clients run: a warm process with a workbench, and nothing that matters.
+"""The actor in which clients run: a warm process with a worker, and nothing that matters.
 
 Everything a client needs comes in as arguments, everything it changes goes out as return values, new states as return
 values of their own: what an actor returns belongs to the caller and survives the actor; what it put itself would not.
@@ -17,13 +17,14 @@ import ray
 import torch
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.cohort import Averaging, Chunk, ClientError, Task, run_chunk
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.data.federation import Federation, deal
-from rayfed_ssl.methods.base import Subject
-from rayfed_ssl.workbench import Outcome, State, Workbench, device_name
+from rayfed_ssl.federated.bench import device_name
+from rayfed_ssl.federated.federation import Federation, deal
+from rayfed_ssl.federated.messages import Averaging, Chunk, ClientError, Outcome, State, Task
+from rayfed_ssl.federated.results import Subject
+from rayfed_ssl.simulation.worker import Worker, run_chunk
 
-Factory = Callable[[RunConfig, Federation], Workbench]
+Factory = Callable[[RunConfig, Federation], Worker]
 CONTEXT_BYTES = 0.4e9  # a CUDA context and its libraries' workspaces, which the allocator's cap does not count
 OUT_OF_MEMORY = re.compile(r"OutOfMemoryError: CUDA out of memory")
 ASKED_FOR = re.compile(r"Tried to allocate ([\d.]+) (GiB|MiB|KiB)")
@@ -115,8 +116,8 @@ class ClientActor:
 
     def __init__(self, actor: int) -> None:
         self.actor = actor
-        self.reopen: Callable[[], Workbench]
-        self.bench: Workbench
+        self.reopen: Callable[[], Worker]
+        self.worker: Worker
         self.info: Info
 
     def open(
@@ -128,7 +129,7 @@ class ClientActor:
         published: Sequence[str],
         *values: Any,
     ) -> Info:
-        """Make the workbench; apart from ``__init__``, so that errors keep their type on their way to the user.
+        """Make the worker; apart from ``__init__``, so that errors keep their type on their way to the user.
 
         Args:
             federation: None where its images are too many for the object store; they are mapped from the cache then.
@@ -142,20 +143,20 @@ class ClientActor:
         images = deal(config) if federation is None else federation
         known = dict(zip(published, values, strict=True))
 
-        def reopen() -> Workbench:
+        def reopen() -> Worker:
             bench = factory(config, images)
             bench.published.update(known)
             return bench
 
-        self.known, self.reopen, self.bench = known, reopen, reopen()
+        self.known, self.reopen, self.worker = known, reopen, reopen()
         gpus = tuple(context.get_accelerator_ids().get("GPU", ()))
-        device = device_name(self.bench.device)
+        device = device_name(self.worker.device)
         variables = {name: os.environ.get(name, "") for name in environment(1, 0.0)}
         self.info = Info(self.actor, os.getpid(), context.get_node_id(), gpus, device, variables)
         return self.info
 
     def publish(self, name: str, value: Any) -> None:
-        self.known[name] = self.bench.published[name] = value
+        self.known[name] = self.worker.published[name] = value
 
     def chunk(self, work: Work, *values: Any) -> tuple[Any, ...]:
         """(chunk, which clients have a new state), then the new states, a return value each; None where there is none.
@@ -171,7 +172,7 @@ class ClientActor:
 
         task = Task(work.operation, work.round, filled(work.message))
         own = [filled(fields) for fields in work.own]
-        chunk, new = run_chunk(self.bench, task, work.clients, own, states, work.averaging, self.info.where)
+        chunk, new = run_chunk(self.worker, task, work.clients, own, states, work.averaging, self.info.where)
         for error in [e for e in chunk.errors if OUT_OF_MEMORY.search(e.trace)]:
             k = work.clients.index(error.client)
             again, (new[k],) = self._alone(task, error, own[k], states[k], work.averaging)
@@ -184,12 +185,12 @@ class ClientActor:
         self, task: Task, error: ClientError, own: Mapping[str, Any], state: State | None, averaging: Averaging | None
     ) -> tuple[Chunk, list[State | None]]:
         """A client that ran out of GPU memory once more, in a process that holds nothing else."""
-        del self.bench
+        del self.worker
         gc.collect()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-        self.bench = self.reopen()
-        chunk, states = run_chunk(self.bench, task, [error.client], [own], [state], averaging, self.info.where)
+        self.worker = self.reopen()
+        chunk, states = run_chunk(self.worker, task, [error.client], [own], [state], averaging, self.info.where)
         chunk.errors = [self._with_advice(e) for e in chunk.errors]
         return chunk, states
 
@@ -205,7 +206,7 @@ class ClientActor:
 
     def assess(self, round: int, subject: Subject, weights: Any, state: State | None) -> dict[str, float]:
         """Evaluate an encoder; its weights come as an argument of their own."""
-        return self.bench.assess(round, replace(subject, weights=weights), state)
+        return self.worker.assess(round, replace(subject, weights=weights), state)
 
 
 def merged(chunk: Chunk, error: ClientError, again: Chunk, order: Sequence[int]) -> Chunk:

@@ -20,14 +20,15 @@ from actors.client import Factory, Put, Work
 from actors.pool import Call, Crashed, Pool, StateLost, TimedOut
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import Weights
-from rayfed_ssl.cohort import Averaging, Chunk, ClientError, Cohort, Each, Evaluated, Task
-from rayfed_ssl.communication import Ledger
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.data.federation import Federation
 from rayfed_ssl.data.images import Images
-from rayfed_ssl.memory import Place, check_fits, estimate, free_memory
-from rayfed_ssl.methods.base import Subject
-from rayfed_ssl.workbench import SERVER, State, Workbench
+from rayfed_ssl.federated.cohort import Cohort
+from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.ledger import Ledger
+from rayfed_ssl.federated.messages import SERVER, Averaging, Chunk, ClientError, Each, State, Task
+from rayfed_ssl.federated.results import Evaluated, Subject
+from rayfed_ssl.simulation.memory import Place, check_fits, estimate, free_memory
+from rayfed_ssl.simulation.worker import Worker
 
 Group = tuple[int, ...]  # the clients of one call
 Fields = tuple[Mapping[str, Any], ...]  # what each of them is sent beside the common message
@@ -45,7 +46,7 @@ class RayCohort(Cohort):
         pool: closed with the cohort, unless ``keep``: then its warm actors can serve the next run.
         sharing: how many cohorts share the nodes' object stores, each with images of its own.
         say: takes lines for people.
-        factory: makes an actor's workbench.
+        factory: makes an actor's worker.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class RayCohort(Cohort):
         keep: bool = False,
         sharing: int = 1,
         say: Callable[[str], None] = lambda line: None,
-        factory: Factory = Workbench,
+        factory: Factory = Worker,
     ) -> None:
         super().__init__(config, federation, ledger)
         self._pool, self._keep = pool, keep

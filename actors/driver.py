@@ -39,13 +39,14 @@ from actors.plan import (
 )
 from actors.pool import Pool, StateLost, unwrapped
 from actors.session import NAMESPACE, Session, check_paths, cluster_address, connect, in_job
-from rayfed_ssl import simulation, storage
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.communication import Ledger
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.data.federation import Federation
-from rayfed_ssl.simulation import Progress
-from rayfed_ssl.workbench import Workbench
+from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.ledger import Ledger
+from rayfed_ssl.simulation import loop
+from rayfed_ssl.simulation.loop import Progress
+from rayfed_ssl.simulation.worker import Worker
+from rayfed_ssl.storage import claim
 
 POLL_S = 0.2
 LOSSES = 3  # times in a row that state is lost without a round in between before the run gives up
@@ -75,7 +76,7 @@ class Order:
     cwd: str
     uri: str | None = None  # where the folder is copied to
     detached: bool = False
-    factory: Callable[[RunConfig, Federation], Workbench] = Workbench
+    factory: Callable[[RunConfig, Federation], Worker] = Worker
 
 
 class Driver:
@@ -111,14 +112,14 @@ class Driver:
         resume = self.order.resume or self.restarted
         if self.restarted:
             self._say("the driver's process died: going on from the newest checkpoint")
-        with storage.mirrored(self.order.folder, self.order.uri, resume=resume) as saved:
+        with claim.mirrored(self.order.folder, self.order.uri, resume=resume) as saved:
             return self._to_the_end(resume, saved)
 
     def _to_the_end(self, resume: bool, saved: Callable[[], None]) -> dict[str, Any]:
         """Run, and run on from the newest checkpoint where state was lost."""
 
         def attempt(resume: bool) -> dict[str, Any]:
-            return simulation.run(
+            return loop.run(
                 self.order.config,
                 self.order.folder,
                 self._connect,
@@ -218,7 +219,7 @@ def start(
     uri: str | None = None,
     resume: bool = False,
     detached: str | None = None,
-    factory: Callable[[RunConfig, Federation], Workbench] = Workbench,
+    factory: Callable[[RunConfig, Federation], Worker] = Worker,
 ) -> tuple[ActorHandle, Plan]:
     """A driver actor for the run; ``detached`` is its name if it is to run by itself, else it waits for ``run``.
 
@@ -266,7 +267,7 @@ def run_on_ray(
     report: Report = lambda progress: None,
     stopping: Callable[[], bool] = lambda: False,
     address: str | None = None,
-    factory: Callable[[RunConfig, Federation], Workbench] = Workbench,
+    factory: Callable[[RunConfig, Federation], Worker] = Worker,
 ) -> dict[str, Any]:
     """A whole run on Ray, followed to its end; the command line's ``run``. Returns the summary.
 

@@ -19,7 +19,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.config import ResourcesConfig
+from rayfed_ssl.settings.blocks import ResourcesConfig
 
 Resources = Mapping[str, float]
 EPSILON = 1e-6

@@ -19,7 +19,7 @@ from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich import box
@@ -27,9 +27,6 @@ from rich.console import Console
 from rich.table import Table
 
 from rayfed_ssl.base.schema import UserError
-
-if TYPE_CHECKING:
-    from rayfed_ssl.config import RunConfig
 
 STOPPED = 130
 app = typer.Typer(
@@ -81,8 +78,8 @@ def run(
 ) -> None:
     """Run a federation to its last round."""
     from rayfed_ssl.config import load
-    from rayfed_ssl.progress import Reporter, console
-    from rayfed_ssl.storage import place
+    from rayfed_ssl.storage.claim import place
+    from rayfed_ssl.terminal.progress import Reporter, console
 
     screen = console()
     settings = load(config, changes or ())
@@ -107,7 +104,7 @@ def run(
 def attach(run: Annotated[str, typer.Argument(help="The name of a run that was started with --detach.")]) -> None:
     """Follow a detached run to its end. Ctrl-C leaves it running."""
     from actors import driver
-    from rayfed_ssl.progress import Reporter, console
+    from rayfed_ssl.terminal.progress import Reporter, console
 
     screen = console()
     with Reporter(screen, run) as reporter:
@@ -126,7 +123,7 @@ def stop(run: Annotated[str, typer.Argument(help="The name of a run that was sta
 
 def ended(screen: Console, summary: dict[str, Any], where: Path | str, rounds: int) -> None:
     """Say what a run came to; a run that was stopped ends with a status of its own."""
-    from rayfed_ssl.progress import conclude
+    from rayfed_ssl.terminal.progress import conclude
 
     conclude(screen, summary, where)
     if summary["status"] == "stopped":
@@ -138,7 +135,7 @@ def ended(screen: Console, summary: dict[str, Any], where: Path | str, rounds: i
 def methods(as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False) -> None:
     """List the methods: what each transmits, and what it needs."""
     from rayfed_ssl.methods import METHODS
-    from rayfed_ssl.progress import console
+    from rayfed_ssl.terminal.progress import console
 
     rows = [{"name": name, **asdict(method.info)} for name, method in METHODS.items()]
     if as_json:
@@ -157,8 +154,8 @@ def evaluate(
     protocol: Annotated[list[Protocol] | None, typer.Option(help="By default the run's own; may be repeated.")] = None,
 ) -> None:
     """Evaluate the encoder(s) of a finished run again; writes RUN/evaluation.json."""
-    from rayfed_ssl.progress import console, shown
-    from rayfed_ssl.reevaluation import reevaluate
+    from rayfed_ssl.simulation.reevaluation import reevaluate
+    from rayfed_ssl.terminal.progress import console, shown
 
     found = reevaluate(run, tuple(dict.fromkeys(protocol or ())))
     rows = {**found["accuracy"], **{f"untrained {name}": v for name, v in found["untrained"].items()}}
@@ -181,7 +178,7 @@ def tune(
     resume: Annotated[bool, typer.Option("--resume", help="Run the trials that are not over.")] = False,
 ) -> None:
     """Sweep over keys of a run with Ray Tune; every trial is a run folder."""
-    from rayfed_ssl.progress import console
+    from rayfed_ssl.terminal.progress import console
     from tune.config import load
     from tune.results import ranked
     from tune.sweep import run_sweep
@@ -217,7 +214,7 @@ def tune(
 @app.command()
 def doctor() -> None:
     """Say what this machine or cluster can run, and what is missing."""
-    from rayfed_ssl.doctor import examine
+    from rayfed_ssl.terminal.doctor import examine
 
     findings = examine()
     for finding in findings:
@@ -237,13 +234,14 @@ def run_folder(config: Path, name: str, resume: bool) -> Path:
 def execute(executor: Executor) -> Callable[..., dict[str, Any]]:
     """How a run is carried out: (config, folder, uri=, resume=, report=, stopping=) -> summary."""
     if executor is Executor.local:
-        from rayfed_ssl import simulation
-        from rayfed_ssl.cohort import LocalCohort
-        from rayfed_ssl.storage import mirrored
+        from rayfed_ssl.config import RunConfig
+        from rayfed_ssl.simulation import loop
+        from rayfed_ssl.simulation.local import LocalCohort
+        from rayfed_ssl.storage.claim import mirrored
 
         def here(config: RunConfig, folder: Path, *, uri: str | None, resume: bool, **how: Any) -> dict[str, Any]:
             with mirrored(folder, uri, resume=resume) as saved:
-                return simulation.run(config, folder, LocalCohort, resume=resume, saved=saved, **how)
+                return loop.run(config, folder, LocalCohort, resume=resume, saved=saved, **how)
 
         return here
     from actors.driver import run_on_ray
@@ -303,7 +301,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.exit(STOPPED)
     except RuntimeError as error:
-        from rayfed_ssl.cohort import ClientError
+        from rayfed_ssl.federated.messages import ClientError
 
         if not isinstance(error, ClientError):
             raise

@@ -9,149 +9,37 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
-from rayfed_ssl import configfile
-from rayfed_ssl.base.schema import Block, UserError
-from rayfed_ssl.client import averages_target
-from rayfed_ssl.configerrors import closest
-from rayfed_ssl.data.augment import AugmentConfig
-from rayfed_ssl.data.partition import Iid, PartitionConfig
-from rayfed_ssl.data.sources import SourceConfig, SourceName
-from rayfed_ssl.evaluation import EvaluationConfig
-from rayfed_ssl.methods import DEFAULT_OBJECTIVES, METHODS, MethodConfig, PluginConfig
-from rayfed_ssl.models import ENCODERS, ModelConfig
-from rayfed_ssl.objectives import ObjectiveConfig
-from rayfed_ssl.objectives import build as build_objective
-from rayfed_ssl.objectives.simclr import Config as SimCLR
+from rayfed_ssl.base.choice import OneOf
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.data.partition import Iid
+from rayfed_ssl.methods import METHODS
+from rayfed_ssl.settings import files as configfile
+from rayfed_ssl.settings.blocks import MethodConfig
+from rayfed_ssl.settings.run import PluginConfig, RunSettings
 
 NAME = re.compile(r"[^\W_][\w.-]{0,99}")
 TAGGED = ("method", "objective", "data.partition")  # blocks whose `name` decides which other keys exist
 
 
-class PublicConfig(Block):
-    """Unlabelled images everybody may see: `client 0` (that client's shard; it then does not train, unless the method
-    uses no public images), a `share` of the training images, or another `source`.
-    """
-
-    source: Literal["none", "client 0", "share", "source"] = "none"
-    share: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    images: SourceConfig | None = None
-
-    @model_validator(mode="after")
-    def _source_named(self) -> PublicConfig:
-        if (self.source == "source") != (self.images is not None):
-            raise ValueError("data.public.images names the images of `source: source`, and goes with no other source")
-        return self
+def method_kinds() -> dict[str, type[MethodConfig]]:
+    """The ``method:`` block of every method there is."""
+    return {name: method.config for name, method in METHODS.items()}
 
 
-class DataConfig(SourceConfig):
-    """Which images, how they are dealt to clients, and which of them are public."""
-
-    name: SourceName = "digits"
-    partition: PartitionConfig = Iid()
-    public: PublicConfig = PublicConfig()
-    tasks: tuple[tuple[str | int, ...], ...] | None = None  # class names (or ids) of each client's own task
-    task_images: Annotated[int, Field(ge=1)] | None = None  # of each (client, class) of `tasks`; None: all
+def plugin_kinds() -> dict[str, type[MethodConfig]]:
+    """The entry of ``plugins:`` of every plug-in there is."""
+    return {name: method.config for name, method in METHODS.items() if method.plugin is not None}
 
 
-class ClientsConfig(Block):
-    count: Annotated[int, Field(ge=1)] = 5
-    encoders: str | tuple[str, ...] = "small_cnn"  # one name, or one per client
+class RunConfig(RunSettings):
+    """A run's settings, its method and plug-ins of kinds that exist, and all blocks fitting each other."""
 
-    @model_validator(mode="after")
-    def _known(self) -> ClientsConfig:
-        names = (self.encoders,) if isinstance(self.encoders, str) else self.encoders
-        for name in names:
-            if name not in ENCODERS:
-                raise ValueError(
-                    f"clients.encoders: found '{name}'; must be one of {', '.join(ENCODERS)}{closest(name, ENCODERS)}"
-                )
-        if not isinstance(self.encoders, str) and len(self.encoders) != self.count:
-            raise ValueError(
-                f"clients.encoders lists {len(self.encoders)} names for clients.count={self.count}; give one per client"
-            )
-        return self
-
-    def encoder(self, client: int) -> str:
-        return self.encoders if isinstance(self.encoders, str) else self.encoders[client]
-
-    @property
-    def heterogeneous(self) -> bool:
-        return not isinstance(self.encoders, str) and len(set(self.encoders)) > 1
-
-
-class OptimizerConfig(Block):
-    """Made anew each round, as in all the papers' codes (ALGORITHMS 0.3)."""
-
-    name: Literal["sgd", "adam", "adamw"] = "sgd"
-    lr: Annotated[float, Field(gt=0)] = 0.03
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    schedule: Literal["constant", "cosine"] = "constant"  # over rounds; constant within a round
-    clip_norm: Annotated[float, Field(gt=0)] | None = None
-
-
-class TrainConfig(Block):
-    rounds: Annotated[int, Field(ge=1)] = 20
-    local_epochs: Annotated[int, Field(ge=1)] = 1
-    local_steps: Annotated[int, Field(ge=1)] | None = (
-        None  # instead of epochs: that many batches, reshuffling as needed
-    )
-    batch_size: Annotated[int, Field(ge=1)] = 128
-    optimizer: OptimizerConfig = OptimizerConfig()
-    precision: Literal["float32", "bfloat16"] = "float32"  # autocast of forward passes, on GPU
-    compile: bool = False  # torch.compile of the encoder
-
-
-class ParticipationConfig(Block):
-    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
-
-
-class CheckpointConfig(Block):
-    every: Annotated[int, Field(ge=0)] = 10  # rounds; 0: only after the last one
-    keep: Annotated[int, Field(ge=1)] = 2  # the newest so many
-    keep_every: Annotated[int, Field(ge=0)] = 0  # and every n-th for ever; 0: none
-
-
-class ResourcesConfig(Block):
-    """Where the work runs. Nothing here changes a result on one kind of machine, but for threads and device."""
-
-    actors: Annotated[int, Field(ge=1)] | None = None  # None: as many as fit, at most the clients asked per round
-    cpus_per_client: Annotated[float, Field(ge=0)] = 1.0
-    gpus_per_client: Annotated[float, Field(ge=0)] | None = None  # None: share the GPUs evenly among actors
-    threads: Annotated[int, Field(ge=1)] = 1
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    gpu_kind: str | None = (
-        None  # only GPUs of this kind, as Ray names them (A100, H200, L4, ..); other kinds change bits
-    )
-    strategy: Literal["PACK", "SPREAD"] = "PACK"  # how actors are placed on several nodes
-    wait_s: Annotated[float, Field(ge=0)] = 120.0  # how long an autoscaling cluster may take to provide what fits
-    autoscales_to: dict[Literal["CPU", "GPU"], Annotated[float, Field(ge=0)]] | None = None  # of an autoscaling cluster
-    client_timeout_s: Annotated[float, Field(gt=0)] | None = None  # a call that takes longer follows on_client_error
-
-
-class RunConfig(Block):
-    """Everything a run depends on. ``name`` is that of its folder below runs/, and of its actor when detached."""
-
-    name: str = "run"
-    seed: Annotated[int, Field(ge=0)] = 0
-    profile: str | None = None
-    method: MethodConfig
-    plugins: tuple[PluginConfig, ...] = ()
-    objective: ObjectiveConfig = SimCLR()
-    data: DataConfig = DataConfig()
-    clients: ClientsConfig = ClientsConfig()
-    model: ModelConfig = ModelConfig()
-    augment: AugmentConfig = AugmentConfig()
-    train: TrainConfig = TrainConfig()
-    participation: ParticipationConfig = ParticipationConfig()
-    evaluation: EvaluationConfig = EvaluationConfig()
-    checkpoint: CheckpointConfig = CheckpointConfig()
-    resources: ResourcesConfig = ResourcesConfig()
-    on_client_error: Literal["fail", "drop"] = "fail"
+    method: Annotated[MethodConfig, OneOf(method_kinds)]
+    plugins: tuple[Annotated[PluginConfig, OneOf(plugin_kinds)], ...] = ()
 
     @field_validator("name")
     @classmethod
@@ -167,44 +55,20 @@ class RunConfig(Block):
         if not isinstance(document, dict) or not isinstance(document.get("method"), dict):
             return document
         objective = document.get("objective", {})
-        default = DEFAULT_OBJECTIVES.get(str(document["method"].get("name")))
-        if default is None or not isinstance(objective, dict) or "name" in objective:
+        method = METHODS.get(str(document["method"].get("name")))
+        if method is None or not isinstance(objective, dict) or "name" in objective:
             return document
-        return {**document, "objective": {"name": default, **objective}}
+        return {**document, "objective": {"name": method.objective, **objective}}
 
     @model_validator(mode="after")
     def _consistent(self) -> RunConfig:
+        _check_objective(self)
+        _check_data(self)
         method = METHODS[self.method.name]
-        if self.objective.name not in method.objectives:
-            allowed = ", ".join(method.objectives)
-            raise ValueError(f"objective.name: found '{self.objective.name}'; {self.method.name} allows {allowed}")
-        if averages_target(self) and not method.averages:
-            raise ValueError(
-                f"objective.target: found 'averaged'; {self.method.name} averages no weights with targets; allowed: "
-                "local, reset"
-            )
         if self.clients.heterogeneous and not method.info.heterogeneous:
             raise ValueError(
                 f"clients.encoders: {self.method.name} averages weights, so all clients need one architecture"
             )
-        if self.uses_public and self.data.public.source == "none" and self.data.tasks is None:
-            raise ValueError(
-                f"data.public.source: {self.method.name} needs public images; allowed: client 0, share, source"
-            )
-        if self.data.tasks is not None and self.data.partition != Iid():
-            raise ValueError(
-                f"data.partition: found '{self.data.partition.name}' beside data.tasks, which says itself who holds "
-                "what; allowed then: none"
-            )
-        if self.data.partition.name == "folders" and self.data.public.source == "share":
-            raise ValueError("data.public.source: 'share' cannot be taken out of `folders`; allowed: client 0, source")
-        names = [plugin.name for plugin in self.active_plugins]
-        if len(set(names)) != len(names):
-            raise ValueError(f"plugins: each at most once; found {', '.join(names)}")
-        for name in names:
-            if self.objective.name not in METHODS[name].objectives:
-                allowed = ", ".join(METHODS[name].objectives)
-                raise ValueError(f"objective.name: found '{self.objective.name}'; the plug-in {name} allows {allowed}")
         for check in (method.check, *(METHODS[p.name].check for p in self.plugins)):
             if check is not None:
                 check(self)
@@ -213,31 +77,39 @@ class RunConfig(Block):
                 raise ValueError(f"train.batch_size: found {self.train.batch_size}; {reason} needs at least {least}")
         return self
 
-    @property
-    def least_batches(self) -> list[tuple[str, int]]:
-        """(who, how many rows): the smallest batches the objective and the plug-ins are defined for."""
-        plugins = [(plugin.name, plugin.minimum_batch(self)) for plugin in self.active_plugins]
-        return [(f"the {self.objective.name} objective", build_objective(self.objective).minimum_batch), *plugins]
 
-    @property
-    def active_plugins(self) -> tuple[PluginConfig, ...]:
-        """The plug-ins in force: those listed, and the method itself where it is one over a local objective."""
-        own = (self.method,) if METHODS[self.method.name].is_plugin else ()
-        return (*own, *self.plugins)
+def _check_objective(config: RunConfig) -> None:
+    """Raise ValueError for an objective that the method, or a plug-in, cannot use."""
+    method, found = METHODS[config.method.name], config.objective.name
+    if found not in (allowed := method.objectives):
+        raise ValueError(f"objective.name: found '{found}'; {config.method.name} allows {', '.join(allowed)}")
+    if config.averages_target and not method.averages:
+        raise ValueError(
+            f"objective.target: found 'averaged'; {config.method.name} averages no weights with targets; allowed: "
+            "local, reset"
+        )
+    names = [plugin.name for plugin in config.active_plugins]
+    if len(set(names)) != len(names):
+        raise ValueError(f"plugins: each at most once; found {', '.join(names)}")
+    for name in names:
+        if found not in (allowed := METHODS[name].objectives):
+            raise ValueError(f"objective.name: found '{found}'; the plug-in {name} allows {', '.join(allowed)}")
 
-    @property
-    def uses_public(self) -> bool:
-        """Whether the method, as it is configured, uses public images."""
-        return METHODS[self.method.name].info.public_data and self.method.needs_public
 
-    @property
-    def projection_dim(self) -> int:
-        """D: what the network's `project` returns, after a calibration layer if there is one."""
-        return self.model.calibration or self.model.projector.dim
-
-    @property
-    def cohort_size(self) -> int:
-        return max(1, round(self.participation.fraction * self.clients.count))
+def _check_data(config: RunConfig) -> None:
+    """Raise ValueError where who holds what, and what is public, do not go together."""
+    data = config.data
+    if config.uses_public and data.public.source == "none" and data.tasks is None:
+        raise ValueError(
+            f"data.public.source: {config.method.name} needs public images; allowed: client 0, share, source"
+        )
+    if data.tasks is not None and data.partition != Iid():
+        raise ValueError(
+            f"data.partition: found '{data.partition.name}' beside data.tasks, which says itself who holds "
+            "what; allowed then: none"
+        )
+    if data.partition.name == "folders" and data.public.source == "share":
+        raise ValueError("data.public.source: 'share' cannot be taken out of `folders`; allowed: client 0, source")
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
@@ -285,7 +157,7 @@ def _replace_objective(document: dict[str, Any], changes: Mapping[str, object]) 
         and objective.get("name") not in method.objectives
     ):
         given = {key.removeprefix("objective."): v for key, v in changes.items() if key.startswith("objective.")}
-        document["objective"] = {"name": method.objectives[0], **given}
+        document["objective"] = {"name": method.objective, **given}
 
 
 RESULT_NEUTRAL = ("name", "resources", "checkpoint")

@@ -9,8 +9,8 @@ import itertools
 import numpy as np
 import pytest
 
-from rayfed_ssl.aggregation import FixedPointSum, MixedArchitectures, NonFinite, to_fixed
 from rayfed_ssl.base.weights import Weights
+from rayfed_ssl.federated.aggregation import FixedPointSum, MixedArchitectures, NonFinite, to_fixed
 
 
 def clients(count: int, seed: int = 0) -> tuple[list[float], list[np.ndarray]]:

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rayfed_ssl import checkpoint
 from rayfed_ssl.base.weights import Weights
+from rayfed_ssl.storage import checkpoint
 
 TREE = {
     "weights": Weights("layout", np.arange(5, dtype=np.float32), 4),

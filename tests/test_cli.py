@@ -21,8 +21,8 @@ from rich.console import Console
 
 from rayfed_ssl import cli
 from rayfed_ssl.methods import METHODS
-from rayfed_ssl.progress import Reporter, accuracy_table, shown
-from rayfed_ssl.simulation import Progress
+from rayfed_ssl.simulation.loop import Progress
+from rayfed_ssl.terminal.progress import Reporter, accuracy_table, shown
 from tests.cluster.processes import Process, descendants, end, orphans, title, until
 
 CONFIG = """

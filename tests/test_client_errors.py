@@ -12,12 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 import safetensors.numpy
 
-from rayfed_ssl import checkpoint
 from rayfed_ssl.base.weights import Weights
-from rayfed_ssl.client import EncoderClient
-from rayfed_ssl.cohort import ClientError
+from rayfed_ssl.federated.client import EncoderClient
+from rayfed_ssl.federated.messages import SERVER, ClientError
 from rayfed_ssl.methods import METHODS
-from rayfed_ssl.workbench import SERVER
+from rayfed_ssl.storage import checkpoint
 from tests.tiny import encoders, measured, run_locally, tiny
 
 DROPPED = "system/dropped_clients"

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rayfed_ssl.base.weights import pack
-from rayfed_ssl.communication import Booking, Ledger, sizes
+from rayfed_ssl.federated.ledger import Booking, Ledger, sizes
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ import pytest
 from pydantic import Field, model_validator
 
 from rayfed_ssl.base.schema import Block, UserError
-from rayfed_ssl.configfile import ConfigError, dump, merge, overlay, parse_overrides, read, validate
+from rayfed_ssl.settings.files import ConfigError, dump, merge, overlay, parse_overrides, read, validate
 
 
 class Optimizer(Block):

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from rayfed_ssl import configfile, simulation
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.cohort import LocalCohort
 from rayfed_ssl.config import RunConfig, load
 from rayfed_ssl.models import ENCODERS
+from rayfed_ssl.settings import files as configfile
+from rayfed_ssl.simulation.local import LocalCohort
 
 FOLDER = Path(__file__).resolve().parents[1] / "configs"
 CONFIGS = sorted(FOLDER.glob("*.yaml"))
@@ -91,7 +91,7 @@ def test_a_config_names_its_command(path: Path) -> None:
 @pytest.mark.parametrize(("path", "profile"), CASES, ids=[f"{path.stem}-{profile}" for path, profile in CASES])
 def test_a_tiny_round_of_a_config_runs(path: Path, profile: str | None, tmp_path: Path) -> None:
     config = tiny(load(path, with_profile(profile)))
-    summary = simulation.run(config, tmp_path / "run", LocalCohort)
+    summary = loop.run(config, tmp_path / "run", LocalCohort)
     assert summary["status"] == "complete"
     assert summary["rounds"] == 1
     assert summary["accuracy"]

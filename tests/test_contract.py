@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from rayfed_ssl import simulation
-from rayfed_ssl.communication import Ledger
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.data.federation import Federation
+from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.methods import METHODS
+from rayfed_ssl.simulation import loop
 from tests.tiny import booked, encoders, measured, run_locally, tiny
 
 EVERY = sorted(METHODS)
@@ -104,7 +104,7 @@ def test_on_ray_equals_in_process(
         cohorts.append(RayCohort(config, federation, ledger, pools[actors], keep=True))
         return cohorts[-1]
 
-    simulation.run(tiny(method, resources__device="cpu"), tmp_path / "ray", connect)
+    loop.run(tiny(method, resources__device="cpu"), tmp_path / "ray", connect)
     assert len({info.pid for info in cohorts[0].infos} - {os.getpid()}) == actors
     whole: Path = undisturbed(method)
     assert encoders(tmp_path / "ray") == encoders(whole)

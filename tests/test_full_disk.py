@@ -21,10 +21,11 @@ import torch
 from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_tensors
 
-from rayfed_ssl import checkpoint, configfile
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.reporting.tables import replace_file
 from rayfed_ssl.reporting.tensorboard import TensorBoard
+from rayfed_ssl.settings import files as configfile
+from rayfed_ssl.storage import checkpoint
 from tests.tiny import booked, encoders, measured, run_locally, tiny
 
 ROOT = Path(__file__).parents[1]
@@ -133,7 +134,7 @@ def test_an_interrupt_while_setting_up_leaves_nothing(tmp_path: Path, monkeypatc
     def interrupted(*args: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rayfed_ssl.recorder.write_partition", interrupted)
+    monkeypatch.setattr("rayfed_ssl.simulation.recorder.write_partition", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run_locally(tiny("fedsimclr"), tmp_path / "a" / "b")
     assert list(tmp_path.iterdir()) == []

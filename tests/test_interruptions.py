@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.cohort import ClientError
-from rayfed_ssl.simulation import Progress
+from rayfed_ssl.federated.messages import ClientError
+from rayfed_ssl.simulation.loop import Progress
 from tests.tiny import booked, encoders, measured, run_locally, tiny
 
 

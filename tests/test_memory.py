@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rayfed_ssl import cohort as cohorts
-from rayfed_ssl import memory, simulation
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import Weights
-from rayfed_ssl.cohort import LocalCohort
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.data.federation import deal
-from rayfed_ssl.memory import Estimate, Place, check_fits, estimate
+from rayfed_ssl.federated import cohort as cohorts
+from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.reporting import records
 from rayfed_ssl.reporting.tables import metrics_parts, read_communication, read_metrics
+from rayfed_ssl.simulation import loop, memory
+from rayfed_ssl.simulation.local import LocalCohort
+from rayfed_ssl.simulation.memory import Estimate, Place, check_fits, estimate
 from tests.tiny import run_locally, tiny
 
 STATELESS: list[tuple[str, dict[str, Any]]] = [
@@ -62,8 +62,8 @@ def kept_by(config: RunConfig, folder: Path) -> tuple[int, int, int]:
             runs.append(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(simulation, "Run", Watched)
-        simulation.run(config, folder, connect)
+        patch.setattr(loop, "Run", Watched)
+        loop.run(config, folder, connect)
     states = dict(found[0].states())
     kept = [runs[0].server.state, *(plugin.state for plugin in runs[0].plugins.values())]
     banks = sum(held(state.get(name)) for state in kept for name in ("bank", "dictionaries"))
@@ -156,7 +156,7 @@ def test_a_run_without_checkpoints_holds_few_rows_and_loses_none(
 
     interrupted = tmp_path / "interrupted"
 
-    def fail(progress: simulation.Progress) -> None:
+    def fail(progress: loop.Progress) -> None:
         if "system/round_s" in progress.values and progress.round == 6:
             raise KeyboardInterrupt
 

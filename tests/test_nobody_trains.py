@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from rayfed_ssl.client import EncoderClient
-from rayfed_ssl.cohort import ClientError
+from rayfed_ssl.federated.client import EncoderClient
+from rayfed_ssl.federated.messages import ClientError
 from tests.tiny import run_locally, tiny
 
 

@@ -13,9 +13,9 @@ from pydantic import ValidationError
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from rayfed_ssl import privacy
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import generator
+from rayfed_ssl.methods import privacy
 
 needs_accounting = pytest.mark.skipif(
     importlib.util.find_spec("dp_accounting") is None, reason="dp-accounting (extra [privacy]) is not installed"

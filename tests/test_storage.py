@@ -14,12 +14,12 @@ import pytest
 from pyarrow import fs
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from rayfed_ssl import simulation
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.checkpoint import MARKER
-from rayfed_ssl.cohort import LocalCohort
-from rayfed_ssl.simulation import Progress
-from rayfed_ssl.storage import Mirror, mirrored, place, wanted
+from rayfed_ssl.simulation import loop
+from rayfed_ssl.simulation.local import LocalCohort
+from rayfed_ssl.simulation.loop import Progress
+from rayfed_ssl.storage.checkpoint import MARKER
+from rayfed_ssl.storage.claim import Mirror, mirrored, place, wanted
 from tests.tiny import booked, encoders, measured, run_locally, tiny
 
 
@@ -74,7 +74,7 @@ def carried_out(uri: str, *, rounds: int = 3, resume: bool = False) -> dict[str,
         seen[0] = max(seen[0], progress.round)
 
     with mirrored(folder, target, resume=resume) as saved:
-        summary = simulation.run(
+        summary = loop.run(
             config, folder, LocalCohort, resume=resume, report=report, stopping=lambda: seen[0] >= rounds, saved=saved
         )
     assert not folder.exists()
@@ -280,7 +280,7 @@ def test_a_run_that_starts_again_leaves_no_old_points(uri: str, tmp_path: Path) 
 WORKING = """
 import os, signal, sys, time
 from pathlib import Path
-from rayfed_ssl.storage import mirrored, place
+from rayfed_ssl.storage.claim import mirrored, place
 folder, uri = place(sys.argv[1])
 with mirrored(folder, uri, resume=False) as saved:
     (folder / "metrics.parquet").mkdir(parents=True)

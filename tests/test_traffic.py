@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.data.federation import deal
-from rayfed_ssl.workbench import Initial
+from rayfed_ssl.federated.bench import Initial
+from rayfed_ssl.federated.federation import deal
 from tests.tiny import booked, run_locally, tiny
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from rayfed_ssl import simulation
-from rayfed_ssl.cohort import LocalCohort
 from rayfed_ssl.config import RunConfig, build
+from rayfed_ssl.simulation import loop
+from rayfed_ssl.simulation.local import LocalCohort
 
 BASE: dict[str, Any] = {
     "name": "tiny",
@@ -62,7 +62,7 @@ def tiny(method: str, **changes: object) -> RunConfig:
 
 
 def run_locally(config: RunConfig, folder: Path, **options: Any) -> dict[str, Any]:
-    return simulation.run(config, folder, LocalCohort, **options)
+    return loop.run(config, folder, LocalCohort, **options)
 
 
 def encoders(folder: Path) -> dict[str, bytes]:

@@ -25,11 +25,11 @@ import numpy as np
 import yaml
 from pydantic import Field, field_validator, model_validator
 
-from rayfed_ssl import configfile
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.config import TAGGED, RunConfig, build
 from rayfed_ssl.reporting.tables import replace_file
+from rayfed_ssl.settings import files as configfile
 
 Point = dict[str, Any]
 DIGITS = 6  # significant ones of a number drawn from a range

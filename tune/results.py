@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 from rich import box
 from rich.table import Table
 
-from rayfed_ssl import configfile
 from rayfed_ssl.reporting.figures import save_figure
 from rayfed_ssl.reporting.tables import replace_file
+from rayfed_ssl.settings import files as configfile
 from tune.book import OVER, Book, scheduled
 from tune.config import Sweep
 from tune.search import configuration_score

@@ -28,10 +28,11 @@ from ray.util.placement_group import placement_group_table
 from actors.plan import SILENT_S, Plan, autoscaling_ceiling, describe, free_now, living_nodes, plan
 from actors.session import Session, check_paths, connect, in_job
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.checkpoint import writable
-from rayfed_ssl.config import ResourcesConfig, RunConfig
-from rayfed_ssl.data.federation import deal
-from rayfed_ssl.simulation import check_labels, check_shards
+from rayfed_ssl.config import RunConfig
+from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.settings.blocks import ResourcesConfig
+from rayfed_ssl.simulation.loop import check_labels, check_shards
+from rayfed_ssl.storage.checkpoint import writable
 from tune import config as sweep_config
 from tune.book import Book, Entry, scheduled, trial_name
 from tune.config import Asha, Pbt, Sweep

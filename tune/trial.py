@@ -28,14 +28,15 @@ from actors.cohort import RayCohort
 from actors.driver import persisting, planned
 from actors.plan import reserve
 from actors.pool import Pool
-from rayfed_ssl import checkpoint, configfile, simulation
-from rayfed_ssl.cohort import Evaluated
-from rayfed_ssl.communication import Ledger
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.data.federation import Federation
-from rayfed_ssl.methods.base import Subject
+from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.ledger import Ledger
+from rayfed_ssl.federated.results import Evaluated, Subject
 from rayfed_ssl.reporting.tables import write_json
-from rayfed_ssl.simulation import Progress
+from rayfed_ssl.settings import files as configfile
+from rayfed_ssl.simulation import loop
+from rayfed_ssl.simulation.loop import Progress
+from rayfed_ssl.storage import checkpoint
 from tune.book import SCHEDULE, history, measured, trial_name
 from tune.config import Point, Sweep
 from tune.search import SCORE
@@ -194,7 +195,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         settle(self.folder)
 
         def attempt(resume: bool) -> dict[str, Any]:
-            return simulation.run(
+            return loop.run(
                 config, self.folder, self._connect, resume=resume, report=self._report, stopping=self._stopping
             )
 

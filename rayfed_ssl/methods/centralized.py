@@ -11,23 +11,24 @@ apart from the federated methods.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from rayfed_ssl.base.weights import Weights
-from rayfed_ssl.client import EncoderClient
-from rayfed_ssl.methods.base import Info, Method, MethodConfig, MethodServer
-
-if TYPE_CHECKING:
-    from rayfed_ssl.config import RunConfig
+from rayfed_ssl.federated.client import EncoderClient
+from rayfed_ssl.federated.cohort import Cohort
+from rayfed_ssl.federated.method import Info, Method, anything
+from rayfed_ssl.federated.server import MethodServer
+from rayfed_ssl.settings.blocks import MethodConfig
+from rayfed_ssl.settings.run import RunSettings
 
 
 class Config(MethodConfig):
     name: Literal["centralized"] = "centralized"
 
 
-class Client(EncoderClient):
+class Client(EncoderClient[Config]):
     """The one learner. A momentum target it keeps from round to round travels with the weights."""
 
     @property
@@ -47,18 +48,18 @@ class Client(EncoderClient):
         return {"weights": self.weights, "target": self.state.get("target")}
 
 
-class Server(MethodServer):
-    def start(self, cohort: Any) -> None:
+class Server(MethodServer[Config]):
+    def start(self, cohort: Cohort) -> None:
         self.weights = self.setup.initial(self.config.clients.encoder(0))
         self.state["target"] = None
 
-    def round(self, t: int, cohort: Any) -> None:
+    def round(self, t: int, cohort: Cohort) -> None:
         reply = cohort.serve("pretrain", weights=self.weights, target=self.state["target"])
         self.state["weights"], self.state["target"] = reply["weights"], reply["target"]
         self.metrics = {f"train/{name}": cohort.metrics[reply.client][name] for name in ("loss", "lr", "images")}
 
 
-def check(config: RunConfig) -> None:
+def check(config: RunSettings) -> None:
     """Plug-ins exchange something between clients, of which there are none here."""
     if config.plugins:
         names = ", ".join(plugin.name for plugin in config.plugins)
@@ -66,7 +67,12 @@ def check(config: RunConfig) -> None:
 
 
 CENTRALIZED = Method(
-    Config, Client, Server, Info("upper bound: the same objective on all images in one place", "nothing"),
-    objectives=("simclr", "byol", "simsiam", "spectral", "autoencoder", "rotation", "supervised"),
-    service=Client, check=check,
-)  # fmt: skip
+    Config,
+    Client,
+    Server,
+    Info("upper bound: the same objective on all images in one place", "nothing"),
+    objective="simclr",
+    accepts=anything,
+    service=Client,
+    check=check,
+)

@@ -20,8 +20,10 @@ import torch
 from torch import Tensor
 
 from rayfed_ssl.base.weights import Weights, pack, unpack
-from rayfed_ssl.methods.base import Info, Method
-from rayfed_ssl.task_client import Epochs, TaskClient, TaskConfig, TaskServer, check_tasks, kept_models
+from rayfed_ssl.federated.cohort import Cohort
+from rayfed_ssl.federated.method import Info, Method, only
+from rayfed_ssl.federated.server import counting
+from rayfed_ssl.methods.tasks import Epochs, TaskClient, TaskConfig, TaskServer, check_tasks, kept_models
 
 
 class Config(TaskConfig):
@@ -31,7 +33,7 @@ class Config(TaskConfig):
     fine_tune_epochs: Epochs = None  # of the head; None: train.local_epochs
 
 
-class Client(TaskClient):
+class Client(TaskClient[Config]):
     def train(self) -> dict[str, Any]:
         """Supervised epochs on the whole network; replies with the trunk."""
         self.load_own()
@@ -59,10 +61,10 @@ class Client(TaskClient):
         return torch.cat([pixels, self.bench.images(public.pixels)[mine]]), torch.cat([labels, known[mine]])
 
 
-class Server(TaskServer):
-    def round(self, t: int, cohort: Any) -> None:
+class Server(TaskServer[Config]):
+    def round(self, t: int, cohort: Cohort) -> None:
         self.pretrain(cohort)
-        by = self.counting(cohort.clients)
+        by = counting(self.method.weights, cohort.clients)
         trunk = cohort.mean("train", by=by, fields=("trunk",))["trunk"]
         for _ in cohort.ask("adopt", trunk=trunk):
             pass
@@ -70,7 +72,12 @@ class Server(TaskServer):
 
 
 FEDAVG_TRUNK = Method(
-    Config, Client, Server,
+    Config,
+    Client,
+    Server,
     Info("FedAvg of trunks, heads kept (FedLinked's baseline)", "trunk weights", stateful=True),
-    objectives=("supervised",), check=check_tasks, kept=kept_models,
-)  # fmt: skip
+    objective="supervised",
+    accepts=only("supervised"),
+    check=check_tasks,
+    footprint=kept_models,
+)

@@ -31,7 +31,7 @@ images.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -41,14 +41,15 @@ from torch import Tensor
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.base.weights import Weights, unpack
-from rayfed_ssl.client import EncoderClient
-from rayfed_ssl.methods.base import Info, Kept, Method, MethodConfig, MethodServer
+from rayfed_ssl.federated.client import EncoderClient
+from rayfed_ssl.federated.cohort import Cohort
+from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.method import ClientFootprint, Info, Method, only
+from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.objectives.base import Step, full_precision
 from rayfed_ssl.objectives.simclr import info_nce
-
-if TYPE_CHECKING:
-    from rayfed_ssl.config import RunConfig
-    from rayfed_ssl.data.federation import Federation
+from rayfed_ssl.settings.blocks import MethodConfig
+from rayfed_ssl.settings.run import RunSettings
 
 
 class Config(MethodConfig):
@@ -95,7 +96,7 @@ def alignment_loss(h: Tensor, z: Tensor, h_al: Tensor, z_al: Tensor) -> Tensor:
     return l_h + l_z
 
 
-class Client(EncoderClient):
+class Client(EncoderClient[Config]):
     def train(self, weights: Weights, dictionary: np.ndarray | None) -> dict[str, Any]:
         self.load(weights)
         bank = None if dictionary is None else torch.tensor(dictionary, device=self.bench.device)  # (K, D)
@@ -146,7 +147,7 @@ class Client(EncoderClient):
         return h, network.project_features(h)
 
 
-class Service(EncoderClient):
+class Service(EncoderClient[Config]):
     """The server's own training: the alignment model, once, at the full learning rate."""
 
     @property
@@ -165,8 +166,8 @@ class Service(EncoderClient):
         return {"weights": self.weights}
 
 
-class Server(MethodServer):
-    def start(self, cohort: Any) -> None:
+class Server(MethodServer[Config]):
+    def start(self, cohort: Cohort) -> None:
         self.weights = self.setup.initial(self.config.clients.encoder(self.setup.clients[0]))
         self.state["dictionaries"] = {}  # client -> (n_u, D), what it uploaded last
         if self.method.alignment:
@@ -175,7 +176,7 @@ class Server(MethodServer):
             cohort.publish("public_images", np.asarray(public.pixels))
             cohort.publish("alignment_model", cohort.serve("align", weights=self.weights)["weights"])
 
-    def round(self, t: int, cohort: Any) -> None:
+    def round(self, t: int, cohort: Cohort) -> None:
         dictionary = self.dictionary(t)
         result = cohort.mean("train", weights=self.weights, each=lambda client: {"dictionary": dictionary(client)})
         self.weights = result["weights"]
@@ -206,7 +207,7 @@ class Server(MethodServer):
         return others
 
 
-def check_federation(config: RunConfig, federation: Federation) -> None:
+def check_federation(config: RunSettings, federation: Federation) -> None:
     """Refuse K above the smallest union it could be drawn from, and public images too few to contrast."""
     method: Any = config.method
     sizes = np.sort(federation.sizes[list(federation.clients)])
@@ -225,16 +226,26 @@ def check_federation(config: RunConfig, federation: Federation) -> None:
         )
 
 
-def kept(config: RunConfig, images: int) -> Kept:
+def kept(config: RunSettings, images: int) -> ClientFootprint:
     """The ensemble on the client, the dictionary at the server: a row per image."""
     method: Any = config.method
     rows = 4 * images * config.projection_dim if method.dictionary_size else 0
-    return Kept(state=rows if method.ensembling else 0, bank=rows)
+    return ClientFootprint(state=rows if method.ensembling else 0, bank=rows)
 
 
 FEDCA = Method(
-    Config, Client, Server,
-    Info("FedCA (Zhang 2020)", "weights, dictionary of projections; once public images and alignment model",
-         stateful=True, public_data=True),
-    objectives=("simclr",), service=Service, check_federation=check_federation, kept=kept,
-)  # fmt: skip
+    Config,
+    Client,
+    Server,
+    Info(
+        "FedCA (Zhang 2020)",
+        "weights, dictionary of projections; once public images and alignment model",
+        stateful=True,
+        public_data=True,
+    ),
+    objective="simclr",
+    accepts=only("simclr"),
+    service=Service,
+    check_federation=check_federation,
+    footprint=kept,
+)

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import combinations
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -30,28 +30,18 @@ from pydantic import Field
 from torch import Tensor
 
 from rayfed_ssl.base.linalg import canonical_r, polar_factor
-from rayfed_ssl.client import EncoderClient
-from rayfed_ssl.methods.base import (
-    ClientMatrix,
-    ClientPlugin,
-    Info,
-    Kept,
-    Method,
-    MethodServer,
-    PluginConfig,
-    ServerPlugin,
-    Setup,
-    Subject,
-)
-
-if TYPE_CHECKING:
-    from rayfed_ssl.config import RunConfig
+from rayfed_ssl.federated.client import EncoderClient
+from rayfed_ssl.federated.cohort import Cohort
+from rayfed_ssl.federated.method import ClientFootprint, Info, Method, projecting
+from rayfed_ssl.federated.plugin import ClientPlugin, ServerPlugin
+from rayfed_ssl.federated.results import ClientMatrix, Subject
+from rayfed_ssl.federated.server import MethodServer
+from rayfed_ssl.federated.setup import Setup
+from rayfed_ssl.settings.blocks import MethodConfig
+from rayfed_ssl.settings.run import PluginConfig, RunSettings
 
 EPSILON = 1e-12  # under the root: the unsquared norm is 0/0 at an exact fit
 PAIRS_SHOWN = 16  # clients up to which every pair's distance is recorded
-
-
-OBJECTIVES = ("byol", "simclr", "simsiam", "spectral")  # those with projections; as a method, the first is the default
 
 
 class Config(PluginConfig):
@@ -66,15 +56,8 @@ class Config(PluginConfig):
         "batches"  # mean of R over batches, or R of the whole shard at the round's end
     )
 
-    def minimum_batch(self, config: RunConfig) -> int:
+    def minimum_batch(self, config: RunSettings) -> int:
         return config.projection_dim
-
-
-def check(config: RunConfig) -> None:
-    """Raise ValueError where the local objective has no projections to factor."""
-    if config.objective.name not in OBJECTIVES:
-        allowed = ", ".join(OBJECTIVES)
-        raise ValueError(f"objective.name: found '{config.objective.name}'; the plug-in fedfoa allows {allowed}")
 
 
 def pack_triangle(r: np.ndarray) -> np.ndarray:
@@ -123,8 +106,8 @@ def distances(packed: np.ndarray) -> np.ndarray:
     return np.stack([np.linalg.norm(packed - own, axis=1) for own in packed])
 
 
-class ClientHalf(ClientPlugin):
-    def __init__(self, config: Any, client: EncoderClient) -> None:
+class ClientHalf(ClientPlugin[Config]):
+    def __init__(self, config: Config, client: EncoderClient[MethodConfig]) -> None:
         super().__init__(config, client)
         self.peers: Tensor | None = None  # (N - 1, n, n)
         self.total: Tensor | float = 0.0
@@ -166,10 +149,10 @@ class ClientHalf(ClientPlugin):
         return r if self.config.scale else r * (self.client.batch_size(len(z)) / len(z)) ** 0.5
 
 
-class ServerHalf(ServerPlugin):
+class ServerHalf(ServerPlugin[Config]):
     """The memory bank: client -> packed Rbar. ``incoming`` becomes ``bank`` when the round is over."""
 
-    def __init__(self, config: Any, setup: Setup) -> None:
+    def __init__(self, config: Config, setup: Setup) -> None:
         super().__init__(config, setup)
         self.state["bank"] = {}
         self.incoming: dict[int, np.ndarray] = {}
@@ -208,7 +191,7 @@ class ServerHalf(ServerPlugin):
         return {"fedfoa_distance": ClientMatrix(values, "one", "other")}
 
 
-class Client(EncoderClient):
+class Client(EncoderClient[Config]):
     def train(self) -> dict[str, Any]:
         self.load_own()
         self.fit()
@@ -216,8 +199,8 @@ class Client(EncoderClient):
         return {}
 
 
-class Server(MethodServer):
-    def round(self, t: int, cohort: Any) -> None:
+class Server(MethodServer[Config]):
+    def round(self, t: int, cohort: Cohort) -> None:
         for _ in cohort.ask("train"):
             pass  # what came back is in the bank
 
@@ -225,10 +208,10 @@ class Server(MethodServer):
         return self.own_subjects()
 
 
-def kept(config: RunConfig, images: int) -> Kept:
+def kept(config: RunSettings, images: int) -> ClientFootprint:
     """The bank's triangle; as a method also the client's own model."""
     d = config.projection_dim
-    return Kept(models=int(config.method.name == "fedfoa"), bank=2 * d * (d + 1))
+    return ClientFootprint(models=int(config.method.name == "fedfoa"), bank=2 * d * (d + 1))
 
 
 FEDFOA = Method(
@@ -236,9 +219,8 @@ FEDFOA = Method(
     Client,
     Server,
     Info("FedFoA", "feature correlations R", stateful=True, heterogeneous=True),
-    objectives=OBJECTIVES,
-    check=check,
+    objective="byol",
+    accepts=projecting,
     plugin=(ClientHalf, ServerHalf),
-    is_plugin=True,
-    kept=kept,
+    footprint=kept,
 )

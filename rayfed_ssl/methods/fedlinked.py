@@ -7,7 +7,7 @@ A_kj B_kj alpha_k / sum_k A_kj alone; the client follows it (3.6), fine-tunes it
 its private images, and remembers its best round, to which it returns after the last one. The public images are with
 everybody beforehand, so they are not booked.
 
-Differs (ALGORITHMS 5.4, 5.5): A_kj = s G_kj / ||G_.j||_2 is normalised per target, as the constraint sum_k A_kj^2 =
+Differs : A_kj = s G_kj / ||G_.j||_2 is normalised per target, as the constraint sum_k A_kj^2 =
 eta says and the published tables show; printed (3.5) divides by the norm over all pairs. s = sqrt(eta) meets the
 constraint, s = eta (``utility_scale: eta``) reproduces the tables. f*_j does not depend on s, so eta has no effect in
 the printed update; ``weighted_distillation`` multiplies the loss by sum_k A_kj, the factor that (3.6) drops. (Adam is
@@ -22,7 +22,7 @@ Shape legend: N clients, M public images, r representation, k source, j target.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -32,14 +32,14 @@ from torch import Tensor
 
 from rayfed_ssl.base.linalg import orthogonal_map
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.client import EncoderClient
-from rayfed_ssl.methods.base import ClientMatrix, Info, Method
+from rayfed_ssl.federated.client import EncoderClient, descend
+from rayfed_ssl.federated.cohort import Cohort
+from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.method import Info, Method, only
+from rayfed_ssl.federated.results import ClientMatrix
+from rayfed_ssl.methods.tasks import Epochs, TaskClient, TaskConfig, TaskServer, check_tasks, kept_models
 from rayfed_ssl.models.encoders import build_encoder
-from rayfed_ssl.task_client import Epochs, TaskClient, TaskConfig, TaskServer, check_tasks, kept_models
-
-if TYPE_CHECKING:
-    from rayfed_ssl.config import RunConfig
-    from rayfed_ssl.data.federation import Federation
+from rayfed_ssl.settings.run import RunSettings
 
 PAIRS_SHOWN = 16  # clients up to which every pair's utility is a metric of its own; the figure shows all
 CANCELLED = 1e-6  # of ||A_.j||: a sum of utilities not above this gives no target
@@ -53,11 +53,6 @@ class Config(TaskConfig):
     weighted_distillation: bool = False  # times sum_k A_kj
     distillation_epochs: Epochs = None  # on the public images; None: train.local_epochs
     fine_tune_epochs: Epochs = None  # of the head; None: train.local_epochs
-
-    @property
-    def needs_public(self) -> bool:
-        """The public images come with the tasks."""
-        return False
 
     @property
     def scale(self) -> float:
@@ -115,7 +110,7 @@ def target(j: int, representations: Tensor, a: Tensor, maps: dict[tuple[int, int
     return total / a[:, j].sum()
 
 
-class Client(TaskClient):
+class Client(TaskClient[Config]):
     @property
     def public(self) -> Tensor:
         """(M, 3, H, W) uint8 public images."""
@@ -147,11 +142,7 @@ class Client(TaskClient):
             with self.autocast():
                 features = network.represent(self.bench.clean(public[rows]))
             loss = utility * F.mse_loss(features.float(), target[rows])
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
-            if (limit := self.config.train.optimizer.clip_norm) is not None:
-                torch.nn.utils.clip_grad_norm_(parameters, limit)
-            optimizer.step()
+            descend(optimizer, loss, self.config.train.optimizer.clip_norm)
             total, steps = total + loss.detach(), steps + 1
         self.metrics["distillation"] = float(total) / steps
 
@@ -163,7 +154,7 @@ class Client(TaskClient):
         return {}
 
 
-class Link(EncoderClient):
+class UtilityService(EncoderClient[Config]):
     """The server's mathematics, which runs where clients run."""
 
     def link(self, representations: np.ndarray) -> dict[str, Any]:
@@ -185,13 +176,13 @@ class Link(EncoderClient):
         }
 
 
-class Server(TaskServer):
-    def start(self, cohort: Any) -> None:
+class Server(TaskServer[Config]):
+    def start(self, cohort: Cohort) -> None:
         super().start(cohort)
         clients = self.config.clients.count
         self.state["utility"] = np.full((clients, clients), np.nan)  # A[k, j] as it was last, for the record only
 
-    def round(self, t: int, cohort: Any) -> None:
+    def round(self, t: int, cohort: Cohort) -> None:
         self.pretrain(cohort)
         sent = {reply.client: reply["representations"] for reply in cohort.ask("represent")}  # (1)
         if len(sent) > 1:  # nobody follows itself
@@ -229,7 +220,7 @@ class Server(TaskServer):
         return {"utility": ClientMatrix(whole.T, "target", "source")} if np.isfinite(whole).any() else {}
 
 
-def check(config: RunConfig) -> None:
+def check(config: RunSettings) -> None:
     """Raises ValueError: no tasks, or representations of different sizes."""
     check_tasks(config)
     encoders = sorted({config.clients.encoder(client) for client in range(config.clients.count)})
@@ -245,7 +236,7 @@ def check(config: RunConfig) -> None:
         )
 
 
-def check_federation(config: RunConfig, federation: Federation) -> None:
+def check_federation(config: RunSettings, federation: Federation) -> None:
     """Raise UserError where the share of public images rounds to none: nothing could be exchanged."""
     if federation.public is None or not len(federation.public):
         raise UserError(
@@ -255,7 +246,14 @@ def check_federation(config: RunConfig, federation: Federation) -> None:
 
 
 FEDLINKED = Method(
-    Config, Client, Server,
+    Config,
+    Client,
+    Server,
     Info("FedLinked", "representations of public images", stateful=True, heterogeneous=True, public_data=True),
-    objectives=("supervised",), service=Link, check=check, check_federation=check_federation, kept=kept_models,
-)  # fmt: skip
+    objective="supervised",
+    accepts=only("supervised"),
+    service=UtilityService,
+    check=check,
+    check_federation=check_federation,
+    footprint=kept_models,
+)

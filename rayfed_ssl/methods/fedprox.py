@@ -19,8 +19,8 @@ from pydantic import Field
 from torch import Tensor
 
 from rayfed_ssl.base.weights import Weights
+from rayfed_ssl.federated.method import Info, Method, unlabelled
 from rayfed_ssl.methods import fedavg
-from rayfed_ssl.methods.base import Info, Method
 from rayfed_ssl.objectives.base import Step
 
 
@@ -35,7 +35,7 @@ def proximal(parameters: Sequence[Tensor], anchors: Sequence[Tensor], mu: float)
     return mu / 2 * torch.stack(distances).sum()
 
 
-class Client(fedavg.Client):
+class Client(fedavg.Client[Config]):
     def train(self, weights: Weights, target: Weights | None = None) -> dict[str, Any]:
         self.load(weights, target)
         local = self.objective_loss()
@@ -51,6 +51,11 @@ class Client(fedavg.Client):
 
 
 FEDPROX = Method(
-    Config, Client, fedavg.Server, Info("FedProx (Li 2020)", "weights"),
-    objectives=("simclr", "byol", "simsiam", "spectral", "autoencoder", "rotation"), averages=True,
-)  # fmt: skip
+    Config,
+    Client,
+    fedavg.Server,
+    Info("FedProx (Li 2020)", "weights"),
+    objective="simclr",
+    accepts=unlabelled,
+    averages=True,
+)

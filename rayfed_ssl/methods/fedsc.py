@@ -12,7 +12,7 @@ With ``method.privacy`` this is DP-CalR (Algorithm 2): each client adds i.i.d. G
 and the server subtracts from the sum what it received. Embeddings are clipped to ||z||^2 <= mu = ``objective.clip`` in
 sharing and in training. A client's epsilon counts the matrices it did release; a target epsilon sets the noise for a
 client that is asked in every sharing round. Nothing else that leaves a client is private: see
-``rayfed_ssl.privacy``. This being a simulator, noise comes from the run's seed, and who knows the seed can subtract it.
+``rayfed_ssl.methods.privacy``. This being a simulator, noise comes from the run's seed; who knows it can subtract it.
 
 Differs: R_{-j} = sum_{k != j} q_k R_k / (1 - q_j) exactly, where the released code takes the unweighted mean of the
 others, and of the models, which is the same only for equal q_j (``rest: uniform, weights: uniform``). alpha falls
@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -35,15 +35,18 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from rayfed_ssl.base.weights import Weights
-from rayfed_ssl.client import EncoderClient
-from rayfed_ssl.methods.base import Info, Kept, Method, MethodConfig, MethodServer, Setup
+from rayfed_ssl.federated.client import EncoderClient
+from rayfed_ssl.federated.cohort import Cohort
+from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.method import ClientFootprint, Info, Method, only
+from rayfed_ssl.federated.server import MethodServer, counting
+from rayfed_ssl.federated.setup import Setup
+from rayfed_ssl.methods.privacy import PrivacyConfig, noise, require_accountant, rho, spent
 from rayfed_ssl.objectives.base import Step
+from rayfed_ssl.objectives.spectral import Config as Spectral
 from rayfed_ssl.objectives.spectral import clip_norm, correlation, spectral_loss
-from rayfed_ssl.privacy import PrivacyConfig, noise, require_accountant, rho, spent
-
-if TYPE_CHECKING:
-    from rayfed_ssl.config import RunConfig
-    from rayfed_ssl.data.federation import Federation
+from rayfed_ssl.settings.blocks import MethodConfig
+from rayfed_ssl.settings.run import RunSettings
 
 
 class Config(MethodConfig):
@@ -65,10 +68,9 @@ class Config(MethodConfig):
         return tuple(range(1, rounds + 1, self.share_every))
 
 
-def check(config: RunConfig) -> None:
+def check(config: RunSettings) -> None:
     """Raise ValueError for sharing rounds that never come, an unused floor, and what breaks the privacy bound."""
-    method = config.method
-    assert isinstance(method, Config)
+    method = config.method_as(Config)
     if method.share_rounds is not None:
         if method.share_every != 1:
             raise ValueError(f"method.share_every: found {method.share_every}; allowed beside method.share_rounds: 1")
@@ -83,7 +85,7 @@ def check(config: RunConfig) -> None:
             f"plugins: found {', '.join(p.name for p in config.plugins)} beside method.privacy, which does not cover "
             "what a plug-in sends; allowed then: none"
         )
-    mu = config.objective.clip  # type: ignore[union-attr]
+    mu = config.objective_as(Spectral).clip
     if mu is None or not math.isfinite(mu):
         raise ValueError(
             f"objective.clip: found {'null' if mu is None else mu}; method.privacy needs a finite bound on ||z||^2"
@@ -95,16 +97,15 @@ def check(config: RunConfig) -> None:
         )
 
 
-def check_federation(config: RunConfig, federation: Federation) -> None:
+def check_federation(config: RunSettings, federation: Federation) -> None:
     """Raise UserError before the first round where the accountant is missing."""
-    if config.method.privacy is not None:  # type: ignore[union-attr]
+    if config.method_as(Config).privacy is not None:
         require_accountant()
 
 
-def noise_scale(config: RunConfig, images: int) -> float:
+def noise_scale(config: RunSettings, images: int) -> float:
     """sigma of a client with so many images: as given, or such that the target holds if every sharing round asks it."""
-    method, mu = config.method, config.objective.clip  # type: ignore[union-attr]
-    assert isinstance(method, Config)
+    method, mu = config.method_as(Config), config.objective_as(Spectral).clip
     assert method.privacy is not None
     assert mu is not None
     return method.privacy.noise_scale(mu, images, len(method.sharing_rounds(config.train.rounds)))
@@ -115,11 +116,11 @@ def alpha_of(t: int, rounds: int, floor: float) -> float:
     return 1 - (1 - floor) * (t - 1) / rounds
 
 
-def weighted_sum(matrices: Mapping[int, np.ndarray], weights: np.ndarray) -> np.ndarray:
+def weighted_sum(matrices: Mapping[int, np.ndarray], client_shares: np.ndarray) -> np.ndarray:
     """sum_k q_k R_k (D, D) in float64, over everybody whose matrix is known, in client order."""
     total = np.zeros(())
     for k in sorted(matrices):
-        total = total + float(weights[k]) * matrices[k].astype(np.float64)
+        total = total + float(client_shares[k]) * matrices[k].astype(np.float64)
     return total
 
 
@@ -133,7 +134,7 @@ def without(total: np.ndarray, own: np.ndarray | None, weight: float, everybody:
     return np.asarray((total - weight * own.astype(np.float64)) / (everybody - weight), np.float32)
 
 
-class Client(EncoderClient):
+class Client(EncoderClient[Config]):
     def correlation(self, weights: Weights) -> dict[str, Any]:
         """R_j (D, D) over the whole shard, V' augmented views of each image, with DP-CalR's noise where asked for."""
         self.load(weights)
@@ -161,16 +162,16 @@ class Client(EncoderClient):
 
     def clipped(self, z: Tensor) -> Tensor:
         """Projections with ||z||^2 <= mu, in sharing and in training alike."""
-        mu = self.config.objective.clip  # type: ignore[union-attr]
+        mu = self.config.objective_as(Spectral).clip
         return z if mu is None else clip_norm(z.float(), mu)
 
 
-class Server(MethodServer):
+class Server(MethodServer[Config]):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         self.sharing: tuple[int, ...] = self.method.sharing_rounds(self.config.train.rounds)
 
-    def start(self, cohort: Any) -> None:
+    def start(self, cohort: Cohort) -> None:
         self.weights = self.setup.initial(self.config.clients.encoder(self.setup.clients[0]))
         self.state["bank"] = {}  # client -> the R_j it sent last
         self.state["releases"] = {}  # client -> how many it sent
@@ -178,23 +179,25 @@ class Server(MethodServer):
     def asks_everybody(self, t: int) -> bool:
         return t == min(self.sharing)
 
-    def round(self, t: int, cohort: Any) -> None:
+    def round(self, t: int, cohort: Cohort) -> None:
         bank: dict[int, np.ndarray] = self.state["bank"]
         releases: dict[int, int] = self.state["releases"]
         if t in self.sharing:
             for reply in cohort.ask("correlation", weights=self.weights):
                 bank[reply.client] = reply["correlation"]
                 releases[reply.client] = releases.get(reply.client, 0) + 1
-        weights = cohort.shares if self.method.rest == "shares" else np.ones(len(cohort.shares))
-        total, everybody = weighted_sum(bank, weights), float(sum(weights[k] for k in bank))
-        alone = {c for c in cohort.clients if len(bank) == (c in bank)}  # nobody else's matrix: plain spectral contrast
+        client_shares = cohort.shares if self.method.rest == "shares" else np.ones(len(cohort.shares))
+        total, everybody = weighted_sum(bank, client_shares), float(sum(client_shares[k] for k in bank))
+        alone = {c for c in cohort.clients if not bank.keys() - {c}}  # nobody else's matrix: plain spectral contrast
         alphas = {c: 1.0 if c in alone else self.alpha(t, c) for c in cohort.clients}
 
         def own(client: int) -> dict[str, Any]:
-            rest = None if client in alone else without(total, bank.get(client), float(weights[client]), everybody)
+            rest = (
+                None if client in alone else without(total, bank.get(client), float(client_shares[client]), everybody)
+            )
             return {"rest": rest, "alpha": alphas[client]}
 
-        by = self.counting(cohort.clients)
+        by = counting(self.method.weights, cohort.clients)
         self.weights = cohort.mean("train", by=by, weights=self.weights, each=own)["weights"]
         self.metrics["train/alpha"] = float(np.mean(list(alphas.values())))
         if self.method.privacy is not None:
@@ -213,7 +216,7 @@ class Server(MethodServer):
 
     def mechanism(self, client: int) -> tuple[float, float, int, int]:
         """(mu, sigma, n_j, matrices released so far): what a client's Renyi curve depends on."""
-        mu = self.config.objective.clip  # type: ignore[union-attr]
+        mu = self.config.objective_as(Spectral).clip
         assert mu is not None
         images = int(self.setup.federation.sizes[client])
         return mu, noise_scale(self.config, images), images, self.state["releases"].get(client, 0)
@@ -258,8 +261,9 @@ FEDSC = Method(
     Client,
     Server,
     Info("Jing et al. 2024", "weights, correlation matrices"),
-    objectives=("spectral",),
+    objective="spectral",
+    accepts=only("spectral"),
     check=check,
     check_federation=check_federation,
-    kept=lambda config, images: Kept(bank=4 * config.projection_dim**2),
+    footprint=lambda config, images: ClientFootprint(bank=4 * config.projection_dim**2),
 )

@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -46,16 +46,19 @@ from torch import Tensor, nn
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import forked, numpy_generator
 from rayfed_ssl.base.weights import Weights, unpack
-from rayfed_ssl.client import EncoderClient
-from rayfed_ssl.configerrors import closest
-from rayfed_ssl.methods.base import Info, Kept, Method, MethodConfig, MethodServer, Setup, Subject
+from rayfed_ssl.federated.client import EncoderClient, descend
+from rayfed_ssl.federated.cohort import Cohort
+from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.method import ClientFootprint, Info, Method, projecting
+from rayfed_ssl.federated.results import Subject
+from rayfed_ssl.federated.server import MethodServer
+from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.models import ENCODERS
 from rayfed_ssl.models.encoders import build_encoder
 from rayfed_ssl.models.network import Network
-
-if TYPE_CHECKING:
-    from rayfed_ssl.config import RunConfig
-    from rayfed_ssl.data.federation import Federation
+from rayfed_ssl.settings.blocks import MethodConfig
+from rayfed_ssl.settings.errors import closest
+from rayfed_ssl.settings.run import RunSettings
 
 ANCHORS = 2048  # the paper's m
 MASKED = -1e9  # a logit whose probability is exactly 0, and whose difference to another such logit is finite
@@ -82,6 +85,10 @@ class Options(MethodConfig):
     upload: Literal["float32", "float16", "int8"] = "float32"  # int8: a row is divided by its largest entry / 127
     representation: Literal["head", "backbone"] = "head"  # z = g(f(x)), as the code, or h = f(x), as the cost example
     student: str | None = None  # its encoder; None: the clients' common one
+
+    @property
+    def needs_public(self) -> bool:
+        return True
 
 
 class Config(Options):
@@ -170,19 +177,19 @@ def break_even_images(weight_bytes: int, dimension: int, upload: str) -> int:
 # -- both sides --------------------------------------------------------------------------------------------------------
 
 
-def student_encoder(config: RunConfig) -> str:
+def student_encoder(config: RunSettings) -> str:
     """The architecture of the student."""
-    return config.method.student or config.clients.encoder(0)  # type: ignore[union-attr]
+    return config.method_as(Options).student or config.clients.encoder(0)
 
 
-def shares_weights(config: RunConfig) -> bool:
+def shares_weights(config: RunSettings) -> bool:
     """Whether every client has the student's architecture, and so starts each round from its weights."""
     return {config.clients.encoder(c) for c in range(config.clients.count)} == {student_encoder(config)}
 
 
-def dimension(config: RunConfig, encoder: str) -> int:
+def dimension(config: RunSettings, encoder: str) -> int:
     """d of what an architecture uploads."""
-    if config.method.representation == "head":  # type: ignore[union-attr]
+    if config.method_as(Options).representation == "head":
         return config.projection_dim
     with forked(config.seed, "dimension"):
         return build_encoder(encoder, config.model, config.data.image_size).dim
@@ -193,7 +200,7 @@ def anchors_of(options: Options, images: int) -> int:
     return options.anchors or min(ANCHORS, images)
 
 
-class Embedding(EncoderClient):
+class Embedding(EncoderClient[Options]):
     """What client and server work share: unit representations of public images."""
 
     def public(self) -> Tensor:
@@ -256,9 +263,7 @@ class Service(Embedding):
             log_p = over_anchors(log_ensemble(rows_of, positions, queue.positions, options.tau_teacher), own)
             logits = self.units(student, query_view) @ queue.keys.T / options.tau_student
             loss = distillation_loss(log_p, over_anchors(logits, own))
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
+            descend(optimizer, loss)
             follow(key, student, options.momentum)
             losses.append(loss.detach())
         per_epoch = len(losses) // options.epochs
@@ -276,7 +281,7 @@ class Service(Embedding):
         return AnchorQueue(torch.cat(keys), positions)
 
 
-class Server(MethodServer):
+class Server(MethodServer[Options]):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         encoders = sorted({self.config.clients.encoder(c) for c in setup.clients})
@@ -285,12 +290,12 @@ class Server(MethodServer):
         assert setup.federation.public is not None
         self.images = len(setup.federation.public)
 
-    def start(self, cohort: Any) -> None:
+    def start(self, cohort: Cohort) -> None:
         self.weights = self.setup.initial(student_encoder(self.config))
         cohort.publish(PUBLIC, self.setup.federation.public.pixels)  # type: ignore[union-attr]
 
-    def round(self, t: int, cohort: Any) -> None:
-        down = {"weights": self.weights} if shares_weights(self.config) else {}
+    def round(self, t: int, cohort: Cohort) -> None:
+        down: dict[str, Any] = {"weights": self.weights} if shares_weights(self.config) else {}
         replies = list(cohort.ask("train", **down))
         if not replies:
             raise cohort.dropped[-1]
@@ -317,9 +322,9 @@ class Server(MethodServer):
         return [student] if shares_weights(self.config) else [student, *self.own_subjects()]
 
 
-def check(config: RunConfig) -> None:
+def check(config: RunSettings) -> None:
     """What can be refused before the images are known."""
-    options: Any = config.method
+    options = config.method_as(Options)
     rounds, student = config.train.rounds, options.student
     if options.name == "flesd_cc" and rounds != 1:
         raise ValueError(f"train.rounds: found {rounds}; flesd_cc communicates once, allowed: 1 (or method.name=flesd)")
@@ -336,9 +341,9 @@ def check(config: RunConfig) -> None:
         )
 
 
-def check_public(config: RunConfig, federation: Federation) -> None:
+def check_public(config: RunSettings, federation: Federation) -> None:
     """Refuse a public set with fewer images than anchors."""
-    options: Any = config.method
+    options = config.method_as(Options)
     images = 0 if federation.public is None else len(federation.public)
     if images < (least := options.anchors or 2):
         raise UserError(
@@ -353,11 +358,12 @@ FLESD, FLESD_CC = (
         Client,
         Server,
         Info(paper, "weights down, representations of public images up", heterogeneous=True, public_data=True),
-        objectives=("simclr",),
+        objective="simclr",
+        accepts=projecting,
         service=Service,
         check=check,
         check_federation=check_public,
-        kept=lambda config, images: Kept(models=int(not shares_weights(config))),
+        footprint=lambda config, images: ClientFootprint(models=int(not shares_weights(config))),
     )
     for kind, paper in ((Config, "FLESD (Shi et al. 2021)"), (ConfigCC, "FLESD-cc (Shi et al. 2021)"))
 )

@@ -8,20 +8,20 @@ client's own test split.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from rayfed_ssl.methods.base import Info, Kept, Method, Subject
-from rayfed_ssl.task_client import TaskClient, TaskConfig, TaskServer
-
-if TYPE_CHECKING:
-    from rayfed_ssl.config import RunConfig
+from rayfed_ssl.federated.cohort import Cohort
+from rayfed_ssl.federated.method import ClientFootprint, Info, Method, anything
+from rayfed_ssl.federated.results import Subject
+from rayfed_ssl.methods.tasks import TaskClient, TaskConfig, TaskServer
+from rayfed_ssl.settings.run import RunSettings
 
 
 class Config(TaskConfig):
     name: Literal["local"] = "local"
 
 
-class Client(TaskClient):
+class Client(TaskClient[Config]):
     def train(self) -> dict[str, Any]:
         self.load_own()
         if self.supervised:
@@ -33,8 +33,8 @@ class Client(TaskClient):
         return {}
 
 
-class Server(TaskServer):
-    def round(self, t: int, cohort: Any) -> None:
+class Server(TaskServer[Config]):
+    def round(self, t: int, cohort: Cohort) -> None:
         if self.supervised:
             self.pretrain(cohort)
         for _ in cohort.ask("train"):
@@ -51,7 +51,7 @@ class Server(TaskServer):
         return self.config.data.tasks is not None and self.config.objective.name == "supervised"
 
 
-def check(config: RunConfig) -> None:
+def check(config: RunSettings) -> None:
     """Raises ValueError: a key that only tasks have a use for."""
     if config.data.tasks is None or config.objective.name != "supervised":
         for key in ("initial_epochs", "patience", "rollback"):
@@ -59,13 +59,18 @@ def check(config: RunConfig) -> None:
                 raise ValueError(f"method.{key}: found {found}; it needs data.tasks and objective.name=supervised")
 
 
-def kept(config: RunConfig, images: int) -> Kept:
+def kept(config: RunSettings, images: int) -> ClientFootprint:
     supervised = config.data.tasks is not None and config.objective.name == "supervised"
-    return Kept(models=2 if supervised and config.method.rollback else 1)  # type: ignore[union-attr]
+    return ClientFootprint(models=2 if supervised and config.method_as(Config).rollback else 1)
 
 
 LOCAL = Method(
-    Config, Client, Server, Info("every client alone", "nothing", stateful=True, heterogeneous=True),
-    objectives=("simclr", "byol", "simsiam", "spectral", "autoencoder", "rotation", "supervised"),
-    check=check, kept=kept,
-)  # fmt: skip
+    Config,
+    Client,
+    Server,
+    Info("every client alone", "nothing", stateful=True, heterogeneous=True),
+    objective="simclr",
+    accepts=anything,
+    check=check,
+    footprint=kept,
+)

@@ -6,13 +6,12 @@ waits for the device.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from rayfed_ssl.models.network import Network
+from rayfed_ssl.models.network import Network
 
 
 class Step(NamedTuple):

@@ -6,7 +6,7 @@ Shape legend: B batch, D embedding.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -14,10 +14,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from rayfed_ssl.base.schema import Block
+from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives.base import Step, full_precision
-
-if TYPE_CHECKING:
-    from rayfed_ssl.models.network import Network
 
 
 def regression(p: Tensor, z: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ Shape legend: B batch, D embedding, K rows of a bank of further negatives.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -17,10 +17,8 @@ from pydantic import Field
 from torch import Tensor
 
 from rayfed_ssl.base.schema import Block
+from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives.base import Step, full_precision, no_autocast
-
-if TYPE_CHECKING:
-    from rayfed_ssl.models.network import Network
 
 
 def nt_xent(z_a: Tensor, z_b: Tensor, temperature: float) -> Tensor:

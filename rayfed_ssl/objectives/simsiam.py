@@ -6,16 +6,14 @@ Shape legend: B batch, D embedding.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from rayfed_ssl.base.schema import Block
+from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives.base import Step, full_precision
-
-if TYPE_CHECKING:
-    from rayfed_ssl.models.network import Network
 
 
 def negative_cosine(p: Tensor, z: Tensor) -> Tensor:

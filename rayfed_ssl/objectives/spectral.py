@@ -10,17 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from rayfed_ssl.base.schema import Block
+from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives.base import Step, full_precision, no_autocast
-
-if TYPE_CHECKING:
-    from rayfed_ssl.models.network import Network
 
 
 def clip_norm(z: Tensor, mu: float) -> Tensor:

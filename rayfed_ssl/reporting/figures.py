@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from rayfed_ssl.reporting.tables import replace_file
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 BARS = 20  # the most clients, and classes, that stacked bars can show
 NAMED = 200  # the most clients whose column can be found by number

@@ -12,13 +12,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from matplotlib.figure import Figure
 
-from rayfed_ssl.communication import Booking
+from rayfed_ssl.federated.ledger import Booking
 from rayfed_ssl.reporting.tables import (
     COMMUNICATION,
     METRICS,
@@ -31,9 +31,6 @@ from rayfed_ssl.reporting.tables import (
     table,
 )
 from rayfed_ssl.reporting.tensorboard import TensorBoard
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 BEFORE_THE_RUN = Commit(-1, 0)
 SPILL = 10_000  # rows that a run without checkpoints may hold in memory: a few MB

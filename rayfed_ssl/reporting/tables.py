@@ -15,16 +15,14 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rayfed_ssl.base.schema import UserError
-
-if TYPE_CHECKING:
-    from rayfed_ssl.communication import Booking
+from rayfed_ssl.federated.ledger import Booking
 
 _NAME = pa.dictionary(pa.int32(), pa.string())
 METRICS = pa.schema(
@@ -40,6 +38,7 @@ COMMUNICATION = pa.schema(
         ("bytes", pa.int64()),
     ]
 )
+
 PARTITION = pa.schema([("client", pa.int32()), ("split", _NAME), ("index", pa.int64()), ("label", pa.int64())])
 PART = re.compile(r"part-(\d{5,})(?:_(\d+))?\.parquet")
 

@@ -13,18 +13,16 @@ import time
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import summary as untyped
 
 from rayfed_ssl.reporting.figures import pixels
 from rayfed_ssl.reporting.tables import Metric
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 summary: Any = untyped  # torch's functions say nothing of types
 CURVES = 64  # the most clients that have a curve of their own

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from actors.client import ClientActor, Info, Work, environment, fitting_share, memory_fraction, merged
-from rayfed_ssl.aggregation import FixedPointSum
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.cohort import Averaging, Chunk, ClientError
-from rayfed_ssl.data.federation import deal
-from rayfed_ssl.workbench import Outcome, State, Workbench
+from rayfed_ssl.federated.aggregation import FixedPointSum
+from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.messages import Averaging, Chunk, ClientError, Outcome, State
+from rayfed_ssl.simulation.worker import Worker
 from tests.tiny import tiny
 
 GB = 1e9
@@ -75,7 +75,7 @@ CONFIG = tiny("fedsimclr")
 TOO_MUCH = "CUDA out of memory. Tried to allocate 600.00 MiB. GPU 0 has a total capacity of 15.00 GiB"
 
 
-class Crowded(Workbench):
+class Crowded(Worker):
     """A process in which client 1 runs out of memory: while it holds what earlier clients left, or always."""
 
     opened: ClassVar[list[Crowded]] = []

@@ -15,11 +15,11 @@ from actors import driver as module
 from actors.driver import Driver, run_on_ray
 from actors.pool import StateLost
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.cohort import ClientError
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.data.federation import Federation
-from rayfed_ssl.simulation import Progress
-from rayfed_ssl.workbench import Outcome, State, Workbench
+from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.messages import ClientError, Outcome, State
+from rayfed_ssl.simulation.loop import Progress
+from rayfed_ssl.simulation.worker import Worker
 from tests.cluster.processes import until
 from tests.tiny import booked, encoders, measured, run_locally, tiny
 
@@ -32,10 +32,10 @@ class Gated:
 
     folder: Path
 
-    def __call__(self, config: RunConfig, federation: Federation) -> Workbench:
+    def __call__(self, config: RunConfig, federation: Federation) -> Worker:
         reached, go = self.folder / "reached", self.folder / "go"
 
-        class Waiting(Workbench):
+        class Waiting(Worker):
             def execute(self, operation: str, client: int, round: int, *rest: Any) -> tuple[Outcome, State]:
                 if round == 2:
                     reached.touch()

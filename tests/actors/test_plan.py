@@ -10,7 +10,7 @@ import pytest
 
 from actors.plan import Plan, autoscaling_ceiling, living_nodes, plan, plan_in_trial, reserve
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.config import ResourcesConfig
+from rayfed_ssl.settings.blocks import ResourcesConfig
 
 LAPTOP = [{"CPU": 4.0}]
 ONE_GPU = [{"CPU": 4.0, "GPU": 1.0}]

@@ -19,15 +19,18 @@ import actors.cohort
 from actors.cohort import WINDOW, RayCohort
 from actors.plan import Plan, reserve
 from actors.pool import Pool
-from rayfed_ssl.aggregation import MixedArchitectures
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import Weights
-from rayfed_ssl.cohort import ClientError, Cohort, LocalCohort
-from rayfed_ssl.communication import Ledger
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.data.federation import Federation, deal
-from rayfed_ssl.methods.base import Subject
-from rayfed_ssl.workbench import PIXELS, SERVER, Initial, Outcome, State, Workbench
+from rayfed_ssl.federated.aggregation import MixedArchitectures
+from rayfed_ssl.federated.bench import Initial
+from rayfed_ssl.federated.cohort import Cohort
+from rayfed_ssl.federated.federation import Federation, deal
+from rayfed_ssl.federated.ledger import Ledger
+from rayfed_ssl.federated.messages import SERVER, ClientError, Outcome, State
+from rayfed_ssl.federated.results import PIXELS, Subject
+from rayfed_ssl.simulation.local import LocalCohort
+from rayfed_ssl.simulation.worker import Worker
 from tests.cluster.processes import until
 from tests.tiny import tiny
 
@@ -35,7 +38,7 @@ CONFIG = tiny("fedbyol", clients__count=6)
 Made = Callable[..., RayCohort]
 
 
-class Bench(Workbench):
+class Bench(Worker):
     """The real workbench with a few operations beside the method's own."""
 
     def execute(

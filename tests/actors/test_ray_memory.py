@@ -11,9 +11,9 @@ from actors.cohort import RayCohort, place_of
 from actors.plan import Plan, Reservation
 from actors.pool import Pool
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.communication import Ledger
-from rayfed_ssl.data.federation import deal
-from rayfed_ssl.memory import Place
+from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.ledger import Ledger
+from rayfed_ssl.simulation.memory import Place
 from tests.tiny import tiny
 
 STORE = 300 * 1024**2  # of the tests' Ray instance

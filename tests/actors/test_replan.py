@@ -15,8 +15,8 @@ from actors.driver import Driver, Update
 from actors.plan import Plan, Reservation, reserve, what_is_left
 from actors.pool import Pool, StateLost
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.config import ResourcesConfig
-from rayfed_ssl.simulation import Progress
+from rayfed_ssl.settings.blocks import ResourcesConfig
+from rayfed_ssl.simulation.loop import Progress
 from tests.cluster.processes import until
 from tests.tiny import tiny
 

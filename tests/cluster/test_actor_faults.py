@@ -20,13 +20,15 @@ from actors.driver import find, follow, start
 from actors.plan import Plan, reserve
 from actors.pool import Pool, StateLost
 from actors.session import connect
-from rayfed_ssl.cohort import ClientError, LocalCohort
-from rayfed_ssl.communication import Ledger
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.data.federation import Federation, deal
-from rayfed_ssl.methods.base import Subject
-from rayfed_ssl.simulation import Progress
-from rayfed_ssl.workbench import Initial, Outcome, State, Workbench
+from rayfed_ssl.federated.bench import Initial
+from rayfed_ssl.federated.federation import Federation, deal
+from rayfed_ssl.federated.ledger import Ledger
+from rayfed_ssl.federated.messages import ClientError, Outcome, State
+from rayfed_ssl.federated.results import Subject
+from rayfed_ssl.simulation.local import LocalCohort
+from rayfed_ssl.simulation.loop import Progress
+from rayfed_ssl.simulation.worker import Worker
 from tests.cluster.processes import until
 from tests.tiny import booked, encoders, measured, run_locally, tiny
 
@@ -52,7 +54,7 @@ def awaited(path: Path, limit_s: float = 120.0) -> None:
     assert until(path.exists, limit_s, 0.02), f"nobody made {path}"
 
 
-class Bench(Workbench):
+class Bench(Worker):
     """Operations that end their process, the first ``times`` times a victim is asked."""
 
     def execute(
@@ -291,10 +293,10 @@ class Trapped:
 
     folder: Path
 
-    def __call__(self, config: RunConfig, federation: Federation) -> Workbench:
+    def __call__(self, config: RunConfig, federation: Federation) -> Worker:
         folder = self.folder
 
-        class Trap(Workbench):
+        class Trap(Worker):
             def execute(self, operation: str, client: int, round: int, *rest: Any) -> tuple[Outcome, State]:
                 note(folder / "log", f"{round}/{client}")
                 if round == 3:

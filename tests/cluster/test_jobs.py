@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from rayfed_ssl import checkpoint
+from rayfed_ssl.storage import checkpoint
 from tests.cluster.processes import descendants, end, until
 
 pytestmark = pytest.mark.cluster

@@ -18,8 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from rayfed_ssl import checkpoint, configfile
 from rayfed_ssl.config import RunConfig
+from rayfed_ssl.settings import files as configfile
+from rayfed_ssl.storage import checkpoint
 from tests.cluster.processes import Process, descendants, end, orphans, title
 from tests.tiny import booked, encoders, measured, run_locally, tiny
 

@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from rayfed_ssl import checkpoint
 from rayfed_ssl.config import load as load_run
+from rayfed_ssl.storage import checkpoint
 from tests.cluster.processes import descendants, end, orphans, title, until
 from tests.tiny import encoders, measured, run_locally
 from tests.tune.sweeps import GRID, LR, RUN, sweep, written

@@ -10,15 +10,17 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from rayfed_ssl import simulation
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.cohort import LocalCohort
-from rayfed_ssl.communication import Ledger
 from rayfed_ssl.config import RunConfig, build
-from rayfed_ssl.data.federation import deal
+from rayfed_ssl.federated.bench import Initial
+from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.ledger import Ledger
+from rayfed_ssl.federated.messages import SERVER
+from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import centralized
-from rayfed_ssl.methods.base import Setup
-from rayfed_ssl.workbench import SERVER, Initial, Workbench
+from rayfed_ssl.simulation import loop
+from rayfed_ssl.simulation.local import LocalCohort
+from rayfed_ssl.simulation.worker import Worker
 
 torch.set_num_threads(1)
 BASE: dict[str, Any] = {
@@ -53,7 +55,7 @@ def played(config: RunConfig, rounds: int) -> tuple[centralized.Server, LocalCoh
 
 def test_it_trains_on_every_clients_images_and_on_no_others() -> None:
     config = config_of(data__public={"source": "share", "share": 0.2})
-    bench = Workbench(config, deal(config))
+    bench = Worker(config, deal(config))
     learner = centralized.Client(bench, SERVER, 1, "pretrain", {})
     assert bench.federation.public_indices is not None
     held = np.concatenate([shard["train"] for shard in bench.federation.shards])
@@ -86,7 +88,7 @@ def test_a_momentum_target_lives_on_between_rounds() -> None:
 
 
 def test_a_run_books_no_bytes_and_learns(tmp_path: Path) -> None:
-    summary = simulation.run(config_of(train__rounds=3), tmp_path / "run", LocalCohort)
+    summary = loop.run(config_of(train__rounds=3), tmp_path / "run", LocalCohort)
     assert summary["communication"] == {"up_bytes": 0, "down_bytes": 0}
     assert pq.read_table(tmp_path / "run" / "communication.parquet").num_rows == 0
     assert 0 <= summary["accuracy"]["knn"] <= 1

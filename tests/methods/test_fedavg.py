@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from rayfed_ssl.base.weights import Weights
-from rayfed_ssl.cohort import LocalCohort
-from rayfed_ssl.communication import Ledger
-from rayfed_ssl.configfile import ConfigError
-from rayfed_ssl.data.federation import deal
+from rayfed_ssl.federated.bench import Initial
+from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.ledger import Ledger
+from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS
-from rayfed_ssl.methods.base import Setup
-from rayfed_ssl.workbench import Initial, Workbench
+from rayfed_ssl.settings.files import ConfigError
+from rayfed_ssl.simulation.local import LocalCohort
+from rayfed_ssl.simulation.worker import Worker
 from tests.tiny import booked, encoders, run_locally, tiny
 
 
@@ -32,7 +33,7 @@ def test_targets_travel_and_are_averaged_like_the_weights(method: str) -> None:
         cohort.begin_round(t, federation.clients)
         server.round(t, cohort)
         cohort.end_round()
-        replies, bench = [], Workbench(config, federation)
+        replies, bench = [], Worker(config, federation)
         for client in federation.clients:
             outcome, state = bench.execute("train", client, t, model, {})
             assert not state  # nothing stays with a client

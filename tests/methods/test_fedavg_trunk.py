@@ -12,14 +12,14 @@ import pytest
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from rayfed_ssl import simulation
 from rayfed_ssl.base.weights import pack, unpack
-from rayfed_ssl.cohort import LocalCohort
 from rayfed_ssl.config import RunConfig, build
-from rayfed_ssl.configfile import ConfigError
-from rayfed_ssl.data.federation import deal
+from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.methods import METHODS
-from rayfed_ssl.workbench import Workbench
+from rayfed_ssl.settings.files import ConfigError
+from rayfed_ssl.simulation import loop
+from rayfed_ssl.simulation.local import LocalCohort
+from rayfed_ssl.simulation.worker import Worker
 
 TASKS = [[0, 1], [6, 3, 1], [5, 2]]
 TINY: dict[str, Any] = {
@@ -56,15 +56,15 @@ def run(folder: Path, method: str, **changes: Any) -> tuple[dict[str, Any], Loca
         kept.append(cohort)
         return cohort
 
-    summary = simulation.run(tiny(method, **changes), folder, connect)
+    summary = loop.run(tiny(method, **changes), folder, connect)
     return summary, kept[0], asked
 
 
-def worker_of(bench: Workbench, client: int, operation: str, state: dict[str, Any]) -> Any:
+def worker_of(bench: Worker, client: int, operation: str, state: dict[str, Any]) -> Any:
     return bench.method.client(bench, client, 1, operation, dict(state))
 
 
-def parts(bench: Workbench, client: int, weights: Any) -> tuple[np.ndarray, np.ndarray]:
+def parts(bench: Worker, client: int, weights: Any) -> tuple[np.ndarray, np.ndarray]:
     """(trunk, head) of a client's model as flat arrays."""
     network = worker_of(bench, client, "train", {}).network
     unpack(weights, network)
@@ -114,7 +114,7 @@ def test_trunks_count_by_their_images_on_request(tmp_path: Path) -> None:
 
 def test_heads_are_fine_tuned_for_the_configured_epochs() -> None:
     config = tiny("fedavg_trunk", method__fine_tune_epochs=3)
-    bench = Workbench(config, deal(config))
+    bench = Worker(config, deal(config))
     trunk = pack(worker_of(bench, 1, "train", {}).network.encoder)
     steps: list[int] = []
     handle = register_optimizer_step_post_hook(lambda optimizer, *_: steps.append(1))
@@ -128,7 +128,7 @@ def test_heads_are_fine_tuned_for_the_configured_epochs() -> None:
 
 def test_averaging_identical_trunks_changes_nothing(trunk_run: tuple[Any, ...]) -> None:
     """O-TRK-1, up to the fixed point's 2^-40."""
-    from rayfed_ssl.aggregation import FixedPointSum
+    from rayfed_ssl.federated.aggregation import FixedPointSum
 
     trunk = next(m["trunk"] for r, o, c, m, _ in trunk_run[3] if (r, o) == (1, "adopt"))
     total = FixedPointSum()
@@ -155,7 +155,7 @@ def test_trunk_bytes(trunk_run: tuple[Any, ...]) -> None:
 def test_the_labelled_public_images_of_the_own_task_join_in(tmp_path: Path) -> None:
     config = tiny("fedavg_trunk", method__labelled_public=True)
     federation = deal(config)
-    bench = Workbench(config, federation)
+    bench = Worker(config, federation)
     assert federation.public is not None
     for client, task in enumerate(TASKS):
         worker = worker_of(bench, client, "train", {})
@@ -191,7 +191,7 @@ def test_alone_nothing_is_sent_and_nobody_matters_to_anybody(tmp_path: Path) -> 
     assert set(summary["accuracy"]["task"]) == {"0", "1", "2"}
     assert {operation for _, operation, *_ in asked} == {"pretrain", "train", "roll_back"}
     # the same client on a bench of its own comes to the same bits
-    bench = Workbench(cohort.config, cohort.federation)
+    bench = Worker(cohort.config, cohort.federation)
     state: dict[str, Any] = {}
     for t, operation in ((1, "pretrain"), (1, "train"), (2, "train"), (2, "roll_back")):
         outcome, state = bench.execute(operation, 1, t, {}, state)
@@ -201,7 +201,7 @@ def test_alone_nothing_is_sent_and_nobody_matters_to_anybody(tmp_path: Path) -> 
 
 def test_everybody_starts_from_the_same_trunk() -> None:
     config = tiny("local")
-    bench = Workbench(config, deal(config))
+    bench = Worker(config, deal(config))
     trunks = [parts(bench, c, bench.initial("small_cnn_bn", len(TASKS[c])))[0] for c in range(3)]
     np.testing.assert_array_equal(trunks[0], trunks[1])
     np.testing.assert_array_equal(trunks[0], trunks[2])
@@ -220,8 +220,8 @@ def test_alone_on_a_self_supervised_objective(tmp_path: Path) -> None:
     assert set(summary["accuracy"]["knn"]) == {"0", "1", "2"}
     assert [operation for _, operation, *_ in asked] == ["train"] * 3
     config = tiny("fedsimclr", **{**changes, "clients__encoders": "small_cnn"})
-    outcome, _ = Workbench(config, deal(config)).execute(
-        "train", 0, 1, {"weights": Workbench(config, deal(config)).initial("small_cnn")}, None
+    outcome, _ = Worker(config, deal(config)).execute(
+        "train", 0, 1, {"weights": Worker(config, deal(config)).initial("small_cnn")}, None
     )
     alone = next(s["model"] for _, o, c, _, s in asked if (o, c) == ("train", 0))
     np.testing.assert_array_equal(alone.vector, outcome.reply["weights"].vector)
@@ -230,7 +230,7 @@ def test_alone_on_a_self_supervised_objective(tmp_path: Path) -> None:
 def test_a_batch_ratio_leaves_a_plug_in_its_rows() -> None:
     changes = {"data__tasks": None, "objective__name": "simclr", "plugins": [{"name": "fedfoa"}]}
     config = tiny("local", **changes, model__projector={"dim": 12}, method__batch_ratio=0.01)
-    bench = Workbench(config, deal(config))
+    bench = Worker(config, deal(config))
     worker: Any = bench.method.client(bench, 0, 1, "train", {})
     assert (worker.batch_size(100), worker.batch_size(3000)) == (12, 30)
 
@@ -273,7 +273,7 @@ def test_labels_are_learnt() -> None:
     """A few epochs of the supervised objective fit the training labels far better than chance."""
     data = {"name": "digits", "image_size": 8, "limit": 200, "test_limit": 80, "tasks": None}
     config = tiny("fedavg_supervised", data=data, train__local_epochs=15, clients__count=1)
-    bench = Workbench(config, deal(config))
+    bench = Worker(config, deal(config))
     worker = worker_of(bench, 0, "train", {})
     worker.train(bench.initial("small_cnn_bn"))
     worker.network.eval()

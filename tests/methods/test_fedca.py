@@ -11,19 +11,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from rayfed_ssl import simulation
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.base.weights import Weights, unpack
-from rayfed_ssl.cohort import LocalCohort
-from rayfed_ssl.communication import Ledger
 from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.data.augment import clean
-from rayfed_ssl.data.federation import deal
+from rayfed_ssl.federated.bench import Initial
+from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.ledger import Ledger
+from rayfed_ssl.federated.messages import SERVER, Outcome, State
+from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS, fedca
-from rayfed_ssl.methods.base import Setup
 from rayfed_ssl.methods.fedca import alignment_loss, draw_rows, ensemble, unit_rows
-from rayfed_ssl.workbench import SERVER, Initial, Outcome, State, Workbench
+from rayfed_ssl.simulation import loop
+from rayfed_ssl.simulation.local import LocalCohort
+from rayfed_ssl.simulation.worker import Worker
 from tests import reference
 
 torch.set_num_threads(1)
@@ -50,7 +52,7 @@ def config_of(name: str = "fedca", /, **changes: Any) -> RunConfig:
 
 
 def run(config: RunConfig, folder: Path) -> dict[str, Any]:
-    return simulation.run(config, folder, LocalCohort)
+    return loop.run(config, folder, LocalCohort)
 
 
 def perturbed(weights: Weights) -> Weights:
@@ -59,16 +61,16 @@ def perturbed(weights: Weights) -> Weights:
     return weights.with_vector(weights.vector + 0.05 * noise)
 
 
-def bench_of(config: RunConfig) -> Workbench:
+def bench_of(config: RunConfig) -> Worker:
     """A workbench that was sent the public images and an alignment model unlike the initial one."""
-    bench = Workbench(config, deal(config))
+    bench = Worker(config, deal(config))
     bench.published["alignment_model"] = perturbed(bench.initial(config.clients.encoder(0)))
     public = bench.federation.public
     bench.published["public_images"] = None if public is None else public.pixels
     return bench
 
 
-def train(bench: Workbench, t: int, state: State | None = None, dictionary: Any = None) -> tuple[Outcome, State]:
+def train(bench: Worker, t: int, state: State | None = None, dictionary: Any = None) -> tuple[Outcome, State]:
     message = {"weights": bench.initial(bench.config.clients.encoder(0)), "dictionary": dictionary}
     return bench.execute("train", 0, t, message, state)
 
@@ -183,7 +185,7 @@ def test_a_step_minimises_contrast_plus_beta_alignment(entries: int, aligned: bo
 # -- what goes up ------------------------------------------------------------------------------------------------------
 
 
-def projected(bench: Workbench, weights: Weights) -> Tensor:
+def projected(bench: Worker, weights: Weights) -> Tensor:
     """Raw projections (n_u, D) of client 0's clean images in eval mode, in one batch."""
     network = Initial(bench.config, bench.federation).network("small_cnn_bn").eval()
     unpack(weights, network)

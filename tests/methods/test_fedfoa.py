@@ -20,7 +20,7 @@ from torch import Tensor
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.config import build
-from rayfed_ssl.data.federation import deal
+from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.methods.fedfoa import (
     ClientHalf,
     Config,
@@ -32,7 +32,7 @@ from rayfed_ssl.methods.fedfoa import (
     prepared,
     unpack_triangle,
 )
-from rayfed_ssl.workbench import Workbench
+from rayfed_ssl.simulation.worker import Worker
 from tests.tiny import BASE, encoders, measured, run_locally, tiny
 
 torch.set_num_threads(1)
@@ -266,7 +266,7 @@ def test_r_of_the_round_is_that_of_the_stacked_projections_at_batch_scale(scale:
         method__normalize=normalize,
         evaluation__batch_size=5,
     )
-    bench = Workbench(config, deal(config))
+    bench = Worker(config, deal(config))
     outcome, state = bench.execute("train", 1, 1, {}, None)
     client = bench.method.client(bench, 1, 2, "look", state)
     client.load_own()

@@ -13,18 +13,18 @@ import torch
 from scipy.linalg import orthogonal_procrustes
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from rayfed_ssl import simulation
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import pack, unpack
-from rayfed_ssl.cohort import LocalCohort
 from rayfed_ssl.config import RunConfig, build, load
-from rayfed_ssl.configfile import ConfigError
 from rayfed_ssl.data import sources
-from rayfed_ssl.data.federation import deal
 from rayfed_ssl.data.images import Dataset, Images
+from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.methods.fedlinked import Config, gains, target, utilities
-from rayfed_ssl.task_client import EarlyStopping
-from rayfed_ssl.workbench import Workbench
+from rayfed_ssl.methods.tasks import EarlyStopping
+from rayfed_ssl.settings.files import ConfigError
+from rayfed_ssl.simulation import loop
+from rayfed_ssl.simulation.local import LocalCohort
+from rayfed_ssl.simulation.worker import Worker
 
 # Tables 5.1 and 5.2 print A by target (row): M0 from M1, M2; M1 from M0, M2; M2 from M0, M1.
 CIFAR = (2.97347, (1, 0.70710, 0.81369), [(2.4278, 1.7167), (2.3064, 1.8767), (1.9504, 2.2444)])
@@ -229,7 +229,7 @@ def run(folder: Path, **changes: Any) -> tuple[dict[str, Any], Watched]:
         kept.append(Watched(*args))
         return kept[0]
 
-    return simulation.run(tiny(**changes), folder, connect), kept[0]
+    return loop.run(tiny(**changes), folder, connect), kept[0]
 
 
 @pytest.fixture(scope="module")
@@ -360,7 +360,7 @@ def test_a_client_that_follows_comes_back_with_a_fine_tuned_head(
 
 def test_learning_ends_with_the_epoch_that_was_best_for_early_stopping() -> None:
     config = tiny(train__optimizer={"name": "sgd", "lr": 0.3}, method__patience=2)
-    bench = Workbench(config, deal(config))
+    bench = Worker(config, deal(config))
     worker: Any = bench.method.client(bench, 0, 1, "pretrain", {})
     worker.load_own()
     worker.learn(40)
@@ -384,7 +384,7 @@ def test_weighted_distillation_counts_what_a_target_gets_from_all_sources(
 def test_every_part_of_a_round_has_its_own_number_of_epochs() -> None:
     own = {"initial": 4, "distillation": 2, "fine_tune": 3}
     config = tiny(**{f"method__{part}_epochs": n for part, n in own.items()}, method__patience=50)
-    bench = Workbench(config, deal(config))
+    bench = Worker(config, deal(config))
     images, public = len(bench.federation.shards[1]["train"]), len(bench.federation.public)  # type: ignore[arg-type]
     assert bench.execute("pretrain", 1, 1, {}, None)[0].metrics["images"] == 4 * (images // 16 * 16)
     assert bench.execute("train", 1, 1, {}, None)[0].metrics["images"] == images // 16 * 16  # local_epochs
@@ -498,7 +498,7 @@ def test_early_stopping_sees_the_end_of_local_steps(batches: int, epochs: int) -
     """So many batches more than an epoch has: an epoch that was only begun counts as one."""
     steps = len(deal(tiny()).shards[0]["train"]) // 4 + batches
     config = tiny(train__local_steps=steps, train__batch_size=4)
-    metrics = Workbench(config, deal(config)).execute("pretrain", 0, 1, {}, None)[0].metrics
+    metrics = Worker(config, deal(config)).execute("pretrain", 0, 1, {}, None)[0].metrics
     assert metrics["epochs"] == epochs
     assert np.isfinite(metrics["es_loss"])
 
@@ -506,7 +506,7 @@ def test_early_stopping_sees_the_end_of_local_steps(batches: int, epochs: int) -
 def test_the_gradient_is_clipped_in_fine_tuning_too() -> None:
     def head(limit: float | None) -> np.ndarray:
         config = tiny(train__optimizer__clip_norm=limit)
-        bench = Workbench(config, deal(config))
+        bench = Worker(config, deal(config))
         worker: Any = bench.method.client(bench, 0, 1, "follow", {})
         worker.load_own()
         before = pack(worker.network.classifier).vector

@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from rayfed_ssl import simulation
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.cohort import LocalCohort
 from rayfed_ssl.config import RunConfig, build
-from rayfed_ssl.data.federation import deal
+from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.methods.fedprox import proximal
-from rayfed_ssl.workbench import Workbench
+from rayfed_ssl.simulation import loop
+from rayfed_ssl.simulation.local import LocalCohort
+from rayfed_ssl.simulation.worker import Worker
 
 torch.set_num_threads(1)
 BASE: dict[str, Any] = {
@@ -51,7 +51,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("fedprox")
     configs = {"fedavg": config_of("fedsimclr"), "zero": config_of(method__mu=0), "some": config_of(method__mu=0.1)}
     for name, config in configs.items():
-        simulation.run(config, root / name, LocalCohort)
+        loop.run(config, root / name, LocalCohort)
     return {name: root / name for name in configs}
 
 
@@ -64,7 +64,7 @@ def test_without_a_penalty_it_is_fedavg_bit_for_bit(runs: dict[str, Path]) -> No
 def test_without_a_penalty_a_byol_client_is_fedavgs_target_included() -> None:
     found = []
     for config in (config_of("fedbyol"), config_of(objective={"name": "byol"}, method__mu=0)):
-        bench = Workbench(config, deal(config))
+        bench = Worker(config, deal(config))
         outcome, state = bench.execute("train", 1, 1, {"weights": bench.initial("small_cnn_bn")}, None)
         found.append((outcome.reply["weights"].vector, state["target"].vector))
     for fedavg, fedprox in zip(*found, strict=True):
@@ -82,7 +82,7 @@ def test_a_larger_mu_keeps_a_client_nearer_the_global_model() -> None:
     drifts = []
     for mu in (0.0, 0.3, 3.0):
         config = config_of(method__mu=mu, train__local_epochs=4, train__optimizer__momentum=0)
-        bench = Workbench(config, deal(config))
+        bench = Worker(config, deal(config))
         start = bench.initial("small_cnn_bn")
         reply = bench.execute("train", 0, 1, {"weights": start}, None)[0].reply["weights"]
         moved = (reply.vector - start.vector)[: start.parameters]
@@ -95,7 +95,7 @@ def test_the_first_step_is_fedavgs_whatever_the_penalty() -> None:
 
     def after(steps: int, mu: float) -> bytes:
         config = config_of(method__mu=mu, train__local_steps=steps)
-        bench = Workbench(config, deal(config))
+        bench = Worker(config, deal(config))
         message = {"weights": bench.initial("small_cnn_bn")}
         return bytes(bench.execute("train", 0, 1, message, None)[0].reply["weights"].vector.tobytes())
 
@@ -106,7 +106,7 @@ def test_the_first_step_is_fedavgs_whatever_the_penalty() -> None:
 @pytest.mark.parametrize("objective", ["simclr", "byol", "simsiam", "spectral", "autoencoder", "rotation"])
 def test_every_objective_trains(objective: str) -> None:
     config = config_of(objective={"name": objective}, method__mu=0.1)
-    bench = Workbench(config, deal(config))
+    bench = Worker(config, deal(config))
     outcome, _ = bench.execute("train", 0, 1, {"weights": bench.initial("small_cnn_bn")}, None)
     assert np.isfinite(outcome.metrics["loss"])
 

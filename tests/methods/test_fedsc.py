@@ -18,17 +18,18 @@ import numpy as np
 import pytest
 import torch
 
-from rayfed_ssl import privacy
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.base.weights import Weights, unpack
-from rayfed_ssl.cohort import Mean, Reply
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.data.federation import Federation, deal
-from rayfed_ssl.methods.base import Setup
+from rayfed_ssl.federated.bench import Initial
+from rayfed_ssl.federated.federation import Federation, deal
+from rayfed_ssl.federated.messages import Mean, Reply
+from rayfed_ssl.federated.setup import Setup
+from rayfed_ssl.methods import privacy
 from rayfed_ssl.methods.fedsc import Server, alpha_of, weighted_sum, without
 from rayfed_ssl.objectives.spectral import correlation, spectral_loss
-from rayfed_ssl.workbench import Initial, Workbench
+from rayfed_ssl.simulation.worker import Worker
 from tests import reference
 from tests.tiny import measured, run_locally, tiny
 
@@ -228,12 +229,12 @@ def test_a_client_whose_matrix_was_lost_contrasts_against_everybody_who_is_known
 # ------------------------------------------------------------------------------------------ the client
 
 
-def bench_of(**changes: object) -> tuple[RunConfig, Workbench]:
+def bench_of(**changes: object) -> tuple[RunConfig, Worker]:
     config = tiny("fedsc", **changes)
-    return config, Workbench(config, deal(config))
+    return config, Worker(config, deal(config))
 
 
-def shared(bench: Workbench, client: int = 1, round: int = 2) -> np.ndarray:
+def shared(bench: Worker, client: int = 1, round: int = 2) -> np.ndarray:
     message = {"weights": bench.initial("small_cnn_bn")}
     outcome, _ = bench.execute("correlation", client, round, message, None)
     return np.asarray(outcome.reply["correlation"])
@@ -253,7 +254,7 @@ def test_the_matrix_is_the_mean_over_all_images_and_views_of_the_clipped_outer_p
     close(shared(bench), total / rows, atol=1e-8)
 
 
-def sent_to(config: RunConfig, bench: Workbench) -> tuple[Weights, Any]:
+def sent_to(config: RunConfig, bench: Worker) -> tuple[Weights, Any]:
     """Weights unlike the initial ones, and a module of their own that holds them."""
     network = Initial(config, bench.federation).network("small_cnn_bn")
     weights = bench.initial("small_cnn_bn")

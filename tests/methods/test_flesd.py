@@ -13,16 +13,19 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rayfed_ssl import simulation
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import Weights, unpack
-from rayfed_ssl.cohort import LocalCohort
-from rayfed_ssl.communication import Ledger
 from rayfed_ssl.config import RunConfig, build
-from rayfed_ssl.data.federation import deal
+from rayfed_ssl.federated.bench import Initial
+from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.ledger import Ledger
+from rayfed_ssl.federated.messages import SERVER
+from rayfed_ssl.federated.server import MethodServer
+from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS, flesd
-from rayfed_ssl.methods.base import MethodServer, Setup
-from rayfed_ssl.workbench import SERVER, Initial, Workbench
+from rayfed_ssl.simulation import loop
+from rayfed_ssl.simulation.local import LocalCohort
+from rayfed_ssl.simulation.worker import Worker
 from tests.tiny import tiny
 
 BASE: dict[str, Any] = {
@@ -49,7 +52,7 @@ def config_of(**changes: object) -> RunConfig:
 
 def run(folder: Path, **changes: object) -> dict[str, Any]:
     """In process; only what the fixture ``finished`` shows is evaluated."""
-    return simulation.run(config_of(**changes), folder, LocalCohort)
+    return loop.run(config_of(**changes), folder, LocalCohort)
 
 
 def started(**changes: object) -> tuple[MethodServer, LocalCohort]:
@@ -272,11 +275,11 @@ def test_break_even_of_equation_11() -> None:
 # -- client and server work --------------------------------------------------------------------------------------------
 
 
-def bench_of(**changes: object) -> Workbench:
+def bench_of(**changes: object) -> Worker:
     config = config_of(**changes)
     federation = deal(config)
     assert federation.public is not None
-    return Workbench(config, federation, {"public": federation.public.pixels})
+    return Worker(config, federation, {"public": federation.public.pixels})
 
 
 def test_rows_are_clean_unit_embeddings_in_the_published_order() -> None:
@@ -500,7 +503,7 @@ def test_clients_of_several_architectures_keep_their_own_and_the_student_learns_
         method__student="small_cnn",
         method__representation="backbone",  # of different dimensions: M does not mind
     )
-    simulation.run(config, tmp_path / "run", LocalCohort, report=lambda progress: lines.append(progress.line))
+    loop.run(config, tmp_path / "run", LocalCohort, report=lambda progress: lines.append(progress.line))
     assert set(encoders(tmp_path / "run")) == {"global", "client-00001", "client-00002", "client-00003"}
     rows = booked(tmp_path / "run")
     assert {row[4] for row in rows if row[2] == "down"} == {"public"}  # no weights travel

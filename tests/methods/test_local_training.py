@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from rayfed_ssl.client import EncoderClient
-from rayfed_ssl.cohort import LocalCohort
-from rayfed_ssl.communication import Ledger
-from rayfed_ssl.data.federation import deal
+from rayfed_ssl.federated.bench import Initial
+from rayfed_ssl.federated.client import EncoderClient
+from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.ledger import Ledger
+from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS
-from rayfed_ssl.methods.base import Setup
-from rayfed_ssl.workbench import Initial, Workbench
+from rayfed_ssl.simulation.local import LocalCohort
+from rayfed_ssl.simulation.worker import Worker
 from tests.tiny import TASKS, tiny
 
 torch.set_num_threads(1)
@@ -24,20 +25,20 @@ torch.set_num_threads(1)
 
 def test_the_learning_rate_falls_along_a_cosine_over_rounds() -> None:  # O-GEN-4; its r = t - 1
     config = tiny("fedsimclr", train__rounds=100, train__optimizer={"lr": 0.032, "schedule": "cosine"})
-    bench = Workbench(config, deal(config))
+    bench = Worker(config, deal(config))
     for t, printed in ((1, 0.032), (26, 0.0273137), (51, 0.016), (76, 0.0046863), (100, 0.0000079)):
         client = EncoderClient(bench, 0, t, "train", {})
         assert client.learning_rate == pytest.approx(printed, abs=5e-8)
         assert client.optimizer([torch.zeros(1)]).param_groups[0]["lr"] == client.learning_rate
     constant = tiny("fedsimclr", train__rounds=100, train__optimizer={"lr": 0.032})
-    assert EncoderClient(Workbench(constant, bench.federation), 0, 76, "train", {}).learning_rate == 0.032
+    assert EncoderClient(Worker(constant, bench.federation), 0, 76, "train", {}).learning_rate == 0.032
 
 
 def test_the_gradient_of_a_step_is_clipped_to_the_norm() -> None:
     def moved(limit: float | None) -> float:
         optimizer = {"lr": 0.5, "momentum": 0, "clip_norm": limit}
         config = tiny("fedsimclr", train__local_steps=1, train__optimizer=optimizer)
-        bench = Workbench(config, deal(config))
+        bench = Worker(config, deal(config))
         start = bench.initial("small_cnn_bn")
         end = bench.execute("train", 0, 1, {"weights": start}, None)[0].reply["weights"]
         return float(np.linalg.norm((end.vector - start.vector)[: start.parameters].astype(np.float64)))
@@ -56,9 +57,9 @@ def test_the_gradient_of_a_step_is_clipped_to_the_norm() -> None:
     ],
 )
 def test_a_client_that_keeps_its_model_goes_on_from_it(method: str, changes: dict[str, Any]) -> None:
-    def bench_of(lr: float) -> Workbench:
+    def bench_of(lr: float) -> Worker:
         config = tiny(method, **changes, train__optimizer={"lr": lr, "momentum": 0})
-        return Workbench(config, deal(config))
+        return Worker(config, deal(config))
 
     first, state = bench_of(0.05).execute("train", 1, 1, {}, None)
     assert "weights" not in first.reply

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from rayfed_ssl.communication import Booking, Ledger
+from rayfed_ssl.federated.ledger import Booking, Ledger
 from rayfed_ssl.reporting.records import Records
 from rayfed_ssl.reporting.tables import (
     COMMUNICATION,

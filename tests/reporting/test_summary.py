@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rayfed_ssl.communication import Booking
+from rayfed_ssl.federated.ledger import Booking
 from rayfed_ssl.reporting.records import Records
 from rayfed_ssl.reporting.summary import best_and_last, rounds_to, summarise, write_summary
 from rayfed_ssl.reporting.tables import METRICS, table

@@ -16,11 +16,12 @@ import pytest
 from actors import cohort as cohorts
 from actors.plan import Plan
 from actors.pool import StateLost
-from rayfed_ssl import checkpoint, configfile
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.config import ResourcesConfig
-from rayfed_ssl.data.federation import deal
-from rayfed_ssl.simulation import Progress, examine_folder
+from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.settings import files as configfile
+from rayfed_ssl.settings.blocks import ResourcesConfig
+from rayfed_ssl.simulation.loop import Progress, examine_folder
+from rayfed_ssl.storage import checkpoint
 from tests.tiny import tiny
 from tests.tune.sweeps import GRID, LR, sweep
 from tune import sweep as sweep_module

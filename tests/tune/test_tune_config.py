@@ -10,9 +10,9 @@ import pytest
 import yaml
 from safetensors.numpy import load_file
 
-from rayfed_ssl import configfile
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.cli import main
+from rayfed_ssl.settings import files as configfile
 from tests.tiny import run_locally
 from tests.tune.sweeps import GRID, LR, RUN, sweep, written
 from tune import config as sweep_config

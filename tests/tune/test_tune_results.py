@@ -10,10 +10,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from rayfed_ssl import checkpoint, configfile
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.config import ResourcesConfig, RunConfig
+from rayfed_ssl.config import RunConfig
 from rayfed_ssl.config import load as load_run
+from rayfed_ssl.settings import files as configfile
+from rayfed_ssl.settings.blocks import ResourcesConfig
+from rayfed_ssl.storage import checkpoint
 from tests.tune.sweeps import LR, sweep
 from tune import sweep as sweep_module
 from tune.book import Book, scheduled

@@ -16,21 +16,25 @@ from typing import Any
 
 import numpy as np
 
-from rayfed_ssl import checkpoint, configfile
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import numpy_generator
-from rayfed_ssl.cohort import Cohort
-from rayfed_ssl.communication import Ledger
 from rayfed_ssl.config import RunConfig, result_affecting
 from rayfed_ssl.config import load as load_config
-from rayfed_ssl.data.federation import Federation, deal
-from rayfed_ssl.export import export_encoders
+from rayfed_ssl.federated.bench import Initial
+from rayfed_ssl.federated.cohort import Cohort
+from rayfed_ssl.federated.federation import Federation, deal
+from rayfed_ssl.federated.ledger import Ledger
+from rayfed_ssl.federated.plugin import ServerPlugin
+from rayfed_ssl.federated.results import PIXELS
+from rayfed_ssl.federated.server import MethodServer
+from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS, plugin_halves
-from rayfed_ssl.methods.base import MethodServer, ServerPlugin, Setup
 from rayfed_ssl.objectives import build as build_objective
-from rayfed_ssl.recorder import Recorder
-from rayfed_ssl.storage import Claim
-from rayfed_ssl.workbench import PIXELS, Initial
+from rayfed_ssl.settings import files as configfile
+from rayfed_ssl.simulation.export import export_encoders
+from rayfed_ssl.simulation.recorder import Recorder
+from rayfed_ssl.storage import checkpoint
+from rayfed_ssl.storage.claim import Claim
 
 WRITTEN = (  # what a run writes over, or deletes
     "metrics.parquet", "communication.parquet", "partition.parquet", "summary.json", "environment.json", "checkpoints",
@@ -135,9 +139,9 @@ class Run:
                 f"--out: cannot write {what} into {self.folder} ({os.strerror(error.errno)}); {left}"
             ) from error
 
-    def _servers(self) -> tuple[MethodServer, dict[str, ServerPlugin]]:
+    def _servers(self) -> tuple[MethodServer[Any], dict[str, ServerPlugin[Any]]]:
         setup = Setup(self.config, self.federation, Initial(self.config, self.federation))
-        plugins: dict[str, ServerPlugin] = {
+        plugins: dict[str, ServerPlugin[Any]] = {
             p.name: plugin_halves(p.name)[1](p, setup) for p in self.config.active_plugins
         }
         return METHODS[self.config.method.name].server(setup), plugins

@@ -6,26 +6,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import yaml
 
-from rayfed_ssl.communication import Ledger
-from rayfed_ssl.data.federation import Federation
+from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.partition import label_histogram
 from rayfed_ssl.evaluation import settings
+from rayfed_ssl.federated.cohort import Cohort
+from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.ledger import Ledger
+from rayfed_ssl.federated.messages import SERVER
+from rayfed_ssl.federated.plugin import ServerPlugin
+from rayfed_ssl.federated.results import ClientMatrix
+from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.reporting import figures
 from rayfed_ssl.reporting.environment import write_environment
 from rayfed_ssl.reporting.records import Records
 from rayfed_ssl.reporting.summary import history, rounds_to, summarise, write_summary
 from rayfed_ssl.reporting.tables import read_metrics, write_partition
-from rayfed_ssl.workbench import SERVER
-
-if TYPE_CHECKING:
-    from rayfed_ssl.cohort import Cohort
-    from rayfed_ssl.config import RunConfig
-    from rayfed_ssl.methods.base import ClientMatrix, MethodServer, ServerPlugin
 
 
 class Recorder:
@@ -61,7 +61,7 @@ class Recorder:
         if lines:
             self.records.text("notes", "\n\n".join(lines))
 
-    def round(self, t: int, cohort: Cohort, server: MethodServer, seconds: float) -> dict[str, float]:
+    def round(self, t: int, cohort: Cohort, server: MethodServer[Any], seconds: float) -> dict[str, float]:
         """Record one finished round; returns the global values of it."""
         self.records.spill(t - 1)
         trained = {client: values for client, values in cohort.metrics.items() if client != SERVER and "loss" in values}
@@ -76,7 +76,7 @@ class Recorder:
             values["system/images_per_s"] = values["train/images"] / seconds
         if cohort.dropped:
             values["system/dropped_clients"] = float(len(cohort.dropped))
-        sources: list[MethodServer | ServerPlugin] = [server, *cohort.plugins.values()]
+        sources: list[MethodServer[Any] | ServerPlugin[Any]] = [server, *cohort.plugins.values()]
         for source in sources:
             values |= source.metrics
             source.metrics = {}

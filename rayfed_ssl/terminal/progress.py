@@ -17,7 +17,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from rayfed_ssl.simulation import Progress
+from rayfed_ssl.simulation.loop import Progress
 
 EVALUATION, PIXELS = "eval/", "pixels_"
 

@@ -16,7 +16,7 @@ Shape legend: n images, C classes of the task, r representation.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import torch
@@ -25,13 +25,16 @@ from pydantic import Field
 from torch import Tensor
 
 from rayfed_ssl.base.weights import Weights, unpack
-from rayfed_ssl.client import EncoderClient
-from rayfed_ssl.methods.base import Kept, MethodConfig, MethodServer, Subject
+from rayfed_ssl.federated.client import EncoderClient, descend
+from rayfed_ssl.federated.cohort import Cohort
+from rayfed_ssl.federated.method import ClientFootprint
+from rayfed_ssl.federated.results import Subject
+from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.models.network import Network
+from rayfed_ssl.settings.blocks import MethodConfig
+from rayfed_ssl.settings.run import RunSettings
 
-if TYPE_CHECKING:
-    from rayfed_ssl.config import RunConfig
-
+Config = TypeVar("Config", bound="TaskConfig")
 Epochs = Annotated[int, Field(ge=1)] | None
 
 
@@ -46,7 +49,7 @@ class TaskConfig(MethodConfig):
     rollback: bool = True  # after the last round, to the round that was best on `rb`
 
 
-class TaskClient(EncoderClient):
+class TaskClient(EncoderClient[Config]):
     """A client whose classifier has its own task's classes. Without ``data.tasks``, or with an objective that reads no
     labels, it is a plain client.
     """
@@ -126,11 +129,7 @@ class TaskClient(EncoderClient):
         optimizer = self.optimizer(parameters)
         for rows in self.batches(len(features), epochs, purpose="order of the head"):
             loss = F.cross_entropy(head(features[rows]), labels[rows])
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
-            if (limit := self.config.train.optimizer.clip_norm) is not None:
-                torch.nn.utils.clip_grad_norm_(parameters, limit)
-            optimizer.step()
+            descend(optimizer, loss, self.config.train.optimizer.clip_norm)
 
     def keep_own_and_best(self) -> None:
         """End of a round: keep this client's model, and note it where it is the best so far on ``rb``."""
@@ -197,19 +196,19 @@ class EarlyStopping:
         return self.since >= self.patience
 
 
-class TaskServer(MethodServer):
+class TaskServer(MethodServer[Config]):
     """The server's side of the setting: who has been pre-trained, and the roll-back after the last round."""
 
-    def start(self, cohort: Any) -> None:
+    def start(self, cohort: Cohort) -> None:
         self.state["pretrained"] = []
 
-    def pretrain(self, cohort: Any) -> None:
+    def pretrain(self, cohort: Cohort) -> None:
         """Clients that take part for the first time train alone before anything is exchanged."""
         done = self.state["pretrained"]
         if fresh := [client for client in cohort.clients if client not in done]:
             self.state["pretrained"] = done + [reply.client for reply in cohort.ask("pretrain", clients=fresh)]
 
-    def roll_back(self, t: int, cohort: Any) -> None:
+    def roll_back(self, t: int, cohort: Cohort) -> None:
         """After the last round everybody, asked in this round or not, returns to its best."""
         if t == self.config.train.rounds and self.method.rollback:
             for _ in cohort.ask("roll_back", clients=self.setup.clients):
@@ -222,12 +221,12 @@ class TaskServer(MethodServer):
         ]
 
 
-def kept_models(config: RunConfig, images: int) -> Kept:
+def kept_models(config: RunSettings, images: int) -> ClientFootprint:
     """A client's own model, and its best one."""
-    return Kept(models=2 if config.method.rollback else 1)  # type: ignore[union-attr]
+    return ClientFootprint(models=2 if config.method_as(TaskConfig).rollback else 1)
 
 
-def check_tasks(config: RunConfig) -> None:
+def check_tasks(config: RunSettings) -> None:
     """Raises ValueError: there are no tasks."""
     if config.data.tasks is None:
         raise ValueError(

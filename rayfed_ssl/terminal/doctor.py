@@ -13,9 +13,11 @@ from urllib.parse import urlsplit
 
 import torch
 
-from rayfed_ssl import checkpoint, config, configfile
+from rayfed_ssl import config
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.store import default_cache
+from rayfed_ssl.settings import files as configfile
+from rayfed_ssl.storage import checkpoint
 
 EXTRAS = {"privacy": "dp-accounting", "viz": "openTSNE"}
 GPU_PROFILE = "paper"  # the authors' networks and rounds; `cpu` is made for two cores

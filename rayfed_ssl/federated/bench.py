@@ -1,58 +1,33 @@
-"""What a process keeps warm, and the one function it runs: ``(operation, message, shard, state, seed) -> (reply, new
-state)``.
+"""What a process keeps warm: modules per architecture on their device, mapped images, and nothing that matters.
 
-A workbench holds what is expensive (modules per architecture on their device, mapped images) and nothing that matters:
-every operation loads the values it works with and draws from generators of its own address. So any workbench gives the
+Every operation loads the values it works with and draws from generators of its own address. So any workbench gives the
 same answer.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Set
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Set
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from rayfed_ssl import evaluation
-from rayfed_ssl.aggregation import NonFinite
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import forked
 from rayfed_ssl.base.weights import Weights, pack, unpack
 from rayfed_ssl.data.augment import clean
-from rayfed_ssl.data.federation import Federation
-from rayfed_ssl.methods import METHODS, plugin_halves
-from rayfed_ssl.methods.base import Subject
+from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.models import build_network
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives import build as build_objective
-
-if TYPE_CHECKING:
-    from rayfed_ssl.config import RunConfig
-
-State = dict[str, Any]
-SERVER = -1  # the client number under which heavy server work runs
-PIXELS = Subject(None, "pixels")  # evaluated once per run, before the first round
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What one operation gives back. ``reply`` would cross the wire; ``metrics`` are instruments of the simulator and
-    would not.
-    """
-
-    client: int
-    reply: dict[str, Any]
-    metrics: dict[str, float]
+from rayfed_ssl.settings.run import RunSettings
 
 
 def resolve_device(wanted: str) -> torch.device:
     """`auto` is the GPU where this process sees one."""
     if wanted == "cuda" and not torch.cuda.is_available():
-        from rayfed_ssl.base.schema import UserError
-
         raise UserError("resources.device: found 'cuda', but this process sees no CUDA device; allowed here: auto, cpu")
     return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
 
@@ -65,10 +40,9 @@ def device_name(device: torch.device) -> str:
 class Initial:
     """Untrained networks: architecture -> values, the same for every client and process."""
 
-    def __init__(self, config: RunConfig, federation: Federation) -> None:
+    def __init__(self, config: RunSettings, federation: Federation) -> None:
         self.config, self.federation = config, federation
-        own = METHODS[config.method.name].heads
-        self.heads = build_objective(config.objective).heads if own is None else own
+        self.heads = build_objective(config.objective).heads
 
     def __call__(self, encoder: str, classes: int | None = None) -> Weights:
         return pack(self.network(encoder, classes))
@@ -84,7 +58,7 @@ class Initial:
 class Workbench:
     """Warm modules and mapped images of one process."""
 
-    def __init__(self, config: RunConfig, federation: Federation, published: dict[str, Any] | None = None) -> None:
+    def __init__(self, config: RunSettings, federation: Federation, published: dict[str, Any] | None = None) -> None:
         torch.set_num_threads(config.resources.threads)
         self.config = config
         self.federation = federation
@@ -92,8 +66,6 @@ class Workbench:
         # 1.15 to 1.3 times faster training on CPU (docs/architecture.md) and what tensor cores want. It changes bits,
         # so clients, server work and evaluation all have it.
         self.memory_format = torch.channels_last
-        self.method = METHODS[config.method.name]
-        self.plugins = {p.name: (p, plugin_halves(p.name)[0]) for p in config.active_plugins}
         self.objective = build_objective(config.objective)
         self.recipe = config.augment.recipe()
         self.published: dict[str, Any] = {} if published is None else published
@@ -130,34 +102,7 @@ class Workbench:
     def clean(self, pixels: Tensor) -> Tensor:
         return clean(pixels, self.recipe).contiguous(memory_format=self.memory_format)
 
-    # -- work ----------------------------------------------------------------------------------------------------------
-
-    def execute(
-        self, operation: str, client: int, round: int, message: Mapping[str, Any], state: State | None
-    ) -> tuple[Outcome, State]:
-        """Run one operation of a client (or of the server's heavy work, client SERVER).
-
-        Raises whatever the operation raises, and NonFinite for a reply with NaN or infinity.
-        """
-        start = time.perf_counter()
-        kind = self.method.service if client == SERVER else self.method.client
-        if kind is None:
-            raise ValueError(f"{self.method.name} has no server work to run")
-        with forked(self.config.seed, round, client, operation, device=self.device):
-            worker = kind(self, client, round, operation, dict(state or {}))
-            reply = worker.perform(dict(message))
-        check_finite(reply, operation)
-        metrics = {**worker.metrics, "seconds": time.perf_counter() - start}
-        return Outcome(client, reply, metrics), worker.state
-
-    def assess(self, round: int, subject: Subject, state: State | None) -> dict[str, float]:
-        """Evaluate one subject: raw pixels, the global encoder, or the client's own as its state holds it."""
-        if subject == PIXELS:
-            return {"pixels_fewshot": self._evaluate_pixels()} if self.config.evaluation.protocols else {}
-        client = SERVER if subject.client is None else subject.client
-        with forked(self.config.seed, round, client, "evaluate", device=self.device):
-            worker = self.method.client(self, client, round, "evaluate", dict(state or {}))
-            return worker.evaluate(subject.encoder, subject.weights)
+    # -- evaluation ----------------------------------------------------------------------------------------------------
 
     def evaluate(self, encoder: str, weights: Weights | None, classes: int | None = None) -> dict[str, float]:
         """The configured label-using protocols on the frozen encoder: eval mode, clean images. None: the untrained
@@ -176,7 +121,7 @@ class Workbench:
         train_x, test_x = self._features(network, train), self._features(network, test)
         return self._measure(train_x, train_y, test_x, test_y, self.config.evaluation)
 
-    def _evaluate_pixels(self) -> float:
+    def evaluate_pixels(self) -> float:
         """Few-shot accuracy of the raw pixels: what an encoder has to beat."""
         (train, train_y), (test, test_y) = self._probe_images()
         train_x, test_x = (torch.from_numpy(np.array(p)).reshape(len(p), -1) for p in (train, test))
@@ -205,11 +150,3 @@ class Workbench:
 
     def _features(self, network: Network, pixels: np.ndarray) -> Tensor:
         return evaluation.extract(network.represent, pixels, self.clean, self.config.evaluation.batch_size, self.device)
-
-
-def check_finite(fields: Mapping[str, Any], operation: str) -> None:
-    """Raise NonFinite naming the first field that holds NaN or infinity."""
-    for name, value in fields.items():
-        array = value.vector if isinstance(value, Weights) else value
-        if isinstance(array, np.ndarray) and array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise NonFinite(f"operation '{operation}' replied with NaN or infinity in '{name}'")

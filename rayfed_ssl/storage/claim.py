@@ -28,8 +28,8 @@ import pyarrow as pa
 from pyarrow import fs
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.checkpoint import MARKER
 from rayfed_ssl.reporting.tables import PART, Commit
+from rayfed_ssl.storage.checkpoint import MARKER
 
 CHECKPOINT = re.compile(rf"checkpoints/round-(\d+)/{re.escape(MARKER)}")
 REPLACED = re.compile(  # where a run also deletes

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,9 +18,7 @@ from rayfed_ssl.data import sources
 from rayfed_ssl.data.images import Dataset, Images
 from rayfed_ssl.data.partition import hold_out
 from rayfed_ssl.data.tasks import split_tasks
-
-if TYPE_CHECKING:
-    from rayfed_ssl.config import RunConfig
+from rayfed_ssl.settings.run import RunSettings
 
 Shard = Mapping[str, np.ndarray]  # split -> indices into the training images; "train" always, es/rb/test with tasks
 
@@ -66,7 +63,7 @@ class Federation:
         return max(len(self.dataset.train.class_names), int(known.max(initial=-1)) + 1)
 
 
-def deal(config: RunConfig, cache: Path | None = None) -> Federation:
+def deal(config: RunSettings, cache: Path | None = None) -> Federation:
     """Load the images and deal them. Raises UserError for what the configuration asks and the images cannot give."""
     dataset = sources.load(config.data, cache)
     if config.data.tasks is not None:
@@ -95,7 +92,7 @@ def deal(config: RunConfig, cache: Path | None = None) -> Federation:
     return Federation(dataset, tuple({"train": shard} for shard in shards), public, public_indices)
 
 
-def _deal_tasks(config: RunConfig, dataset: Dataset) -> Federation:
+def _deal_tasks(config: RunSettings, dataset: Dataset) -> Federation:
     """FedLinked's setting (Table 4.1): own classes per client, four disjoint private splits, a pooled public set of
     `data.public.share` of every client's images."""
     assert config.data.tasks is not None

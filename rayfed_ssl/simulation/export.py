@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from safetensors.torch import save_file
 
 from rayfed_ssl.base.weights import unpack
-from rayfed_ssl.checkpoint import disk_errors
-from rayfed_ssl.methods.base import Subject
+from rayfed_ssl.config import RunConfig
+from rayfed_ssl.federated.bench import Initial
+from rayfed_ssl.federated.cohort import Cohort
+from rayfed_ssl.federated.results import Subject
 from rayfed_ssl.models import describe
 from rayfed_ssl.reporting.tables import replace_file, write_json
-from rayfed_ssl.workbench import Initial
-
-if TYPE_CHECKING:
-    from rayfed_ssl.cohort import Cohort
-    from rayfed_ssl.config import RunConfig
+from rayfed_ssl.storage.checkpoint import disk_errors
 
 
 def export_encoders(folder: Path, config: RunConfig, subjects: list[Subject], cohort: Cohort) -> None:

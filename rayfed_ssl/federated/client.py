@@ -7,8 +7,8 @@ An instance lives for one operation. What must survive it is put into ``state``;
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
@@ -17,19 +17,27 @@ from torch import Tensor, nn
 from rayfed_ssl.base.seeding import generator, numpy_generator
 from rayfed_ssl.base.weights import Weights, pack, unpack
 from rayfed_ssl.data.augment import augment
+from rayfed_ssl.federated.bench import Workbench
+from rayfed_ssl.federated.messages import State
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives.base import Step
+from rayfed_ssl.settings.blocks import MethodConfig
 
-if TYPE_CHECKING:
-    from rayfed_ssl.config import RunConfig
-    from rayfed_ssl.methods.base import ClientPlugin
-    from rayfed_ssl.workbench import State, Workbench
-
-TRAINS = "train"  # the operation plug-ins take part in
+Config = TypeVar("Config", bound=MethodConfig)
 Loss = Callable[[tuple[Tensor, ...], Tensor], Step]  # views, V tensors (B, 3, H, W); rows (B,) of the pixels they show
 
 
-class EncoderClient:
+class Attached(Protocol):
+    """What a client knows of the client's half of a plug-in; see ``federated.plugin``."""
+
+    def receive(self, fields: Mapping[str, Any]) -> None: ...
+
+    def penalty(self, projections: tuple[Tensor, ...]) -> Tensor | None: ...
+
+    def reply(self) -> dict[str, Any]: ...
+
+
+class EncoderClient(Generic[Config]):
     """A client with an encoder, its unlabelled shard, and a local objective."""
 
     def __init__(self, bench: Workbench, client: int, round: int, operation: str, state: State) -> None:
@@ -41,13 +49,12 @@ class EncoderClient:
         self.operation = operation
         self.state = state
         self.metrics: dict[str, float] = {}
-        plugins = bench.plugins.items() if operation == TRAINS else ()
-        self.plugins: dict[str, ClientPlugin] = {name: half(config, self) for name, (config, half) in plugins}
+        self.plugins: Mapping[str, Attached] = {}  # by name; set where the operation is the one they take part in
 
     @property
-    def method(self) -> Any:
+    def method(self) -> Config:
         """This method's own config block."""
-        return self.config.method
+        return cast(Config, self.config.method)
 
     def perform(self, message: dict[str, Any]) -> dict[str, Any]:
         """Run the operation: plug-ins receive their fields (``plugin.field``) before and add theirs after."""
@@ -105,7 +112,7 @@ class EncoderClient:
         """
         unpack(weights, self.network)
         if self.target is not None:
-            own = self.state.get("target") if keeps_target(self.config) else target
+            own = self.state.get("target") if self.config.keeps_target else target
             unpack(pack(*_followed(self.network)) if own is None else own, *_followed(self.target))
 
     def load_own(self) -> None:
@@ -125,7 +132,7 @@ class EncoderClient:
     def averaged(self) -> dict[str, Weights]:
         """What a client of an averaging method returns: its weights, and its momentum target where that is averaged."""
         found = {"weights": self.weights}
-        if averages_target(self.config):
+        if self.config.averages_target:
             assert self.target is not None
             found["target"] = pack(*_followed(self.target))
         return found
@@ -134,7 +141,7 @@ class EncoderClient:
 
     @property
     def learning_rate(self) -> float:
-        """lr of this round: constant, or cosine over rounds, lr/2 (1 + cos(pi (t-1) / R)) (ALGORITHMS 0.3)."""
+        """lr of this round: constant, or cosine over rounds, lr/2 (1 + cos(pi (t-1) / R))."""
         optimizer = self.config.train.optimizer
         if optimizer.schedule == "constant":
             return optimizer.lr
@@ -209,11 +216,7 @@ class EncoderClient:
             for plugin in self.plugins.values():
                 if (term := plugin.penalty(step.projections)) is not None:
                     value = value + term
-            optimizer.zero_grad(set_to_none=True)
-            value.backward()  # type: ignore[no-untyped-call]
-            if self.config.train.optimizer.clip_norm is not None:
-                torch.nn.utils.clip_grad_norm_(parameters, self.config.train.optimizer.clip_norm)
-            optimizer.step()
+            descend(optimizer, value, self.config.train.optimizer.clip_norm)
             self.objective.after_step(network, target)
             total += value.detach()
             steps, seen = steps + 1, seen + len(rows)
@@ -224,7 +227,7 @@ class EncoderClient:
         else:
             if stop is not None and steps % per_epoch:
                 stop()  # the part of an epoch that `local_steps` ended with
-        if target is not None and keeps_target(self.config):
+        if target is not None and self.config.keeps_target:
             self.state["target"] = pack(*_followed(target))
         self.metrics |= {"loss": float(total) / max(steps, 1), "images": float(seen), "lr": self.learning_rate}
 
@@ -265,14 +268,13 @@ class EncoderClient:
                 yield torch.stack([self.network.project(v).float() for v in self.views(part, draws, views)])
 
 
-def keeps_target(config: RunConfig) -> bool:
-    """Whether a momentum target is the client's own from round to round (objective.target: local)."""
-    return getattr(config.objective, "target", None) == "local"
-
-
-def averages_target(config: RunConfig) -> bool:
-    """Whether momentum targets travel and are averaged (objective.target: averaged)."""
-    return getattr(config.objective, "target", None) == "averaged"
+def descend(optimizer: torch.optim.Optimizer, loss: Tensor, clip_norm: float | None = None) -> None:
+    """One step down the gradient of the scalar ``loss``; ``clip_norm`` bounds its norm over all parameters."""
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()  # type: ignore[no-untyped-call]
+    if clip_norm is not None:
+        torch.nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], clip_norm)
+    optimizer.step()
 
 
 def _followed(network: Network) -> list[nn.Module]:

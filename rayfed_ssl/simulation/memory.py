@@ -17,11 +17,10 @@ import numpy as np
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import pack
-from rayfed_ssl.client import keeps_target
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.data.federation import Federation
+from rayfed_ssl.federated.bench import Initial
+from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.methods import METHODS
-from rayfed_ssl.workbench import Initial
 
 MEMINFO = Path("/proc/meminfo")
 CGROUPS = (  # limit, usage; beside them memory.stat says how much of the usage the kernel would give up
@@ -51,13 +50,15 @@ class Place:
 def estimate(config: RunConfig, federation: Federation) -> Estimate:
     """What this run would keep of its clients: means over architectures and shards."""
     images = round(float(np.mean(federation.sizes[list(federation.clients)])))
-    parts = [METHODS[name].kept(config, images) for name in (config.method.name, *(p.name for p in config.plugins))]
+    parts = [
+        METHODS[name].footprint(config, images) for name in (config.method.name, *(p.name for p in config.plugins))
+    ]
     models, state = sum(part.models for part in parts), float(sum(part.state for part in parts))
-    if models or keeps_target(config):
+    if models or config.keeps_target:
         initial = Initial(config, federation)
         encoders = Counter(config.clients.encoder(client) for client in federation.clients)
         for encoder, count in encoders.items():
-            target = pack(initial.network(encoder, without={"predictor"})) if keeps_target(config) else None
+            target = pack(initial.network(encoder, without={"predictor"})) if config.keeps_target else None
             each = models * initial(encoder).vector.nbytes + (0 if target is None else target.vector.nbytes)
             state += each * count / len(federation.clients)
     clients = len(federation.clients)
@@ -72,11 +73,12 @@ def check_fits(config: RunConfig, needed: Estimate, states: Place, banks: Place)
         UserError: with the sum and how many clients would fit.
     """
     for place in {states, banks}:
-        each = needed.state * (place == states) + needed.bank * (place == banks)
-        again = needed.state * needed.again * (place == states)
+        holds_states = place == states
+        each = (needed.state if holds_states else 0.0) + (needed.bank if place == banks else 0.0)
+        again = needed.state * needed.again if holds_states else 0.0
         if (total := each * needed.clients + again) > place.bytes:
             fits = int(max(place.bytes, 0.0) / (total / needed.clients))
-            target = ", objective.target=reset" if keeps_target(config) and place == states else ""
+            target = ", objective.target=reset" if config.keeps_target and holds_states else ""
             raise UserError(
                 f"clients.count: found {config.clients.count}; {config.method.name} keeps {_amount(each)} of each "
                 f"client between rounds, {_amount(total)} of the {needed.clients} that can take part; {place.name} has "

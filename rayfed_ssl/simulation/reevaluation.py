@@ -13,10 +13,10 @@ from safetensors.torch import load_file
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import pack
 from rayfed_ssl.config import RunConfig, load
-from rayfed_ssl.data.federation import deal
 from rayfed_ssl.evaluation import EvaluationConfig, settings
+from rayfed_ssl.federated.bench import Workbench
+from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.reporting.tables import write_json
-from rayfed_ssl.workbench import PIXELS, Workbench
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,11 @@ def reevaluate(run: Path, protocols: tuple[str, ...]) -> dict[str, Any]:
         allowed = ", ".join(sorted(set(EvaluationConfig().protocols)))
         raise UserError(f"--protocol: found none, in the run's configuration neither; must be one of {allowed}")
     bench = Workbench(config, deal(config))
-    pixels = bench.assess(0, PIXELS, None)
+    pixels = {"fewshot": bench.evaluate_pixels()}
     document = {
         "accuracy": {one.name: _accuracy(bench, config, one) for one in encoders},
         "untrained": {name: bench.evaluate(name, None) for name in sorted({one.encoder for one in encoders})},
-        "pixels": {name.removeprefix("pixels_"): value for name, value in pixels.items()},
+        "pixels": pixels,
         "evaluation": settings(config.evaluation),
     }
     write_json(run / "evaluation.json", document)

@@ -18,7 +18,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.configerrors import closest, explain, shown
+from rayfed_ssl.settings.errors import closest, explain, shown
 
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -1,147 +1,47 @@
-"""The one door through which a server reaches clients. ``rayfed_ssl.simulation`` and the methods know only this.
+"""The one door through which a server reaches clients. The loop and the methods know only this.
 
 Everything that crosses is booked here, as a real deployment would have sent it. Where the clients run is a subclass's
-business: :class:`LocalCohort` runs them in this process, ``actors.cohort.RayCohort`` in Ray actors. Both run the same
-pure function, so they give the same bits.
+business: ``simulation.local`` runs them in this process, ``actors.cohort`` in Ray actors. Both run the same pure
+function, so they give the same bits.
 """
 
 from __future__ import annotations
 
 import abc
-import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from rayfed_ssl.aggregation import FixedPointSum, MixedArchitectures
-from rayfed_ssl.base.weights import Weights
-from rayfed_ssl.client import TRAINS
-from rayfed_ssl.communication import Ledger, sizes
-from rayfed_ssl.config import RunConfig
-from rayfed_ssl.data.federation import Federation
-from rayfed_ssl.memory import check_fits, estimate, free_memory
-from rayfed_ssl.methods.base import ServerPlugin, Subject
-from rayfed_ssl.workbench import SERVER, Outcome, State, Workbench, device_name
-
-Each = Callable[[int], Mapping[str, Any]]
-Evaluated = tuple[int, int | None, dict[str, float]]  # round, client (None: global), protocol -> value
-
-
-class ClientError(RuntimeError):
-    """A client's operation failed. The text names client, round, operation and place, and carries the original
-    traceback.
-    """
-
-    def __init__(self, client: int, round: int, operation: str, where: str, trace: str) -> None:
-        who = "server work" if client == SERVER else f"client {client}"
-        super().__init__(f"{who} failed in round {round}, operation '{operation}', {where}\n{trace}")
-        self.client, self.round, self.operation, self.where, self.trace = client, round, operation, where, trace
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return ClientError, (self.client, self.round, self.operation, self.where, self.trace)
-
-
-@dataclass(frozen=True)
-class Task:
-    """What is asked: an operation of a round, with the fields that are the same for every client."""
-
-    operation: str
-    round: int
-    message: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Averaging:
-    """Which reply fields `mean` sums, and with what pre-normalised weight each client counts."""
-
-    weights: Mapping[int, float]
-    fields: tuple[str, ...]
-
-    def of(self, clients: Sequence[int]) -> Averaging:
-        """The part that concerns these clients."""
-        return Averaging({c: self.weights[c] for c in clients}, self.fields)
-
-
-@dataclass
-class Chunk:
-    """What came back for a few clients: their own replies, and, for `mean`, the sum of the averaged fields."""
-
-    outcomes: list[Outcome] = field(default_factory=list)
-    sizes: list[dict[str, int]] = field(default_factory=list)  # bytes of each client's whole reply, by field
-    errors: list[ClientError] = field(default_factory=list)
-    total: FixedPointSum | None = None
-
-
-@dataclass(frozen=True)
-class Reply:
-    client: int
-    fields: Mapping[str, Any]
-
-    def __getitem__(self, name: str) -> Any:
-        return self.fields[name]
-
-
-@dataclass(frozen=True)
-class Mean:
-    """The averaged fields by name; what else each client replied, in client order."""
-
-    average: Mapping[str, Any]
-    replies: Sequence[Reply]
-
-    def __getitem__(self, name: str) -> Any:
-        return self.average[name]
-
-
-def run_chunk(
-    bench: Workbench,
-    task: Task,
-    clients: Sequence[int],
-    own: Sequence[Mapping[str, Any]],
-    states: Sequence[State | None],
-    averaging: Averaging | None,
-    where: str,
-) -> tuple[Chunk, list[State | None]]:
-    """The work of one call: each client in turn, sums of the averaged fields where the clients run.
-
-    Args:
-        own: each client's own fields; ``states`` their states, None for a client never asked before.
-        averaging: what to sum; None to return whole replies.
-        where: this place in words, for error messages.
-    Returns:
-        the chunk, and the clients' new states (the old one where a client failed).
-    Raises:
-        MixedArchitectures: `mean` over clients of different architectures, which no policy may drop.
-    """
-    chunk, new_states = Chunk(total=FixedPointSum() if averaging else None), list(states)
-    for k, client in enumerate(clients):
-        try:
-            outcome, state = bench.execute(task.operation, client, task.round, {**task.message, **own[k]}, states[k])
-            booked = sizes(outcome.reply)
-            if chunk.total is not None and averaging is not None:
-                reply = dict(outcome.reply)
-                chunk.total.add(averaging.weights[client], {name: reply.pop(name) for name in averaging.fields})
-                outcome = Outcome(client, reply, outcome.metrics)
-        except MixedArchitectures:
-            raise
-        except Exception:
-            chunk.errors.append(ClientError(client, task.round, task.operation, where, traceback.format_exc()))
-            continue
-        new_states[k] = state
-        chunk.outcomes.append(outcome)
-        chunk.sizes.append(booked)
-    return chunk, new_states
+from rayfed_ssl.federated.aggregation import FixedPointSum
+from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.ledger import Ledger
+from rayfed_ssl.federated.messages import (
+    SERVER,
+    TRAINS,
+    Averaging,
+    Chunk,
+    ClientError,
+    Each,
+    Mean,
+    Outcome,
+    Reply,
+    State,
+    Task,
+)
+from rayfed_ssl.federated.plugin import ServerPlugin
+from rayfed_ssl.federated.results import Evaluated, Subject
+from rayfed_ssl.settings.run import RunSettings
 
 
 class Cohort(abc.ABC):
     """The clients of the current round and the verbs a server has for them."""
 
-    def __init__(self, config: RunConfig, federation: Federation, ledger: Ledger) -> None:
+    def __init__(self, config: RunSettings, federation: Federation, ledger: Ledger) -> None:
         self.config = config
         self.federation = federation
         self.ledger = ledger
-        self.plugins: dict[str, ServerPlugin] = {}
+        self.plugins: dict[str, ServerPlugin[Any]] = {}
         self.clients: tuple[int, ...] = federation.clients
         self.round = 0
         self.metrics: dict[int, dict[str, float]] = {}  # client -> what it measured this round
@@ -316,70 +216,3 @@ class Cohort(abc.ABC):
 
     def close(self) -> None:  # noqa: B027 - most cohorts hold nothing
         """Give back what the cohort holds."""
-
-
-class LocalCohort(Cohort):
-    """Clients in this process, one after the other: for tests, debuggers, and machines without Ray."""
-
-    def __init__(self, config: RunConfig, federation: Federation, ledger: Ledger) -> None:
-        super().__init__(config, federation, ledger)
-        check_fits(config, estimate(config, federation), memory := free_memory(), memory)
-        self.bench = Workbench(config, federation)
-        self._states: dict[int, State] = {}
-        self._pending: dict[int, State] = {}
-        self._evaluated: list[Evaluated] = []
-
-    @property
-    def device(self) -> str:
-        return device_name(self.bench.device)
-
-    def _run(self, task: Task, clients: Sequence[int], own: Each, averaging: Averaging | None) -> Iterator[Chunk]:
-        freeze(task.message)
-        for client in clients:
-            state = self._pending.get(client, self._states.get(client))
-            fields = own(client)
-            freeze(fields)
-            chunk, (new,) = run_chunk(self.bench, task, [client], [fields], [state], averaging, "in this process")
-            if new and client != SERVER and chunk.outcomes:
-                freeze(new)
-                self._pending[client] = new
-            yield chunk
-
-    def _publish(self, name: str, value: Any) -> None:
-        freeze(value)
-        self.bench.published[name] = value
-
-    def commit(self) -> None:
-        self._states |= self._pending
-        self._pending = {}
-
-    def states(self, clients: Iterable[int] | None = None) -> Iterator[tuple[int, State]]:
-        for client in sorted(self._states) if clients is None else clients:
-            if client in self._states:
-                yield client, self._states[client]
-
-    def restore(self, states: Iterable[tuple[int, State]]) -> None:
-        self._states = dict(states)
-
-    def evaluate(self, round: int, subjects: Sequence[Subject]) -> None:
-        for subject in subjects:
-            state = None if subject.client is None else self._states.get(subject.client)
-            self._evaluated.append((round, subject.client, self.bench.assess(round, subject, state)))
-
-    def evaluations(self, *, wait: bool = False) -> list[Evaluated]:
-        done, self._evaluated = self._evaluated, []
-        return done
-
-
-def freeze(value: Any) -> None:
-    """Make every array inside read-only, as those out of an object store are: whoever writes to one fails."""
-    if isinstance(value, Weights):
-        value.vector.flags.writeable = False
-    elif isinstance(value, np.ndarray):
-        value.flags.writeable = False
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            freeze(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            freeze(item)

@@ -1,0 +1,107 @@
+"""What passes between a server and its clients, and between the loop and the places where clients run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rayfed_ssl.base.weights import Weights
+from rayfed_ssl.federated.aggregation import FixedPointSum
+
+State = dict[str, Any]
+Each = Callable[[int], Mapping[str, Any]]
+SERVER = -1  # the client number under which heavy server work runs
+TRAINS = "train"  # the operation plug-ins take part in
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one operation gives back. ``reply`` would cross the wire; ``metrics`` are instruments of the simulator and
+    would not.
+    """
+
+    client: int
+    reply: dict[str, Any]
+    metrics: dict[str, float]
+
+
+class ClientError(RuntimeError):
+    """A client's operation failed. The text names client, round, operation and place, and carries the original
+    traceback.
+    """
+
+    def __init__(self, client: int, round: int, operation: str, where: str, trace: str) -> None:
+        who = "server work" if client == SERVER else f"client {client}"
+        super().__init__(f"{who} failed in round {round}, operation '{operation}', {where}\n{trace}")
+        self.client, self.round, self.operation, self.where, self.trace = client, round, operation, where, trace
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ClientError, (self.client, self.round, self.operation, self.where, self.trace)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is asked: an operation of a round, with the fields that are the same for every client."""
+
+    operation: str
+    round: int
+    message: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Averaging:
+    """Which reply fields `mean` sums, and with what pre-normalised weight each client counts."""
+
+    weights: Mapping[int, float]
+    fields: tuple[str, ...]
+
+    def of(self, clients: Sequence[int]) -> Averaging:
+        """The part that concerns these clients."""
+        return Averaging({c: self.weights[c] for c in clients}, self.fields)
+
+
+@dataclass
+class Chunk:
+    """What came back for a few clients: their own replies, and, for `mean`, the sum of the averaged fields."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    sizes: list[dict[str, int]] = field(default_factory=list)  # bytes of each client's whole reply, by field
+    errors: list[ClientError] = field(default_factory=list)
+    total: FixedPointSum | None = None
+
+
+@dataclass(frozen=True)
+class Reply:
+    client: int
+    fields: Mapping[str, Any]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.fields[name]
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The averaged fields by name; what else each client replied, in client order."""
+
+    average: Mapping[str, Any]
+    replies: Sequence[Reply]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.average[name]
+
+
+def freeze(value: Any) -> None:
+    """Make every array inside read-only, as those out of an object store are: whoever writes to one fails."""
+    if isinstance(value, Weights):
+        value.vector.flags.writeable = False
+    elif isinstance(value, np.ndarray):
+        value.flags.writeable = False
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            freeze(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            freeze(item)

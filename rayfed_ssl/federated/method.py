@@ -1,0 +1,84 @@
+"""A row of the table of methods: the Config, Client and Server of one file, and what the method needs and promises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rayfed_ssl.federated.client import EncoderClient
+from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.plugin import ClientPlugin, ServerPlugin
+from rayfed_ssl.federated.server import MethodServer
+from rayfed_ssl.objectives import OBJECTIVES
+from rayfed_ssl.settings.blocks import MethodConfig
+from rayfed_ssl.settings.run import RunSettings
+
+Accepts = Callable[[str], bool]  # an objective's name -> whether a method can train with it
+
+
+def anything(objective: str) -> bool:
+    """Any objective, also one that reads labels."""
+    return True
+
+
+def unlabelled(objective: str) -> bool:
+    """Objectives that read no labels."""
+    return not OBJECTIVES[objective].Objective.labelled
+
+
+def projecting(objective: str) -> bool:
+    """Objectives that read no labels and work on projections, which the method or plug-in needs, too."""
+    return unlabelled(objective) and "projector" in OBJECTIVES[objective].Objective.heads
+
+
+def only(name: str) -> Accepts:
+    """One objective, because the method's own loss is built on it."""
+    return lambda objective: objective == name
+
+
+@dataclass(frozen=True)
+class Info:
+    """One line of ``rayfed-ssl methods``."""
+
+    paper: str
+    transmits: str
+    stateful: bool = False
+    heterogeneous: bool = False
+    public_data: bool = False
+
+
+@dataclass(frozen=True)
+class ClientFootprint:
+    """What is kept of one client from round to round; a momentum target of the objective's is counted by itself."""
+
+    models: int = 0  # copies of its whole network in its state
+    state: int = 0  # bytes of other arrays in its state
+    bank: int = 0  # bytes at the server
+
+
+@dataclass(frozen=True)
+class Method:
+    """A row of the table of methods."""
+
+    config: type[MethodConfig]
+    client: type[EncoderClient[Any]]
+    server: type[MethodServer[Any]]
+    info: Info
+    objective: str  # trained with where the run names none
+    accepts: Accepts
+    service: type[EncoderClient[Any]] | None = None  # heavy server work
+    plugin: tuple[type[ClientPlugin[Any]], type[ServerPlugin[Any]]] | None = None  # this file's plug-in halves
+    averages: bool = False  # clients' weights, and with `objective.target: averaged` their momentum targets
+    check: Callable[[RunSettings], None] | None = None  # raises ValueError naming the key that does not fit
+    check_federation: Callable[[RunSettings, Federation], None] | None = None  # raises UserError, before any file
+    footprint: Callable[[RunSettings, int], ClientFootprint] = lambda settings, images: ClientFootprint()
+
+    @property
+    def name(self) -> str:
+        return str(self.config.model_fields["name"].default)
+
+    @property
+    def objectives(self) -> tuple[str, ...]:
+        """The objectives that are allowed, the default one first."""
+        return tuple(sorted(filter(self.accepts, OBJECTIVES), key=lambda name: name != self.objective))

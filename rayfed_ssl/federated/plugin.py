@@ -1,0 +1,61 @@
+"""A paper's module that composes with any method: its client's half adds a loss term and fields to the reply, its
+server's half adds fields to the message and keeps what comes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
+
+from torch import Tensor
+
+from rayfed_ssl.federated.client import EncoderClient
+from rayfed_ssl.federated.results import ClientMatrix
+from rayfed_ssl.federated.setup import Setup
+from rayfed_ssl.settings.blocks import MethodConfig
+from rayfed_ssl.settings.run import PluginConfig
+
+Config = TypeVar("Config", bound=PluginConfig)
+
+
+class ClientPlugin(Generic[Config]):
+    """A plug-in's client half, made anew for every training operation."""
+
+    def __init__(self, config: Config, client: EncoderClient[MethodConfig]) -> None:
+        self.config = config
+        self.client = client
+
+    def receive(self, fields: Mapping[str, Any]) -> None:
+        """The extra message fields."""
+
+    def penalty(self, projections: tuple[Tensor, ...]) -> Tensor | None:
+        """A loss term on the projections of this batch, V tensors (B, D); None for nothing."""
+        return None
+
+    def reply(self) -> dict[str, Any]:
+        """Extra reply fields."""
+        return {}
+
+
+class ServerPlugin(Generic[Config]):
+    """A plug-in's server half. ``state`` lasts, like a server's."""
+
+    def __init__(self, config: Config, setup: Setup) -> None:
+        self.config = config
+        self.setup = setup
+        self.state: dict[str, Any] = {}
+        self.metrics: dict[str, float] = {}
+
+    def message(self, t: int, client: int) -> dict[str, Any]:
+        """Extra fields for one client's training message of round t."""
+        return {}
+
+    def collect(self, t: int, client: int, fields: Mapping[str, Any]) -> None:
+        """Take a client's extra reply fields."""
+
+    def end_round(self, t: int) -> None:
+        """Everybody of round t has replied."""
+
+    def client_matrices(self) -> dict[str, ClientMatrix]:
+        """Matrices over pairs of clients, like a server's."""
+        return {}

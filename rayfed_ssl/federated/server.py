@@ -1,0 +1,78 @@
+"""The server's side of a method: ``round`` is the paper's server procedure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Generic, Literal, TypeVar, cast
+
+from rayfed_ssl.base.weights import Weights
+from rayfed_ssl.federated.cohort import Cohort
+from rayfed_ssl.federated.results import ClientMatrix, Subject
+from rayfed_ssl.federated.setup import Setup
+from rayfed_ssl.settings.blocks import MethodConfig
+
+Config = TypeVar("Config", bound=MethodConfig)
+
+
+def counting(scheme: Literal["size", "uniform"], clients: Sequence[int]) -> dict[int, float] | None:
+    """How these clients count in a mean (``cohort.mean(by=...)``): None by their number of images, or all the same."""
+    return dict.fromkeys(clients, 1.0) if scheme == "uniform" else None
+
+
+class MethodServer(Generic[Config]):
+    """Base of every server. ``state`` holds everything that lasts from round to round, so a checkpoint is that dict."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.config = setup.config
+        self.state: dict[str, Any] = {}
+        self.metrics: dict[str, float] = {}  # of this round; the loop records and clears them
+
+    @property
+    def method(self) -> Config:
+        """This method's own config block."""
+        return cast(Config, self.config.method)
+
+    @property
+    def weights(self) -> Weights:
+        """The global model."""
+        return self.state["weights"]  # type: ignore[no-any-return]
+
+    @weights.setter
+    def weights(self, value: Weights) -> None:
+        self.state["weights"] = value
+
+    def start(self, cohort: Cohort) -> None:
+        """Once, before the first round of a fresh run: initial values, public data."""
+
+    def round(self, t: int, cohort: Cohort) -> None:
+        """The paper's server procedure of round t = 1, 2, ..."""
+        raise NotImplementedError
+
+    def asks_everybody(self, t: int) -> bool:
+        """True where round t needs all clients, whatever the participation fraction."""
+        return False
+
+    def subjects(self) -> list[Subject]:
+        """The encoders this method ends with. By default the global one."""
+        return [Subject(None, self.setup.config.clients.encoder(self.setup.clients[0]), self.weights)]
+
+    def subjects_before(self) -> list[Subject]:
+        """What round 0 evaluates: the same encoders, untrained."""
+        return self.subjects()
+
+    def own_subjects(self) -> list[Subject]:
+        """One encoder per client, for methods whose clients keep their own."""
+        return [Subject(c, self.config.clients.encoder(c)) for c in self.setup.clients]
+
+    def notes(self) -> list[str]:
+        """Lines worth saying once, before the first round: what an exchange costs, say."""
+        return []
+
+    def client_matrices(self) -> dict[str, ClientMatrix]:
+        """Matrices over pairs of clients, drawn at the end of the run under these names."""
+        return {}
+
+    def privacy(self) -> dict[str, Any] | None:
+        """What was spent, for the summary; None where nothing is claimed."""
+        return None

@@ -1,0 +1,109 @@
+"""A run's settings as everything below the table of methods sees them.
+
+``rayfed_ssl.config.RunConfig`` narrows ``method`` and ``plugins`` to the kinds that exist, and checks that the blocks
+fit each other.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import Field
+
+from rayfed_ssl.base.schema import Block
+from rayfed_ssl.data.augment import AugmentConfig
+from rayfed_ssl.evaluation import EvaluationConfig
+from rayfed_ssl.models import ModelConfig
+from rayfed_ssl.objectives import ObjectiveConfig
+from rayfed_ssl.objectives import build as build_objective
+from rayfed_ssl.objectives.simclr import Config as SimCLR
+from rayfed_ssl.settings.blocks import (
+    CheckpointConfig,
+    ClientsConfig,
+    DataConfig,
+    MethodConfig,
+    ParticipationConfig,
+    ResourcesConfig,
+    TrainConfig,
+)
+
+Kind = TypeVar("Kind", bound=Block)
+
+
+class PluginConfig(MethodConfig):
+    """Base of every entry of ``plugins:``. As a ``method:`` it is that plug-in over a local objective."""
+
+    def minimum_batch(self, settings: RunSettings) -> int:
+        """Rows a batch must have for the plug-in's loss term to be defined."""
+        return 1
+
+
+class RunSettings(Block):
+    """Everything a run depends on. ``name`` is that of its folder below runs/, and of its actor when detached."""
+
+    name: str = "run"
+    seed: Annotated[int, Field(ge=0)] = 0
+    profile: str | None = None
+    method: MethodConfig
+    plugins: tuple[PluginConfig, ...] = ()
+    objective: ObjectiveConfig = SimCLR()
+    data: DataConfig = DataConfig()
+    clients: ClientsConfig = ClientsConfig()
+    model: ModelConfig = ModelConfig()
+    augment: AugmentConfig = AugmentConfig()
+    train: TrainConfig = TrainConfig()
+    participation: ParticipationConfig = ParticipationConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    resources: ResourcesConfig = ResourcesConfig()
+    on_client_error: Literal["fail", "drop"] = "fail"
+
+    def method_as(self, kind: type[Kind]) -> Kind:
+        """The method's own block, where it is known to be of that kind. Raises TypeError where it is not."""
+        return _as(self.method, kind)
+
+    def objective_as(self, kind: type[Kind]) -> Kind:
+        """The objective's block, where it is known to be of that kind. Raises TypeError where it is not."""
+        return _as(self.objective, kind)
+
+    @property
+    def least_batches(self) -> list[tuple[str, int]]:
+        """(who, how many rows): the smallest batches the objective and the plug-ins are defined for."""
+        plugins = [(plugin.name, plugin.minimum_batch(self)) for plugin in self.active_plugins]
+        return [(f"the {self.objective.name} objective", build_objective(self.objective).minimum_batch), *plugins]
+
+    @property
+    def active_plugins(self) -> tuple[PluginConfig, ...]:
+        """The plug-ins in force: those listed, and the method itself where it is one over a local objective."""
+        own = (self.method,) if isinstance(self.method, PluginConfig) else ()
+        return (*own, *self.plugins)
+
+    @property
+    def uses_public(self) -> bool:
+        """Whether the method, as it is configured, uses public images."""
+        return self.method.needs_public
+
+    @property
+    def keeps_target(self) -> bool:
+        """Whether a momentum target is the client's own from round to round (``objective.target: local``)."""
+        return getattr(self.objective, "target", None) == "local"
+
+    @property
+    def averages_target(self) -> bool:
+        """Whether momentum targets travel and are averaged (``objective.target: averaged``)."""
+        return getattr(self.objective, "target", None) == "averaged"
+
+    @property
+    def projection_dim(self) -> int:
+        """D: what the network's `project` returns, after a calibration layer if there is one."""
+        return self.model.calibration or self.model.projector.dim
+
+    @property
+    def cohort_size(self) -> int:
+        return max(1, round(self.participation.fraction * self.clients.count))
+
+
+def _as(block: Block, kind: type[Kind]) -> Kind:
+    if not isinstance(block, kind):
+        raise TypeError(f"found a block of {type(block).__qualname__}, expected {kind.__qualname__}")
+    return block

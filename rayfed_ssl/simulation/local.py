@@ -1,0 +1,69 @@
+"""Clients in this process, one after the other: for tests, debuggers, and machines without Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from rayfed_ssl.config import RunConfig
+from rayfed_ssl.federated.bench import device_name
+from rayfed_ssl.federated.cohort import Cohort
+from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.ledger import Ledger
+from rayfed_ssl.federated.messages import SERVER, Averaging, Chunk, Each, State, Task, freeze
+from rayfed_ssl.federated.results import Evaluated, Subject
+from rayfed_ssl.simulation.memory import check_fits, estimate, free_memory
+from rayfed_ssl.simulation.worker import Worker, run_chunk
+
+
+class LocalCohort(Cohort):
+    """Clients in this process, one after the other: for tests, debuggers, and machines without Ray."""
+
+    def __init__(self, config: RunConfig, federation: Federation, ledger: Ledger) -> None:
+        super().__init__(config, federation, ledger)
+        check_fits(config, estimate(config, federation), memory := free_memory(), memory)
+        self.worker = Worker(config, federation)
+        self._states: dict[int, State] = {}
+        self._pending: dict[int, State] = {}
+        self._evaluated: list[Evaluated] = []
+
+    @property
+    def device(self) -> str:
+        return device_name(self.worker.device)
+
+    def _run(self, task: Task, clients: Sequence[int], own: Each, averaging: Averaging | None) -> Iterator[Chunk]:
+        freeze(task.message)
+        for client in clients:
+            state = self._pending.get(client, self._states.get(client))
+            fields = own(client)
+            freeze(fields)
+            chunk, (new,) = run_chunk(self.worker, task, [client], [fields], [state], averaging, "in this process")
+            if new and client != SERVER and chunk.outcomes:
+                freeze(new)
+                self._pending[client] = new
+            yield chunk
+
+    def _publish(self, name: str, value: Any) -> None:
+        freeze(value)
+        self.worker.published[name] = value
+
+    def commit(self) -> None:
+        self._states |= self._pending
+        self._pending = {}
+
+    def states(self, clients: Iterable[int] | None = None) -> Iterator[tuple[int, State]]:
+        for client in sorted(self._states) if clients is None else clients:
+            if client in self._states:
+                yield client, self._states[client]
+
+    def restore(self, states: Iterable[tuple[int, State]]) -> None:
+        self._states = dict(states)
+
+    def evaluate(self, round: int, subjects: Sequence[Subject]) -> None:
+        for subject in subjects:
+            state = None if subject.client is None else self._states.get(subject.client)
+            self._evaluated.append((round, subject.client, self.worker.assess(round, subject, state)))
+
+    def evaluations(self, *, wait: bool = False) -> list[Evaluated]:
+        done, self._evaluated = self._evaluated, []
+        return done

@@ -1,0 +1,115 @@
+"""The function every place runs: ``(operation, message, shard, state, seed) -> (reply, new state)``."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rayfed_ssl.base.seeding import forked
+from rayfed_ssl.base.weights import Weights
+from rayfed_ssl.config import RunConfig
+from rayfed_ssl.federated.aggregation import FixedPointSum, MixedArchitectures, NonFinite
+from rayfed_ssl.federated.bench import Workbench
+from rayfed_ssl.federated.client import EncoderClient
+from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.ledger import sizes
+from rayfed_ssl.federated.messages import SERVER, TRAINS, Averaging, Chunk, ClientError, Outcome, State, Task
+from rayfed_ssl.federated.results import PIXELS, Subject
+from rayfed_ssl.methods import METHODS, plugin_halves
+
+
+class Worker(Workbench):
+    """A workbench, and the method whose clients run on it."""
+
+    def __init__(self, config: RunConfig, federation: Federation, published: dict[str, Any] | None = None) -> None:
+        super().__init__(config, federation, published)
+        self.method = METHODS[config.method.name]
+        self.plugins = [(p, plugin_halves(p.name)[0]) for p in config.active_plugins]
+
+    def execute(
+        self, operation: str, client: int, round: int, message: Mapping[str, Any], state: State | None
+    ) -> tuple[Outcome, State]:
+        """Run one operation of a client (or of the server's heavy work, client SERVER).
+
+        Raises whatever the operation raises, and NonFinite for a reply with NaN or infinity.
+        """
+        start = time.perf_counter()
+        kind = self.method.service if client == SERVER else self.method.client
+        if kind is None:
+            raise ValueError(f"{self.method.name} has no server work to run")
+        with forked(self.config.seed, round, client, operation, device=self.device):
+            worker = self._client(kind, client, round, operation, dict(state or {}))
+            reply = worker.perform(dict(message))
+        check_finite(reply, operation)
+        metrics = {**worker.metrics, "seconds": time.perf_counter() - start}
+        return Outcome(client, reply, metrics), worker.state
+
+    def assess(self, round: int, subject: Subject, state: State | None) -> dict[str, float]:
+        """Evaluate one subject: raw pixels, the global encoder, or the client's own as its state holds it."""
+        if subject == PIXELS:
+            return {"pixels_fewshot": self.evaluate_pixels()} if self.config.evaluation.protocols else {}
+        client = SERVER if subject.client is None else subject.client
+        with forked(self.config.seed, round, client, "evaluate", device=self.device):
+            worker = self._client(self.method.client, client, round, "evaluate", dict(state or {}))
+            return worker.evaluate(subject.encoder, subject.weights)
+
+    def _client(
+        self, kind: type[EncoderClient[Any]], client: int, round: int, operation: str, state: State
+    ) -> EncoderClient[Any]:
+        """A client for one operation, with its halves of the plug-ins where it trains."""
+        made = kind(self, client, round, operation, state)
+        if operation == TRAINS:
+            made.plugins = {config.name: half(config, made) for config, half in self.plugins}
+        return made
+
+
+def run_chunk(
+    worker: Worker,
+    task: Task,
+    clients: Sequence[int],
+    own: Sequence[Mapping[str, Any]],
+    states: Sequence[State | None],
+    averaging: Averaging | None,
+    where: str,
+) -> tuple[Chunk, list[State | None]]:
+    """The work of one call: each client in turn, sums of the averaged fields where the clients run.
+
+    Args:
+        own: each client's own fields; ``states`` their states, None for a client never asked before.
+        averaging: what to sum; None to return whole replies.
+        where: this place in words, for error messages.
+    Returns:
+        the chunk, and the clients' new states (the old one where a client failed).
+    Raises:
+        MixedArchitectures: `mean` over clients of different architectures, which no policy may drop.
+    """
+    chunk, new_states = Chunk(total=FixedPointSum() if averaging else None), list(states)
+    for k, client in enumerate(clients):
+        try:
+            outcome, state = worker.execute(task.operation, client, task.round, {**task.message, **own[k]}, states[k])
+            booked = sizes(outcome.reply)
+            if chunk.total is not None and averaging is not None:
+                reply = dict(outcome.reply)
+                chunk.total.add(averaging.weights[client], {name: reply.pop(name) for name in averaging.fields})
+                outcome = Outcome(client, reply, outcome.metrics)
+        except MixedArchitectures:
+            raise
+        except Exception:
+            chunk.errors.append(ClientError(client, task.round, task.operation, where, traceback.format_exc()))
+            continue
+        new_states[k] = state
+        chunk.outcomes.append(outcome)
+        chunk.sizes.append(booked)
+    return chunk, new_states
+
+
+def check_finite(fields: Mapping[str, Any], operation: str) -> None:
+    """Raise NonFinite naming the first field that holds NaN or infinity."""
+    for name, value in fields.items():
+        array = value.vector if isinstance(value, Weights) else value
+        if isinstance(array, np.ndarray) and array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise NonFinite(f"operation '{operation}' replied with NaN or infinity in '{name}'")
