@@ -13,6 +13,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig, load
 from rayfed_ssl.models import ENCODERS
 from rayfed_ssl.settings import files as configfile
+from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.local import LocalCohort
 
 FOLDER = Path(__file__).resolve().parents[1] / "configs"

@@ -53,10 +53,10 @@ def kept_by(config: RunConfig, folder: Path) -> tuple[int, int, int]:
         found.append(LocalCohort(*args))
         return found[0]
 
-    runs: list[simulation.Run] = []
-    init = simulation.Run.__init__
+    runs: list[loop.Run] = []
+    init = loop.Run.__init__
 
-    class Watched(simulation.Run):
+    class Watched(loop.Run):
         def __init__(self, *args: Any) -> None:
             init(self, *args)
             runs.append(self)
