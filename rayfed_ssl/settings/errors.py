@@ -14,6 +14,9 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from rayfed_ssl.base.choice import OneOf
 
 _ABSENT = object()
 _NAMES_KEY = re.compile(r"[a-z_]+(\.\w+)*: found |[a-z_]+(\.\w+)+[: ]")  # a rule that begins with a key
@@ -150,10 +153,11 @@ def _place(model: type[BaseModel], location: Sequence[str | int], document: obje
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             block = kind
             field = kind.model_fields.get(str(part))
-            following = _shape(field.annotation, field.discriminator) if field else None
+            following = _of_field(field, _entry(value, part)) if field else None
         elif get_origin(kind) in (tuple, list, set, frozenset) and isinstance(part, int):
             inner_kinds = [inner for inner in get_args(kind) if inner is not Ellipsis]
-            following = _shape(inner_kinds[part] if part < len(inner_kinds) else inner_kinds[-1])
+            inner_kind = inner_kinds[part] if part < len(inner_kinds) else inner_kinds[-1]
+            following = _among(get_args(inner_kind)[1:], _entry(value, part)) or _shape(inner_kind)
         elif get_origin(kind) in (dict, Mapping) and part != "[key]":
             following = _shape(get_args(kind)[1])
         elif not _holds(value, part):
@@ -161,6 +165,21 @@ def _place(model: type[BaseModel], location: Sequence[str | int], document: obje
         place = replace(place, path=(*place.path, str(part)), shape=following, block=block)
         value = _entry(value, part)
     return place
+
+
+def _of_field(field: FieldInfo, value: object) -> _Shape:
+    return _among(field.metadata, value) or _shape(field.annotation, field.discriminator)
+
+
+def _among(metadata: Iterable[object], value: object) -> _Shape | None:
+    """The shape of a block that a ``OneOf`` in ``metadata`` chose by its name; of all its kinds for an unknown name."""
+    choice = next((extra for extra in metadata if isinstance(extra, OneOf)), None)
+    if choice is None:
+        return None
+    kinds, name = choice.kinds(), value.get("name") if isinstance(value, Mapping) else None
+    if isinstance(name, str) and name in kinds:
+        return _Shape((kinds[name],), None)
+    return _Shape(tuple(kinds.values()), "name")
 
 
 def _labelled(member: Any, label: str) -> bool:
