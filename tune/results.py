@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,15 +18,11 @@ import pyarrow.parquet as pq
 from rich import box
 from rich.table import Table
 
-from rayfed_ssl.reporting.figures import save_figure
 from rayfed_ssl.reporting.tables import replace_file
 from rayfed_ssl.settings import files as configfile
 from tune.book import OVER, Book, scheduled
 from tune.config import Sweep
 from tune.search import configuration_score
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Row = dict[str, Any]
 
@@ -69,7 +65,7 @@ def collect(sweep: Sweep, book: Book) -> Results:
     results = Results(sweep, book.folder, rows, ranking, next(finished, None))
     replace_file(book.folder / "results.parquet", lambda path: pq.write_table(table(rows), path))
     if ranking:
-        save_figure(book.folder, "parallel", parallel(results))
+        draw_parallel(results, book.folder)
     if results.winner is not None:
         entry = book.of(results.winner)[0]
         config = sweep.run(scheduled(book.folder / entry.name, entry.point), name=f"{book.folder.name}-best")
@@ -149,11 +145,15 @@ def ranked(results: Results) -> Table:
 # -- parallel coordinates ----------------------------------------------------------------------------------------------
 
 
-def parallel(results: Results) -> Figure:
-    """One line per configuration across an axis per key and the score, in the score's colour; the winner thick."""
+def draw_parallel(results: Results, folder: Path) -> None:
+    """``figures/parallel.png``: one line per configuration across an axis per key and the score, in the score's colour;
+    the winner thick.
+    """
     from matplotlib import colormaps
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
+
+    from rayfed_ssl.reporting.figures import save_figure
 
     settings = results.sweep.settings
     rows = [results.of(c)[0] for c in results.ranking]
@@ -181,7 +181,7 @@ def parallel(results: Results) -> Figure:
     axes.set(ylim=(-0.06, 1.08), xlim=(-0.1, len(names) - 0.55))
     for side in ("top", "right", "left", "bottom"):
         axes.spines[side].set_visible(False)
-    return figure
+    save_figure(folder, "parallel", figure)
 
 
 def _short(key: str) -> str:

@@ -1,0 +1,1 @@
+"""What everything stands on: schemas, tables, seeded generators, flat weights, linear algebra."""

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-import rayfed_ssl
 from rayfed_ssl.reporting.tables import write_json
 
 PACKAGES = ("rayfed-ssl", "torchvision", "ray", "numpy", "pyarrow", "scikit-learn")
@@ -58,7 +57,7 @@ def git_revision(package: Path | None = None) -> tuple[str | None, bool | None]:
 
     A package installed into an environment that lies within somebody's checkout is not that checkout.
     """
-    root = (package or Path(rayfed_ssl.__file__).parent).resolve().parent
+    root = (package or Path(__file__).parents[1]).resolve().parent
     top = _git(root, "rev-parse", "--show-toplevel")
     revision = _git(root, "rev-parse", "HEAD")
     if top is None or revision is None or Path(top).resolve() != root:

@@ -1,7 +1,7 @@
 """Figures of a run: how labels are spread over clients, and accuracy over rounds.
 
-Shapes: N clients, C classes. Matplotlib is loaded when a figure is drawn; figures are plain ``Figure`` objects without
-pyplot, so they need no display and may be drawn in any thread.
+Shapes: N clients, C classes. Importing this module loads matplotlib, so its users import it where they draw. Figures are
+plain ``Figure`` objects without pyplot, so they need no display and may be drawn in any thread.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from rayfed_ssl.reporting.tables import replace_file
@@ -121,8 +122,6 @@ def client_matrix(values: np.ndarray, rows: str, columns: str) -> Figure:
 
 def pixels(figure: Figure) -> np.ndarray:
     """The drawn figure as (H, W, 3) uint8."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     return np.array(canvas.buffer_rgba())[..., :3]

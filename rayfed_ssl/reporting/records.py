@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from matplotlib.figure import Figure
 
 from rayfed_ssl.federated.ledger import Booking
 from rayfed_ssl.reporting.tables import (
@@ -102,10 +101,6 @@ class Records:
     def text(self, tag: str, markdown: str, round: int = 0) -> None:
         """A Markdown panel in TensorBoard, e.g. the config at the start; a resumed run does not repeat it."""
         self._board.text(tag, markdown, round)
-
-    def figure(self, tag: str, figure: Figure, round: int = 0) -> None:
-        """A figure among TensorBoard's images."""
-        self._board.figure(tag, figure, round)
 
     def image(self, tag: str, image: np.ndarray, round: int = 0) -> None:
         """An image (H, W, 3) uint8 in TensorBoard."""

@@ -16,12 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import summary as untyped
 
-from rayfed_ssl.reporting.figures import pixels
 from rayfed_ssl.reporting.tables import Metric
 
 summary: Any = untyped  # torch's functions say nothing of types
@@ -108,10 +106,6 @@ class TensorBoard:
         """``image`` (H, W, 3) uint8."""
         if step >= self._first_step:
             self._file.add(summary.image(tag, image, dataformats="HWC"), step)
-
-    def figure(self, tag: str, figure: Figure, step: int) -> None:
-        if step >= self._first_step:
-            self.image(tag, pixels(figure), step)
 
     def histogram(self, tag: str, values: np.ndarray, step: int) -> None:
         """The distribution of the finite values; nothing where there are none."""

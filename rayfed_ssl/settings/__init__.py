@@ -1,0 +1,1 @@
+"""A run's configuration: blocks, YAML files and overrides, the wording of errors."""

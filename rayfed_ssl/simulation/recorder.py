@@ -21,7 +21,6 @@ from rayfed_ssl.federated.messages import SERVER
 from rayfed_ssl.federated.plugin import ServerPlugin
 from rayfed_ssl.federated.results import ClientMatrix
 from rayfed_ssl.federated.server import MethodServer
-from rayfed_ssl.reporting import figures
 from rayfed_ssl.reporting.environment import write_environment
 from rayfed_ssl.reporting.records import Records
 from rayfed_ssl.reporting.summary import history, rounds_to, summarise, write_summary
@@ -51,10 +50,12 @@ class Recorder:
         self.records.text("config", f"```yaml\n{dump}\n```")
         self.records.text("evaluation", f"```yaml\n{yaml.safe_dump(settings(self.config.evaluation))}\n```")
         if (labels >= 0).any():
+            from rayfed_ssl.reporting import figures  # matplotlib, loaded only to draw
+
             counts = label_histogram([shard["train"] for shard in federation.shards], labels, federation.classes)
             figure = figures.label_histogram(counts, federation.dataset.train.class_names)
             figures.save_figure(self.folder, "partition", figure)
-            self.records.figure("data/partition", figure)
+            self.records.image("data/partition", figures.pixels(figure))
 
     def notes(self, lines: Sequence[str]) -> None:
         """What the method has to say before the first round."""
@@ -111,10 +112,12 @@ class Recorder:
 
     def client_matrices(self, t: int, matrices: dict[str, ClientMatrix]) -> None:
         """Draw matrices over pairs of clients, as they are after round t."""
+        if matrices:
+            from rayfed_ssl.reporting import figures
         for name, matrix in matrices.items():
             figure = figures.client_matrix(*matrix)
             figures.save_figure(self.folder, name, figure)
-            self.records.figure(f"clients/{name}", figure, t)
+            self.records.image(f"clients/{name}", figures.pixels(figure), t)
 
     def summary(self, t: int, status: str, privacy: dict[str, Any] | None) -> dict[str, Any]:
         """Write and return summary.json, and the accuracy figure."""
@@ -137,6 +140,8 @@ class Recorder:
             summary["rounds_to"] = rounds_to(metrics, self.config.evaluation.targets)
         write_summary(self.folder, summary)
         if summary["accuracy"]:
+            from rayfed_ssl.reporting import figures
+
             figures.save_figure(self.folder, "accuracy", figures.accuracy_curve(metrics))
             if (figure := figures.accuracy_against_trace(metrics)) is not None:
                 figures.save_figure(self.folder, "accuracy_vs_trace", figure)

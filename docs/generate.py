@@ -1,0 +1,88 @@
+"""Write the generated parts of the documentation: what stands between ``<!-- NAME -->`` and ``<!-- end NAME -->``.
+
+python docs/generate.py            # rewrite them
+python docs/generate.py --check    # exit status 1 and the page's name where one is old
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LAYERS = (  # from the ground up: an import leads into the same layer or a lower one
+    "base", "data", "models", "evaluation", "objectives", "settings", "federated", "methods", "config.py",
+    "reporting", "storage", "simulation", "terminal", "cli.py",
+)  # fmt: skip
+WIDTH = 120
+
+
+def first_sentence(path: Path) -> str:
+    """The first sentence of a module's docstring, on one line."""
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    paragraph = " ".join(text.split("\n\n")[0].split())
+    return re.split(r"(?<=[a-z)`\]])\. |: (?=``|one |name)", paragraph)[0].rstrip(".:")
+
+
+def _line(indent: int, name: str, words: str) -> str:
+    line = f"{' ' * indent}{name.ljust(24 - indent)} {words}".rstrip()
+    return line if len(line) <= WIDTH else line[: WIDTH - 3].rsplit(" ", 1)[0] + " .."
+
+
+def _files(folder: Path, indent: int) -> Iterator[str]:
+    for path in sorted(folder.glob("*.py")):
+        if path.name != "__init__.py":
+            yield _line(indent, path.name, first_sentence(path))
+
+
+def tree() -> str:
+    """Every file of the library in the order of its layers, from the ground up, with its first sentence."""
+    library = ROOT / "rayfed_ssl"
+    lines = ["    rayfed_ssl/"]
+    for layer in LAYERS:
+        path = library / layer
+        if path.is_dir():
+            lines.append(_line(6, f"{layer}/", first_sentence(path / "__init__.py")))
+            lines += _files(path, 8)
+        else:
+            lines.append(_line(6, layer, first_sentence(path)))
+    lines += [_line(6, p.name, first_sentence(p)) for p in sorted(library.glob("*.py")) if p.name not in LAYERS]
+    for package in ("actors", "tune"):
+        lines.append(_line(4, f"{package}/", first_sentence(ROOT / package / "__init__.py")))
+        lines += _files(ROOT / package, 6)
+    return "\n".join(lines)
+
+
+PARTS: dict[str, dict[str, Callable[[], str]]] = {"docs/architecture.md": {"tree": tree}}
+
+
+def filled(page: str, parts: dict[str, Callable[[], str]]) -> str:
+    """The page with each of its generated parts made anew. Raises ValueError where a part has no place in it."""
+    for name, make in parts.items():
+        pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end {name} -->)", re.DOTALL)
+        if not pattern.search(page):
+            raise ValueError(f"no place for {name!r}")
+        body = make()
+        page = pattern.sub(lambda found, body=body: f"{found[1]}\n{body}\n\n{found[2]}", page)
+    return page
+
+
+def main() -> int:
+    """Rewrite the pages, or say which are old."""
+    old = []
+    for name, parts in PARTS.items():
+        path = ROOT / name
+        page = path.read_text(encoding="utf-8")
+        if (new := filled(page, parts)) != page:
+            old.append(name)
+            if "--check" not in sys.argv:
+                path.write_text(new, encoding="utf-8")
+    print("\n".join(f"{name}: {'old' if '--check' in sys.argv else 'rewritten'}" for name in old) or "all fresh")
+    return 1 if old and "--check" in sys.argv else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
