@@ -11,7 +11,7 @@ import pytest
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.federated import cohort as cohorts
+from rayfed_ssl.simulation import local as cohorts
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.reporting import records
 from rayfed_ssl.reporting.tables import metrics_parts, read_communication, read_metrics

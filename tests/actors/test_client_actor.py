@@ -107,7 +107,7 @@ def crowded(monkeypatch: pytest.MonkeyPatch) -> ClientActor:
     actor, federation = ClientActor(4), deal(CONFIG)
     actor.info = Info(4, 1, "node", ("0",), "a GPU")
     actor.reopen = lambda: Crowded(CONFIG, federation)
-    actor.bench = actor.reopen()
+    actor.worker = actor.reopen()
     return actor
 
 

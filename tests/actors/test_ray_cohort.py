@@ -119,7 +119,7 @@ def made(pool: Pool, federation: Federation) -> Iterator[Made]:
 
 def local(federation: Federation, config: RunConfig = CONFIG) -> LocalCohort:
     cohort = LocalCohort(config, federation, Ledger())
-    cohort.bench = Bench(config, federation)
+    cohort.worker = Bench(config, federation)
     return cohort
 
 

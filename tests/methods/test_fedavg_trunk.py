@@ -45,14 +45,14 @@ def run(folder: Path, method: str, **changes: Any) -> tuple[dict[str, Any], Loca
 
     def connect(*args: Any) -> LocalCohort:
         cohort = LocalCohort(*args)
-        inner = cohort.bench.execute
+        inner = cohort.worker.execute
 
         def execute(operation: str, client: int, round: int, message: Any, state: Any) -> Any:
             outcome, new = inner(operation, client, round, message, state)
             asked.append((round, operation, client, {**message, **outcome.reply}, new))
             return outcome, new
 
-        cohort.bench.execute = execute  # type: ignore[method-assign]
+        cohort.worker.execute = execute  # type: ignore[method-assign]
         kept.append(cohort)
         return cohort
 
@@ -83,7 +83,7 @@ def trunk_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ...]:
 def test_trunks_are_averaged_uniformly_and_heads_stay(trunk_run: tuple[Any, ...]) -> None:
     """O-TRK-1: fine-tuning aside, a head is what it was; the trunk is the plain mean, although sizes differ."""
     _, _, cohort, asked = trunk_run
-    bench = cohort.bench
+    bench = cohort.worker
     trained = {c: s["model"] for r, o, c, _, s in asked if (r, o) == (1, "train")}
     trunks = np.array([parts(bench, c, trained[c])[0] for c in range(3)], np.float64)
     sent = next(m["trunk"] for r, o, c, m, _ in asked if (r, o, c) == (1, "adopt", 0))
@@ -141,7 +141,7 @@ def test_trunk_bytes(trunk_run: tuple[Any, ...]) -> None:
     """Section 17: the trunk each way per client and round, its BatchNorm buffers in rows of their own; no head."""
     folder, summary, cohort, _ = trunk_run
     rows = pq.read_table(folder / "communication.parquet").to_pylist()
-    trunk = pack(cohort.bench.network("small_cnn_bn", classes=2).encoder)
+    trunk = pack(cohort.worker.network("small_cnn_bn", classes=2).encoder)
     size, buffers = 4 * trunk.parameters, 4 * (trunk.vector.size - trunk.parameters)
     booked = {(r["round"], r["client"], r["direction"], r["operation"], r["field"]): r["bytes"] for r in rows}
     ways = [("up", "train"), ("down", "adopt")]
@@ -261,7 +261,7 @@ def test_fedavg_with_labels(tmp_path: Path) -> None:
     summary, cohort, asked = run(tmp_path / "run", "fedavg_supervised", **changes)
     assert set(summary["accuracy"]) == {"knn"}
     assert isinstance(summary["accuracy"]["knn"], float)
-    network = cohort.bench.network("small_cnn_bn")
+    network = cohort.worker.network("small_cnn_bn")
     assert network.classifier[-1].out_features == 10  # type: ignore[union-attr,index]
     whole = pack(network)
     replies = [m["weights"] for _, o, _, m, _ in asked if o == "train"]

@@ -212,14 +212,14 @@ class Watched(LocalCohort):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.asked: list[tuple[int, str, int, dict[str, Any], dict[str, Any]]] = []
-        inner = self.bench.execute
+        inner = self.worker.execute
 
         def execute(operation: str, client: int, round: int, message: Any, state: Any) -> Any:
             outcome, new = inner(operation, client, round, message, state)
             self.asked.append((round, operation, client, {**message, **outcome.reply}, new))
             return outcome, new
 
-        self.bench.execute = execute  # type: ignore[method-assign]
+        self.worker.execute = execute  # type: ignore[method-assign]
 
 
 def run(folder: Path, **changes: Any) -> tuple[dict[str, Any], Watched]:
@@ -322,7 +322,7 @@ def test_partition_holds_the_splits(done: tuple[Path, dict[str, Any], Watched]) 
 
 def test_following_moves_the_trunk_and_fine_tuning_the_head(done: tuple[Path, dict[str, Any], Watched]) -> None:
     _, _, cohort = done
-    bench = cohort.bench
+    bench = cohort.worker
     before = next(s for r, o, c, _, s in cohort.asked if (r, o, c) == (2, "represent", 1))["model"]
     message = next(m for r, o, c, m, _ in cohort.asked if (r, o, c) == (2, "follow", 1))
     worker: Any = bench.method.client(bench, 1, 2, "follow", {"model": before})
@@ -347,7 +347,7 @@ def test_a_client_that_follows_comes_back_with_a_fine_tuned_head(
     for client, t in itertools.product(range(3), (1, 2)):
         mine = {o: s for r, o, c, _, s in cohort.asked if (r, c) == (t, client)}
         before, after = mine["represent"], mine["follow"]
-        worker: Any = cohort.bench.method.client(cohort.bench, client, t, "look", dict(before))
+        worker: Any = cohort.worker.method.client(cohort.worker, client, t, "look", dict(before))
         worker.load_own()
         old = pack(worker.network.classifier)
         worker.state = dict(after)
@@ -408,7 +408,7 @@ def test_every_part_of_a_round_has_its_own_number_of_epochs() -> None:
 
 
 def test_representations_are_taken_in_eval_mode(done: tuple[Path, dict[str, Any], Watched]) -> None:
-    bench = done[2].bench
+    bench = done[2].worker
     worker: Any = bench.method.client(bench, 0, 1, "represent", {})
     first, second = (worker.represent()["representations"] for _ in range(2))
     np.testing.assert_array_equal(first, second)
@@ -420,7 +420,7 @@ def test_representations_are_taken_in_eval_mode(done: tuple[Path, dict[str, Any]
 
 def test_labels_are_numbered_within_the_task(done: tuple[Path, dict[str, Any], Watched]) -> None:
     """Client 1's task is [6, 3, 1]: its classifier has three outputs in that order."""
-    bench = done[2].bench
+    bench = done[2].worker
     worker: Any = bench.method.client(bench, 1, 1, "train", {})
     raw = bench.federation.dataset.train.labels[bench.federation.shards[1]["train"]]
     assert worker.labels().tolist() == [[6, 3, 1].index(label) for label in raw]
@@ -486,7 +486,7 @@ def test_a_part_of_the_clients_is_enough(tmp_path: Path) -> None:
 
 
 def test_batches_are_a_share_of_the_images(done: tuple[Path, dict[str, Any], Watched]) -> None:
-    bench = done[2].bench
+    bench = done[2].worker
     worker: Any = bench.method.client(bench, 0, 1, "train", {})
     assert worker.batch_size(4374) == 16
     worker.config = tiny(method__batch_ratio=0.02)

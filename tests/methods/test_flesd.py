@@ -401,7 +401,7 @@ def test_a_round_starts_from_the_last_ones_student_on_both_sides() -> None:
         return hashlib.sha256(weights.vector.tobytes()).hexdigest()
 
     server, cohort = started(method__epochs=1)
-    inner = cohort.bench.execute
+    inner = cohort.worker.execute
     asked: list[tuple[int, str, str, dict[str, Any]]] = []
 
     def execute(operation: str, client: int, round: int, message: Any, state: Any) -> Any:
@@ -409,7 +409,7 @@ def test_a_round_starts_from_the_last_ones_student_on_both_sides() -> None:
         asked.append((round, operation, digest(message["weights"]), outcome.reply))
         return outcome, new
 
-    cohort.bench.execute = execute  # type: ignore[method-assign]
+    cohort.worker.execute = execute  # type: ignore[method-assign]
     before = digest(server.weights)
     for t in (1, 2):
         cohort.begin_round(t, cohort.federation.clients)
@@ -545,7 +545,7 @@ def test_labels_are_not_published() -> None:
         ({"method__self_anchor": "drop"}, "method.self_anchor"),
         ({"method__upload": "int4"}, "method.upload"),
         ({"method__tau_teacher": 0}, "method.tau_teacher"),
-        ({"objective": {"name": "byol"}}, "objective.name"),
+        ({"objective": {"name": "rotation"}}, "objective.name"),
     ],
 )
 def test_a_wrong_configuration_is_refused_by_name(changes: dict[str, object], text: str) -> None:

@@ -77,14 +77,14 @@ def test_models_count_by_their_images_or_alike(weights: str) -> None:
     cohort = LocalCohort(config, federation, Ledger())
     server = METHODS["fedsimclr"].server(Setup(config, federation, Initial(config, federation)))
     server.start(cohort)
-    inner, replies = cohort.bench.execute, {}
+    inner, replies = cohort.worker.execute, {}
 
     def execute(operation: str, client: int, round: int, message: Any, state: Any) -> Any:
         outcome, state = inner(operation, client, round, message, state)
         replies[client] = outcome.reply["weights"].vector.astype(np.float64)
         return outcome, state
 
-    cohort.bench.execute = execute  # type: ignore[method-assign]
+    cohort.worker.execute = execute  # type: ignore[method-assign]
     asked = (0, 1, 3)
     cohort.begin_round(1, asked)
     server.round(1, cohort)
