@@ -128,7 +128,7 @@ def test_kill_in_the_middle_of_a_checkpoint(tmp_path: Path) -> None:
     program = (
         "import os, signal, sys, numpy as np\n"
         "from pathlib import Path\n"
-        "from rayfed_ssl import checkpoint\n"
+        "from rayfed_ssl.storage import checkpoint\n"
         "def states():\n"
         "    yield 0, {'z': np.zeros(9_000_000)}\n"  # more than one group: a file is on disk when the kill comes
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
