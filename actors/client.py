@@ -51,7 +51,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Info:
+class ActorInfo:
     """Where an actor is."""
 
     actor: int
@@ -118,7 +118,7 @@ class ClientActor:
         self.actor = actor
         self.reopen: Callable[[], Worker]
         self.worker: Worker
-        self.info: Info
+        self.info: ActorInfo
 
     def open(
         self,
@@ -128,7 +128,7 @@ class ClientActor:
         factory: Factory,
         published: Sequence[str],
         *values: Any,
-    ) -> Info:
+    ) -> ActorInfo:
         """Make the worker; apart from ``__init__``, so that errors keep their type on their way to the user.
 
         Args:
@@ -152,7 +152,7 @@ class ClientActor:
         gpus = tuple(context.get_accelerator_ids().get("GPU", ()))
         device = device_name(self.worker.device)
         variables = {name: os.environ.get(name, "") for name in environment(1, 0.0)}
-        self.info = Info(self.actor, os.getpid(), context.get_node_id(), gpus, device, variables)
+        self.info = ActorInfo(self.actor, os.getpid(), context.get_node_id(), gpus, device, variables)
         return self.info
 
     def publish(self, name: str, value: Any) -> None:

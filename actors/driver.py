@@ -1,16 +1,14 @@
 """The driver: an actor that runs the round loop over a :class:`RayCohort`; a run survives the death of its process.
 
 It needs no CPU of its own and sees no GPU. Restarted, it goes on from the newest complete checkpoint; so it does, in
-the same process, when a client's state was lost with a node. :func:`run_on_ray` is what a command line calls.
+the same process, when a client's state was lost with a node. ``actors.follow`` starts it and listens to it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import threading
-import time
 import traceback
 import uuid
 from collections.abc import Callable
@@ -19,26 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.actor import ActorHandle
-from ray.exceptions import ActorAlreadyExistsError, ActorUnavailableError, GetTimeoutError, RayTaskError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from actors.client import environment
 from actors.cohort import RayCohort
-from actors.plan import (
-    Plan,
-    Reservation,
-    autoscaling_ceiling,
-    free_nodes,
-    living_nodes,
-    plan,
-    plan_in_trial,
-    reserve,
-    trial_group,
-    what_is_left,
-)
-from actors.pool import Pool, StateLost, unwrapped
-from actors.session import NAMESPACE, Session, check_paths, cluster_address, connect, in_job
+from actors.plan import Plan, Reservation, free_nodes, living_nodes, reserve, what_is_left
+from actors.pool import Pool, StateLost
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.federation import Federation
@@ -46,11 +28,9 @@ from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.loop import Progress
 from rayfed_ssl.simulation.worker import Worker
-from rayfed_ssl.storage import claim
+from rayfed_ssl.storage.mirror import mirrored
 
-POLL_S = 0.2
 LOSSES = 3  # times in a row that state is lost without a round in between before the run gives up
-Report = Callable[[Progress], None]
 
 
 @dataclass(frozen=True)
@@ -64,7 +44,7 @@ class Update:
 
 
 @dataclass(frozen=True)
-class Order:
+class RunOrder:
     """A run to be driven."""
 
     config: RunConfig
@@ -82,7 +62,7 @@ class Order:
 class Driver:
     """Runs one order. Wrapped with ``ray.remote`` where it is used; threads let it answer while it runs."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: RunOrder) -> None:
         self.order = order
         self.plan = order.plan
         self.process = uuid.uuid4().hex
@@ -112,7 +92,7 @@ class Driver:
         resume = self.order.resume or self.restarted
         if self.restarted:
             self._say("the driver's process died: going on from the newest checkpoint")
-        with claim.mirrored(self.order.folder, self.order.uri, resume=resume) as saved:
+        with mirrored(self.order.folder, self.order.uri, resume=resume) as saved:
             return self._to_the_end(resume, saved)
 
     def _to_the_end(self, resume: bool, saved: Callable[[], None]) -> dict[str, Any]:
@@ -201,203 +181,3 @@ def persisting(
                 raise
             say(f"{error}; going on from the newest checkpoint")
             resume = True
-
-
-def planned(config: RunConfig) -> Plan:
-    """The plan for the cluster we are connected to, or for the Tune trial we are in. Raises UserError."""
-    if (group := trial_group()) is not None:
-        return plan_in_trial(config.resources, group.bundle_specs)
-    ceiling = autoscaling_ceiling(config.resources.autoscales_to)
-    return plan(config.resources, config.cohort_size, living_nodes(), ceiling)
-
-
-def start(
-    config: RunConfig,
-    folder: Path,
-    session: Session,
-    *,
-    uri: str | None = None,
-    resume: bool = False,
-    detached: str | None = None,
-    factory: Callable[[RunConfig, Federation], Worker] = Worker,
-) -> tuple[ActorHandle, Plan]:
-    """A driver actor for the run; ``detached`` is its name if it is to run by itself, else it waits for ``run``.
-
-    Raises:
-        UserError: a relative path in a job, a plan that does not fit, a name that is taken.
-    """
-    if in_job():
-        check_paths(config, folder)
-    made = planned(config)
-    order = Order(
-        config, folder.absolute(), resume, made, f"{NAMESPACE}-{uuid.uuid4().hex}", tuple(sys.argv), os.getcwd(),
-        uri, detached is not None, factory,
-    )  # fmt: skip
-    quiet = {name: os.environ[name] for name in ("PYTHONWARNINGS",) if name in os.environ}
-    options: dict[str, Any] = {
-        "num_cpus": 0,
-        "num_gpus": 0,
-        "max_concurrency": 4,
-        "max_restarts": 1,
-        "max_task_retries": 1,
-        "runtime_env": {"env_vars": environment(config.resources.threads, 0.0) | quiet},
-        "scheduling_strategy": NodeAffinitySchedulingStrategy(session.node, soft=False),  # the run's folder is here
-    }
-    if (group := trial_group()) is not None:
-        options["num_cpus"] = group.bundle_specs[0].get("CPU", 0.0)
-        options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
-            group, placement_group_bundle_index=0, placement_group_capture_child_tasks=True
-        )
-    if detached is not None:
-        options |= {"name": detached, "namespace": NAMESPACE, "lifetime": "detached"}
-    try:
-        return ray.remote(Driver).options(**options).remote(order), made
-    except ActorAlreadyExistsError:
-        raise UserError(
-            f"name: found '{detached}', which runs on this cluster already; attach to it, stop it, or set another name"
-        ) from None
-
-
-def run_on_ray(
-    config: RunConfig,
-    folder: Path,
-    *,
-    uri: str | None = None,
-    resume: bool = False,
-    report: Report = lambda progress: None,
-    stopping: Callable[[], bool] = lambda: False,
-    address: str | None = None,
-    factory: Callable[[RunConfig, Federation], Worker] = Worker,
-) -> dict[str, Any]:
-    """A whole run on Ray, followed to its end; the command line's ``run``. Returns the summary.
-
-    Ctrl-C ends it after the round that is running, with a checkpoint; a second one at once.
-
-    Raises:
-        UserError, ClientError: as they were raised where they happened, with the traceback of there.
-    """
-    with connect(address) as session:
-        driver, made = start(config, folder, session, uri=uri, resume=resume, factory=factory)
-        for line in made.lines:
-            report(Progress(0, config.train.rounds, line))
-        done = driver.run.remote()
-        try:
-            follow(driver, report, stopping, finished=lambda: bool(ray.wait([done], timeout=POLL_S)[0]))
-            return ray.get(done)  # type: ignore[no-any-return]
-        except RayTaskError as error:
-            raise unwrapped(error)  # noqa: B904 - its cause is the remote traceback
-        finally:
-            ray.kill(driver)
-
-
-def follow(
-    driver: ActorHandle,
-    report: Report,
-    stopping: Callable[[], bool] = lambda: False,
-    *,
-    finished: Callable[[], bool] | None = None,
-    until: Callable[[], bool] = lambda: False,
-) -> Update:
-    """Report a driver's progress until its run is over, or ``finished`` says so; then a first Ctrl-C asks it to stop.
-
-    ``until`` ends it earlier, after whatever was reported.
-
-    Raises:
-        RayActorError: the driver died more often than it is restarted.
-    """
-    process, seen, interrupted = "", 0, False
-    while True:
-        try:
-            over = finished() if finished is not None else _slept()
-            if interrupted or stopping():
-                driver.stop.remote()
-            update = _looked(driver, seen)
-            if update is not None and update.process != process and seen:
-                update = _looked(driver, 0)  # its list started anew; if that look fails, the next one comes here again
-            if update is None:
-                if over and finished is not None:
-                    return Update(process, [], "failed")
-                continue
-            if update.process != process:
-                process, seen = update.process, 0
-            for item in update.progress:
-                report(item)
-            seen += len(update.progress)
-            if over or until() or (finished is None and update.status in ("done", "failed")):
-                return update
-        except KeyboardInterrupt:
-            if interrupted or finished is None:
-                raise
-            interrupted = True
-
-
-def _slept() -> bool:
-    time.sleep(POLL_S)
-    return False
-
-
-def _looked(driver: ActorHandle, since: int) -> Update | None:
-    """The driver's news; None while it is being restarted."""
-    try:
-        return ray.get(driver.progress.remote(since), timeout=10.0)  # type: ignore[no-any-return]
-    except (GetTimeoutError, ActorUnavailableError):
-        return None
-
-
-def find(name: str) -> ActorHandle:
-    """The detached driver of that name. Raises UserError where there is none."""
-    with contextlib.suppress(ValueError):
-        return ray.get_actor(name, namespace=NAMESPACE)
-    raise UserError(f"{name}: no such run on this cluster; it has ended, or RAY_ADDRESS names another cluster")
-
-
-def detach(
-    config: RunConfig,
-    folder: Path,
-    *,
-    uri: str | None = None,
-    resume: bool = False,
-    report: Report = lambda progress: None,
-    address: str | None = None,
-) -> None:
-    """Start a run that goes on by itself under ``config.name``; returns when its images are read.
-
-    Raises:
-        UserError: no cluster is named, or the run refused what it was told.
-    """
-    with connect(cluster_address(address, "--detach")) as session:
-        driver, made = start(config, folder, session, uri=uri, resume=resume, detached=config.name)
-        for line in made.lines:
-            report(Progress(0, config.train.rounds, line))
-        begun = threading.Event()
-
-        def first(progress: Progress) -> None:
-            begun.set()
-            report(progress)
-
-        update = follow(driver, first, until=begun.is_set)
-        if update.status == "failed":
-            ray.kill(driver)
-            raise update.result
-
-
-def attach(name: str, report: Report, address: str | None = None) -> tuple[dict[str, Any], str, int]:
-    """Follow a detached run to its end; then its driver is let go. Ctrl-C leaves it running.
-
-    Returns:
-        The summary, the folder or URI in which the run is, and how many rounds it was to have.
-    """
-    with connect(cluster_address(address, "attach")):
-        driver = find(name)
-        update = follow(driver, report)
-        where, rounds = ray.get(driver.target.remote())
-        ray.kill(driver)
-        if update.status == "failed":
-            raise update.result
-        return update.result, where, rounds
-
-
-def stop(name: str, address: str | None = None) -> None:
-    """Have a detached run end after its round, with a checkpoint."""
-    with connect(cluster_address(address, "stop")):
-        ray.get(find(name).stop.remote(), timeout=60.0)

@@ -19,6 +19,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.config import RunConfig
 from rayfed_ssl.settings.blocks import ResourcesConfig
 
 Resources = Mapping[str, float]
@@ -247,6 +248,14 @@ class Reservation:
 def trial_group() -> PlacementGroup | None:
     """The placement group this process was started in: a Tune trial's."""
     return ray.util.get_current_placement_group()
+
+
+def planned(config: RunConfig) -> Plan:
+    """The plan for the cluster we are connected to, or for the Tune trial we are in. Raises UserError."""
+    if (group := trial_group()) is not None:
+        return plan_in_trial(config.resources, group.bundle_specs)
+    ceiling = autoscaling_ceiling(config.resources.autoscales_to)
+    return plan(config.resources, config.cohort_size, living_nodes(), ceiling)
 
 
 def reserve(plan: Plan, wait_s: float, name: str = "", say: Callable[[str], None] = lambda line: None) -> Reservation:

@@ -25,7 +25,7 @@ from ray.exceptions import (
     WorkerCrashedError,
 )
 
-from actors.client import ClientActor, Info, environment
+from actors.client import ActorInfo, ClientActor, environment
 from actors.plan import Plan, Reservation
 from rayfed_ssl.base.schema import UserError
 
@@ -73,7 +73,7 @@ class Call:
 class Slot:
     number: int
     actor: Any = None
-    info: Info | None = None  # None while the actor is starting
+    info: ActorInfo | None = None  # None while the actor is starting
     queue: deque[Call] = field(default_factory=deque)
     head_since: float = 0.0
     noticed: bool = False  # that it takes long to start
@@ -107,7 +107,7 @@ class Pool:
         self.replaced = 0
         self.opened = False  # whether all were ready once
 
-    def open(self, opening: Callable[[], tuple[Any, ...]], say: Callable[[str], None]) -> list[Info]:
+    def open(self, opening: Callable[[], tuple[Any, ...]], say: Callable[[str], None]) -> list[ActorInfo]:
         """Have every actor ready for a run, starting those that are not there yet.
 
         Args:

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
-from actors.driver import run_on_ray  # first of all, because `actors` keeps Ray's sockets on loopback
+from actors.follow import run_on_ray  # first of all, because `actors` keeps Ray's sockets on loopback
 from actors.session import connect
 
 import psutil  # isort: skip - comes with ray, found once ray is imported

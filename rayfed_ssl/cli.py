@@ -78,7 +78,7 @@ def run(
 ) -> None:
     """Run a federation to its last round."""
     from rayfed_ssl.config import load
-    from rayfed_ssl.storage.claim import place
+    from rayfed_ssl.storage.mirror import place
     from rayfed_ssl.terminal.progress import Reporter, console
 
     screen = console()
@@ -89,7 +89,7 @@ def run(
     if detach:
         if executor is Executor.local:
             raise UserError("--detach: found --executor local, which ends with its command; allowed: --executor ray")
-        from actors.driver import detach as leave
+        from actors.follow import detach as leave
 
         with Reporter(screen, settings.method.name) as reporter:
             leave(settings, folder, uri=uri, resume=resume, report=reporter)
@@ -103,21 +103,21 @@ def run(
 @app.command()
 def attach(run: Annotated[str, typer.Argument(help="The name of a run that was started with --detach.")]) -> None:
     """Follow a detached run to its end. Ctrl-C leaves it running."""
-    from actors import driver
+    from actors import follow
     from rayfed_ssl.terminal.progress import Reporter, console
 
     screen = console()
     with Reporter(screen, run) as reporter:
-        summary, where, rounds = driver.attach(run, reporter)
+        summary, where, rounds = follow.attach(run, reporter)
     ended(screen, summary, where, rounds)
 
 
 @app.command()
 def stop(run: Annotated[str, typer.Argument(help="The name of a run that was started with --detach.")]) -> None:
     """End a detached run after the round in hand, with a checkpoint."""
-    from actors import driver
+    from actors import follow
 
-    driver.stop(run)
+    follow.stop(run)
     print(f"{run} stops after its round, with a checkpoint; watch it with: rayfed-ssl attach {run}")
 
 
@@ -237,14 +237,14 @@ def execute(executor: Executor) -> Callable[..., dict[str, Any]]:
         from rayfed_ssl.config import RunConfig
         from rayfed_ssl.simulation import loop
         from rayfed_ssl.simulation.local import LocalCohort
-        from rayfed_ssl.storage.claim import mirrored
+        from rayfed_ssl.storage.mirror import mirrored
 
         def here(config: RunConfig, folder: Path, *, uri: str | None, resume: bool, **how: Any) -> dict[str, Any]:
             with mirrored(folder, uri, resume=resume) as saved:
                 return loop.run(config, folder, LocalCohort, resume=resume, saved=saved, **how)
 
         return here
-    from actors.driver import run_on_ray
+    from actors.follow import run_on_ray
 
     return run_on_ray
 

@@ -22,7 +22,6 @@ from rayfed_ssl.settings.blocks import MethodConfig
 from rayfed_ssl.settings.run import PluginConfig, RunSettings
 
 NAME = re.compile(r"[^\W_][\w.-]{0,99}")
-TAGGED = ("method", "objective", "data.partition")  # blocks whose `name` decides which other keys exist
 
 
 def method_kinds() -> dict[str, type[MethodConfig]]:
@@ -140,7 +139,7 @@ def build(document: Mapping[str, Any], changes: Mapping[str, object], *, origin:
     chosen = changes.get("profile", document.get("profile"))
     merged = configfile.overlay(dict(document), None if chosen is None else str(chosen))
     before = merged.get("method", {})
-    merged = configfile.merge(merged, changes, tagged=TAGGED)
+    merged = configfile.merge(merged, changes)
     if "method.name" in changes and merged["method"] != before:
         _replace_objective(merged, changes)
     return configfile.validate(RunConfig, merged, origin=origin)

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from rayfed_ssl import storage
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.simulation.loop import Progress
-from rayfed_ssl.storage.claim import LOCK, Claim, Held, Lock
+from rayfed_ssl.storage.claim import LOCK, Claim
+from rayfed_ssl.storage.lock import Held, Lock
 from tests.tiny import booked, encoders, measured, run_locally, tiny
 
 ROOT = Path(__file__).parents[1]
@@ -29,7 +29,7 @@ CONFIG = {"train__rounds": 300, "checkpoint__every": 1, "evaluation__every": 100
 HOLD = """
 import os, sys, time
 from pathlib import Path
-from rayfed_ssl.storage.claim import Lock
+from rayfed_ssl.storage.lock import Lock
 lock = Lock(Path(sys.argv[1]))
 if os.fork() == 0:  # a child that outlives its parent holds the same open file
     os.closerange(0, 3)
@@ -203,7 +203,7 @@ def test_a_process_that_follows_one_just_killed_waits_for_the_kernel(tmp_path: P
 
 
 def _hold(path: Path, ready: Any) -> None:
-    lock = storage.Lock(path)
+    lock = Lock(path)
     ready.set()
     time.sleep(600)
     lock.release()

@@ -19,7 +19,7 @@ from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.loop import Progress
 from rayfed_ssl.storage.checkpoint import MARKER
-from rayfed_ssl.storage.claim import Mirror, mirrored, place, wanted
+from rayfed_ssl.storage.mirror import Mirror, mirrored, place, wanted
 from tests.tiny import booked, encoders, measured, run_locally, tiny
 
 
@@ -280,7 +280,7 @@ def test_a_run_that_starts_again_leaves_no_old_points(uri: str, tmp_path: Path) 
 WORKING = """
 import os, signal, sys, time
 from pathlib import Path
-from rayfed_ssl.storage.claim import mirrored, place
+from rayfed_ssl.storage.mirror import mirrored, place
 folder, uri = place(sys.argv[1])
 with mirrored(folder, uri, resume=False) as saved:
     (folder / "metrics.parquet").mkdir(parents=True)

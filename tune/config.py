@@ -27,7 +27,7 @@ from pydantic import Field, field_validator, model_validator
 
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.seeding import numpy_generator
-from rayfed_ssl.config import TAGGED, RunConfig, build
+from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.reporting.tables import replace_file
 from rayfed_ssl.settings import files as configfile
 
@@ -278,7 +278,7 @@ def load(path: Path, changes: Sequence[str] = ()) -> Sweep:
     base = path.parent / settings.base
     overrides = dict(settings.overrides)
     profile = overrides.pop("profile", None)
-    resolved = configfile.overlay(configfile.read(base), None if profile is None else str(profile), TAGGED)
+    resolved = configfile.overlay(configfile.read(base), None if profile is None else str(profile))
     return Sweep(settings.model_copy(update={"overrides": overrides}), resolved, f"{path} (base {base})")
 
 

@@ -25,8 +25,8 @@ from typing import Any
 from ray import tune
 
 from actors.cohort import RayCohort
-from actors.driver import persisting, planned
-from actors.plan import reserve
+from actors.driver import persisting
+from actors.plan import planned, reserve
 from actors.pool import Pool
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.federation import Federation
@@ -49,7 +49,7 @@ EXCHANGE, DRAFT = ".exchange", ".exchange.new"  # in a run folder: an exploit th
 
 
 @dataclass(frozen=True)
-class Order:
+class TrialOrder:
     """What all trials of a sweep share."""
 
     sweep: Sweep
@@ -93,7 +93,7 @@ class WatchedCohort(RayCohort):
 class Trial(tune.Trainable):  # type: ignore[misc]
     """Tune's view of a run: a step lasts from one evaluation to the next, or to the end where nobody schedules."""
 
-    def setup(self, config: dict[str, Any], order: Order) -> None:
+    def setup(self, config: dict[str, Any], order: TrialOrder) -> None:
         self.order, self.sweep = order, order.sweep
         self.pool: Pool | None = None
         sys.argv = list(order.argv)  # what environment.json records

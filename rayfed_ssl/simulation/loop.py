@@ -18,8 +18,7 @@ import numpy as np
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import numpy_generator
-from rayfed_ssl.config import RunConfig, result_affecting
-from rayfed_ssl.config import load as load_config
+from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation, deal
@@ -29,17 +28,13 @@ from rayfed_ssl.federated.results import PIXELS
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS, plugin_halves
-from rayfed_ssl.objectives import build as build_objective
 from rayfed_ssl.settings import files as configfile
+from rayfed_ssl.simulation.checks import check_labels, check_shards, describe, examine_folder
 from rayfed_ssl.simulation.export import export_encoders
 from rayfed_ssl.simulation.recorder import Recorder
 from rayfed_ssl.storage import checkpoint
 from rayfed_ssl.storage.claim import Claim
 
-WRITTEN = (  # what a run writes over, or deletes
-    "metrics.parquet", "communication.parquet", "partition.parquet", "summary.json", "environment.json", "checkpoints",
-    "encoder", "events.out.tfevents.*",
-)  # fmt: skip
 Connect = Callable[[RunConfig, Federation, Ledger], Cohort]
 
 
@@ -286,74 +281,3 @@ def sample(config: RunConfig, federation: Federation, t: int, *, everybody: bool
         return clients
     drawn = numpy_generator(config.seed, t, "cohort").choice(np.array(clients), count, replace=False)
     return tuple(int(client) for client in np.sort(drawn))
-
-
-def examine_folder(
-    config: RunConfig, folder: Path, resume: bool, say: Callable[[str], None]
-) -> tuple[int, Path] | None:
-    """What to resume from: (round, checkpoint), or None for a fresh start. Refuses to write over a run, or over what is
-    not one.
-    """
-    existing = folder / "config.yaml"
-    if existing.exists() and not resume:
-        raise UserError(f"--out: {folder} already holds a run; add --resume to continue it, or name another folder")
-    checkpoint.writable(folder)
-    if not existing.exists():
-        if theirs := sorted({path.name for pattern in WRITTEN for path in folder.glob(pattern)}):
-            raise UserError(
-                f"--out: {folder} holds {', '.join(theirs[:3])} and no config.yaml, so it is no run, and a run would "
-                "write over that; name another folder"
-            )
-        return None
-    found, damaged = checkpoint.newest(folder / "checkpoints")
-    for line in damaged:
-        say(f"checkpoint passed over: {line}")
-    if found is None:
-        say("no complete checkpoint yet: starting from round 0")
-    else:
-        result_affecting(load_config(existing), config, folder)
-    return found
-
-
-def check_shards(config: RunConfig, federation: Federation) -> None:
-    """Refuse shards below what the objective or a plug-in needs; batches are min(batch_size, shard)."""
-    smallest = min(federation.clients, key=lambda client: federation.sizes[client])
-    size = int(federation.sizes[smallest])
-    for reason, least in config.least_batches:
-        if size < least:
-            raise UserError(
-                f"clients.count: client {smallest} has {size} images; {reason} needs batches of at least {least} "
-                "(fewer clients, more images, or another data.partition)"
-            )
-
-
-def check_labels(config: RunConfig, federation: Federation) -> None:
-    """Refuse an objective, or protocols, that need labels where images have none, before rounds are spent on them."""
-    trained = np.concatenate([federation.dataset.train.labels[shard["train"]] for shard in federation.shards])
-    if build_objective(config.objective).labelled and (unknown := int((trained < 0).sum())):
-        raise UserError(
-            f"objective.name: found '{config.objective.name}', but {unknown} of {len(trained)} training images have no "
-            "label; allowed without labels: a self-supervised objective"
-        )
-    for split, images in (("train", federation.dataset.train), ("test", federation.dataset.test)):
-        if config.evaluation.protocols and not (images.labels >= 0).any():
-            raise UserError(
-                f"evaluation.protocols: found {', '.join(config.evaluation.protocols)}, but none of the "
-                f"{len(images.labels)} {split} images has a label; allowed without labels: []"
-            )
-    known = np.unique(federation.dataset.train.labels)
-    if "fewshot" in config.evaluation.protocols and (count := int((known >= 0).sum())) < 2:
-        raise UserError(
-            f"evaluation.protocols: found fewshot, but the training images are of {count} class; it needs 2 or more"
-        )
-
-
-def describe(config: RunConfig, federation: Federation) -> str:
-    sizes = federation.sizes[list(federation.clients)]
-    spread = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()} to {sizes.max()}"
-    line = f"{config.method.name} on {federation.dataset.name}: {len(federation.clients)} clients x {spread} images"
-    if sizes.min() < config.train.batch_size:
-        line += f"; batches of min({config.train.batch_size}, shard)"
-    if skipped := federation.dataset.skipped:
-        line += f"; {len(skipped)} broken images left out"
-    return line

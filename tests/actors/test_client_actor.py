@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from actors.client import ClientActor, Info, Work, environment, fitting_share, memory_fraction, merged
+from actors.client import ActorInfo, ClientActor, Work, environment, fitting_share, memory_fraction, merged
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.federated.aggregation import FixedPointSum
 from rayfed_ssl.federated.federation import deal
@@ -105,7 +105,7 @@ def crowded(monkeypatch: pytest.MonkeyPatch) -> ClientActor:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=16 * GB))
     monkeypatch.setattr(Crowded, "opened", [])
     actor, federation = ClientActor(4), deal(CONFIG)
-    actor.info = Info(4, 1, "node", ("0",), "a GPU")
+    actor.info = ActorInfo(4, 1, "node", ("0",), "a GPU")
     actor.reopen = lambda: Crowded(CONFIG, federation)
     actor.worker = actor.reopen()
     return actor

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from actors import driver as module
-from actors.driver import Driver, run_on_ray
+from actors.driver import Driver
+from actors.follow import run_on_ray
 from actors.pool import StateLost
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
@@ -102,7 +103,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, outcomes: list[Any], rounds: list[
             raise outcome
         return outcome  # type: ignore[no-any-return]
 
-    monkeypatch.setattr(module.simulation, "run", run)
+    monkeypatch.setattr(module.loop, "run", run)
     driver = Driver.__new__(Driver)
     order: Any = type("Order", (), {"config": tiny("fedsimclr"), "folder": Path(), "uri": None, "resume": False})
     driver.order, driver.restarted, driver.process = order, False, "here"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from actors import driver as module
+from actors import follow as following
 from actors import plan as plans
 from actors import pool as pools
 from actors.driver import Driver, Update
@@ -180,10 +181,10 @@ def test_a_restarted_drivers_first_lines_are_not_lost_to_a_look_that_timed_out(m
         (0, Update("second", [two, three, four], "running")),
         (3, Update("second", [], "done")),
     )
-    monkeypatch.setattr(module, "_looked", looks.look)
-    monkeypatch.setattr(module, "_slept", lambda: False)
+    monkeypatch.setattr(following, "_looked", looks.look)
+    monkeypatch.setattr(following, "_slept", lambda: False)
     seen: list[Progress] = []
     driver: Any = None
-    assert module.follow(driver, seen.append).status == "done"
+    assert following.follow(driver, seen.append).status == "done"
     assert seen == [one, two, two, three, four]
     assert looks.answers == []

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from actors.cohort import RayCohort
-from actors.driver import find, follow, start
+from actors.follow import find, follow, start
 from actors.plan import Plan, reserve
 from actors.pool import Pool, StateLost
 from actors.session import connect

@@ -13,24 +13,29 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actors import cohort as cohorts
+from actors import store as stores
 from actors.plan import Plan
 from actors.pool import StateLost
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.blocks import ResourcesConfig
-from rayfed_ssl.simulation.loop import Progress, examine_folder
+from rayfed_ssl.simulation.checks import examine_folder
+from rayfed_ssl.simulation.loop import Progress
 from rayfed_ssl.storage import checkpoint
 from tests.tiny import tiny
 from tests.tune.sweeps import GRID, LR, sweep
-from tune import sweep as sweep_module
+from tune import room as room_module
 from tune import trial as module
+from tune import watch as watch_module
 from tune.book import Book, history, scheduled
 from tune.config import Sweep
+from tune.room import Patience, Room
+from tune.schedulers import Together, scheduler
 from tune.search import Proposals
-from tune.sweep import Nothing, Patience, Room, Together, Watch, run_sweep, scheduler
-from tune.trial import LOG, Order, Trial, exploit, settle
+from tune.sweep import run_sweep
+from tune.trial import LOG, Trial, TrialOrder, exploit, settle
+from tune.watch import StoppedBeforePlacement, Watch
 
 ROOM = Room(2, Plan(2, cpus=1.0, gpus=0.0, threads=1, strategy="PACK"), "node:1.2.3.4")
 
@@ -62,13 +67,13 @@ def begun(folder: Path, made: Sweep, monkeypatch: pytest.MonkeyPatch, outcomes: 
             raise outcome
         return outcome  # type: ignore[no-any-return]
 
-    monkeypatch.setattr(module.simulation, "run", run)
+    monkeypatch.setattr(module.loop, "run", run)
     monkeypatch.setattr(module, "Pool", FakePool)
     monkeypatch.setattr(module, "planned", lambda config: ROOM.plan)
     monkeypatch.setattr(module, "reserve", lambda plan, wait_s, say: None)
     monkeypatch.setattr(module, "WatchedCohort", lambda config, federation, ledger, pool, **how: (pool, how))
     trial = Trial.__new__(Trial)
-    trial.order = Order(made, folder, str(Path.cwd()), ("tune",), 3)
+    trial.order = TrialOrder(made, folder, str(Path.cwd()), ("tune",), 3)
     trial.sweep, trial.pool, trial._trial_info = made, None, SimpleNamespace(trial_name="trial-00000")
     trial._take({LR: 0.1, "trial": 0})
     return trial, resumed
@@ -227,11 +232,12 @@ def state(mine: Path, made: Sweep) -> str:
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """What the sweep sees of time and of the cluster."""
     now = SimpleNamespace(s=100.0, placed=False, growing=False, ceiling=None)
-    monkeypatch.setattr(sweep_module, "time", SimpleNamespace(monotonic=lambda: now.s))
-    monkeypatch.setattr(sweep_module, "placed", lambda before: now.placed)
-    monkeypatch.setattr(sweep_module, "growing", lambda: now.growing)
-    monkeypatch.setattr(sweep_module, "free_now", lambda: "1 CPUs, 0 GPUs")
-    monkeypatch.setattr(sweep_module, "autoscaling_ceiling", lambda declared: now.ceiling)
+    for timed in (room_module, watch_module):
+        monkeypatch.setattr(timed, "time", SimpleNamespace(monotonic=lambda: now.s))
+    monkeypatch.setattr(room_module, "placed", lambda before: now.placed)
+    monkeypatch.setattr(room_module, "growing", lambda: now.growing)
+    monkeypatch.setattr(room_module, "free_now", lambda: "1 CPUs, 0 GPUs")
+    monkeypatch.setattr(room_module, "autoscaling_ceiling", lambda declared: now.ceiling)
     return now
 
 
@@ -272,7 +278,7 @@ def test_a_wish_to_stop_ends_a_sweep_that_has_no_place(clock: SimpleNamespace, t
     watch.on_step_begin(0, [])
     stop.append(True)
     clock.s += 2
-    with pytest.raises(Nothing):
+    with pytest.raises(StoppedBeforePlacement):
         watch.on_step_begin(1, [])
 
 
@@ -347,11 +353,11 @@ def test_a_population_does_not_wait_for_a_member_that_failed(tmp_path: Path) -> 
 def test_trials_divide_the_object_stores(sharing: int, fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each trial puts the images once; all together stay within the share of a node's store."""
     federation = deal(tiny("fedsimclr"))
-    images = float(cohorts._pixel_bytes(federation))
-    store = 2.5 * images / cohorts.STORE_SHARE
+    images = float(stores._pixel_bytes(federation))
+    store = 2.5 * images / stores.STORE_SHARE
     node = {"Alive": True, "Resources": {"object_store_memory": store}}
-    monkeypatch.setattr(cohorts.ray, "nodes", lambda: [node])
-    monkeypatch.setattr(cohorts.ray, "put", lambda value: "put")
-    assert cohorts._shared(federation, sharing) == ("put" if fits else None)
-    place = cohorts.place_of(1e9, federation, sharing)
+    monkeypatch.setattr(stores.ray, "nodes", lambda: [node])
+    monkeypatch.setattr(stores.ray, "put", lambda value: "put")
+    assert stores.shared_images(federation, sharing) == ("put" if fits else None)
+    place = stores.place_of(1e9, federation, sharing)
     assert place.bytes == pytest.approx(store / sharing - images * fits)

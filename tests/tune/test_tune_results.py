@@ -17,11 +17,12 @@ from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.blocks import ResourcesConfig
 from rayfed_ssl.storage import checkpoint
 from tests.tune.sweeps import LR, sweep
-from tune import sweep as sweep_module
+from tune import room as room_module
 from tune.book import Book, scheduled
 from tune.config import Sweep
 from tune.results import axis, collect, ranked, table
-from tune.sweep import room, run_sweep
+from tune.room import room
+from tune.sweep import run_sweep
 from tune.trial import exploit
 
 
@@ -119,8 +120,8 @@ def test_trials_share_a_cluster_of_8_cpus_and_a_gpu(
     trials: int,
     expected: tuple[Any, ...],
 ) -> None:
-    monkeypatch.setattr(sweep_module, "living_nodes", lambda: [{"CPU": 8.0, "GPU": 1.0}])
-    monkeypatch.setattr(sweep_module, "autoscaling_ceiling", lambda declared: None)
+    monkeypatch.setattr(room_module, "living_nodes", lambda: [{"CPU": 8.0, "GPU": 1.0}])
+    monkeypatch.setattr(room_module, "autoscaling_ceiling", lambda declared: None)
     found = room(ResourcesConfig.model_validate(resources), concurrent, trials, "node:1.2.3.4")
     assert (found.trials, found.plan.actors, found.plan.cpus, found.plan.gpus) == expected
     assert len(found.bundles) == 1 + found.plan.actors
@@ -129,8 +130,8 @@ def test_trials_share_a_cluster_of_8_cpus_and_a_gpu(
 
 
 def test_more_trials_at_a_time_than_fit_are_refused_with_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep_module, "living_nodes", lambda: [{"CPU": 2.0}])
-    monkeypatch.setattr(sweep_module, "autoscaling_ceiling", lambda declared: None)
+    monkeypatch.setattr(room_module, "living_nodes", lambda: [{"CPU": 2.0}])
+    monkeypatch.setattr(room_module, "autoscaling_ceiling", lambda declared: None)
     with pytest.raises(UserError, match=r"3 actors x 1 CPU = 3\.0 CPUs, the cluster has 2\.0"):
         room(ResourcesConfig(), 3, 6)
 

@@ -18,8 +18,9 @@ from tests.tune.sweeps import LR, sweep
 from tune import search
 from tune.book import Book, Entry, measured, score, trial_name
 from tune.config import Sweep
+from tune.schedulers import Within, scheduler
 from tune.search import Proposals, domain, optimiser
-from tune.sweep import Population, Watch, Within, scheduler
+from tune.watch import Population, Watch
 
 ONE = {LR: {"grid": [0.1, 0.2, 0.3]}}
 RANGE: dict[str, Any] = {"space": {LR: {"uniform": [0.1, 0.9]}, "train.rounds": {"randint": [1, 4]}}, "trials": 3}

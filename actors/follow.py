@@ -1,0 +1,224 @@
+"""How a command line begins a run on Ray, follows it, leaves it, comes back to it and ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.actor import ActorHandle
+from ray.exceptions import ActorAlreadyExistsError, ActorUnavailableError, GetTimeoutError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+
+from actors.client import environment
+from actors.driver import Driver, RunOrder, Update
+from actors.plan import Plan, planned, trial_group
+from actors.pool import unwrapped
+from actors.session import NAMESPACE, Session, check_paths, cluster_address, connect, in_job
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.config import RunConfig
+from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.simulation.loop import Progress
+from rayfed_ssl.simulation.worker import Worker
+
+POLL_S = 0.2
+Report = Callable[[Progress], None]
+
+
+def start(
+    config: RunConfig,
+    folder: Path,
+    session: Session,
+    *,
+    uri: str | None = None,
+    resume: bool = False,
+    detached: str | None = None,
+    factory: Callable[[RunConfig, Federation], Worker] = Worker,
+) -> tuple[ActorHandle, Plan]:
+    """A driver actor for the run; ``detached`` is its name if it is to run by itself, else it waits for ``run``.
+
+    Raises:
+        UserError: a relative path in a job, a plan that does not fit, a name that is taken.
+    """
+    if in_job():
+        check_paths(config, folder)
+    made = planned(config)
+    order = RunOrder(
+        config, folder.absolute(), resume, made, f"{NAMESPACE}-{uuid.uuid4().hex}", tuple(sys.argv), os.getcwd(),
+        uri, detached is not None, factory,
+    )  # fmt: skip
+    quiet = {name: os.environ[name] for name in ("PYTHONWARNINGS",) if name in os.environ}
+    options: dict[str, Any] = {
+        "num_cpus": 0,
+        "num_gpus": 0,
+        "max_concurrency": 4,
+        "max_restarts": 1,
+        "max_task_retries": 1,
+        "runtime_env": {"env_vars": environment(config.resources.threads, 0.0) | quiet},
+        "scheduling_strategy": NodeAffinitySchedulingStrategy(session.node, soft=False),  # the run's folder is here
+    }
+    if (group := trial_group()) is not None:
+        options["num_cpus"] = group.bundle_specs[0].get("CPU", 0.0)
+        options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
+            group, placement_group_bundle_index=0, placement_group_capture_child_tasks=True
+        )
+    if detached is not None:
+        options |= {"name": detached, "namespace": NAMESPACE, "lifetime": "detached"}
+    try:
+        return ray.remote(Driver).options(**options).remote(order), made
+    except ActorAlreadyExistsError:
+        raise UserError(
+            f"name: found '{detached}', which runs on this cluster already; attach to it, stop it, or set another name"
+        ) from None
+
+
+def run_on_ray(
+    config: RunConfig,
+    folder: Path,
+    *,
+    uri: str | None = None,
+    resume: bool = False,
+    report: Report = lambda progress: None,
+    stopping: Callable[[], bool] = lambda: False,
+    address: str | None = None,
+    factory: Callable[[RunConfig, Federation], Worker] = Worker,
+) -> dict[str, Any]:
+    """A whole run on Ray, followed to its end; the command line's ``run``. Returns the summary.
+
+    Ctrl-C ends it after the round that is running, with a checkpoint; a second one at once.
+
+    Raises:
+        UserError, ClientError: as they were raised where they happened, with the traceback of there.
+    """
+    with connect(address) as session:
+        driver, made = start(config, folder, session, uri=uri, resume=resume, factory=factory)
+        for line in made.lines:
+            report(Progress(0, config.train.rounds, line))
+        done = driver.run.remote()
+        try:
+            follow(driver, report, stopping, finished=lambda: bool(ray.wait([done], timeout=POLL_S)[0]))
+            return ray.get(done)  # type: ignore[no-any-return]
+        except RayTaskError as error:
+            raise unwrapped(error)  # noqa: B904 - its cause is the remote traceback
+        finally:
+            ray.kill(driver)
+
+
+def follow(
+    driver: ActorHandle,
+    report: Report,
+    stopping: Callable[[], bool] = lambda: False,
+    *,
+    finished: Callable[[], bool] | None = None,
+    until: Callable[[], bool] = lambda: False,
+) -> Update:
+    """Report a driver's progress until its run is over, or ``finished`` says so; then a first Ctrl-C asks it to stop.
+
+    ``until`` ends it earlier, after whatever was reported.
+
+    Raises:
+        RayActorError: the driver died more often than it is restarted.
+    """
+    process, seen, interrupted = "", 0, False
+    while True:
+        try:
+            over = finished() if finished is not None else _slept()
+            if interrupted or stopping():
+                driver.stop.remote()
+            update = _looked(driver, seen)
+            if update is not None and update.process != process and seen:
+                update = _looked(driver, 0)  # its list started anew; if that look fails, the next one comes here again
+            if update is None:
+                if over and finished is not None:
+                    return Update(process, [], "failed")
+                continue
+            if update.process != process:
+                process, seen = update.process, 0
+            for item in update.progress:
+                report(item)
+            seen += len(update.progress)
+            if over or until() or (finished is None and update.status in ("done", "failed")):
+                return update
+        except KeyboardInterrupt:
+            if interrupted or finished is None:
+                raise
+            interrupted = True
+
+
+def _slept() -> bool:
+    time.sleep(POLL_S)
+    return False
+
+
+def _looked(driver: ActorHandle, since: int) -> Update | None:
+    """The driver's news; None while it is being restarted."""
+    try:
+        return ray.get(driver.progress.remote(since), timeout=10.0)  # type: ignore[no-any-return]
+    except (GetTimeoutError, ActorUnavailableError):
+        return None
+
+
+def find(name: str) -> ActorHandle:
+    """The detached driver of that name. Raises UserError where there is none."""
+    with contextlib.suppress(ValueError):
+        return ray.get_actor(name, namespace=NAMESPACE)
+    raise UserError(f"{name}: no such run on this cluster; it has ended, or RAY_ADDRESS names another cluster")
+
+
+def detach(
+    config: RunConfig,
+    folder: Path,
+    *,
+    uri: str | None = None,
+    resume: bool = False,
+    report: Report = lambda progress: None,
+    address: str | None = None,
+) -> None:
+    """Start a run that goes on by itself under ``config.name``; returns when its images are read.
+
+    Raises:
+        UserError: no cluster is named, or the run refused what it was told.
+    """
+    with connect(cluster_address(address, "--detach")) as session:
+        driver, made = start(config, folder, session, uri=uri, resume=resume, detached=config.name)
+        for line in made.lines:
+            report(Progress(0, config.train.rounds, line))
+        begun = threading.Event()
+
+        def first(progress: Progress) -> None:
+            begun.set()
+            report(progress)
+
+        update = follow(driver, first, until=begun.is_set)
+        if update.status == "failed":
+            ray.kill(driver)
+            raise update.result
+
+
+def attach(name: str, report: Report, address: str | None = None) -> tuple[dict[str, Any], str, int]:
+    """Follow a detached run to its end; then its driver is let go. Ctrl-C leaves it running.
+
+    Returns:
+        The summary, the folder or URI in which the run is, and how many rounds it was to have.
+    """
+    with connect(cluster_address(address, "attach")):
+        driver = find(name)
+        update = follow(driver, report)
+        where, rounds = ray.get(driver.target.remote())
+        ray.kill(driver)
+        if update.status == "failed":
+            raise update.result
+        return update.result, where, rounds
+
+
+def stop(name: str, address: str | None = None) -> None:
+    """Have a detached run end after its round, with a checkpoint."""
+    with connect(cluster_address(address, "stop")):
+        ray.get(find(name).stop.remote(), timeout=60.0)

@@ -1,0 +1,114 @@
+"""What lies in the object store: what calls are sent, put there once, and the images, one copy per node."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import ray
+
+from rayfed_ssl.base.weights import Weights
+from rayfed_ssl.data.images import Images
+from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.simulation.memory import Place, free_memory
+
+IN_HEAP_BYTES = 100_000  # what an actor returns goes to the driver's own memory up to this size, else into the store
+INLINE_BYTES = 32 << 10  # smaller arrays travel within the call
+STORE_SHARE = 0.4  # images that take more of a node's object store are mapped from the cache file instead
+
+
+class Store:
+    """Values of this round that already lie in the object store, by identity: what two calls are sent is put once.
+
+    What all clients are sent is remembered until the round ends; of what single ones are sent, the last ``recent``.
+    """
+
+    def __init__(self, recent: int) -> None:
+        self.recent = recent
+        self._shared: dict[int, tuple[Any, Any]] = {}
+        self._own: OrderedDict[int, tuple[Any, Any]] = OrderedDict()
+        self._always: dict[int, tuple[Any, Any]] = {}
+
+    def remember(self, value: Any, ref: Any) -> None:
+        """A published value: it has its reference for the whole run."""
+        self._always[id(value)] = (value, ref)
+
+    def reference(self, value: Any, shared: bool) -> Any:
+        """A reference to ``value``, or None where it is small enough to travel within the call."""
+        if not _large(value):
+            return None
+        key = id(value)
+        for known in (self._always, self._shared, self._own):
+            if key in known:
+                return known[key][1]
+        ref = ray.put(value)
+        if shared:
+            self._shared[key] = (value, ref)
+        else:
+            self._own[key] = (value, ref)
+            if len(self._own) > self.recent:
+                self._own.popitem(last=False)
+        return ref
+
+    def clear(self) -> None:
+        self._shared.clear()
+        self._own.clear()
+
+
+def _large(value: Any) -> bool:
+    """Whether arrays within exceed what travels well inside a call."""
+    return _bytes(value) > INLINE_BYTES
+
+
+def _bytes(value: Any) -> int:
+    match value:
+        case np.ndarray():
+            return value.nbytes
+        case Weights():
+            return value.vector.nbytes
+        case bytes():
+            return len(value)
+        case Mapping():
+            return sum(map(_bytes, value.values()))
+        case list() | tuple():
+            return sum(map(_bytes, value))
+    return 0
+
+
+def place_of(state: float, federation: Federation, sharing: int = 1) -> Place:
+    """Where states of so many bytes lie: the stores of all nodes, each without the images, or the driver's memory."""
+    if state <= IN_HEAP_BYTES:
+        return free_memory()
+    images = _pixel_bytes(federation) if _fits_stores(federation, sharing) else 0
+    return Place("the object store", sum(store - images for store in _stores(sharing)))
+
+
+def _stores(sharing: int) -> list[float]:
+    """Bytes of each living node's object store that are one of so many cohorts'."""
+    return [node["Resources"].get("object_store_memory", math.inf) / sharing for node in ray.nodes() if node["Alive"]]
+
+
+def _pixel_bytes(federation: Federation) -> int:
+    dataset = federation.dataset
+    return sum(part.pixels.nbytes for part in (dataset.train, dataset.test, federation.public) if part is not None)
+
+
+def _fits_stores(federation: Federation, sharing: int) -> bool:
+    return _pixel_bytes(federation) <= STORE_SHARE * min(_stores(sharing))
+
+
+def shared_images(federation: Federation, sharing: int) -> Any:
+    """The federation in the object store, its pixels one buffer per split; None where they are too many for it."""
+
+    def plain(images: Images) -> Images:
+        return replace(images, pixels=np.ascontiguousarray(images.pixels).view(np.ndarray))
+
+    dataset, public = federation.dataset, federation.public
+    if not _fits_stores(federation, sharing):
+        return None
+    dataset = replace(dataset, train=plain(dataset.train), test=plain(dataset.test))
+    return ray.put(replace(federation, dataset=dataset, public=None if public is None else plain(public)))

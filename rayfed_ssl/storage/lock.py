@@ -1,0 +1,105 @@
+"""An advisory lock on a file: one process of a machine holds it; the kernel releases it when that process dies."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import time
+from contextlib import suppress
+from pathlib import Path
+
+PATIENCE_S = 2.0  # for the process that is to follow one that was killed a moment ago
+
+
+class Held(Exception):
+    """Another process holds the lock; the text says which: host and pid."""
+
+
+class Lock:
+    """An advisory lock (flock) on a file that holds the host and pid of its owner, removed by :meth:`release`.
+
+    The kernel lets go of it when the process dies, however it dies, and so may whoever comes next. It keeps out the
+    processes of one machine. On storage that several hosts share it does so only where the file system passes flock on
+    (NFS does since Linux 2.6.12, Lustre where it is mounted with ``flock``): elsewhere two hosts can write to one
+    folder. ``why_not`` says why there is no lock, as on Windows and on file systems without flock.
+
+    Raises:
+        Held: after ``patience_s`` another process still has it.
+    """
+
+    def __init__(self, path: Path, *, patience_s: float = PATIENCE_S) -> None:
+        self.path, self.why_not = path, ""
+        self._descriptor: int | None = None
+        try:
+            self._descriptor = locked(path, time.monotonic() + patience_s)
+        except (OSError, ImportError) as error:
+            self.why_not = getattr(error, "strerror", None) or str(error)
+            return
+        with suppress(OSError):  # for a reader only
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, f"{_owner()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Let go; a second time does nothing."""
+        if self._descriptor is not None:
+            import fcntl
+
+            with suppress(OSError):
+                if _is_at(self._descriptor, self.path):
+                    self.path.unlink()
+            with suppress(OSError):
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # a forked child may have it open, too
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def locked(path: Path, until: float, *, create: bool = True) -> int:
+    """An open descriptor of the file at ``path`` that has the lock; ``create`` makes it, and its folder.
+
+    Raises:
+        Held: at the time ``until`` another process has it.
+        OSError: it cannot be opened, or not locked. ImportError: Windows.
+    """
+    import fcntl
+
+    while True:
+        descriptor = _opened(path, create)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(descriptor, path):
+                return descriptor
+            held = None  # its owner has removed it since: on to the next, if there is one
+        except (BlockingIOError, PermissionError):
+            held = os.pread(descriptor, 1000, 0).decode(errors="replace").strip() or "owner unknown"
+        except OSError:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+        if time.monotonic() >= until:
+            raise Held(held) if held else OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+        time.sleep(0.1 if held else 0.0)
+
+
+def _opened(path: Path, create: bool) -> int:
+    flags = os.O_RDWR | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
+    for _ in range(10):  # whoever had the lock may remove the folder just now
+        if create:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            try:
+                return os.open(path, flags, 0o644)
+            except PermissionError:  # somebody else's, from a run that was killed
+                return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _owner() -> str:
+    return f"{socket.gethostname()}, pid {os.getpid()}"

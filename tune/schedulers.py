@@ -1,0 +1,93 @@
+"""Tune's schedulers as a sweep asks for them: ASHA told of trials that are over, a population whose members wait."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from ray import tune
+from ray.tune.schedulers import AsyncHyperBandScheduler, PopulationBasedTraining, TrialScheduler
+
+from tune import config as sweep_config
+from tune.book import Book, scheduled
+from tune.config import Asha, Pbt, Sweep
+from tune.search import SCORE, Proposals, domain
+
+
+def scheduler(sweep: Sweep, book: Book) -> TrialScheduler | None:
+    """Tune's scheduler, told of the trials that are over already."""
+    settings = sweep.settings
+    match settings.scheduler:
+        case Asha(grace=grace, reduction=reduction):
+            longest = max(sweep.run(e.point).train.rounds for e in book.entries) if book.entries else 0
+            made = AsyncHyperBandScheduler(
+                time_attr="round", metric=SCORE, mode=settings.mode, grace_period=grace, reduction_factor=reduction,
+                max_t=max(longest, sweep.check().train.rounds, grace + 1),
+            )  # fmt: skip
+            for entry in book.entries:
+                if entry.status in ("complete", "stopped"):
+                    past = SimpleNamespace(trial_id=f"past-{entry.trial}")
+                    made.on_trial_add(None, past)
+                    for round, value in entry.reports:
+                        made.on_trial_result(None, past, {"round": round, SCORE: value})
+            return made
+        case Pbt(interval=interval, quantile=quantile, resample=resample):
+            mutations = {
+                key: list(values) if (values := dimension.values) else domain(dimension)
+                for key, dimension in settings.space.items()
+            }
+            return Together(
+                time_attr="round", metric=SCORE, mode=settings.mode, perturbation_interval=interval,
+                quantile_fraction=quantile, resample_probability=resample, hyperparam_mutations=mutations,
+                custom_explore_fn=Within(sweep), require_attrs=False, log_config=False,
+                synch=True,  # all are compared at the same round, whoever started first
+            )  # fmt: skip
+    return None
+
+
+class Together(PopulationBasedTraining):  # type: ignore[misc]
+    """Members wait for each other at every exchange, but not for one that failed or was stopped on its way there."""
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Any:
+        chosen = super().choose_trial_to_run(tune_controller)
+        waiting = [trial for trial in tune_controller.get_trials() if not trial.is_finished()]
+        if chosen is None and waiting and all(trial.status == trial.PAUSED for trial in waiting):
+            latest = max(self._trial_state[trial].last_train_time for trial in waiting)
+            self._next_perturbation_sync = latest + self._perturbation_interval
+            chosen = super().choose_trial_to_run(tune_controller)
+        return chosen
+
+
+@dataclass(frozen=True)
+class Within:
+    """Keeps what population-based training multiplies within the sweep's ranges."""
+
+    sweep: Sweep
+
+    def __call__(self, config: dict[str, Any]) -> dict[str, Any]:
+        kept = dict(config)
+        for key, dimension in self.sweep.settings.space.items():
+            if dimension.values is None:
+                low, high = dimension.range
+                clipped = min(max(kept[key], low), high)
+                kept[key] = round(clipped) if dimension.randint else sweep_config.rounded(float(clipped))
+        return kept
+
+
+def members(proposals: Proposals) -> dict[str, Any]:
+    """The trials that are to run, as Tune's own kind of list: their numbers a grid, their keys looked up by number."""
+    points = {e.trial: scheduled(proposals.book.folder / e.name, e.point) for e in proposals.todo}
+    keys = {key: tune.sample_from(Lookup(points, key)) for key in proposals.sweep.settings.space}
+    return {"trial": tune.grid_search(list(points)), **keys}
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """One key of the trial with the number that was chosen."""
+
+    points: dict[int, dict[str, Any]]
+    key: str
+
+    def __call__(self, spec: Any) -> Any:
+        return self.points[spec.config.trial][self.key]
