@@ -11,10 +11,10 @@ import pytest
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.simulation import local as cohorts
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.reporting import records
 from rayfed_ssl.reporting.tables import metrics_parts, read_communication, read_metrics
+from rayfed_ssl.simulation import local as cohorts
 from rayfed_ssl.simulation import loop, memory
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.memory import Estimate, Place, check_fits, estimate
