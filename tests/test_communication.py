@@ -70,16 +70,6 @@ def test_weights_of_a_real_network() -> None:
     assert sizes({"weights": pack(net)}) == {"weights": 4 * (15 + 6), "weights.buffers": 4 * 6}
 
 
-def test_a_declared_narrower_type_narrows_and_never_widens() -> None:
-    half = {"x": np.dtype(np.float16)}
-    assert sizes({"x": np.zeros(8), "y": np.zeros(8)}, half) == {"x": 16, "y": 32}
-    assert sizes({"x": np.zeros(8, np.int8)}, half) == {"x": 8}
-    assert sizes({"x": Network(8, 2)}, half) == {"x": 16, "x.buffers": 4}
-    ledger = Ledger()
-    ledger.book_down(0, "train", {"x": np.zeros(8)}, half)
-    assert ledger.drain() == [Booking(0, 0, "down", "train", "x", 16)]
-
-
 def test_the_same_object_is_booked_once_per_client_and_round_under_any_name() -> None:
     ledger, bank, own = Ledger(), np.zeros(4, np.float32), np.zeros(2, np.float32)
     ledger.begin_round(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import sys
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -108,7 +109,7 @@ def test_tight_lies_between_the_exact_trade_off_and_the_closed_form(
 
 @needs_accounting
 def test_spent_says_what_it_covers_and_nothing_released_costs_nothing() -> None:
-    record = privacy.spent(4.0, 0.00104, 5_000, 1, 1e-2).to_json()
+    record = asdict(privacy.spent(4.0, 0.00104, 5_000, 1, 1e-2))
     assert record == {
         "epsilon": pytest.approx(3.0724421, rel=1e-7),
         "epsilon_closed_form": pytest.approx(3.8932022, rel=1e-7),

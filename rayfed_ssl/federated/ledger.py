@@ -12,7 +12,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from typing import Any, Literal, NamedTuple, Protocol, TypedDict, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, TypedDict, runtime_checkable
 
 import numpy as np
 from torch import Tensor
@@ -47,14 +47,13 @@ class OnTheWire(Protocol):
     def wire_bytes(self) -> dict[str, int]: ...
 
 
-def array_bytes(array: np.ndarray | Tensor, narrow: np.dtype[Any] | None = None) -> int:
-    """Bytes of an array as it would be sent: float64 as float32, and nothing wider than a declared ``narrow``."""
+def array_bytes(array: np.ndarray | Tensor) -> int:
+    """Bytes of an array as it would be sent: float64 as float32, everything else as it is."""
     if isinstance(array, Tensor):
         count, width, floating = array.numel(), array.element_size(), array.is_floating_point()
     else:
         count, width, floating = array.size, array.dtype.itemsize, np.issubdtype(array.dtype, np.floating)
-    width = min(width, FULL.itemsize) if floating else width
-    return count * (width if narrow is None else min(width, narrow.itemsize))
+    return count * (min(width, FULL.itemsize) if floating else width)
 
 
 def _arrays(value: object, field: str) -> Iterator[np.ndarray | Tensor | OnTheWire | bytes]:
@@ -74,22 +73,20 @@ def _arrays(value: object, field: str) -> Iterator[np.ndarray | Tensor | OnTheWi
             raise TypeError(f"field '{field}' holds a {type(value).__name__}, whose size on the wire is not known")
 
 
-def _parts(item: np.ndarray | Tensor | OnTheWire | bytes, narrow: np.dtype[Any] | None) -> dict[str, int]:
+def _parts(item: np.ndarray | Tensor | OnTheWire | bytes) -> dict[str, int]:
     match item:
         case bytes():
             return {"": len(item)}
         case np.ndarray() | Tensor():
-            return {"": array_bytes(item, narrow)}
-    width = FULL.itemsize if narrow is None else min(FULL.itemsize, narrow.itemsize)
-    return {suffix: count * width // FULL.itemsize for suffix, count in item.wire_bytes().items()}
+            return {"": array_bytes(item)}
+    return item.wire_bytes()
 
 
-def sizes(fields: Mapping[str, object], narrow: Mapping[str, np.dtype[Any]] | None = None) -> dict[str, int]:
+def sizes(fields: Mapping[str, object]) -> dict[str, int]:
     """Bytes by field of a message as it would be sent; fields without an array are absent.
 
     Args:
         fields: arrays, tensors, values with ``wire_bytes()``, scalars, or nested lists and dicts of these.
-        narrow: the narrower type a method declares for a field, e.g. ``{"similarity": np.dtype(np.float16)}``.
 
     Raises:
         TypeError: a field holds something whose size is not known.
@@ -97,7 +94,7 @@ def sizes(fields: Mapping[str, object], narrow: Mapping[str, np.dtype[Any]] | No
     booked: dict[str, int] = {}
     for field, value in fields.items():
         for item in _arrays(value, field):
-            for suffix, count in _parts(item, (narrow or {}).get(field)).items():
+            for suffix, count in _parts(item).items():
                 if count:
                     booked[field + suffix] = booked.get(field + suffix, 0) + count
     return booked
@@ -125,13 +122,7 @@ class Ledger:
         self._round = round
         self._sent = {}
 
-    def book_down(
-        self,
-        client: int,
-        operation: str,
-        message: Mapping[str, object],
-        narrow: Mapping[str, np.dtype[Any]] | None = None,
-    ) -> None:
+    def book_down(self, client: int, operation: str, message: Mapping[str, object]) -> None:
         """Book what of ``message`` the client does not have yet.
 
         Raises:
@@ -139,7 +130,7 @@ class Ledger:
         """
         for field, value in message.items():
             fresh = [item for item in _arrays(value, field) if self._first(item, client)]
-            for name, count in sizes({field: fresh}, narrow).items():
+            for name, count in sizes({field: fresh}).items():
                 self._book(client, "down", operation, name, count)
 
     def book_up(self, client: int, operation: str, sizes: Mapping[str, int]) -> None:

@@ -47,6 +47,7 @@ from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, only
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.objectives.base import Step, full_precision
+from rayfed_ssl.objectives.simclr import Config as SimCLR
 from rayfed_ssl.objectives.simclr import info_nce
 from rayfed_ssl.settings.blocks import MethodConfig
 from rayfed_ssl.settings.run import RunSettings
@@ -100,7 +101,7 @@ class Client(EncoderClient[Config]):
     def train(self, weights: Weights, dictionary: np.ndarray | None) -> dict[str, Any]:
         self.load(weights)
         bank = None if dictionary is None else torch.tensor(dictionary, device=self.bench.device)  # (K, D)
-        temperature = self.config.objective.temperature  # type: ignore[union-attr]
+        temperature = self.config.objective_as(SimCLR).temperature
         beta, distance = self.method.beta, self.distance() if self.method.alignment else None
 
         def loss(views: tuple[Tensor, ...], rows: Tensor) -> Step:
@@ -209,7 +210,7 @@ class Server(MethodServer[Config]):
 
 def check_federation(config: RunSettings, federation: Federation) -> None:
     """Refuse K above the smallest union it could be drawn from, and public images too few to contrast."""
-    method: Any = config.method
+    method = config.method_as(Config)
     sizes = np.sort(federation.sizes[list(federation.clients)])
     asked = max(1, round(config.participation.fraction * len(sizes)))
     smallest = int(sizes[: asked - 1 if method.exclude_own else asked].sum())
@@ -228,7 +229,7 @@ def check_federation(config: RunSettings, federation: Federation) -> None:
 
 def kept(config: RunSettings, images: int) -> ClientFootprint:
     """The ensemble on the client, the dictionary at the server: a row per image."""
-    method: Any = config.method
+    method = config.method_as(Config)
     rows = 4 * images * config.projection_dim if method.dictionary_size else 0
     return ClientFootprint(state=rows if method.ensembling else 0, bank=rows)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -149,10 +149,6 @@ class Spent:
     neighbours: str = "replace one image of one client"
     covers: str = "correlation matrices R_j"
     not_covered: str = "weights theta_j and the running statistics of BatchNorm"
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields as plain Python values."""
-        return asdict(self)
 
 
 def spent(mu: float, sigma: float, n: int, releases: int, delta: float) -> Spent:

@@ -1,6 +1,6 @@
 """Figures of a run: how labels are spread over clients, and accuracy over rounds.
 
-Shapes: N clients, C classes. Importing this module loads matplotlib, so its users import it where they draw. Figures are
+Shapes: N clients, C classes. This module loads matplotlib, so its users import it where they draw. Figures are
 plain ``Figure`` objects without pyplot, so they need no display and may be drawn in any thread.
 """
 
