@@ -14,8 +14,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = (  # from the ground up: an import leads into the same layer or a lower one
-    "base", "data", "models", "evaluation", "objectives", "settings", "federated", "methods", "config.py",
-    "reporting", "storage", "simulation", "terminal", "cli.py",
+    "base", "data", "models", "evaluation", "objectives", "settings", "federated", "methods", "extensions.py",
+    "config.py", "reporting", "storage", "simulation", "terminal", "testing", "cli.py",
 )  # fmt: skip
 WIDTH = 120
 

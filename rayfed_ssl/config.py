@@ -11,11 +11,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import field_validator, model_validator
+from pydantic import PrivateAttr, field_validator, model_validator
 
+from rayfed_ssl import extensions
 from rayfed_ssl.base.choice import OneOf
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.partition import Iid
+from rayfed_ssl.extensions import Extension
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.blocks import MethodConfig
@@ -37,8 +39,22 @@ def plugin_kinds() -> dict[str, type[MethodConfig]]:
 class RunConfig(RunSettings):
     """A run's settings, its method and plug-ins of kinds that exist, and all blocks fitting each other."""
 
+    imports: tuple[str, ...] = ()  # files beside this one, or modules, that define methods, objectives, encoders, ..
     method: Annotated[MethodConfig, OneOf(method_kinds)]
     plugins: tuple[Annotated[PluginConfig, OneOf(plugin_kinds)], ...] = ()
+
+    _extensions: tuple[Extension, ...] = PrivateAttr(())
+
+    @property
+    def extensions(self) -> tuple[Extension, ...]:
+        """What ``imports`` named, as it was read."""
+        return self._extensions
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """With imports, pickled as a document: whoever reads it imports first."""
+        if not self._extensions:
+            return super().__reduce_ex__(protocol)
+        return _revived, (self.model_dump(mode="json"), self._extensions)
 
     @field_validator("name")
     @classmethod
@@ -112,37 +128,67 @@ def _check_data(config: RunConfig) -> None:
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
-    """Read a run's YAML with its profile and the dotted overrides applied. Raises UserError naming every wrong key."""
+    """Read a run's YAML with its profile and the dotted overrides applied. Raises UserError naming every wrong key.
+
+    The file's ``imports`` are run: a file of somebody else's is read by :func:`load_untrusted`.
+    """
     changes = configfile.parse_overrides(overrides)
     document = configfile.read(path)
-    config = build(document, changes, origin=str(path))
+    found = extensions.gather(changes.get("imports", document.get("imports")), path.parent)
+    config = build(document, changes, origin=str(path), imports=found)
     for profile in document.get("profiles") or {}:
         if profile != config.profile:
-            _check_profile(document, changes, profile, str(path))
+            _check_profile(document, changes, profile, str(path), found)
     return config
 
 
-def _check_profile(document: Mapping[str, Any], changes: Mapping[str, object], profile: str, path: str) -> None:
+def load_untrusted(path: Path, overrides: Sequence[str] = (), *, trust_imports: bool = False) -> RunConfig:
+    """Like :func:`load`, for what reads run folders. Raises UserError where the run would bring code of its own."""
+    if (named := configfile.read(path).get("imports")) and not trust_imports:
+        raise UserError(f"{path}: found imports: {named}; this run brings code of its own, which --trust-imports runs")
+    return load(path, overrides)
+
+
+def _check_profile(
+    document: Mapping[str, Any], changes: Mapping[str, object], profile: str, path: str, imports: Sequence[Extension]
+) -> None:
     """Raise UserError for a profile nobody chose now: its mistakes would show on the machine it is for."""
     try:
-        build(document, {"profile": profile}, origin=path)
+        build(document, {"profile": profile}, origin=path, imports=imports)
     except UserError as alone:
         try:
-            build(document, {**changes, "profile": profile}, origin=path)
+            build(document, {**changes, "profile": profile}, origin=path, imports=imports)
         except UserError:
             lines = [f"profiles.{profile}: {line}" for line in str(alone).splitlines()]
             raise configfile.ConfigError("\n".join(lines)) from None
 
 
-def build(document: Mapping[str, Any], changes: Mapping[str, object], *, origin: str) -> RunConfig:
-    """A document (with its ``profiles``) and dotted changes to a validated config."""
+def build(
+    document: Mapping[str, Any], changes: Mapping[str, object], *, origin: str, imports: Sequence[Extension] = ()
+) -> RunConfig:
+    """A document (with its ``profiles``) and dotted changes to a validated config; ``imports`` are run first."""
+    extensions.load(imports)
     chosen = changes.get("profile", document.get("profile"))
     merged = configfile.overlay(dict(document), None if chosen is None else str(chosen))
     before = merged.get("method", {})
     merged = configfile.merge(merged, changes)
     if "method.name" in changes and merged["method"] != before:
         _replace_objective(merged, changes)
-    return configfile.validate(RunConfig, merged, origin=origin)
+    if imports:
+        merged["imports"] = [extension.name for extension in imports]
+    elif merged.get("imports"):
+        raise UserError(f"{origin}: found imports: {merged['imports']}; they are read where the config is a file")
+    return _with(configfile.validate(RunConfig, merged, origin=origin), imports)
+
+
+def _with(config: RunConfig, imports: Sequence[Extension]) -> RunConfig:
+    config._extensions = tuple(imports)
+    return config
+
+
+def _revived(document: dict[str, Any], imports: tuple[Extension, ...]) -> RunConfig:
+    extensions.load(imports)
+    return _with(RunConfig.model_validate(document), imports)
 
 
 def _replace_objective(document: dict[str, Any], changes: Mapping[str, object]) -> None:

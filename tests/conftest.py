@@ -42,18 +42,11 @@ def _caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def ray_session(_caches: None) -> Iterator[ModuleType]:
+def ray_session(_caches: None, request: pytest.FixtureRequest) -> ModuleType:
     """The ``ray`` module, connected to one local instance (4 CPUs, one pretended GPU) that all tests share."""
     import ray
 
-    ray.init(
-        address="local",
-        num_cpus=4,
-        num_gpus=1,
-        include_dashboard=False,
-        _node_ip_address="127.0.0.1",
-        object_store_memory=300 * 1024**2,
-        log_to_driver=False,
-    )
-    yield ray
-    ray.shutdown()
+    from actors.testing import local_ray
+
+    local_ray(request.config)
+    return ray

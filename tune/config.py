@@ -28,6 +28,7 @@ from pydantic import Field, field_validator, model_validator
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.config import RunConfig, build
+from rayfed_ssl.extensions import Extension, gather, save
 from rayfed_ssl.reporting.tables import replace_file
 from rayfed_ssl.settings import files as configfile
 
@@ -191,11 +192,12 @@ class Sweep:
     settings: SweepConfig
     document: Mapping[str, Any]
     origin: str
+    imports: tuple[Extension, ...] = ()  # what the run's `imports` named
 
     def run(self, point: Mapping[str, Any], repetition: int = 0, name: str | None = None) -> RunConfig:
         """The config of a trial. Raises UserError naming what the run's schema refuses."""
         changes: dict[str, Any] = {**self.settings.overrides, **point}
-        config = build(self.document, changes, origin=self.origin)
+        config = build(self.document, changes, origin=self.origin, imports=self.imports)
         update: dict[str, Any] = {"seed": config.seed + repetition}
         if name is not None:
             update["name"] = name
@@ -279,11 +281,15 @@ def load(path: Path, changes: Sequence[str] = ()) -> Sweep:
     overrides = dict(settings.overrides)
     profile = overrides.pop("profile", None)
     resolved = configfile.overlay(configfile.read(base), None if profile is None else str(profile))
-    return Sweep(settings.model_copy(update={"overrides": overrides}), resolved, f"{path} (base {base})")
+    imports = gather(resolved.get("imports"), base.parent)
+    if imports:
+        resolved["imports"] = [extension.name for extension in imports]
+    return Sweep(settings.model_copy(update={"overrides": overrides}), resolved, f"{path} (base {base})", imports)
 
 
 def dump(sweep: Sweep, folder: Path) -> None:
     """Write ``sweep.yaml`` and ``base.yaml``: ``tune FOLDER/sweep.yaml`` repeats the sweep."""
+    save(sweep.imports, folder)
     _write(folder / "base.yaml", dict(sweep.document))
     settings = sweep.settings.model_dump(mode="json", exclude_none=True)
     _write(folder / "sweep.yaml", {**settings, "base": "base.yaml"})
@@ -298,7 +304,7 @@ def refuse_changed(old: Sweep, new: Sweep, folder: Path) -> None:
     """Raise UserError naming what differs from the sweep in the folder; ``concurrent`` may, and ``trials`` may grow."""
     a, b = (s.settings.model_dump(mode="json", exclude={"base", "concurrent", "trials"}) for s in (old, new))
     changed = [key for key in a if a[key] != b[key]]
-    if old.document != new.document:
+    if old.document != new.document or old.imports != new.imports:
         changed.append("base")
     if new.count < old.count:
         changed.append("trials")

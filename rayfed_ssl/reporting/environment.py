@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,12 @@ URI_SECRET = re.compile(r"(\w+://)[^/@\s]+@")
 URI_QUERY = re.compile(r"(\w+://[^\s?]+)\?\S+")
 
 
-def environment(*, device: str, threads: int) -> dict[str, Any]:
+def environment(*, device: str, threads: int, imports: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Versions, host, device, threads, git revision and command line; a package that is not installed is null.
 
     Bits depend on the CPU's instruction set and on the thread count (see ``seeding``), so both are here. Ray is looked
-    up, never imported. ``device`` is what clients train on, in words: their machine need not be this one.
+    up, never imported. ``device`` is what clients train on, in words: their machine need not be this one. ``imports``
+    are the digests of the code a run brought along.
     """
     revision, changed = git_revision()
     return {
@@ -43,13 +45,14 @@ def environment(*, device: str, threads: int) -> dict[str, Any]:
         "threads": threads,
         "git_revision": revision,
         "git_changed": changed,
+        "imports": dict(imports or {}),
         "command": command_line(sys.argv),
     }
 
 
-def write_environment(folder: Path, *, device: str, threads: int) -> None:
+def write_environment(folder: Path, *, device: str, threads: int, imports: Mapping[str, str] | None = None) -> None:
     """Write ``environment.json`` into the run folder, atomically."""
-    write_json(folder / "environment.json", environment(device=device, threads=threads))
+    write_json(folder / "environment.json", environment(device=device, threads=threads, imports=imports))
 
 
 def git_revision(package: Path | None = None) -> tuple[str | None, bool | None]:

@@ -10,8 +10,10 @@ import numpy as np
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig, result_affecting
 from rayfed_ssl.config import load as load_config
+from rayfed_ssl.extensions import refuse_other
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.objectives import build as build_objective
+from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.storage import checkpoint
 
 WRITTEN = (  # what a run writes over, or deletes
@@ -43,6 +45,7 @@ def examine_folder(
     if found is None:
         say("no complete checkpoint yet: starting from round 0")
     else:
+        refuse_other(config.extensions, folder, configfile.read(existing).get("imports"))
         result_affecting(load_config(existing), config, folder)
     return found
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from rayfed_ssl import extensions
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.config import RunConfig
@@ -100,6 +101,7 @@ class Run:
                 self.say(self.start, f"checkpoints/{name}: set aside, so that it hides nothing that is saved from now")
             folder.mkdir(parents=True, exist_ok=True)
             configfile.dump(config, folder / "config.yaml")
+            extensions.save(config.extensions, folder)
             self.recorder = Recorder(config, folder, self.federation, self.cohort.device, began)
             self.leaving.callback(self._close_records)
             if began is None:

@@ -14,6 +14,7 @@ import yaml
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.partition import label_histogram
 from rayfed_ssl.evaluation import settings
+from rayfed_ssl.extensions import digests
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import Ledger
@@ -35,7 +36,7 @@ class Recorder:
     ) -> None:
         self.config, self.folder, self.federation = config, folder, federation
         self.records = Records(folder, resume_round=resumed_from, clients=config.clients.count)
-        write_environment(folder, device=device, threads=config.resources.threads)
+        write_environment(folder, device=device, threads=config.resources.threads, imports=digests(config.extensions))
         if resumed_from is None:
             self._first_page()
 

@@ -1,0 +1,49 @@
+"""Warm pools of client actors that a whole test session shares: starting processes is most of what a tiny run costs."""
+
+from __future__ import annotations
+
+import pytest
+import ray
+
+from actors.plan import plan, reserve
+from actors.pool import Pool
+from rayfed_ssl.settings.blocks import ResourcesConfig
+
+_pools: dict[int, Pool] = {}
+
+
+def local_ray(config: pytest.Config) -> None:
+    """Connect to one local instance (4 CPUs, one pretended GPU) that ends with the session."""
+    if ray.is_initialized():
+        return
+    ray.init(
+        address="local",
+        num_cpus=4,
+        num_gpus=1,
+        include_dashboard=False,
+        _node_ip_address="127.0.0.1",
+        object_store_memory=300 * 1024**2,
+        log_to_driver=False,
+    )
+    config.add_cleanup(_close)
+
+
+def shared_pool(actors: int, config: pytest.Config) -> Pool:
+    """A pool of that many client actors, opened once per session."""
+    local_ray(config)
+    if actors not in _pools:
+        wishes = ResourcesConfig(actors=actors, cpus_per_client=0.5, device="cpu")
+        made = plan(wishes, actors, [{"CPU": 2.0}])
+        _pools[actors] = Pool(made, reserve(made, 60.0))
+    return _pools[actors]
+
+
+def close_pools() -> None:
+    """Give their places back to tests that need them."""
+    while _pools:
+        _pools.popitem()[1].close()
+
+
+def _close() -> None:
+    close_pools()
+    ray.shutdown()

@@ -1,0 +1,180 @@
+"""A run's ``imports``: files and modules of the user's that add methods, objectives, encoders, sources and protocols.
+
+    imports: [my_method.py]            # a file beside the config, or any path
+    imports: [my_package.methods]      # an installed module
+
+Such a module defines what it adds under the tables' names: ``METHODS = {"mine": Method(...)}``, ``OBJECTIVES``,
+``ENCODERS``, ``SOURCES``, ``PROTOCOLS``. A file's source travels inside the run's config: whoever unpickles the config,
+a driver or a client actor on another machine, has the module, too. A run folder holds a copy beside its config.yaml.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import linecache
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.table import Table
+from rayfed_ssl.methods import METHODS
+
+TABLES: dict[str, Table[Any]] = {
+    "METHODS": METHODS,
+}
+_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+_loaded: dict[str, Extension] = {}  # by name: what this process has added to the tables
+
+
+@dataclass(frozen=True)
+class Extension:
+    """One entry of ``imports``: its name as the run's config.yaml holds it, the digest of its source, and, of a file,
+    the source itself.
+    """
+
+    name: str
+    digest: str
+    source: str | None = None
+
+    @property
+    def module(self) -> str:
+        """The module's name in this process; that of a file tells versions apart."""
+        if self.source is None:
+            return self.name
+        stem = re.sub(r"\W", "_", Path(self.name).stem)
+        return f"rayfed_ssl_imports.{stem}_{self.digest[:12]}"
+
+    @property
+    def origin(self) -> str:
+        """Where it comes from, in messages."""
+        return f"imports: {self.name}"
+
+
+def gather(entries: object, beside: Path) -> tuple[Extension, ...]:
+    """Read, without running, what ``imports`` names. Paths are relative to ``beside``, the config's folder.
+
+    Raises:
+        UserError: not a list of paths and modules, a file that cannot be read, a module that is not installed.
+    """
+    if entries is None:
+        return ()
+    if not isinstance(entries, list | tuple) or not all(isinstance(entry, str) for entry in entries):
+        raise UserError(f"imports: found {entries!r}; must be a list of .py files and modules")
+    found = tuple(_file(entry, beside) if entry.endswith(".py") else _module(entry) for entry in entries)
+    names = [one.name for one in found]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise UserError(f"imports: found {', '.join(twice)} twice; each name once, also in different folders")
+    return found
+
+
+def _file(entry: str, beside: Path) -> Extension:
+    path = beside / Path(entry).expanduser()
+    try:
+        source = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise UserError(f"imports: found {entry!r}; {path} cannot be read ({reason})") from None
+    return Extension(path.name, hashlib.sha256(source.encode()).hexdigest(), source)
+
+
+def _module(entry: str) -> Extension:
+    if not _MODULE.fullmatch(entry):
+        raise UserError(f"imports: found {entry!r}; must be a path that ends in .py, or the name of a module")
+    try:
+        spec = importlib.util.find_spec(entry)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None or spec.origin is None or not Path(spec.origin).is_file():
+        raise UserError(f"imports: found {entry!r}; no module of that name is installed (a file's name ends in .py)")
+    return Extension(entry, hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest())
+
+
+def load(extensions: Iterable[Extension]) -> None:
+    """Run each module, once per process, and add what it defines to the tables; a new version replaces the old one.
+
+    Raises:
+        UserError: the module raises, defines nothing for a table, or a name that is taken.
+    """
+    for extension in extensions:
+        known = _loaded.get(extension.name)
+        if known == extension:
+            continue
+        if known is not None:
+            unload(known)
+        module = _executed(extension)
+        rows = [(table, getattr(module, attribute, {})) for attribute, table in TABLES.items()]
+        if not any(len(found) for _, found in rows):
+            raise UserError(f"{extension.origin}: defines none of {', '.join(TABLES)}; there is nothing to import")
+        _loaded[extension.name] = extension
+        try:
+            for table, found in rows:
+                for name, row in dict(found).items():
+                    table.add(name, row, extension.origin)
+        except UserError:
+            unload(extension)
+            raise
+
+
+def unload(extension: Extension) -> None:
+    """Take what the extension added out of the tables."""
+    for table in TABLES.values():
+        table.remove(extension.origin)
+    _loaded.pop(extension.name, None)
+
+
+def _executed(extension: Extension) -> ModuleType:
+    """The module, run. Raises UserError naming the line where it raises."""
+    try:
+        if extension.source is None:
+            return importlib.import_module(extension.name)
+        module = ModuleType(extension.module)
+        place = f"<{extension.name} {extension.digest[:12]}>"
+        module.__file__ = place
+        linecache.cache[place] = (len(extension.source), None, extension.source.splitlines(True), place)
+        sys.modules[extension.module] = module
+        exec(compile(extension.source, place, "exec"), module.__dict__)
+    except Exception as error:
+        sys.modules.pop(extension.module, None)
+        line = _line_of(error, extension)
+        raise UserError(f"{extension.origin}: cannot be imported{line} ({type(error).__name__}: {error})") from error
+    return module
+
+
+def _line_of(error: BaseException, extension: Extension) -> str:
+    if isinstance(error, SyntaxError) and error.lineno:
+        return f", line {error.lineno}"
+    line, trace = 0, error.__traceback__
+    while trace is not None:
+        if extension.name in trace.tb_frame.f_code.co_filename:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return f", line {line}" if line else ""
+
+
+def save(extensions: Sequence[Extension], folder: Path) -> None:
+    """Copies of the files beside the run's config.yaml. Raises OSError."""
+    for extension in extensions:
+        if extension.source is not None:
+            (folder / extension.name).write_text(extension.source, encoding="utf-8")
+
+
+def digests(extensions: Iterable[Extension]) -> dict[str, str]:
+    """name -> digest, for the record and to compare."""
+    return {extension.name: extension.digest for extension in extensions}
+
+
+def refuse_other(now: Sequence[Extension], folder: Path, entries: object) -> None:
+    """Raise UserError where a run folder's imports are not these, byte for byte. Runs nothing."""
+    before, after = digests(gather(entries, folder)), digests(now)
+    changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    if changed:
+        raise UserError(
+            f"{folder}: cannot resume with other imports: {', '.join(changed)} differs from what the run began with"
+        )

@@ -1,0 +1,106 @@
+"""What every method promises: finite, deterministic, the same wherever it runs and however it was interrupted.
+
+A method of your own gets the whole suite with two lines in a file that pytest collects:
+
+    from rayfed_ssl.testing import contract
+    TestMine = contract("mine", {"imports": ["my_method.py"]}, beside=Path(__file__).parent)
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from rayfed_ssl.config import RunConfig
+from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.ledger import Ledger
+from rayfed_ssl.simulation import loop
+from rayfed_ssl.testing.tiny import booked, encoders, measured, run_locally, tiny_run
+
+
+class Contract:
+    """The suite over one method; made by :func:`contract`."""
+
+    method: ClassVar[str]
+    changes: ClassVar[Mapping[str, object]]
+    beside: ClassVar[Path | None]
+
+    def config(self, **changes: object) -> RunConfig:
+        dotted = {key.replace("__", "."): value for key, value in changes.items()}
+        return tiny_run(self.method, {**self.changes, **dotted}, self.beside)
+
+    @pytest.fixture(scope="class")
+    def undisturbed(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        """The method's run in process, shared by the tests of the class."""
+        folder = tmp_path_factory.mktemp("undisturbed") / self.method
+        run_locally(self.config(), folder)
+        return folder
+
+    def test_finite_and_complete(self, undisturbed: Path) -> None:
+        values = measured(undisturbed)
+        assert all(math.isfinite(value) for value in values.values())
+        evaluated = {round for round, _, tag in values if tag.startswith("eval/")}
+        assert evaluated == set(range(self.config().train.rounds + 1))
+        assert (undisturbed / "summary.json").exists()
+        assert (undisturbed / "partition.parquet").exists()
+
+    def test_same_seed_same_bits_other_seed_other_bits(self, undisturbed: Path, tmp_path: Path) -> None:
+        run_locally(self.config(), tmp_path / "again")
+        run_locally(self.config(seed=1), tmp_path / "other")
+        first = encoders(undisturbed)
+        assert encoders(tmp_path / "again") == first
+        other = encoders(tmp_path / "other")
+        assert all(other[name] != first[name] for name in first)
+
+    def test_resumed_equals_uninterrupted(self, undisturbed: Path, tmp_path: Path) -> None:
+        config = self.config()
+        after = min(1, config.train.rounds - 1)  # a method of one round is stopped before it
+        seen: list[int] = []
+        stopped = run_locally(
+            config, tmp_path / "run", report=lambda p: seen.append(p.round), stopping=lambda: max(seen) >= after
+        )
+        assert stopped["status"] == "stopped"
+        assert stopped["rounds"] == after
+        lines: list[str] = []
+        summary = run_locally(config, tmp_path / "run", resume=True, report=lambda p: lines.append(p.line))
+        assert any(f"resumed from round {after}" in line for line in lines)
+        assert encoders(tmp_path / "run") == encoders(undisturbed)
+        assert measured(tmp_path / "run") == measured(undisturbed)
+        assert booked(tmp_path / "run") == booked(undisturbed)
+        assert summary["status"] == "complete"
+
+    @pytest.mark.parametrize("actors", [1, 2])
+    def test_on_ray_equals_in_process(
+        self, actors: int, undisturbed: Path, tmp_path: Path, request: pytest.FixtureRequest
+    ) -> None:
+        from actors.cohort import RayCohort
+        from actors.testing import shared_pool
+
+        cohorts: list[RayCohort] = []
+
+        def connect(config: RunConfig, federation: Federation, ledger: Ledger) -> RayCohort:
+            cohorts.append(RayCohort(config, federation, ledger, shared_pool(actors, request.config), keep=True))
+            return cohorts[-1]
+
+        loop.run(self.config(resources__device="cpu"), tmp_path / "ray", connect)
+        assert len({info.pid for info in cohorts[0].infos} - {os.getpid()}) == actors
+        assert encoders(tmp_path / "ray") == encoders(undisturbed)
+        assert measured(tmp_path / "ray") == measured(undisturbed)
+        assert booked(tmp_path / "ray") == booked(undisturbed)
+
+
+def contract(method: str, changes: Mapping[str, object] | None = None, beside: Path | None = None) -> type[Contract]:
+    """The suite over one method, as a class for pytest to collect.
+
+    Args:
+        method: its ``method.name``.
+        changes: dotted keys of the tiny run that exercise what is the method's own; ``imports`` names its file.
+        beside: the folder that ``imports`` is relative to.
+    """
+    members: dict[str, Any] = {"method": method, "changes": dict(changes or {}), "beside": beside}
+    return type(f"Test_{method}", (Contract,), members)
