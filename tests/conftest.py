@@ -15,7 +15,8 @@ os.environ.update(OMP_NUM_THREADS="1", RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0", RA
 os.environ.update({"RAY_worker_niceness": "0"})
 os.environ.pop("RAY_ADDRESS", None)  # never join somebody's cluster
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+ROOT = Path(__file__).resolve().parents[1]
+DATA = ROOT.parent / "shared" / "data"
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -32,7 +32,7 @@ class Attached(Protocol):
 
     def receive(self, fields: Mapping[str, Any]) -> None: ...
 
-    def penalty(self, projections: tuple[Tensor, ...]) -> Tensor | None: ...
+    def penalty(self, projections: tuple[Tensor, ...], features: tuple[Tensor, ...] = ()) -> Tensor | None: ...
 
     def reply(self) -> dict[str, Any]: ...
 
@@ -210,12 +210,7 @@ class EncoderClient(Generic[Config]):
         per_epoch = len(pixels) // self.batch_size(len(pixels))
         for rows in self.batches(len(pixels), epochs):
             views = self.views(pixels[rows], draws, self.objective.views)
-            with self.autocast():
-                step = loss(views, rows)
-            value = step.loss
-            for plugin in self.plugins.values():
-                if (term := plugin.penalty(step.projections)) is not None:
-                    value = value + term
+            value = self._loss(loss, views, rows)
             descend(optimizer, value, self.config.train.optimizer.clip_norm)
             self.objective.after_step(network, target)
             total += value.detach()
@@ -230,6 +225,25 @@ class EncoderClient(Generic[Config]):
         if target is not None and self.config.keeps_target:
             self.state["target"] = pack(*_followed(target))
         self.metrics |= {"loss": float(total) / max(steps, 1), "images": float(seen), "lr": self.learning_rate}
+
+    def _loss(self, loss: Loss, views: tuple[Tensor, ...], rows: Tensor) -> Tensor:
+        """The loss of one batch with the plug-ins' terms, which see what the encoder gave on the way to it."""
+        given: list[Tensor] = []
+        watching = (
+            self.network.encoder.register_forward_hook(lambda module, args, output: given.append(output))
+            if self.plugins
+            else None
+        )
+        with self.autocast():
+            step = loss(views, rows)
+        if watching is None:
+            return step.loss
+        watching.remove()
+        value, features = step.loss, torch.split(torch.cat(given), len(rows)) if given else ()
+        for plugin in self.plugins.values():
+            if (term := plugin.penalty(step.projections, features)) is not None:
+                value = value + term
+        return value
 
     def objective_loss(self) -> Loss:
         """The configured objective on this client's network, target, and, if it is supervised, labels."""

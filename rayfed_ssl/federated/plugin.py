@@ -28,8 +28,10 @@ class ClientPlugin(Generic[Config]):
     def receive(self, fields: Mapping[str, Any]) -> None:
         """The extra message fields."""
 
-    def penalty(self, projections: tuple[Tensor, ...]) -> Tensor | None:
-        """A loss term on the projections of this batch, V tensors (B, D); None for nothing."""
+    def penalty(self, projections: tuple[Tensor, ...], features: tuple[Tensor, ...] = ()) -> Tensor | None:
+        """A loss term on the projections of this batch, V tensors (B, D), or on the encoder's features, (B, H) each, in
+        the order of its forward passes; None for nothing.
+        """
         return None
 
     def reply(self) -> dict[str, Any]:

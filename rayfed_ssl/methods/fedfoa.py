@@ -118,7 +118,7 @@ class ClientHalf(ClientPlugin[Config]):
         if "peers" in fields:
             self.peers = torch.tensor(unpack_triangle(np.stack(fields["peers"])), device=self.client.bench.device)
 
-    def penalty(self, projections: tuple[Tensor, ...]) -> Tensor | None:
+    def penalty(self, projections: tuple[Tensor, ...], features: tuple[Tensor, ...] = ()) -> Tensor | None:
         chosen = projections[:1] if self.config.views == "first" else projections
         terms: list[Tensor] = []
         for z in chosen:
