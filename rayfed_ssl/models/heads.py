@@ -5,6 +5,7 @@ Shapes: B batch, D embedding.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PositiveInt
@@ -49,12 +50,12 @@ Head = Annotated[HeadConfig, BeforeValidator(_named_head)]
 class StartConfig(Block):
     """Values to begin with; ``model: {start: PATH}`` is short for ``{start: {path: PATH}}``."""
 
-    path: str  # FILE.safetensors, FILE.pth, or a finished run's folder
+    path: Path  # FILE.safetensors, FILE.pth, or a finished run's folder
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None  # of what is there; a run writes it down
 
 
 def _named_start(value: Any) -> Any:
-    return {"path": value} if isinstance(value, str) else value
+    return {"path": value} if isinstance(value, str | Path) else value
 
 
 Start = Annotated[StartConfig, BeforeValidator(_named_start)]

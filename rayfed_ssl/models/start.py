@@ -65,7 +65,7 @@ def start_values(start: StartConfig, name: str, encoder: Encoder, client: int | 
             fit. The encoder is then as it was.
     """
     digest = pinned(start).sha256
-    file = _chosen(Path(start.path), name, client)
+    file = _chosen(start.path, name, client)
     found = _tensors(file, digest)
     expected = {key.removeprefix(_inside(encoder)): value for key, value in floating(encoder).items()}
     prefix = _prefix(found, expected, file)
@@ -85,7 +85,7 @@ def start_values(start: StartConfig, name: str, encoder: Encoder, client: int | 
 
 
 def pinned(start: StartConfig) -> StartConfig:
-    """``start`` with the SHA-256 of what lies at its path: of a file, or of a run folder's exported encoders.
+    """``start`` with an absolute path, and the SHA-256 of what lies there: of a file, or of a run's exported encoders.
 
     Raises:
         UserError: there is neither, or ``start`` already names another digest.
@@ -96,24 +96,23 @@ def pinned(start: StartConfig) -> StartConfig:
             f"model.start: found {start.path} with SHA-256 {digest[:12]}..; this run is configured for "
             f"{str(start.sha256)[:12]}..: the file has changed, or this machine has another one"
         )
-    return StartConfig(path=start.path, sha256=digest)
+    return StartConfig(path=start.path.absolute(), sha256=digest)
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=2)
-def _digest_of(path: str, expected: str) -> str:
+def _digest_of(path: Path, expected: str) -> str:
     """Once per process, for a digest that the configuration names."""
     return _digest(path)
 
 
-def _digest(path: str) -> str:
-    place = Path(path)
-    if not place.is_dir():
-        return _hash(_checked(place))
+def _digest(path: Path) -> str:
+    if not path.is_dir():
+        return _hash(_checked(path))
     whole = hashlib.sha256()
-    for file in _encoders(place):
+    for file in _encoders(path):
         whole.update(f"{file.name} {_hash(file)}\n".encode())
     return whole.hexdigest()
 
