@@ -169,7 +169,7 @@ def _chosen(path: Path, name: str, client: int | None) -> Path:
 @lru_cache(maxsize=2)
 def _tensors(file: Path, digest: str) -> dict[str, Tensor]:
     """The floating tensors of a file, as float32. ``digest`` tells what lay there from what lies there later."""
-    values = read_safetensors(file) if file.suffix == ".safetensors" else _unpickled(file)
+    values = read_safetensors(file, "model.start: ") if file.suffix == ".safetensors" else _unpickled(file)
     return {key: value.float() for key, value in values.items() if value.is_floating_point()}
 
 

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from rayfed_ssl.base.schema import UserError
 
 
-def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file. Raises UserError where it cannot be read."""
+def read_safetensors(path: Path, key: str = "") -> dict[str, Tensor]:
+    """The tensors of a safetensors file. Raises UserError, beginning with ``key``, where it cannot be read."""
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:
-        raise UserError(f"{path}: cannot be read ({error}); it is damaged or missing") from None
+        raise UserError(f"{key}{path}: cannot be read ({error}); it is damaged or missing") from None
 
 
 def floating(module: nn.Module) -> dict[str, Tensor]:
