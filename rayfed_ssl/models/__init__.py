@@ -1,4 +1,4 @@
-"""Encoders, heads, and the networks made of them; how an encoder is exported, loaded, and started from."""
+"""Encoders, heads, networks; how encoders are exported, loaded, begun with."""
 
 from rayfed_ssl.models.base import Encoder
 from rayfed_ssl.models.encoders import ENCODERS, Family, build_encoder, check_encoder, check_encoder_name

@@ -1,4 +1,4 @@
-"""The base of every image encoder: a module that maps a batch of square images to one feature vector per image."""
+"""The base of every image encoder: square images to one feature vector each."""
 
 from __future__ import annotations
 

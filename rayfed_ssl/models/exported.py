@@ -1,4 +1,6 @@
-"""An exported encoder: the json that says how to build it, and how to load one. Three lines, without the run's data::
+"""An exported encoder: what says how to build it, and how to load it.
+
+Three lines do it, without the run's data::
 
 from rayfed_ssl.models import load_exported
 encoder = load_exported("runs/demo")     # or load_exported("runs/demo", "client-00003")

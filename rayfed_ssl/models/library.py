@@ -1,4 +1,4 @@
-"""Encoders of timm and torchvision by their names there: ``timm/resnet18``, ``torchvision/vit_b_16``.
+"""Encoders of timm and torchvision: ``timm/resnet18``, ``torchvision/vit_b_16``.
 
 Only architectures are taken. Values are drawn afresh, nothing is downloaded; ``model.start`` loads values. The
 classifier is left out: images (B, C, S, S) become the features (B, dim) that it would have read. ``model.width`` is 1.

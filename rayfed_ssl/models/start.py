@@ -1,4 +1,4 @@
-"""``model.start``: begin with an encoder's values from a file or a finished run instead of drawn ones.
+"""``model.start``: an encoder's first values from a file or a finished run.
 
 Only the encoder is loaded; heads are drawn as ever. All of its values are found, or nothing is loaded. A ``.pth`` file
 is read with ``weights_only=True``, which builds tensors and plain values and runs nothing.

@@ -1,4 +1,7 @@
-"""Reading an encoder's values from a file, all or none: names and shapes are compared before anything is copied."""
+"""Reading an encoder's values, all or none.
+
+Names and shapes are compared before anything is copied.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,10 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.federated.bench import Initial, Workbench
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.models import load_exported
+from rayfed_ssl.simulation.checks import with_start
 from rayfed_ssl.simulation.local import LocalCohort
-from rayfed_ssl.simulation.loop import run, with_start
+from rayfed_ssl.simulation.loop import run
+from rayfed_ssl.simulation.reevaluation import reevaluate
 from tests.tiny import encoders, measured, run_locally, tiny
 
 NAME = "small_cnn_bn"
@@ -171,9 +175,26 @@ def test_the_configuration_that_actors_get_names_the_digest(earlier: Path, tmp_p
         Initial(config, deal(config))(NAME)
 
 
-def test_one_channel_images_build_one_channel_networks() -> None:
-    from dataclasses import replace
+def test_a_run_is_evaluated_without_the_file_it_began_with(earlier: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    path.write_bytes((earlier / "encoder" / "global.safetensors").read_bytes())
+    summary, _ = started(tiny("fedsimclr", model__start=str(path), train__rounds=1), tmp_path / "run")
+    path.unlink()
+    found = reevaluate(tmp_path / "run", ())
+    assert found["accuracy"]["global"]["knn"] == pytest.approx(summary["accuracy"]["knn"])
+    assert found["untrained"][NAME] != {"knn": summary["untrained"]["knn"]}  # that one was trained, in another run
 
+
+def test_an_exported_encoder_without_tensors_is_not_evaluated(earlier: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(earlier, folder)
+    save_file({}, folder / "encoder" / "global.safetensors")
+    with pytest.raises(UserError, match=r"global\.safetensors: found no values; encoder 'small_cnn_bn' has 24$"):
+        reevaluate(folder, ())
+    assert not (folder / "evaluation.json").exists()
+
+
+def test_one_channel_images_build_one_channel_networks() -> None:
     config = tiny("fedsimclr")
     federation = deal(config)
     grey = replace(federation.dataset.train, pixels=federation.dataset.train.pixels[..., :1])
