@@ -138,8 +138,9 @@ def in_job() -> bool:
 
 def check_paths(config: RunConfig, folder: Path) -> None:
     """Refuse paths relative to a job's temporary working directory. Raises UserError."""
-    public = config.data.public.images
+    public, start = config.data.public.images, config.model.start
     paths = {"--out": folder, "data.path": config.data.path, "data.public.images.path": public.path if public else None}
+    paths |= {"model.start": start.path if start else None}
     for key, path in paths.items():
         if path is not None and not path.is_absolute():
             raise UserError(

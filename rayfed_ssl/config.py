@@ -84,6 +84,11 @@ class RunConfig(RunSettings):
             raise ValueError(
                 f"clients.encoders: {self.method.name} averages weights, so all clients need one architecture"
             )
+        if self.model.initial == "own" and not method.info.heterogeneous:
+            raise ValueError(
+                f"model.initial: found 'own'; clients of {self.method.name} begin with the server's weights; allowed: "
+                "common"
+            )
         for check in (method.check, *(METHODS[p.name].check for p in self.plugins)):
             if check is not None:
                 check(self)

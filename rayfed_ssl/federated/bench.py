@@ -19,7 +19,7 @@ from rayfed_ssl.base.seeding import forked
 from rayfed_ssl.base.weights import Weights, pack, unpack
 from rayfed_ssl.data.augment import clean
 from rayfed_ssl.federated.federation import Federation
-from rayfed_ssl.models import build_network
+from rayfed_ssl.models import StartReport, build_network, start_values
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives import build as build_objective
 from rayfed_ssl.settings.run import RunSettings
@@ -38,21 +38,51 @@ def device_name(device: torch.device) -> str:
 
 
 class Initial:
-    """Untrained networks: architecture -> values, the same for every client and process."""
+    """The values a run begins with: a pure function of the architecture, the same for every client and process. With
+    ``model.initial: own`` they are a function of the client, too; with ``model.start`` the encoder's come from a file.
+    """
 
     def __init__(self, config: RunSettings, federation: Federation) -> None:
         self.config, self.federation = config, federation
         self.heads = build_objective(config.objective).heads
 
-    def __call__(self, encoder: str, classes: int | None = None) -> Weights:
-        return pack(self.network(encoder, classes))
+    def __call__(self, encoder: str, classes: int | None = None, client: int | None = None) -> Weights:
+        """The values of an architecture, or of a client that has it. Raises UserError where ``model.start`` does not
+        fit."""
+        network = self.network(encoder, classes, client=client)
+        self._start(network, client)
+        return pack(network)
 
-    def network(self, encoder: str, classes: int | None = None, without: Set[str] = frozenset()) -> Network:
-        """A fresh module on the CPU with the initial values."""
+    def network(
+        self, encoder: str, classes: int | None = None, without: Set[str] = frozenset(), client: int | None = None
+    ) -> Network:
+        """A fresh module on the CPU with drawn values."""
         classes = self.federation.classes if classes is None else classes
-        with forked(self.config.seed, "initial", encoder):
-            size = self.config.data.image_size
-            return build_network(encoder, self.config.model, size, heads=self.heads - without, classes=classes)
+        size, channels = self.config.data.image_size, self.federation.dataset.train.pixels.shape[3]
+        with forked(self.config.seed, "initial", encoder, *self.whose(client)):
+            return build_network(
+                encoder, self.config.model, size, heads=self.heads - without, classes=classes, channels=channels
+            )
+
+    def whose(self, client: int | None) -> tuple[int, ...]:
+        """The client that initial values depend on: itself, or nobody."""
+        return () if client is None or self.config.model.initial == "common" else (client,)
+
+    def notes(self) -> list[str]:
+        """What is taken from ``model.start``, a line for each file and architecture. Raises UserError where it does
+        not fit."""
+        found: dict[tuple[str, tuple[int, ...]], StartReport] = {}
+        for client in self.federation.clients:
+            key = (self.config.clients.encoder(client), self.whose(client))
+            if key not in found and (report := self._start(self.network(key[0]), client)) is not None:
+                found[key] = report
+        return list(dict.fromkeys(report.line for report in found.values()))
+
+    def _start(self, network: Network, client: int | None) -> StartReport | None:
+        start = self.config.model.start
+        if start is None:
+            return None
+        return start_values(start, network.encoder_name, network.encoder, *self.whose(client))
 
 
 class Workbench:
@@ -71,7 +101,7 @@ class Workbench:
         self.published: dict[str, Any] = {} if published is None else published
         self._initial = Initial(config, federation)
         self._networks: dict[tuple[str, str, int | None], Network] = {}
-        self._untrained: dict[str, dict[str, float]] = {}
+        self._untrained: dict[tuple[str, tuple[int, ...]], dict[str, float]] = {}
 
     # -- networks ------------------------------------------------------------------------------------------------------
 
@@ -88,9 +118,9 @@ class Workbench:
             self._networks[key] = network
         return self._networks[key]
 
-    def initial(self, encoder: str, classes: int | None = None) -> Weights:
-        """The untrained values of an architecture: the same for every client that has it."""
-        return self._initial(encoder, classes)
+    def initial(self, encoder: str, classes: int | None = None, client: int | None = None) -> Weights:
+        """The values that an architecture, or a client with it, begins with."""
+        return self._initial(encoder, classes, client)
 
     # -- images --------------------------------------------------------------------------------------------------------
 
@@ -104,16 +134,19 @@ class Workbench:
 
     # -- evaluation ----------------------------------------------------------------------------------------------------
 
-    def evaluate(self, encoder: str, weights: Weights | None, classes: int | None = None) -> dict[str, float]:
-        """The configured label-using protocols on the frozen encoder: eval mode, clean images. None: the untrained
-        encoder. ``classes`` is what the weights' classifier was built for, by default all of the data.
+    def evaluate(
+        self, encoder: str, weights: Weights | None, classes: int | None = None, client: int | None = None
+    ) -> dict[str, float]:
+        """The configured label-using protocols on the frozen encoder: eval mode, clean images. None: the encoder that
+        ``client`` begins with. ``classes`` is what the weights' classifier was built for, by default all of the data.
         """
         if not self.config.evaluation.protocols:
             return {}
         if weights is None:
-            if encoder not in self._untrained:
-                self._untrained[encoder] = self.evaluate(encoder, self.initial(encoder))
-            return self._untrained[encoder]
+            key = (encoder, self._initial.whose(client))
+            if key not in self._untrained:
+                self._untrained[key] = self.evaluate(encoder, self.initial(encoder, client=client))
+            return self._untrained[key]
         network = self.network(encoder, "evaluated", classes)
         unpack(weights, network)
         network.eval()

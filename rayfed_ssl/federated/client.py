@@ -118,7 +118,7 @@ class EncoderClient(Generic[Config]):
     def load_own(self) -> None:
         """Take this client's own model and target: those of its last round, or the initial values."""
         own = self.state.get("model")
-        self.load(self.bench.initial(self.encoder, self.classes) if own is None else own)
+        self.load(self.bench.initial(self.encoder, self.classes, self.id) if own is None else own)
 
     def keep_own(self) -> None:
         """Keep this client's own model for its next round."""
@@ -264,7 +264,8 @@ class EncoderClient(Generic[Config]):
 
     def evaluate(self, encoder: str, weights: Weights | None) -> dict[str, float]:
         """Protocol -> value for the global encoder (weights given) or this client's own (None); no state changes."""
-        return self.bench.evaluate(encoder, self.state.get("model") if weights is None else weights, self.classes)
+        own = self.state.get("model") if weights is None else weights
+        return self.bench.evaluate(encoder, own, self.classes, self.id)
 
     # -- inference -----------------------------------------------------------------------------------------------------
 

@@ -53,11 +53,9 @@ from rayfed_ssl.federated.method import ClientFootprint, Info, Method, projectin
 from rayfed_ssl.federated.results import Subject
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.setup import Setup
-from rayfed_ssl.models import ENCODERS
 from rayfed_ssl.models.encoders import build_encoder
 from rayfed_ssl.models.network import Network
-from rayfed_ssl.settings.blocks import MethodConfig
-from rayfed_ssl.settings.errors import closest
+from rayfed_ssl.settings.blocks import MethodConfig, check_name
 from rayfed_ssl.settings.run import RunSettings
 
 ANCHORS = 2048  # the paper's m
@@ -328,12 +326,15 @@ def check(config: RunSettings) -> None:
     rounds, student = config.train.rounds, options.student
     if options.name == "flesd_cc" and rounds != 1:
         raise ValueError(f"train.rounds: found {rounds}; flesd_cc communicates once, allowed: 1 (or method.name=flesd)")
-    if student is not None and student not in ENCODERS:
-        raise ValueError(
-            f"method.student: found '{student}'; must be one of {', '.join(ENCODERS)}{closest(student, ENCODERS)}"
-        )
+    if student is not None:
+        check_name(student, "method.student")
     if student is None and config.clients.heterogeneous:
         raise ValueError("method.student: found null with several clients.encoders; must name the student's encoder")
+    if config.model.initial == "own" and shares_weights(config):
+        raise ValueError(
+            "model.initial: found 'own'; clients with the student's encoder begin each round with its weights; "
+            "allowed: common"
+        )
     if options.anchors is not None and options.anchors < options.batch_size:
         raise ValueError(
             f"method.anchors: found {options.anchors}; must be at least method.batch_size={options.batch_size}, "

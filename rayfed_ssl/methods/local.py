@@ -1,4 +1,4 @@
-"""Local (min-local, separate): every client trains alone from the common initial values; nothing crosses the wire.
+"""Local (min-local, separate): every client trains alone from its initial values; nothing crosses the wire.
 
 The lower bound of every comparison, on whatever objective is configured. A round is the run's local epochs, so that
 it compares round for round with methods that exchange something. With ``data.tasks`` and the supervised objective it

@@ -94,7 +94,7 @@ class TaskClient(EncoderClient[Config]):
     # -- training ------------------------------------------------------------------------------------------------------
 
     def pretrain(self) -> dict[str, Any]:
-        """Supervised epochs before the first round, from the common initial values."""
+        """Supervised epochs before the first round, from the values this client begins with."""
         self.load_own()
         self.learn(self.method.initial_epochs)
         self.keep_own()
@@ -177,7 +177,7 @@ class TaskClient(EncoderClient[Config]):
         if not self.supervised:
             return values
         network = self.bench.network(encoder, "evaluated", self.classes)
-        unpack(self.bench.initial(encoder, self.classes) if own is None else own, network)
+        unpack(self.bench.initial(encoder, self.classes, self.id) if own is None else own, network)
         return {"task": self.accuracy(network, "test"), **values}
 
 

@@ -1,22 +1,31 @@
-"""Encoders, heads, and the networks made of them."""
+"""Encoders, heads, networks; how encoders are exported, loaded, begun with."""
 
 from rayfed_ssl.models.base import Encoder
-from rayfed_ssl.models.encoders import ENCODERS, build_encoder, check_encoder
-from rayfed_ssl.models.heads import HEADS, HeadConfig, ModelConfig, mlp
-from rayfed_ssl.models.network import Network, build_network, describe, layout_of, rebuild
+from rayfed_ssl.models.encoders import ENCODERS, Family, build_encoder, check_encoder, check_encoder_name
+from rayfed_ssl.models.exported import describe, load_exported, rebuild
+from rayfed_ssl.models.heads import HEADS, HeadConfig, ModelConfig, StartConfig, mlp
+from rayfed_ssl.models.network import Network, build_network, layout_of
+from rayfed_ssl.models.start import StartReport, pinned, start_values
 
 __all__ = [
     "ENCODERS",
     "HEADS",
     "Encoder",
+    "Family",
     "HeadConfig",
     "ModelConfig",
     "Network",
+    "StartConfig",
+    "StartReport",
     "build_encoder",
     "build_network",
     "check_encoder",
+    "check_encoder_name",
     "describe",
     "layout_of",
+    "load_exported",
     "mlp",
+    "pinned",
     "rebuild",
+    "start_values",
 ]

@@ -1,4 +1,4 @@
-"""The base of every image encoder: a module that maps a batch of square RGB images to one feature vector per image."""
+"""The base of every image encoder: square images to one feature vector each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 
 class Encoder(nn.Module):
-    """f: images (B, 3, S, S) -> features (B, dim)."""
+    """f: images (B, C, S, S) -> features (B, dim); C is 3, or 1 for grey images."""
 
     dim: int
 

@@ -1,6 +1,6 @@
 """The decoder of an autoencoder: features back to images, for FedAE.
 
-Shapes: B batch, S image side.
+Shapes: B batch, C channels, S image side.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from rayfed_ssl.models.heads import ModelConfig
 
 
 class Decoder(nn.Module):
-    """(B, dim) -> (B, 3, S, S): a linear layer to an S/8 map, then three transposed convolutions that double it.
+    """(B, dim) -> (B, C, S, S): a linear layer to an S/8 map, then three transposed convolutions that double it.
 
     The output has no activation: it is compared with normalised images, which have both signs.
     """
 
-    def __init__(self, dim: int, config: ModelConfig, image_size: int) -> None:
+    def __init__(self, dim: int, config: ModelConfig, image_size: int, channels: int = 3) -> None:
         super().__init__()
         if image_size % 8:
             raise UserError(f"data.image_size: {image_size} given; the decoder needs a multiple of 8")
@@ -28,7 +28,7 @@ class Decoder(nn.Module):
             nn.Unflatten(1, (a, image_size // 8, image_size // 8)),
         )
         self.up = nn.Sequential(
-            _double(a, b), nn.ReLU(inplace=True), _double(b, c), nn.ReLU(inplace=True), _double(c, 3)
+            _double(a, b), nn.ReLU(inplace=True), _double(b, c), nn.ReLU(inplace=True), _double(c, channels)
         )
 
     def forward(self, features: Tensor) -> Tensor:

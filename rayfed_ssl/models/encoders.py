@@ -1,12 +1,12 @@
 """The table of encoders and the plain convolutional ones among them.
 
-Every encoder maps (B, 3, S, S) to (B, dim), S being ``data.image_size``, and scales all its channels by
-``model.width``. Shapes: B batch, S image side.
+Every encoder maps (B, C, S, S) to (B, dim), S being ``data.image_size`` and C 3 or, for grey images, 1. Ours scale all
+their channels by ``model.width``; beside them stand timm's and torchvision's.
+Shapes: B batch, C channels, S image side.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -14,18 +14,20 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.table import Table
 from rayfed_ssl.models.base import Encoder
 from rayfed_ssl.models.fixup import fixup_resnet20
 from rayfed_ssl.models.heads import ModelConfig
+from rayfed_ssl.models.library import LIBRARIES, check_library_name, is_library_name, library_encoder
 from rayfed_ssl.models.resnet import resnet
 
 OPTIONS = ("dropout", "representation", "channels")  # the keys of the model block that not every encoder has
 
 
 class Family(NamedTuple):
-    """How to build an encoder, the smallest image it takes, and which of ``OPTIONS`` it understands."""
+    """How to build an encoder (from ``model:``, S and C), the smallest image it takes, which of ``OPTIONS`` it has."""
 
-    build: Callable[[ModelConfig, int], Encoder]
+    build: Callable[[ModelConfig, int, int], Encoder]
     minimum: int
     options: tuple[str, ...] = ()
 
@@ -73,27 +75,37 @@ def _pooled_flat(side: int, target: int) -> list[nn.Module]:
     return [*pool, nn.Flatten()]
 
 
-def small_cnn(config: ModelConfig, image_size: int, *, batch_norm: bool) -> Stack:
+def small_cnn(config: ModelConfig, image_size: int, channels: int = 3, *, batch_norm: bool) -> Stack:
     """Four 3x3 convolutions (16, 32, 64, 128 channels; strides 1, 2, 2, 2) and a global average: 128-d, for CPUs."""
-    widths = [3, *(config.scaled(c) for c in (16, 32, 64, 128))]
+    widths = [channels, *(config.scaled(c) for c in (16, 32, 64, 128))]
     features: list[nn.Module] = []
     for i, stride in enumerate((1, 2, 2, 2)):
         features += _conv(widths[i], widths[i + 1], stride, batch_norm=batch_norm)
     return Stack(features, [GlobalAverage()], widths[-1])
 
 
-def vgg9(config: ModelConfig, image_size: int) -> Stack:
+def vgg9(config: ModelConfig, image_size: int, channels: int = 3) -> Stack:
     """VGG-9 for small images without its classifier: six convolutions (32 to 256 channels), three max-pools, two
     fully connected layers; 512-d. Differs: images above 32 px are average-pooled to the 4x4 map that 32 px give."""
     a, b, c, d = (config.scaled(n) for n in (32, 64, 128, 256))
     dim = config.scaled(512)
     pool = nn.MaxPool2d(2)
-    features = [*_conv(3, a), *_conv(a, b), pool, *_conv(b, c), *_conv(c, c), pool, *_conv(c, d), *_conv(d, d), pool]
+    features = [
+        *_conv(channels, a),
+        *_conv(a, b),
+        pool,
+        *_conv(b, c),
+        *_conv(c, c),
+        pool,
+        *_conv(c, d),
+        *_conv(d, d),
+        pool,
+    ]
     tail = [*_pooled_flat(image_size // 8, 4), nn.Linear(16 * d, dim), nn.ReLU(inplace=True)]
     return Stack(features, [*tail, nn.Linear(dim, dim), nn.ReLU(inplace=True)], dim)
 
 
-def alexnet(config: ModelConfig, image_size: int) -> Stack:
+def alexnet(config: ModelConfig, image_size: int, channels: int = 3) -> Stack:
     """AlexNet (Krizhevsky et al. 2012, channels of 2014) for small images without its classifier; 4096-d.
 
     Differs: 3x3 convolutions throughout, stride 2 in the first, 2x2 max-pools, no dropout; images above 32 px are
@@ -102,31 +114,31 @@ def alexnet(config: ModelConfig, image_size: int) -> Stack:
     a, b, c, d = (config.scaled(n) for n in (64, 192, 384, 256))
     dim = config.scaled(4096)
     pool = nn.MaxPool2d(2)
-    features = [*_conv(3, a, 2), pool, *_conv(a, b), pool, *_conv(b, c), *_conv(c, d), *_conv(d, d), pool]
+    features = [*_conv(channels, a, 2), pool, *_conv(a, b), pool, *_conv(b, c), *_conv(c, d), *_conv(d, d), pool]
     side = (image_size + 1) // 2 // 2 // 2 // 2
     tail = [*_pooled_flat(side, 2), nn.Linear(4 * d, dim), nn.ReLU(inplace=True)]
     return Stack(features, [*tail, nn.Linear(dim, dim), nn.ReLU(inplace=True)], dim)
 
 
-def cnn5(config: ModelConfig, image_size: int) -> Stack:
+def cnn5(config: ModelConfig, image_size: int, channels: int = 3) -> Stack:
     """FedCA's "5-layer CNN (AlexNet style)" with a 2048-d feature h (Zhang et al. 2020).
 
     The paper gives no channels: here AlexNet's 64, 192, 384, 256 and a last layer of 128, whose 4x4 map is h.
     """
     a, b, c, d, e = (config.scaled(n) for n in (64, 192, 384, 256, 128))
     pool = nn.MaxPool2d(2)
-    features = [*_conv(3, a), pool, *_conv(a, b), pool, *_conv(b, c), *_conv(c, d), *_conv(d, e), pool]
+    features = [*_conv(channels, a), pool, *_conv(a, b), pool, *_conv(b, c), *_conv(c, d), *_conv(d, e), pool]
     return Stack(features, _pooled_flat(image_size // 8, 4), 16 * e)
 
 
-def fedlinked_cnn(config: ModelConfig, image_size: int) -> Stack:
+def fedlinked_cnn(config: ModelConfig, image_size: int, channels: int = 3) -> Stack:
     """FedLinked's network: three blocks conv-ReLU-conv-ReLU-max-pool-dropout with c, 2c, 4c filters, then Linear(r).
 
     c = 64, r = 256, p = 0.36 are the paper's for CIFAR-10 (Table 4.4). ``model.width`` scales the filters, and r too
     unless ``model.representation`` sets it. No activation follows Linear(r).
     """
     dropout = 0.36 if config.dropout is None else config.dropout
-    inputs, features = 3, []
+    inputs, features = channels, []
     for i in range(3):
         outputs = config.scaled((config.channels or 64) * 2**i)
         features += [*_conv(inputs, outputs), *_conv(outputs, outputs), nn.MaxPool2d(2), nn.Dropout(dropout)]
@@ -139,7 +151,7 @@ _resnet18 = partial(resnet, block="basic", depths=(2, 2, 2, 2))
 _resnet34 = partial(resnet, block="basic", depths=(3, 4, 6, 3))
 _resnet50 = partial(resnet, block="bottleneck", depths=(3, 4, 6, 3))
 
-ENCODERS: dict[str, Family] = {
+_ROWS = {
     "small_cnn": Family(partial(small_cnn, batch_norm=False), minimum=8),
     "small_cnn_bn": Family(partial(small_cnn, batch_norm=True), minimum=8),
     "resnet18": Family(partial(_resnet18, stem="cifar"), minimum=8),
@@ -154,24 +166,35 @@ ENCODERS: dict[str, Family] = {
     "cnn5": Family(cnn5, minimum=32),
     "fedlinked_cnn": Family(fedlinked_cnn, minimum=8, options=OPTIONS),
 }
+ENCODERS: Table[Family] = Table("encoder", "rayfed_ssl.encoders", _ROWS)
 
 
-def build_encoder(name: str, config: ModelConfig, image_size: int) -> Encoder:
-    """The encoder ``name`` for (B, 3, image_size, image_size).
+def build_encoder(name: str, config: ModelConfig, image_size: int, channels: int = 3) -> Encoder:
+    """The encoder ``name`` for (B, channels, image_size, image_size).
 
-    Raises UserError for an unknown name, an image too small, or a model key the encoder does not have.
+    Raises:
+        UserError: an unknown name, an image size it does not take, or a model key it does not have.
     """
     check_encoder(name, config, image_size)
-    return ENCODERS[name].build(config, image_size)
+    return _family(name).build(config, image_size, channels)
+
+
+def check_encoder_name(name: str, key: str = "clients.encoders") -> None:
+    """Raise UserError for a name that is in no table, or whose library is not installed: one line with the closest."""
+    if is_library_name(name):
+        check_library_name(name, key)
+    elif name not in ENCODERS:
+        line, hint, guess = ENCODERS.unknown(key, name).partition("; did you mean")
+        raise UserError(f"{line}, {', '.join(f'{library}/NAME' for library in LIBRARIES)}{hint}{guess}")
 
 
 def check_encoder(name: str, config: ModelConfig, image_size: int) -> None:
-    """Raise the UserError that building this encoder would raise, without building it."""
-    if name not in ENCODERS:
-        close = difflib.get_close_matches(name, ENCODERS, n=1)
-        hint = f", did you mean {close[0]!r}?" if close else ";"
-        raise UserError(f"clients.encoders: unknown encoder {name!r}{hint} allowed: {', '.join(ENCODERS)}")
-    family = ENCODERS[name]
+    """Raise the UserError that building this encoder would raise, without building it: of a library's encoder all but
+    whether it takes the image size."""
+    check_encoder_name(name)
+    family = _family(name)
+    if is_library_name(name) and config.width != 1:
+        raise UserError(f"model.width: found {config.width:g}; encoder {name!r} has one width, allowed: 1")
     if image_size < family.minimum:
         raise UserError(
             f"data.image_size: {image_size} is too small for encoder {name!r}; allowed: {family.minimum} or more"
@@ -184,3 +207,10 @@ def check_encoder(name: str, config: ModelConfig, image_size: int) -> None:
                 f"model.{key}: {value} given, but encoder {name!r} has no such setting; allowed: null "
                 f"(only {owners} has it)"
             )
+
+
+def _family(name: str) -> Family:
+    """The row of an encoder; a library's has no options, and its smallest image shows when it is built."""
+    if is_library_name(name):
+        return Family(lambda config, image_size, channels: library_encoder(name, image_size, channels), minimum=1)
+    return ENCODERS[name]

@@ -52,13 +52,13 @@ class FixupBlock(nn.Module):
 class FixupResNet(Encoder):
     """Three stages of ``depth`` blocks; total stride 4. Depth 3 is the 20-layer network."""
 
-    def __init__(self, channels: tuple[int, int, int], depth: int) -> None:
+    def __init__(self, widths: tuple[int, int, int], depth: int, channels: int = 3) -> None:
         super().__init__()
-        self.conv1 = _conv3x3(3, channels[0])
+        self.conv1 = _conv3x3(channels, widths[0])
         self.bias1 = _scalar(0.0)
         blocks: list[FixupBlock] = []
-        inputs = channels[0]
-        for stage, outputs in enumerate(channels):
+        inputs = widths[0]
+        for stage, outputs in enumerate(widths):
             for i in range(depth):
                 blocks.append(FixupBlock(inputs, outputs, stride=2 if stage > 0 and i == 0 else 1))
                 inputs = outputs
@@ -87,7 +87,7 @@ def fixup_init(network: FixupResNet) -> None:
             module.conv2.weight.zero_()
 
 
-def fixup_resnet20(config: ModelConfig, image_size: int) -> FixupResNet:
+def fixup_resnet20(config: ModelConfig, image_size: int, channels: int = 3) -> FixupResNet:
     """16, 32 and 64 channels times 8, times ``model.width``; 512-d features at width 1."""
     first, second, third = (config.scaled(8 * c) for c in (16, 32, 64))
-    return FixupResNet((first, second, third), depth=3)
+    return FixupResNet((first, second, third), depth=3, channels=channels)

@@ -5,6 +5,7 @@ Shapes: B batch, D embedding.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PositiveInt
@@ -46,6 +47,20 @@ def _named_head(value: Any) -> Any:
 Head = Annotated[HeadConfig, BeforeValidator(_named_head)]
 
 
+class StartConfig(Block):
+    """Values to begin with; ``model: {start: PATH}`` is short for ``{start: {path: PATH}}``."""
+
+    path: Path  # FILE.safetensors, FILE.pth, or a finished run's folder
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None  # of what is there; a run writes it down
+
+
+def _named_start(value: Any) -> Any:
+    return {"path": value} if isinstance(value, str | Path) else value
+
+
+Start = Annotated[StartConfig, BeforeValidator(_named_start)]
+
+
 class ModelConfig(Block):
     """The ``model:`` block: what all clients' networks have in common, whatever their encoders.
 
@@ -53,6 +68,9 @@ class ModelConfig(Block):
     ``calibration: n`` a linear layer after the projector maps every architecture to the same n dimensions, and the
     objective works there (FedFoA, section 3.5). ``dropout``, ``representation`` (r) and ``channels`` (c of the first
     block) belong to ``fedlinked_cnn``; null means the paper's value. ``head_dropout`` precedes the classifier.
+
+    ``initial`` draws one set of values for all clients of an architecture (``common``) or one for each client
+    (``own``). ``start`` then replaces the encoder's by those of a file or a finished run.
     """
 
     width: float = Field(1.0, gt=0)
@@ -63,6 +81,8 @@ class ModelConfig(Block):
     representation: PositiveInt | None = None
     channels: PositiveInt | None = None
     head_dropout: float = Field(0.0, ge=0, lt=1)
+    initial: Literal["common", "own"] = "common"
+    start: Start | None = None
 
     def scaled(self, channels: int) -> int:
         """``channels`` times ``width``, rounded, at least 4."""

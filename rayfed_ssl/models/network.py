@@ -1,21 +1,20 @@
 """A client's network: encoder f, projector g, predictor p, and the heads other objectives need.
 
 Which heads there are is the objective's choice; the encoder is built first, so one seed gives one encoder whatever
-stands on it. Shapes: B batch, S image side, D projection.
+stands on it. Shapes: B batch, C channels, S image side, D projection.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from torch import Tensor, nn
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.models.base import Encoder
 from rayfed_ssl.models.decoder import Decoder
-from rayfed_ssl.models.encoders import OPTIONS, build_encoder
+from rayfed_ssl.models.encoders import build_encoder
 from rayfed_ssl.models.heads import ModelConfig, mlp
 
 HEAD_NAMES = frozenset({"projector", "predictor", "classifier", "decoder", "rotation"})
@@ -28,9 +27,12 @@ class Network(nn.Module):
     A head that was not asked for is None; the method that needs it says so.
     """
 
-    def __init__(self, encoder_name: str, encoder: Encoder, config: ModelConfig, image_size: int) -> None:
+    def __init__(
+        self, encoder_name: str, encoder: Encoder, config: ModelConfig, image_size: int, channels: int = 3
+    ) -> None:
         super().__init__()
-        self.encoder_name, self.config, self.image_size = encoder_name, config, image_size
+        self.encoder_name, self.config = encoder_name, config
+        self.image_size, self.channels = image_size, channels
         self.encoder = encoder
         self.projector: nn.Module | None = None
         self.calibration: nn.Module | None = None
@@ -50,7 +52,7 @@ class Network(nn.Module):
         return self.config.projection_dim
 
     def represent(self, images: Tensor) -> Tensor:
-        """h = f(x): (B, 3, S, S) -> (B, dim)."""
+        """h = f(x): (B, C, S, S) -> (B, dim)."""
         return self.encoder(images)
 
     def project_features(self, features: Tensor) -> Tensor:
@@ -59,7 +61,7 @@ class Network(nn.Module):
         return z if self.calibration is None else self._through("calibration", z)
 
     def project(self, images: Tensor) -> Tensor:
-        """z = g(f(x)): (B, 3, S, S) -> (B, D)."""
+        """z = g(f(x)): (B, C, S, S) -> (B, D)."""
         return self.project_features(self.represent(images))
 
     def predict(self, projections: Tensor) -> Tensor:
@@ -67,15 +69,15 @@ class Network(nn.Module):
         return self._through("predictor", projections)
 
     def classify(self, images: Tensor) -> Tensor:
-        """Class logits: (B, 3, S, S) -> (B, classes)."""
+        """Class logits: (B, C, S, S) -> (B, classes)."""
         return self._through("classifier", self.represent(images))
 
     def classify_rotation(self, images: Tensor) -> Tensor:
-        """Logits of the four quarter turns: (B, 3, S, S) -> (B, 4)."""
+        """Logits of the four quarter turns: (B, C, S, S) -> (B, 4)."""
         return self._through("rotation", self.represent(images))
 
     def reconstruct(self, images: Tensor) -> Tensor:
-        """decoder(f(x)): (B, 3, S, S) -> (B, 3, S, S)."""
+        """decoder(f(x)): (B, C, S, S) -> (B, C, S, S)."""
         return self._through("decoder", self.represent(images))
 
     def _through(self, head: str, inputs: Tensor) -> Tensor:
@@ -87,17 +89,23 @@ class Network(nn.Module):
 
 
 def build_network(
-    encoder: str, config: ModelConfig, image_size: int, *, heads: Iterable[str], classes: int | None = None
+    encoder: str,
+    config: ModelConfig,
+    image_size: int,
+    *,
+    heads: Iterable[str],
+    classes: int | None = None,
+    channels: int = 3,
 ) -> Network:
     """The network of a client with the named encoder and the heads asked for, a subset of ``HEAD_NAMES``.
 
     Weights come from torch's global generator: call it inside ``seeding.forked(...)``. ``classes`` is the classifier's
-    output and is needed only with it. Raises UserError for what the config can get wrong.
+    output and is needed only with it; ``channels`` are the images'. Raises UserError for what the config can get wrong.
     """
     wanted = frozenset(heads)
     if unknown := wanted - HEAD_NAMES:
         raise ValueError(f"unknown heads {sorted(unknown)}; allowed: {sorted(HEAD_NAMES)}")
-    network = Network(encoder, build_encoder(encoder, config, image_size), config, image_size)
+    network = Network(encoder, build_encoder(encoder, config, image_size, channels), config, image_size, channels)
     if "projector" in wanted:
         network.projector = mlp(network.dim, config.projector)
         if config.calibration is not None:
@@ -117,7 +125,7 @@ def build_network(
     if "rotation" in wanted:
         network.rotation = nn.Linear(network.dim, ROTATIONS)
     if "decoder" in wanted:
-        network.decoder = Decoder(network.dim, config, image_size)
+        network.decoder = Decoder(network.dim, config, image_size, channels)
     return network
 
 
@@ -129,26 +137,3 @@ def layout_of(network: Network) -> str:
     tensors = [*network.named_parameters(), *((n, b) for n, b in network.named_buffers() if b.is_floating_point())]
     text = ";".join(f"{name}{tuple(tensor.shape)}" for name, tensor in tensors)
     return f"{network.encoder_name}-{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
-
-
-def describe(network: Network) -> dict[str, Any]:
-    """What ``rebuild`` needs to make this network's encoder again, ready for JSON."""
-    model = network.config.model_dump(include={"width", *OPTIONS})
-    return {"encoder": network.encoder_name, "image_size": network.image_size, "dim": network.dim, "model": model}
-
-
-def rebuild(description: Mapping[str, Any]) -> Encoder:
-    """The encoder of a description, with fresh weights and in eval mode. Three lines load an exported one::
-
-        encoder = rebuild(json.load(open("encoder/encoder.json")))
-        encoder.load_state_dict(safetensors.torch.load_file("encoder/encoder.safetensors"))
-        features = encoder(images)
-
-    Keys other than ``describe``'s are left to whoever wrote them. Raises UserError for a key that is missing.
-    """
-    for key in ("encoder", "image_size", "model"):
-        if key not in description:
-            raise UserError(f"encoder description: key {key!r} is missing; found: {', '.join(sorted(description))}")
-    return build_encoder(
-        description["encoder"], ModelConfig.model_validate(description["model"]), int(description["image_size"])
-    ).eval()

@@ -20,17 +20,17 @@ _BLOCKS: dict[str, Any] = {"basic": BasicBlock, "bottleneck": Bottleneck}
 
 
 class ResNet(Encoder):
-    """(B, 3, S, S) -> (B, dim). Total stride 8 with the CIFAR stem (3x3, stride 1, no max-pool), 32 with the other."""
+    """(B, C, S, S) -> (B, dim). Total stride 8 with the CIFAR stem (3x3, stride 1, no max-pool), 32 with the other."""
 
-    def __init__(self, block: str, depths: tuple[int, ...], channels: tuple[int, ...], stem: Stem) -> None:
+    def __init__(self, block: str, depths: tuple[int, ...], widths: tuple[int, ...], stem: Stem, channels: int) -> None:
         super().__init__()
         kernel, stride = (3, 1) if stem == "cifar" else (7, 2)
-        self.conv1 = nn.Conv2d(3, channels[0], kernel, stride, kernel // 2, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels[0])
+        self.conv1 = nn.Conv2d(channels, widths[0], kernel, stride, kernel // 2, bias=False)
+        self.bn1 = nn.BatchNorm2d(widths[0])
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.Identity() if stem == "cifar" else nn.MaxPool2d(3, 2, 1)
-        inputs = channels[0]
-        for stage, (depth, planes) in enumerate(zip(depths, channels, strict=True), start=1):
+        inputs = widths[0]
+        for stage, (depth, planes) in enumerate(zip(depths, widths, strict=True), start=1):
             layer, inputs = _stage(_BLOCKS[block], inputs, planes, depth, stride=1 if stage == 1 else 2)
             self.add_module(f"layer{stage}", layer)
         self.stages = [f"layer{stage}" for stage in range(1, len(depths) + 1)]
@@ -56,6 +56,8 @@ def _stage(block: Any, inputs: int, planes: int, depth: int, stride: int) -> tup
     return nn.Sequential(first, *(block(outputs, planes) for _ in range(depth - 1))), outputs
 
 
-def resnet(config: ModelConfig, image_size: int, *, block: str, depths: tuple[int, ...], stem: Stem) -> ResNet:
+def resnet(
+    config: ModelConfig, image_size: int, channels: int = 3, *, block: str, depths: tuple[int, ...], stem: Stem
+) -> ResNet:
     """A four-stage ResNet with 64 to 512 channels times ``model.width``."""
-    return ResNet(block, depths, tuple(config.scaled(c) for c in (64, 128, 256, 512)), stem)
+    return ResNet(block, depths, tuple(config.scaled(c) for c in (64, 128, 256, 512)), stem, channels)

@@ -1,8 +1,8 @@
 """``summary.json``: what a run came to, from its committed tables, so that a resumed run gives the same summary.
 
 Accuracies are fractions. Tags: ``eval/<protocol>`` with client null is the global encoder; where only clients are
-evaluated, the value is ``{client: value}``. Round 0 is the untrained network, ``eval/pixels_<protocol>`` a baseline on
-raw pixels. Values that are not finite become null, because JSON has neither NaN nor infinity.
+evaluated, the value is ``{client: value}``. Round 0 is before training, ``eval/pixels_<protocol>`` a baseline on raw
+pixels. Values that are not finite become null, because JSON has neither NaN nor infinity.
 """
 
 from __future__ import annotations

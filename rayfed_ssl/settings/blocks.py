@@ -6,11 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from rayfed_ssl.base.schema import Block
+from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.data.partition import Iid, PartitionConfig
 from rayfed_ssl.data.sources import SourceConfig, SourceName
-from rayfed_ssl.models import ENCODERS
-from rayfed_ssl.settings.errors import closest
+from rayfed_ssl.models import check_encoder_name
 
 
 class MethodConfig(Block):
@@ -50,6 +49,14 @@ class DataConfig(SourceConfig):
     task_images: Annotated[int, Field(ge=1)] | None = None  # of each (client, class) of `tasks`; None: all
 
 
+def check_name(encoder: str, key: str) -> None:
+    """Raise ValueError, as a validator has to, for an encoder that nobody knows."""
+    try:
+        check_encoder_name(encoder, key)
+    except UserError as unknown:
+        raise ValueError(str(unknown)) from None
+
+
 class ClientsConfig(Block):
     count: Annotated[int, Field(ge=1)] = 5
     encoders: str | tuple[str, ...] = "small_cnn"  # one name, or one per client
@@ -58,10 +65,7 @@ class ClientsConfig(Block):
     def _known(self) -> ClientsConfig:
         names = (self.encoders,) if isinstance(self.encoders, str) else self.encoders
         for name in names:
-            if name not in ENCODERS:
-                raise ValueError(
-                    f"clients.encoders: found '{name}'; must be one of {', '.join(ENCODERS)}{closest(name, ENCODERS)}"
-                )
+            check_name(name, "clients.encoders")
         if not isinstance(self.encoders, str) and len(self.encoders) != self.count:
             raise ValueError(
                 f"clients.encoders lists {len(self.encoders)} names for clients.count={self.count}; give one per client"

@@ -12,6 +12,7 @@ from rayfed_ssl.config import RunConfig, result_affecting
 from rayfed_ssl.config import load as load_config
 from rayfed_ssl.extensions import refuse_other
 from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.models import pinned
 from rayfed_ssl.objectives import build as build_objective
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.storage import checkpoint
@@ -20,6 +21,14 @@ WRITTEN = (  # what a run writes over, or deletes
     "metrics.parquet", "communication.parquet", "partition.parquet", "summary.json", "environment.json", "checkpoints",
     "encoder", "events.out.tfevents.*",
 )  # fmt: skip
+
+
+def with_start(config: RunConfig) -> RunConfig:
+    """The configuration with the digest of what ``model.start`` names, which every process then compares."""
+    if config.model.start is None:
+        return config
+    model = config.model.model_copy(update={"start": pinned(config.model.start)})
+    return config.model_copy(update={"model": model})
 
 
 def examine_folder(

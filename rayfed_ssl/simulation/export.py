@@ -30,7 +30,7 @@ def export_encoders(folder: Path, config: RunConfig, subjects: list[Subject], co
         if weights is None:
             assert subject.client is not None
             state = dict(cohort.states([subject.client])).get(subject.client, {})
-            weights = state.get("model") or build(subject.encoder, subject.classes)
+            weights = state.get("model") or build(subject.encoder, subject.classes, subject.client)
         network = build.network(subject.encoder, subject.classes)
         unpack(weights, network)
         name = "global" if subject.client is None else f"client-{subject.client:05d}"

@@ -1,7 +1,7 @@
 """The round loop: sample, ask, aggregate, evaluate, record, save. It knows nothing of where clients run.
 
-Rounds are numbered t = 1 .. R; round 0 is the untrained encoder, which every run evaluates, because a high number alone
-proves nothing.
+Rounds are numbered t = 1 .. R; round 0 is the untrained encoder, or the one of ``model.start``. Every run evaluates it,
+because a high number alone proves nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS, plugin_halves
 from rayfed_ssl.settings import files as configfile
-from rayfed_ssl.simulation.checks import check_labels, check_shards, describe, examine_folder
+from rayfed_ssl.simulation.checks import check_labels, check_shards, describe, examine_folder, with_start
 from rayfed_ssl.simulation.export import export_encoders
 from rayfed_ssl.simulation.recorder import Recorder
 from rayfed_ssl.storage import checkpoint
@@ -72,7 +72,8 @@ class Run:
 
     def _set_up(self, connect: Connect, resume: bool) -> None:
         """Everything a user can get wrong comes before the first file."""
-        config, folder = self.config, self.folder
+        self.config = config = with_start(self.config)
+        folder = self.folder
         restored = examine_folder(config, folder, resume, lambda line: self.say(0, line))
         if why := self.claim.why_not_locked:
             self.say(0, f"{folder} cannot be locked ({why}): nothing keeps a second run from writing there")
@@ -82,6 +83,7 @@ class Run:
         check_labels(config, self.federation)
         if (check := METHODS[config.method.name].check_federation) is not None:
             check(config, self.federation)
+        begins = Initial(config, self.federation).notes()
         self.ledger = Ledger()
         self.cohort = connect(config, self.federation, self.ledger)
         self.leaving.callback(self.cohort.close)
@@ -92,7 +94,7 @@ class Run:
         else:
             self.server.start(self.cohort)
             self.cohort.commit()
-        notes = self.server.notes()
+        notes = [*begins, *self.server.notes()]
         for line in notes:
             self.say(self.start, line)
         began = None if restored is None else self.start
@@ -189,7 +191,8 @@ class Run:
         known[client] = {**known.get(client, {}), **values}
         names = sorted({name for of_client in known.values() for name in of_client})
         means = {f"eval/{name}": float(np.mean([v[name] for v in known.values() if name in v])) for name in names}
-        self.say(t, f"evaluated round {t}" if t else "evaluated the untrained encoder", means)
+        first = "the untrained encoder" if self.config.model.start is None else "the encoder as it started"
+        self.say(t, f"evaluated round {t}" if t else f"evaluated {first}", means)
 
     def save(self, t: int) -> None:
         """A checkpoint of the finished round: records first, then the files, the marker last."""

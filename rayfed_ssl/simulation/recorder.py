@@ -133,6 +133,8 @@ class Recorder:
             epsilon=None if privacy is None else privacy["epsilon"],
         )
         summary["evaluation"] = settings(self.config.evaluation)
+        if (start := self.config.model.start) is not None:
+            summary["start"] = {"path": str(start.path), "digest": start.sha256}
         if privacy is not None:
             summary["privacy"] = privacy
             self.records.text("privacy", f"```yaml\n{yaml.safe_dump(privacy, sort_keys=False)}\n```", t)

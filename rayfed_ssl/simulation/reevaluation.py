@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import pack
@@ -16,6 +12,8 @@ from rayfed_ssl.config import RunConfig, load
 from rayfed_ssl.evaluation import EvaluationConfig, settings
 from rayfed_ssl.federated.bench import Workbench
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.models.exported import descriptions, read_description
+from rayfed_ssl.models.values import load_values, read_safetensors
 from rayfed_ssl.reporting.tables import write_json
 
 
@@ -31,12 +29,9 @@ class Exported:
 def exported(run: Path) -> list[Exported]:
     """The encoders of a run folder. Raises UserError where there are none."""
     found = []
-    for path in sorted((run / "encoder").glob("*.json")):
-        try:
-            description = json.loads(path.read_text(encoding="utf-8"))
-            found.append(Exported(path.stem, description["encoder"], path.with_name(description["values"])))
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path}: found no description of an encoder ({error!r}); it is damaged") from None
+    for path in descriptions(run / "encoder"):
+        values, description = read_description(path)
+        found.append(Exported(path.stem, str(description["encoder"]), values))
     if not found:
         state = "it has not finished" if (run / "config.yaml").exists() else "it is no run folder"
         raise UserError(f"{run}: found no encoder in {run / 'encoder'}; {state}")
@@ -58,6 +53,8 @@ def reevaluate(run: Path, protocols: tuple[str, ...]) -> dict[str, Any]:
     if not config.evaluation.protocols:
         allowed = ", ".join(sorted(set(EvaluationConfig().protocols)))
         raise UserError(f"--protocol: found none, in the run's configuration neither; must be one of {allowed}")
+    # Every network is filled from the folder or untrained, so the file that the run began with need not be here.
+    config = config.model_copy(update={"model": config.model.model_copy(update={"start": None})})
     bench = Workbench(config, deal(config))
     pixels = {"fewshot": bench.evaluate_pixels()}
     document = {
@@ -73,12 +70,5 @@ def reevaluate(run: Path, protocols: tuple[str, ...]) -> dict[str, Any]:
 def _accuracy(bench: Workbench, config: RunConfig, one: Exported) -> dict[str, float]:
     """The values stand in a network whose heads are untrained: the protocols look at the encoder only."""
     network = bench.network(one.encoder)
-    try:
-        values = load_file(one.values)
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"{one.values}: cannot be read ({error}); it is damaged or missing") from None
-    missing, unexpected = network.encoder.load_state_dict(values, strict=False)
-    wrong = [*unexpected, *(key for key in missing if not key.endswith("num_batches_tracked"))]
-    if wrong:
-        raise UserError(f"{one.values}: found values that do not fit encoder {one.encoder!r} ({', '.join(wrong[:3])})")
+    load_values(network.encoder, read_safetensors(one.values), f"encoder {one.encoder!r}", str(one.values))
     return bench.evaluate(one.encoder, pack(network))

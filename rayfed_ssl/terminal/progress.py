@@ -111,8 +111,9 @@ def console() -> Console:
 
 
 def accuracy_table(summary: Mapping[str, Any]) -> Table:
-    """Per protocol: raw pixels, the untrained encoder, the last round, the best round."""
-    table = Table("protocol", "pixels", "untrained", "last", "best", box=box.SIMPLE)
+    """Per protocol: raw pixels, the encoder before the first round, the last round, the best round."""
+    before = "before" if "start" in summary else "untrained"
+    table = Table("protocol", "pixels", before, "last", "best", box=box.SIMPLE)
     for protocol, last in summary["accuracy"].items():
         best = summary["best"].get(protocol)
         table.add_row(

@@ -51,6 +51,17 @@ def test_output_shape_or_a_clear_refusal(name: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("name", ENCODERS)
+def test_one_channel_is_read_as_the_sum_of_three_would_be(name: str) -> None:
+    """A convolution of three channels on (x, x, x) is one of its summed filters on x."""
+    colour, grey = build_encoder(name, THIN, 32), build_encoder(name, THIN, 32, channels=1)
+    values = colour.state_dict()
+    (first,) = [key for key, value in grey.state_dict().items() if value.shape != values[key].shape]
+    grey.load_state_dict(values | {first: values[first].sum(1, keepdim=True)})
+    images = torch.randn(2, 1, 32, 32)
+    torch.testing.assert_close(grey.eval()(images), colour.eval()(images.expand(-1, 3, -1, -1)), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ENCODERS)
 def test_minimum_is_the_smallest_size_that_works(name: str) -> None:
     family = ENCODERS[name]
     encoder = family.build(THIN, family.minimum)
@@ -233,9 +244,9 @@ def test_weights_are_a_function_of_the_seed(name: str) -> None:
 
 
 def test_unknown_encoder_names_the_choices_and_the_closest() -> None:
-    with pytest.raises(UserError, match=r"clients\.encoders: unknown encoder 'resnet19', did you mean 'resnet18'\?"):
+    with pytest.raises(UserError, match=r"clients\.encoders: found 'resnet19'; .*; did you mean resnet18\?$"):
         build_encoder("resnet19", ModelConfig(), 32)
-    with pytest.raises(UserError, match=r"'zzz'; allowed: small_cnn, "):
+    with pytest.raises(UserError, match=r"'zzz'; must be one of small_cnn, .*, timm/NAME, torchvision/NAME$"):
         build_encoder("zzz", ModelConfig(), 32)
 
 

@@ -149,6 +149,21 @@ def test_decoder_reaches_the_image_size(size: int) -> None:
     assert images.min() < 0 < images.max()
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+def test_an_autoencoder_gives_back_as_many_channels(channels: int) -> None:
+    network = build_network("small_cnn", THIN, 16, heads={"decoder"}, channels=channels)
+    images = torch.randn(2, channels, 16, 16)
+    assert network.reconstruct(images).shape == images.shape
+    assert describe(network)["channels"] == channels
+    assert rebuild(describe(network))(images).shape == (2, network.dim)
+
+
+def test_a_description_without_channels_is_of_three() -> None:
+    description = describe(build_network("small_cnn", THIN, 16, heads=()))
+    del description["channels"]
+    assert rebuild(description)(IMAGES).shape == (4, description["dim"])
+
+
 def test_decoder_refuses_other_sizes() -> None:
     with pytest.raises(UserError, match=r"data\.image_size: 20 .* multiple of 8"):
         build_network("small_cnn", THIN, 20, heads={"decoder"})

@@ -1,0 +1,244 @@
+"""Encoders of timm and torchvision: ``timm/resnet18``, ``torchvision/vit_b_16``.
+
+Only architectures are taken. Values are drawn afresh, nothing is downloaded; ``model.start`` loads values. The
+classifier is left out: images (B, C, S, S) become the features (B, dim) that it would have read. ``model.width`` is 1.
+
+Below 96 px two families get a stem for small images; all others keep the library's:
+
+- ResNets (timm's and torchvision's class ``ResNet``): the first convolution has stride 1, a 7x7 one becomes 3x3, and
+  there is no max-pool. This is the stem of He et al. 2016, section 4.2.
+- Vision transformers with one patch size: the patch is the largest that divides the side into 8 to 16 patches. At 32 px
+  ``timm/vit_tiny_patch16_224`` has patches of 4. At 96 px and above the patch in the name holds.
+
+Networks of any family that are made for one image size are made for S.
+On a GPU, the gradient of the pooling in torchvision's AlexNet and VGGs is not deterministic.
+
+Shapes: B batch, C channels, S image side.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import ModuleType
+from typing import Any
+
+import torch
+import torchvision
+from torch import Tensor, nn
+from torchvision.models import resnet, vision_transformer
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.models.base import Encoder
+
+SMALL = 96  # px; below, the stems for small images
+PATCHES = range(8, 17)  # a side, of a small image
+PATCHED = ("beit", "cait", "deit", "eva", "vision_transformer", "vision_transformer_relpos")  # timm's modules of them
+HEADS = ("fc", "classifier", "head", "heads")  # where torchvision's networks have their classifier
+NO_CLASSIFIER_BESIDE = {"googlenet": {"aux_logits": False}, "inception_v3": {"aux_logits": False}}
+INITIALISED = {"googlenet": {"init_weights": True}, "inception_v3": {"init_weights": True}}
+
+
+@dataclass(frozen=True)
+class Made:
+    """A network of a library without its classifier, and how it was asked for."""
+
+    network: nn.Module
+    arguments: Mapping[str, object] = field(default_factory=dict)
+    stem: str = "the library's"
+
+
+class LibraryEncoder(Encoder):
+    """A network of a library; its values are called ``body.`` and the library's own name for them."""
+
+    def __init__(self, made: Made, dim: int, library: str) -> None:
+        super().__init__()
+        self.body = made.network
+        self.dim = dim
+        self.made = {"library": library, "arguments": dict(made.arguments), "stem": made.stem}
+
+    def forward(self, images: Tensor) -> Tensor:
+        features: Tensor = self.body(images)
+        return features
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+
+def is_library_name(name: str) -> bool:
+    """Whether ``name`` is of the form ``timm/..`` or ``torchvision/..``."""
+    return name.split("/")[0] in LIBRARIES and "/" in name
+
+
+def check_library_name(name: str, key: str) -> None:
+    """Raise UserError where the library is not installed or has no such image classifier."""
+    library, _, model = name.partition("/")
+    if library == "timm":
+        _timm(key)
+    known = LIBRARIES[library][0]()
+    if model not in known:
+        near = difflib.get_close_matches(model.lower(), known, n=1, cutoff=0.6)
+        hint = f"; did you mean {library}/{near[0]}?" if near else ""
+        raise UserError(f"{key}: found {name!r}; {_version(library)} has no image classifier of that name{hint}")
+
+
+def _version(library: str) -> str:
+    return f"{library} {importlib.import_module(library).__version__}"
+
+
+def _timm(key: str = "clients.encoders") -> ModuleType:
+    """timm, imported when a run first names one of its models: that takes seconds."""
+    try:
+        return importlib.import_module("timm")
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"{key}: found 'timm/..', which needs a package that is not installed ({error.name}): "
+            "pip install 'rayfed-ssl[timm]'"
+        ) from None
+
+
+@lru_cache(maxsize=1)
+def _timm_names() -> tuple[str, ...]:
+    return tuple(_timm().list_models())
+
+
+@lru_cache(maxsize=1)
+def _torchvision_names() -> tuple[str, ...]:
+    return tuple(torchvision.models.list_models(module=torchvision.models))
+
+
+# -- building ----------------------------------------------------------------------------------------------------------
+
+
+def library_encoder(name: str, image_size: int, channels: int) -> LibraryEncoder:
+    """The encoder ``timm/NAME`` or ``torchvision/NAME`` for images (B, channels, image_size, image_size).
+
+    Two black images are sent through it once, which gives ``dim``.
+
+    Raises:
+        UserError: the network does not take images of this size, or does not give one feature vector per image.
+    """
+    library, _, model = name.partition("/")
+    refused = f"data.image_size: found {image_size}; encoder {name!r} does not take it"
+    try:
+        made = LIBRARIES[library][1](model, image_size, channels)
+        features = _probe(made.network, image_size, channels)
+    except (RuntimeError, AssertionError, ValueError) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise UserError(f"{refused} ({reason or type(error).__name__}); allowed: another size or encoder") from None
+    if not isinstance(features, Tensor) or features.ndim != 2:
+        raise UserError(f"clients.encoders: found {name!r}, which does not give one feature vector per image")
+    return LibraryEncoder(made, features.shape[1], _version(library))
+
+
+@torch.no_grad()
+def _probe(network: nn.Module, image_size: int, channels: int) -> object:
+    """What the network makes of two black images, in eval mode; no buffer moves, nothing is drawn."""
+    training = network.training
+    device = next(network.parameters()).device
+    features: object = network.eval()(torch.zeros(2, channels, image_size, image_size, device=device))
+    network.train(training)
+    return features
+
+
+def patch_side(image_size: int) -> int:
+    """The largest patch that divides a small image's side into 8 to 16. Raises ValueError where none does."""
+    fitting = [image_size // count for count in PATCHES if image_size % count == 0]
+    if not fitting:
+        raise ValueError("no patch size divides the side into 8 to 16 patches")
+    return max(fitting)
+
+
+def _make_timm(name: str, image_size: int, channels: int) -> Made:
+    timm = _timm()
+    arguments: dict[str, Any] = {}
+    if timm.get_pretrained_cfg(name).fixed_input_size:
+        arguments["img_size"] = image_size
+    small, stem = image_size < SMALL, "the library's"
+    if small and timm.models.is_model_in_modules(name, PATCHED):
+        arguments["patch_size"] = patch_side(image_size)
+        stem = f"patches of {arguments['patch_size']} px"
+    network: nn.Module = timm.create_model(name, pretrained=False, num_classes=0, in_chans=channels, **arguments)
+    if small and isinstance(network, timm.models.ResNet):
+        stem = without_stride(network)
+    return Made(network, arguments, stem)
+
+
+def _make_torchvision(name: str, image_size: int, channels: int) -> Made:
+    options = NO_CLASSIFIER_BESIDE.get(name, {}) | INITIALISED.get(name, {})
+    arguments: dict[str, Any] = {}
+    stem = "the library's"
+    if name.startswith("vit_"):
+        patch = patch_side(image_size) if image_size < SMALL else None
+        network, arguments = _torchvision_vit(name, image_size, patch)
+        stem = stem if patch is None else f"patches of {patch} px"
+    else:
+        if name.startswith("maxvit"):
+            arguments["input_size"] = [image_size, image_size]
+        network = torchvision.models.get_model(name, weights=None, **options, **arguments)
+    _drop_classifier(network)
+    if channels != 3:
+        _first_convolution(network, channels)
+    if image_size < SMALL and isinstance(network, resnet.ResNet):
+        stem = without_stride(network)
+    return Made(network, arguments, stem)
+
+
+def _torchvision_vit(name: str, image_size: int, patch: int | None) -> tuple[nn.Module, dict[str, Any]]:
+    """torchvision fixes each transformer's patch in its function: its other sizes, read off an empty one, and ours."""
+    with torch.device("meta"):
+        named = torchvision.models.get_model(name, weights=None)
+    arguments = {"image_size": image_size, "patch_size": named.patch_size if patch is None else patch}
+    network = vision_transformer.VisionTransformer(
+        **arguments,
+        num_layers=len(named.encoder.layers),
+        num_heads=named.encoder.layers[0].num_heads,
+        hidden_dim=named.hidden_dim,
+        mlp_dim=named.mlp_dim,
+    )
+    return network, arguments
+
+
+def without_stride(network: nn.Module) -> str:
+    """Change a ResNet's stem in place to one for small images; returns it in words."""
+    stem: nn.Module = network.get_submodule("conv1")
+    first = stem if isinstance(stem, nn.Conv2d) else next(m for m in stem.modules() if isinstance(m, nn.Conv2d))
+    first.stride = (1, 1)
+    if first.kernel_size == (7, 7):
+        replacement = nn.Conv2d(first.in_channels, first.out_channels, 3, 1, padding=1, bias=first.bias is not None)
+        nn.init.kaiming_normal_(replacement.weight, mode="fan_out", nonlinearity="relu")  # as both libraries do
+        network.conv1 = replacement
+    network.maxpool = nn.Identity()
+    return "3x3 convolution with stride 1, no max-pool"
+
+
+def _drop_classifier(network: nn.Module) -> None:
+    """Put nothing in the place of the last linear (SqueezeNet: convolutional) layer of the classifier."""
+    head = next(name for name in HEADS if hasattr(network, name))
+    layers = [(name, layer) for name, layer in network.named_modules() if f"{name}.".startswith(f"{head}.")]
+    linear = [name for name, layer in layers if isinstance(layer, nn.Linear)]
+    last = (linear or [name for name, layer in layers if isinstance(layer, nn.Conv2d)])[-1]
+    parent, _, attribute = last.rpartition(".")
+    setattr(network.get_submodule(parent), attribute, nn.Identity())
+
+
+def _first_convolution(network: nn.Module, channels: int) -> None:
+    """Let the first convolution read so many channels; it keeps its initial values of as many of its first."""
+    name, first = next((n, m) for n, m in network.named_modules() if isinstance(m, nn.Conv2d))
+    window: dict[str, Any] = {key: getattr(first, key) for key in ("kernel_size", "stride", "padding")}
+    replacement = nn.Conv2d(channels, first.out_channels, bias=first.bias is not None, **window)
+    with torch.no_grad():
+        replacement.weight.copy_(first.weight[:, :channels])
+        if first.bias is not None and replacement.bias is not None:
+            replacement.bias.copy_(first.bias)
+    parent, _, attribute = name.rpartition(".")
+    setattr(network.get_submodule(parent), attribute, replacement)
+
+
+LIBRARIES: dict[str, tuple[Callable[[], tuple[str, ...]], Callable[[str, int, int], Made]]] = {
+    "timm": (_timm_names, _make_timm),
+    "torchvision": (_torchvision_names, _make_torchvision),
+}

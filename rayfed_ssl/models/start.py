@@ -1,0 +1,221 @@
+"""``model.start``: an encoder's first values from a file or a finished run.
+
+Only the encoder is loaded; heads are drawn as ever. All of its values are found, or nothing is loaded. A ``.pth`` file
+is read with ``weights_only=True``, which builds tensors and plain values and runs nothing.
+
+Every process reads the file from its path, as it reads the images; so that all have the same values, the run's
+configuration carries the file's SHA-256, and whoever finds another one stops.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.models.base import Encoder
+from rayfed_ssl.models.exported import descriptions, read_description
+from rayfed_ssl.models.heads import StartConfig
+from rayfed_ssl.models.library import LibraryEncoder
+from rayfed_ssl.models.values import floating, load_values, misfit, read_safetensors
+
+PICKLED = (".pth", ".pt", ".tar", ".bin", ".ckpt")  # torch.save's files, by whatever ending
+NESTED = ("state_dict", "model_state_dict", "model", "encoder", "backbone")  # keys of checkpoints that hold the values
+WRAPPERS = r"((module|_orig_mod|model|encoder|encoder_q|backbone|net|body)\.)*"  # what they put before names
+
+
+@dataclass(frozen=True)
+class StartReport:
+    """What one encoder took from a file. ``left_out`` are the file's other values, heads as a rule."""
+
+    encoder: str
+    file: Path
+    loaded: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+    @property
+    def line(self) -> str:
+        """One line for the start of a run."""
+        line = f"model.start: {self.encoder} begins with {len(self.loaded)} tensors of {self.file}"
+        if not self.left_out:
+            return f"{line}; none is left out"
+        more = ", .." if len(self.left_out) > 3 else ""
+        return f"{line}; {len(self.left_out)} left out: {', '.join(self.left_out[:3])}{more}"
+
+
+def start_values(start: StartConfig, name: str, encoder: Encoder, client: int | None = None) -> StartReport:
+    """Load the values that ``start`` names into ``encoder``, in place.
+
+    Args:
+        name: the encoder's, as in ``clients.encoders``.
+        client: whose own initial values these are: out of a run folder it takes the client's of that number, if there
+            is one. None: everybody's.
+
+    Raises:
+        UserError: there is no such file, it has another digest than ``start.sha256``, or a name or a shape does not
+            fit. The encoder is then as it was.
+    """
+    digest = pinned(start).sha256
+    file = _chosen(start.path, name, client)
+    found = _tensors(file, digest)
+    expected = {key.removeprefix(_inside(encoder)): value for key, value in floating(encoder).items()}
+    prefix = _prefix(found, expected, file)
+    named = {key.removeprefix(prefix): value for key, value in found.items()}
+    parts = {key.split(".")[0] for key in expected}
+    left_out = tuple(key for key in named if key not in expected and key.split(".")[0] not in parts)
+    values = {key: value for key, value in named.items() if key not in left_out}
+    origin, who = f"model.start: {file}", f"encoder {name!r}"
+    if values and (wrong := misfit(values, expected, who)):
+        raise UserError(f"{origin}: {wrong}")
+    if not values:
+        raise UserError(f"{origin}: found {', '.join(list(found)[:3]) or 'no tensors'}, nothing that {who} has")
+    if broken := [key for key, value in values.items() if not value.isfinite().all()]:
+        raise UserError(f"{origin}: found NaN or infinity in {broken[0]}")
+    load_values(encoder, {f"{_inside(encoder)}{key}": value for key, value in values.items()}, who, origin)
+    return StartReport(name, file, tuple(values), left_out)
+
+
+def pinned(start: StartConfig) -> StartConfig:
+    """``start`` with an absolute path, and the SHA-256 of what lies there: of a file, or of a run's exported encoders.
+
+    Raises:
+        UserError: there is neither, or ``start`` already names another digest.
+    """
+    digest = _digest(start.path) if start.sha256 is None else _digest_of(start.path, start.sha256)
+    if start.sha256 not in (None, digest):
+        raise UserError(
+            f"model.start: found {start.path} with SHA-256 {digest[:12]}..; this run is configured for "
+            f"{str(start.sha256)[:12]}..: the file has changed, or this machine has another one"
+        )
+    return StartConfig(path=start.path.absolute(), sha256=digest)
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=2)
+def _digest_of(path: Path, expected: str) -> str:
+    """Once per process, for a digest that the configuration names."""
+    return _digest(path)
+
+
+def _digest(path: Path) -> str:
+    if not path.is_dir():
+        return _hash(_checked(path))
+    whole = hashlib.sha256()
+    for file in _encoders(path):
+        whole.update(f"{file.name} {_hash(file)}\n".encode())
+    return whole.hexdigest()
+
+
+def _hash(file: Path) -> str:
+    try:
+        with file.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"model.start: {file}: cannot be read ({error.strerror})") from None
+
+
+def _checked(file: Path) -> Path:
+    if not file.is_file():
+        raise UserError(f"model.start: found {str(file)!r}, which is neither a file nor a finished run's folder")
+    if file.suffix not in (".safetensors", *PICKLED):
+        allowed = ", ".join(f"FILE{suffix}" for suffix in (".safetensors", *PICKLED))
+        raise UserError(f"model.start: found {str(file)!r}; must be one of {allowed}, a finished run's folder")
+    return file
+
+
+def _encoders(folder: Path) -> dict[Path, tuple[str, str]]:
+    """A run folder's files of values, with (``global`` or ``client-00003``, architecture) of each."""
+    found = {}
+    for path in descriptions(folder / "encoder"):
+        values, description = read_description(path)
+        found[values] = (path.stem, str(description["encoder"]))
+    if not found:
+        raise UserError(f"model.start: found folder {str(folder)!r} without encoder/*.json; it is no finished run")
+    return found
+
+
+def _chosen(path: Path, name: str, client: int | None) -> Path:
+    """The file to read: of a run folder the client's own, else the global encoder, else the only one of this name."""
+    if not path.is_dir():
+        return _checked(path)
+    encoders = _encoders(path)
+    same = {stem: file for file, (stem, architecture) in encoders.items() if architecture == name}
+    wanted = ["global"] if client is None else [f"client-{client:05d}", "global"]
+    for stem in wanted:
+        if stem in same:
+            return same[stem]
+    if len(same) == 1:
+        return next(iter(same.values()))
+    if not same:
+        there = ", ".join(sorted({architecture for _, architecture in encoders.values()}))
+        raise UserError(f"model.start: found {path}, whose encoders are {there}; this run has {name!r}")
+    raise UserError(
+        f"model.start: found {path}, which has {len(same)} encoders {name!r}; name one of its files, e.g. "
+        f"{next(iter(same.values()))} (or, from clients' own to clients' own, model.initial=own)"
+    )
+
+
+@lru_cache(maxsize=2)
+def _tensors(file: Path, digest: str) -> dict[str, Tensor]:
+    """The floating tensors of a file, as float32. ``digest`` tells what lay there from what lies there later."""
+    values = read_safetensors(file, "model.start: ") if file.suffix == ".safetensors" else _unpickled(file)
+    return {key: value.float() for key, value in values.items() if value.is_floating_point()}
+
+
+def _unpickled(file: Path) -> dict[str, Tensor]:
+    try:
+        document = torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise UserError(
+            f"model.start: {file}: found pickled objects other than tensors and plain values, or damage; such a file "
+            "is not read, because it could run code; save the network's state_dict()"
+        ) from None
+    except Exception as error:  # damage shows as whatever error the reader happens upon
+        reason = " ".join(str(error).split())[:120]
+        raise UserError(f"model.start: {file}: cannot be read ({type(error).__name__}: {reason})") from None
+    return {key: value for key, value in _innermost(document).items() if isinstance(value, Tensor)}
+
+
+def _innermost(document: Any) -> Mapping[str, Any]:
+    """The mapping of names to tensors within a checkpoint's ``state_dict`` or ``model``."""
+    while isinstance(document, Mapping):
+        inner = next((document[key] for key in NESTED if isinstance(document.get(key), Mapping)), None)
+        if inner is None:
+            return {str(key): value for key, value in document.items()}
+        document = inner
+    return {}
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+
+def _inside(encoder: Encoder) -> str:
+    """What stands before the library's own names in a library's encoder."""
+    return "body." if isinstance(encoder, LibraryEncoder) else ""
+
+
+def _prefix(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], file: Path) -> str:
+    """What the file puts before the encoder's names, e.g. ``module.backbone.``: the one that finds most of them.
+
+    Raises:
+        UserError: two find equally many, so the file has two encoders.
+    """
+    ends = {key[: -len(name)] for name in expected for key in found if key.endswith(name)}
+    counts = {end: sum(f"{end}{name}" in found for name in expected) for end in ends if re.fullmatch(WRAPPERS, end)}
+    if not counts:
+        return ""
+    most = sorted(end for end, count in counts.items() if count == max(counts.values()))
+    if len(most) > 1:
+        raise UserError(f"model.start: {file}: found two encoders, {most[0]!r} and {most[1]!r} before their names")
+    return most[0]
