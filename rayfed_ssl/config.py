@@ -50,14 +50,7 @@ class RunConfig(RunSettings):
     @model_validator(mode="before")
     @classmethod
     def _default_objective(cls, document: Any) -> Any:
-        """A run that names no objective gets its method's default one."""
-        if not isinstance(document, dict) or not isinstance(document.get("method"), dict):
-            return document
-        objective = document.get("objective", {})
-        method = METHODS.get(str(document["method"].get("name")))
-        if method is None or not isinstance(objective, dict) or "name" in objective:
-            return document
-        return {**document, "objective": {"name": method.objective, **objective}}
+        return _with_objective(document)
 
     @model_validator(mode="after")
     def _consistent(self) -> RunConfig:
@@ -142,7 +135,18 @@ def build(document: Mapping[str, Any], changes: Mapping[str, object], *, origin:
     merged = configfile.merge(merged, changes)
     if "method.name" in changes and merged["method"] != before:
         _replace_objective(merged, changes)
-    return configfile.validate(RunConfig, merged, origin=origin)
+    return configfile.validate(RunConfig, _with_objective(merged), origin=origin)
+
+
+def _with_objective(document: Any) -> Any:
+    """A run that names no objective gets its method's default one."""
+    if not isinstance(document, dict) or not isinstance(document.get("method"), dict):
+        return document
+    objective = document.get("objective", {})
+    method = METHODS.get(str(document["method"].get("name")))
+    if method is None or not isinstance(objective, dict) or "name" in objective:
+        return document
+    return {**document, "objective": {"name": method.objective, **objective}}
 
 
 def _replace_objective(document: dict[str, Any], changes: Mapping[str, object]) -> None:

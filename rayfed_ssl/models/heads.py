@@ -53,6 +53,7 @@ class ModelConfig(Block):
     ``calibration: n`` a linear layer after the projector maps every architecture to the same n dimensions, and the
     objective works there (FedFoA, section 3.5). ``dropout``, ``representation`` (r) and ``channels`` (c of the first
     block) belong to ``fedlinked_cnn``; null means the paper's value. ``head_dropout`` precedes the classifier.
+    ``prototypes`` is K, how many prototypes of projections there are (SwAV).
     """
 
     width: float = Field(1.0, gt=0)
@@ -63,6 +64,7 @@ class ModelConfig(Block):
     representation: PositiveInt | None = None
     channels: PositiveInt | None = None
     head_dropout: float = Field(0.0, ge=0, lt=1)
+    prototypes: PositiveInt = 512
 
     def scaled(self, channels: int) -> int:
         """``channels`` times ``width``, rounded, at least 4."""
