@@ -165,3 +165,62 @@ def align_uniform(z_a: ArrayLike, z_b: ArrayLike, weight: float, t: float) -> fl
         potentials = [math.exp(-t * float((rows[i] - rows[j]) @ (rows[i] - rows[j]))) for i, j in pairs]
         uniform += math.log(_mean(potentials)) / 2
     return align + weight * uniform
+
+
+def decorrelation(x: ArrayLike) -> float:
+    """Shi et al. 2023, code form: ((N - 1)^2 / N) times the mean squared correlation of different columns."""
+    rows = np.asarray(x, float)
+    count, dim = rows.shape
+    squares = []
+    for i, j in _ordered_pairs(dim):
+        (mean_i, spread_i), (mean_j, spread_j) = _moments(rows[:, i]), _moments(rows[:, j])
+        product = sum((float(row[i]) - mean_i) * (float(row[j]) - mean_j) for row in rows)
+        squares.append(product**2 / (spread_i * spread_j))
+    return (count - 1) ** 2 / count * _mean(squares)
+
+
+def sliced_wasserstein(z: ArrayLike, targets: ArrayLike, base: ArrayLike, directions: ArrayLike) -> list[float]:
+    """Per base point: coordinates of tangent vectors along each direction, sorted, squared differences, mean."""
+
+    def log(b: Array, y: Array) -> Array:
+        u = y - float(b @ y) * b
+        return math.acos(float(b @ y)) * u / math.sqrt(float(u @ u))
+
+    found = []
+    for b, along in zip(np.asarray(base, float), np.asarray(directions, float), strict=True):
+        differences = []
+        for w in along:
+            mine = sorted(float(w @ log(b, y)) for y in np.asarray(z, float))
+            theirs = sorted(float(w @ log(b, y)) for y in np.asarray(targets, float))
+            differences += [(u - v) ** 2 for u, v in zip(mine, theirs, strict=True)]
+        found.append(_mean(differences))
+    return found
+
+
+def _softmax(values: list[float]) -> list[float]:
+    powers = [math.exp(value) for value in values]
+    return [power / sum(powers) for power in powers]
+
+
+def relational(z_a: ArrayLike, z_b: ArrayLike, z_r: ArrayLike, temperature: float, target_temperature: float) -> float:
+    """FedX's code: mean over views of KL(m || s), m the mean of both views' softmaxes at the target temperature."""
+    losses = []
+    for a, b in zip(np.asarray(z_a, float), np.asarray(z_b, float), strict=True):
+        cosines = [[cosine(v, r) for r in np.asarray(z_r, float)] for v in (a, b)]
+        first, second = (_softmax([c / target_temperature for c in row]) for row in cosines)
+        m = [(p + q) / 2 for p, q in zip(first, second, strict=True)]
+        for row in cosines:
+            s = _softmax([c / temperature for c in row])
+            losses.append(sum(p * math.log(p / q) for p, q in zip(m, s, strict=True)))
+    return _mean(losses)
+
+
+def balanced_assignment(scores: ArrayLike, sharpness: float, iterations: int) -> Array:
+    """Orchestra's Sinkhorn without its early end: row softmaxes, then column and row totals in turn."""
+    w = [_softmax([sharpness * float(s) for s in row]) for row in np.asarray(scores, float)]
+    rows, columns = len(w), len(w[0])
+    c = [1 / rows] * rows
+    for _ in range(iterations):
+        r = [1 / columns / sum(w[i][k] * c[i] for i in range(rows)) for k in range(columns)]
+        c = [1 / rows / sum(w[i][k] * r[k] for k in range(columns)) for i in range(rows)]
+    return np.array([[rows * w[i][k] * c[i] * r[k] for k in range(columns)] for i in range(rows)])

@@ -19,13 +19,13 @@ from rayfed_ssl.objectives.base import Memory, Objective, ObjectiveConfig, Step,
 
 
 def alignment(z_a: Tensor, z_b: Tensor) -> Tensor:
-    """``mean ||z_a - z_b||^2`` of normalised rows: z_a, z_b (B, D) -> (), between 0 and 4 (section 4.1.1, alpha 2)."""
+    """``mean ||z_a - z_b||^2`` of normalised rows: z_a, z_b (B, D) -> (), between 0 and 4 (section 4.1)."""
     a, b = F.normalize(full_precision(z_a), dim=1), F.normalize(full_precision(z_b), dim=1)
     return (a - b).square().sum(dim=1).mean()
 
 
 def uniformity(z: Tensor, t: float) -> Tensor:
-    """``log mean_{i<j} exp(-t ||z_i - z_j||^2)`` of normalised rows: z (B, D) -> () (section 4.1.2).
+    """``log mean_{i<j} exp(-t ||z_i - z_j||^2)`` of normalised rows: z (B, D) -> () (section 4.1).
 
     Each pair of different rows counts once. B is at least 2.
     """
@@ -38,7 +38,7 @@ def uniformity(z: Tensor, t: float) -> Tensor:
 
 
 def align_uniform(z_a: Tensor, z_b: Tensor, weight: float, t: float) -> Tensor:
-    """Alignment plus ``weight`` times the mean uniformity of both views: z_a, z_b (B, D) -> () (figure 5)."""
+    """Alignment plus ``weight`` times the mean uniformity of both views: z_a, z_b (B, D) -> ()."""
     return alignment(z_a, z_b) + weight * (uniformity(z_a, t) + uniformity(z_b, t)) / 2
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from rayfed_ssl.base.schema import Block
@@ -100,6 +101,11 @@ class Objective:
 
     def after_step(self, network: Network, target: Network | None = None) -> None:
         """What follows every optimiser step, e.g. moving the target. By default nothing."""
+
+
+def random_rows(count: int, dim: int, draws: torch.Generator) -> Tensor:
+    """Unit vectors (count, dim), uniform on the sphere, float32 on the device of ``draws``."""
+    return F.normalize(torch.randn(count, dim, generator=draws, device=draws.device), dim=1)
 
 
 def full_precision(z: Tensor) -> Tensor:

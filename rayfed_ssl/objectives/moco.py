@@ -17,7 +17,15 @@ from pydantic import Field
 from torch import Tensor
 
 from rayfed_ssl.models.network import Network
-from rayfed_ssl.objectives.base import Memory, Objective, ObjectiveConfig, Step, full_precision, no_autocast
+from rayfed_ssl.objectives.base import (
+    Memory,
+    Objective,
+    ObjectiveConfig,
+    Step,
+    full_precision,
+    no_autocast,
+    random_rows,
+)
 from rayfed_ssl.objectives.byol import ema_
 
 
@@ -38,11 +46,6 @@ def queue_contrast(q: Tensor, k: Tensor, queue: Tensor, temperature: float) -> T
 def enqueued(queue: Tensor, keys: Tensor) -> Tensor:
     """The newest K of queue (K, D) and keys (n, D), the oldest first."""
     return torch.cat([queue, keys.detach().to(queue.dtype)])[-len(queue) :]
-
-
-def random_rows(count: int, dim: int, draws: torch.Generator) -> Tensor:
-    """Unit vectors (count, dim), uniform on the sphere, float32 on the device of ``draws``."""
-    return F.normalize(torch.randn(count, dim, generator=draws, device=draws.device), dim=1)
 
 
 class MoCoConfig(ObjectiveConfig):

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.objectives import Memory
-from rayfed_ssl.objectives.moco import MoCo, MoCoConfig, enqueued, queue_contrast, random_rows
+from rayfed_ssl.objectives.base import random_rows
+from rayfed_ssl.objectives.moco import MoCo, MoCoConfig, enqueued, queue_contrast
 from tests import reference
 
 torch.set_num_threads(1)

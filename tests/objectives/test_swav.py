@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rayfed_ssl.base.seeding import generator
+from rayfed_ssl.base.seeding import forked, generator
+from rayfed_ssl.models import HeadConfig, ModelConfig, build_network
 from rayfed_ssl.objectives import Memory
 from rayfed_ssl.objectives.swav import SwAV, SwAVConfig, sinkhorn_codes, swapped_prediction
 from tests import reference
@@ -117,6 +118,18 @@ def test_a_full_queue_takes_part_in_the_balance() -> None:
     assert abs(loss.item() - reference.swav(*scores, 0.1, 0.05, 3)) > 1e-4
     newest = F.normalize(views[0] @ network.matrix, dim=1).detach()
     close(memory.tensors["queue_a"][-4:], newest)
+
+
+def test_networks_have_unit_prototypes_of_projections() -> None:
+    model = ModelConfig(width=0.25, projector=HeadConfig(dim=6), prototypes=9)
+    with forked("tests", "swav"):
+        network = build_network("small_cnn", model, 16, heads={"projector", "prototypes"})
+        bare = build_network("small_cnn", model, 16, heads={"projector"})
+    assert network.prototype_rows.shape == (9, 6)
+    assert network.prototype_rows.requires_grad
+    close(network.prototype_rows.norm(dim=1), torch.ones(9))
+    with pytest.raises(RuntimeError, match="built without prototypes"):
+        _ = bare.prototype_rows
 
 
 def test_needs_a_memory() -> None:
