@@ -8,17 +8,16 @@ Shape legend: B batch, D embedding, T tangent spaces, P directions of each.
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from rayfed_ssl.objectives.base import full_precision, no_autocast, random_rows
 
 
 def log_map(base: Tensor, points: Tensor) -> Tensor:
-    """``Log_b(y)``: the tangent vector at b that leads to y, of the length of the arc: unit rows (..., D) -> (..., D).
+    """``Log_b(y)``: the tangent vector at b that leads to y, of the length of the arc: rows (..., D) -> (..., D).
 
     ``Log_b(y) = angle(b, y) u / ||u||`` with ``u = y - <b, y> b``; 0 for y = b. At y = -b every direction is as good,
-    and the result is 0.
+    and the result is 0. Base rows are of length 1; the length of y changes nothing.
     """
     cosine = (base * points).sum(dim=-1, keepdim=True)
     u = points - cosine * base
@@ -40,16 +39,16 @@ def sliced_wasserstein(z: Tensor, targets: Tensor, base: Tensor, directions: Ten
 
 
 def sphere_uniformity(z: Tensor, tangent_spaces: int, directions: int, draws: torch.Generator) -> Tensor:
-    """Mean sliced Wasserstein distance of the normalised rows of z (B, D) from fresh uniform ones: ().
+    """Mean sliced Wasserstein distance of the directions of z's rows (B, D) from fresh uniform ones: ().
 
     Base points and B targets are uniform on the sphere, directions standard Gaussian, anew in each call, from
     ``draws`` on z's device. The gradient flows through z alone.
 
     Differs: the authors' code has B tangent spaces, sums over them and divides by 6; a weight w there is ``w B / 6``
-    here. It normalises z for SimCLR only, where the map has a meaning only on the sphere. Its paper speaks of
-    unbalanced optimal transport, of which the code has nothing.
+    here. Its arccos needs unit rows and it normalises z for SimCLR only; here lengths do not matter. Its paper speaks
+    of unbalanced optimal transport, of which the code has nothing.
     """
-    z = F.normalize(full_precision(z), dim=1)
+    z = full_precision(z)
     count, dim = z.shape
     base, targets = (random_rows(n, dim, draws).to(z.dtype) for n in (tangent_spaces, count))
     slices = torch.randn(tangent_spaces, directions, dim, generator=draws, device=draws.device).to(z.dtype)

@@ -88,6 +88,13 @@ def test_a_fresh_queue_has_unit_rows_of_the_address() -> None:
     close((first.mean(dim=0) * 50**0.5).norm().item(), 1.0, rtol=0, atol=1.0)  # no direction is preferred
 
 
+def test_the_key_encoder_follows_after_each_step() -> None:
+    online, target = Linear(normal(2, 2)), Linear(normal(2, 2, seed=1))
+    before = target.matrix.detach().clone()
+    MoCo(MoCoConfig(decay=0.75)).after_step(online, target)  # type: ignore[arg-type]
+    close(target.matrix.detach(), 0.75 * before + 0.25 * online.matrix.detach())
+
+
 def test_needs_what_it_needs() -> None:
     network, chosen = Linear(torch.eye(2)), MoCo(MoCoConfig())
     for target, memory in ((None, Memory(1, chosen.remember(2, generator(0)))), (network, None)):
