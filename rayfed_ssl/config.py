@@ -66,14 +66,7 @@ class RunConfig(RunSettings):
     @model_validator(mode="before")
     @classmethod
     def _default_objective(cls, document: Any) -> Any:
-        """A run that names no objective gets its method's default one."""
-        if not isinstance(document, dict) or not isinstance(document.get("method"), dict):
-            return document
-        objective = document.get("objective", {})
-        method = METHODS.get(str(document["method"].get("name")))
-        if method is None or not isinstance(objective, dict) or "name" in objective:
-            return document
-        return {**document, "objective": {"name": method.objective, **objective}}
+        return _with_objective(document)
 
     @model_validator(mode="after")
     def _consistent(self) -> RunConfig:
@@ -183,7 +176,7 @@ def build(
         merged["imports"] = [extension.name for extension in imports]
     elif merged.get("imports"):
         raise UserError(f"{origin}: found imports: {merged['imports']}; they are read where the config is a file")
-    return _with(configfile.validate(RunConfig, merged, origin=origin), imports)
+    return _with(configfile.validate(RunConfig, _with_objective(merged), origin=origin), imports)
 
 
 def _with(config: RunConfig, imports: Sequence[Extension]) -> RunConfig:
@@ -194,6 +187,17 @@ def _with(config: RunConfig, imports: Sequence[Extension]) -> RunConfig:
 def _revived(document: dict[str, Any], imports: tuple[Extension, ...]) -> RunConfig:
     extensions.load(imports)
     return _with(RunConfig.model_validate(document), imports)
+
+
+def _with_objective(document: Any) -> Any:
+    """A run that names no objective gets its method's default one."""
+    if not isinstance(document, dict) or not isinstance(document.get("method"), dict):
+        return document
+    objective = document.get("objective", {})
+    method = METHODS.get(str(document["method"].get("name")))
+    if method is None or not isinstance(objective, dict) or "name" in objective:
+        return document
+    return {**document, "objective": {"name": method.objective, **objective}}
 
 
 def _replace_objective(document: dict[str, Any], changes: Mapping[str, object]) -> None:

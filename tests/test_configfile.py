@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field, model_validator
 
+from rayfed_ssl.base.choice import OneOf
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.settings.files import ConfigError, dump, merge, overlay, parse_overrides, read, validate
 
@@ -419,6 +420,59 @@ def test_long_values_are_cut_and_the_whole_document_is_called_by_its_origin() ->
     with pytest.raises(ConfigError) as caught:
         validate(Config, [1], origin="demo.yaml")  # type: ignore[arg-type]
     assert str(caught.value) == "demo.yaml: found [1]; must be a mapping of keys to values"
+
+
+# --- kinds that a table says ---------------------------------------------------------------------------------------
+
+KINDS: dict[str, type[Block]] = {"share": Share, "clipped": Clipped}
+
+
+class Extensible(Block):
+    """The same places as in ``Config``, their kinds looked up by name."""
+
+    public: Annotated[Block, OneOf(lambda: KINDS)] = Share()
+    plugins: tuple[Annotated[Block, OneOf(lambda: KINDS)], ...] = ()
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        (
+            {"public": {"name": "shore"}},
+            "public.name: found 'shore'; must be one of share, clipped; did you mean share?",
+        ),
+        ({"public": {"name": 3}}, "public.name: found '3'; must be one of share, clipped"),
+        ({"public": {"clip": 1}}, "public.name: found nothing; must be one of share, clipped"),
+        ({"public": "share"}, "public: found 'share'; must be a mapping of keys to values"),
+        ({"public": {"name": "share", "share": "x"}}, "public.share: found 'x'; must be a number"),
+        ({"public": {"name": "clipped", "clip": True}}, "public.clip: found true; must be a number"),
+        (
+            {"public": {"name": "share", "shares": 1}},
+            "public.shares: found 1; unknown key, allowed here: name, share, fraction; did you mean share?",
+        ),
+        (
+            {"plugins": [{"name": "share"}, {"name": "clipped", "clip": "x"}]},
+            "plugins.1.clip: found 'x'; must be a number",
+        ),
+        (
+            {"plugins": [{"name": "cliped"}]},
+            "plugins.0.name: found 'cliped'; must be one of share, clipped; did you mean clipped?",
+        ),
+    ],
+)
+def test_kinds_of_a_table_have_the_same_errors(document: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        validate(Extensible, document, origin="demo.yaml")
+    assert str(caught.value) == message
+
+
+def test_a_kind_that_was_added_is_a_kind_and_is_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(KINDS, "fedprox", Fedprox)
+    config = validate(Extensible, {"plugins": [{"name": "fedprox", "mu": 2}]}, origin="x")
+    assert config.plugins == (Fedprox(mu=2),)
+    dump(config, tmp_path / "config.yaml")
+    assert read(tmp_path / "config.yaml")["plugins"] == [{"name": "fedprox", "mu": 2.0}]
+    assert validate(Extensible, read(tmp_path / "config.yaml"), origin="x") == config
 
 
 # --- dump ----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from rayfed_ssl.base.seeding import forked, generator, numpy_generator, seed_of
-from rayfed_ssl.base.weights import Weights, pack, unpack
+from rayfed_ssl.base.weights import Weights, named, pack, unpack
 
 
 def network(seed: int, width: int = 8) -> nn.Module:
@@ -41,6 +41,19 @@ def test_channels_last_holds_the_same_values() -> None:
     source = network(0)
     packed = pack(source).vector
     np.testing.assert_array_equal(pack(source.to(memory_format=torch.channels_last)).vector, packed)
+
+
+def test_values_by_name_are_views_of_the_modules_floating_values() -> None:
+    source = network(0)
+    packed = pack(source)
+    views = named(packed, source)
+    floating = {name: value for name, value in source.state_dict().items() if value.is_floating_point()}
+    assert views.keys() == floating.keys()
+    for name, value in floating.items():
+        np.testing.assert_array_equal(views[name], value.numpy())
+        assert np.shares_memory(views[name], packed.vector)
+    with pytest.raises(ValueError, match="layout"):
+        named(packed, network(0, width=4))
 
 
 def test_another_architecture_is_refused() -> None:

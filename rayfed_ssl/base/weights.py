@@ -51,6 +51,22 @@ def layout_of(*modules: nn.Module) -> str:
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
+def named(weights: Weights, module: nn.Module) -> dict[str, np.ndarray]:
+    """The values by the names and in the shapes of ``module``, as views into the vector: parameters, then buffers.
+
+    Raises:
+        ValueError: the weights belong to another architecture.
+    """
+    if (found := layout_of(module)) != weights.layout:
+        raise ValueError(f"weights of layout {weights.layout} do not fit a network of layout {found}")
+    buffers = ((name, buffer) for name, buffer in module.named_buffers() if buffer.is_floating_point())
+    views, start = {}, 0
+    for name, tensor in chain(module.named_parameters(), buffers):
+        views[name] = weights.vector[start : start + tensor.numel()].reshape(tuple(tensor.shape))
+        start += tensor.numel()
+    return views
+
+
 def pack(*modules: nn.Module) -> Weights:
     """The modules' parameters and floating buffers, copied into one float32 array on the CPU."""
     parameters, buffers = _tensors(modules)

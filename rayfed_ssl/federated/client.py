@@ -20,7 +20,7 @@ from rayfed_ssl.data.augment import augment
 from rayfed_ssl.federated.bench import Workbench
 from rayfed_ssl.federated.messages import State
 from rayfed_ssl.models.network import Network
-from rayfed_ssl.objectives.base import Step
+from rayfed_ssl.objectives.base import Memory, Step
 from rayfed_ssl.settings.blocks import MethodConfig
 
 Config = TypeVar("Config", bound=MethodConfig)
@@ -49,6 +49,7 @@ class EncoderClient(Generic[Config]):
         self.operation = operation
         self.state = state
         self.metrics: dict[str, float] = {}
+        self._memory: Memory | None = None
         self.plugins: Mapping[str, Attached] = {}  # by name; set where the operation is the one they take part in
 
     @property
@@ -86,6 +87,20 @@ class EncoderClient(Generic[Config]):
     def target(self) -> Network | None:
         """The momentum target network (encoder and projector), where the objective has one."""
         return self.bench.network(self.encoder, "target") if self.objective.target else None
+
+    @property
+    def memory(self) -> Memory | None:
+        """What the objective remembers from batch to batch, where it does: this client's own from its last round, where
+        the objective keeps it, or a fresh one.
+        """
+        if self._memory is None and self.objective.memory:
+            own = self.state.get("memory") if self.objective.keeps_memory else None
+            if own is None:
+                tensors = self.objective.remember(self.network.projection_dim, self.generator("memory"))
+            else:
+                tensors = {name: torch.tensor(values, device=self.bench.device) for name, values in own.items()}
+            self._memory = Memory(self.round, tensors)
+        return self._memory
 
     @property
     def indices(self) -> np.ndarray:
@@ -224,6 +239,8 @@ class EncoderClient(Generic[Config]):
                 stop()  # the part of an epoch that `local_steps` ended with
         if target is not None and self.config.keeps_target:
             self.state["target"] = pack(*_followed(target))
+        if self._memory is not None and self.objective.keeps_memory:
+            self.state["memory"] = {name: tensor.cpu().numpy() for name, tensor in self._memory.tensors.items()}
         self.metrics |= {"loss": float(total) / max(steps, 1), "images": float(seen), "lr": self.learning_rate}
 
     def _loss(self, loss: Loss, views: tuple[Tensor, ...], rows: Tensor) -> Tensor:
@@ -246,10 +263,14 @@ class EncoderClient(Generic[Config]):
         return value
 
     def objective_loss(self) -> Loss:
-        """The configured objective on this client's network, target, and, if it is supervised, labels."""
-        network, target = self.network, self.target
+        """The configured objective on this client's network, target, memory, and, if it is supervised, labels."""
+        network, target, memory = self.network, self.target, self.memory
         labels = self.labels() if self.objective.labelled else None
-        return lambda views, rows: self.objective.step(network, views, target, None if labels is None else labels[rows])
+
+        def loss(views: tuple[Tensor, ...], rows: Tensor) -> Step:
+            return self.objective.step(network, views, target, None if labels is None else labels[rows], memory)
+
+        return loss
 
     def views(self, pixels: Tensor, draws: torch.Generator, count: int) -> tuple[Tensor, ...]:
         """V augmented views (B, 3, H, W), made in one batched call."""

@@ -24,12 +24,12 @@ def anything(objective: str) -> bool:
 
 def unlabelled(objective: str) -> bool:
     """Objectives that read no labels."""
-    return not OBJECTIVES[objective].Objective.labelled
+    return not OBJECTIVES[objective].labelled
 
 
 def projecting(objective: str) -> bool:
     """Objectives that read no labels and work on projections, which the method or plug-in needs, too."""
-    return unlabelled(objective) and "projector" in OBJECTIVES[objective].Objective.heads
+    return unlabelled(objective) and "projector" in OBJECTIVES[objective].heads
 
 
 def only(name: str) -> Accepts:

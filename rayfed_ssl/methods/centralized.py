@@ -29,7 +29,7 @@ class Config(MethodConfig):
 
 
 class Client(EncoderClient[Config]):
-    """The one learner. A momentum target it keeps from round to round travels with the weights."""
+    """The one learner. A momentum target or memory it keeps from round to round travels with the weights."""
 
     @property
     def encoder(self) -> str:
@@ -40,22 +40,27 @@ class Client(EncoderClient[Config]):
         """Every client's training images, as ascending indices into the training set, however they were dealt."""
         return np.sort(np.concatenate([shard["train"] for shard in self.bench.federation.shards]))
 
-    def pretrain(self, weights: Weights, target: Weights | None) -> dict[str, Any]:
+    def pretrain(
+        self, weights: Weights, target: Weights | None, memory: dict[str, np.ndarray] | None
+    ) -> dict[str, Any]:
         if target is not None:
             self.state["target"] = target
+        if memory is not None:
+            self.state["memory"] = memory
         self.load(weights)
         self.fit()
-        return {"weights": self.weights, "target": self.state.get("target")}
+        return {"weights": self.weights, "target": self.state.get("target"), "memory": self.state.get("memory")}
 
 
 class Server(MethodServer[Config]):
     def start(self, cohort: Cohort) -> None:
         self.weights = self.setup.initial(self.config.clients.encoder(0))
-        self.state["target"] = None
+        self.state |= {"target": None, "memory": None}
 
     def round(self, t: int, cohort: Cohort) -> None:
-        reply = cohort.serve("pretrain", weights=self.weights, target=self.state["target"])
-        self.state["weights"], self.state["target"] = reply["weights"], reply["target"]
+        kept = {name: self.state.get(name) for name in ("target", "memory")}
+        reply = cohort.serve("pretrain", weights=self.weights, **kept)
+        self.state |= {name: reply[name] for name in ("weights", "target", "memory")}
         self.metrics = {f"train/{name}": cohort.metrics[reply.client][name] for name in ("loss", "lr", "images")}
 
 

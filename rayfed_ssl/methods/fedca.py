@@ -47,8 +47,7 @@ from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, only
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.objectives.base import Step, full_precision
-from rayfed_ssl.objectives.simclr import Config as SimCLR
-from rayfed_ssl.objectives.simclr import info_nce
+from rayfed_ssl.objectives.simclr import SimCLRConfig, info_nce
 from rayfed_ssl.settings.blocks import MethodConfig
 from rayfed_ssl.settings.run import RunSettings
 
@@ -101,7 +100,7 @@ class Client(EncoderClient[Config]):
     def train(self, weights: Weights, dictionary: np.ndarray | None) -> dict[str, Any]:
         self.load(weights)
         bank = None if dictionary is None else torch.tensor(dictionary, device=self.bench.device)  # (K, D)
-        temperature = self.config.objective_as(SimCLR).temperature
+        temperature = self.config.objective_as(SimCLRConfig).temperature
         beta, distance = self.method.beta, self.distance() if self.method.alignment else None
 
         def loss(views: tuple[Tensor, ...], rows: Tensor) -> Step:

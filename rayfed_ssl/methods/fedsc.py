@@ -43,8 +43,7 @@ from rayfed_ssl.federated.server import MethodServer, counting
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods.privacy import PrivacyConfig, noise, require_accountant, rho, spent
 from rayfed_ssl.objectives.base import Step
-from rayfed_ssl.objectives.spectral import Config as Spectral
-from rayfed_ssl.objectives.spectral import clip_norm, correlation, spectral_loss
+from rayfed_ssl.objectives.spectral import SpectralConfig, clip_norm, correlation, spectral_loss
 from rayfed_ssl.settings.blocks import MethodConfig
 from rayfed_ssl.settings.run import RunSettings
 
@@ -85,7 +84,7 @@ def check(config: RunSettings) -> None:
             f"plugins: found {', '.join(p.name for p in config.plugins)} beside method.privacy, which does not cover "
             "what a plug-in sends; allowed then: none"
         )
-    mu = config.objective_as(Spectral).clip
+    mu = config.objective_as(SpectralConfig).clip
     if mu is None or not math.isfinite(mu):
         raise ValueError(
             f"objective.clip: found {'null' if mu is None else mu}; method.privacy needs a finite bound on ||z||^2"
@@ -105,7 +104,7 @@ def check_federation(config: RunSettings, federation: Federation) -> None:
 
 def noise_scale(config: RunSettings, images: int) -> float:
     """sigma of a client with so many images: as given, or such that the target holds if every sharing round asks it."""
-    method, mu = config.method_as(Config), config.objective_as(Spectral).clip
+    method, mu = config.method_as(Config), config.objective_as(SpectralConfig).clip
     assert method.privacy is not None
     assert mu is not None
     return method.privacy.noise_scale(mu, images, len(method.sharing_rounds(config.train.rounds)))
@@ -162,7 +161,7 @@ class Client(EncoderClient[Config]):
 
     def clipped(self, z: Tensor) -> Tensor:
         """Projections with ||z||^2 <= mu, in sharing and in training alike."""
-        mu = self.config.objective_as(Spectral).clip
+        mu = self.config.objective_as(SpectralConfig).clip
         return z if mu is None else clip_norm(z.float(), mu)
 
 
@@ -216,7 +215,7 @@ class Server(MethodServer[Config]):
 
     def mechanism(self, client: int) -> tuple[float, float, int, int]:
         """(mu, sigma, n_j, matrices released so far): what a client's Renyi curve depends on."""
-        mu = self.config.objective_as(Spectral).clip
+        mu = self.config.objective_as(SpectralConfig).clip
         assert mu is not None
         images = int(self.setup.federation.sizes[client])
         return mu, noise_scale(self.config, images), images, self.state["releases"].get(client, 0)

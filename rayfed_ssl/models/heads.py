@@ -68,6 +68,7 @@ class ModelConfig(Block):
     ``calibration: n`` a linear layer after the projector maps every architecture to the same n dimensions, and the
     objective works there (FedFoA, section 3.5). ``dropout``, ``representation`` (r) and ``channels`` (c of the first
     block) belong to ``fedlinked_cnn``; null means the paper's value. ``head_dropout`` precedes the classifier.
+    ``prototypes`` is K, how many prototypes of projections there are (SwAV).
 
     ``initial`` draws one set of values for all clients of an architecture (``common``) or one for each client
     (``own``). ``start`` then replaces the encoder's by those of a file or a finished run.
@@ -83,6 +84,7 @@ class ModelConfig(Block):
     head_dropout: float = Field(0.0, ge=0, lt=1)
     initial: Literal["common", "own"] = "common"
     start: Start | None = None
+    prototypes: PositiveInt = 512
 
     def scaled(self, channels: int) -> int:
         """``channels`` times ``width``, rounded, at least 4."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rayfed_ssl.base.schema import UserError
@@ -17,12 +19,13 @@ from rayfed_ssl.models.decoder import Decoder
 from rayfed_ssl.models.encoders import build_encoder
 from rayfed_ssl.models.heads import ModelConfig, mlp
 
-HEAD_NAMES = frozenset({"projector", "predictor", "classifier", "decoder", "rotation"})
+HEAD_NAMES = frozenset({"projector", "predictor", "prototypes", "classifier", "decoder", "rotation"})
 ROTATIONS = 4  # 0, 90, 180, 270 degrees
 
 
 class Network(nn.Module):
-    """Encoder f -> projector g (-> calibration) -> predictor p, with optional classifier, rotation head and decoder.
+    """Encoder f -> projector g (-> calibration) -> predictor p, with optional prototypes of projections, classifier,
+    rotation head and decoder.
 
     A head that was not asked for is None; the method that needs it says so.
     """
@@ -37,6 +40,7 @@ class Network(nn.Module):
         self.projector: nn.Module | None = None
         self.calibration: nn.Module | None = None
         self.predictor: nn.Module | None = None
+        self.prototypes: nn.Linear | None = None
         self.classifier: nn.Module | None = None
         self.rotation: nn.Module | None = None
         self.decoder: nn.Module | None = None
@@ -67,6 +71,13 @@ class Network(nn.Module):
     def predict(self, projections: Tensor) -> Tensor:
         """p(z): (B, D) -> (B, D)."""
         return self._through("predictor", projections)
+
+    @property
+    def prototype_rows(self) -> Tensor:
+        """C (K, D): the prototypes of projections, a parameter."""
+        if self.prototypes is None:
+            raise RuntimeError("this network was built without prototypes")
+        return self.prototypes.weight
 
     def classify(self, images: Tensor) -> Tensor:
         """Class logits: (B, C, S, S) -> (B, classes)."""
@@ -118,6 +129,10 @@ def build_network(
                 f"{config.projection_dim}"
             )
         network.predictor = mlp(config.projection_dim, predictor)
+    if "prototypes" in wanted:
+        network.prototypes = nn.Linear(config.projection_dim, config.prototypes, bias=False)
+        directions = torch.randn(config.prototypes, config.projection_dim)
+        network.prototypes.weight = nn.Parameter(F.normalize(directions, dim=1))
     if "classifier" in wanted:
         if classes is None:
             raise ValueError("a classifier needs the number of classes")

@@ -2,41 +2,58 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+from collections.abc import Mapping
 from typing import Annotated
 
-from pydantic import Field
-
-from rayfed_ssl.objectives import autoencoder, byol, rotation, simclr, simsiam, spectral, supervised
-from rayfed_ssl.objectives.base import Objective, Step
-
-__all__ = ["OBJECTIVES", "Objective", "ObjectiveConfig", "Step", "build"]
-
-# Each module has a Config, the block, and an Objective, made from it.
-OBJECTIVES: dict[str, ModuleType] = {
-    "simclr": simclr,
-    "byol": byol,
-    "simsiam": simsiam,
-    "spectral": spectral,
-    "autoencoder": autoencoder,
-    "rotation": rotation,
-    "supervised": supervised,
-}
-
-_Config = (
-    simclr.Config
-    | byol.Config
-    | simsiam.Config
-    | spectral.Config
-    | autoencoder.Config
-    | rotation.Config
-    | supervised.Config
+from rayfed_ssl.base.choice import OneOf
+from rayfed_ssl.base.table import Table
+from rayfed_ssl.objectives import (
+    align_uniform,
+    autoencoder,
+    barlow,
+    base,
+    byol,
+    moco,
+    rotation,
+    simclr,
+    simsiam,
+    spectral,
+    supervised,
+    swav,
+    vicreg,
 )
-ObjectiveConfig = Annotated[_Config, Field(discriminator="name")]
+from rayfed_ssl.objectives.base import Memory, Objective, Step
+
+__all__ = ["OBJECTIVES", "Memory", "Objective", "ObjectiveConfig", "Step", "build"]
+
+OBJECTIVES: Table[type[Objective]] = Table(
+    "objective",
+    "rayfed_ssl.objectives",
+    {
+        "simclr": simclr.SimCLR,
+        "byol": byol.BYOL,
+        "simsiam": simsiam.SimSiam,
+        "spectral": spectral.Spectral,
+        "moco": moco.MoCo,
+        "barlow": barlow.Barlow,
+        "vicreg": vicreg.VICReg,
+        "swav": swav.SwAV,
+        "align_uniform": align_uniform.AlignUniform,
+        "autoencoder": autoencoder.Autoencoder,
+        "rotation": rotation.Rotation,
+        "supervised": supervised.Supervised,
+    },
+)
+
+
+def _blocks() -> Mapping[str, type[base.ObjectiveConfig]]:
+    return {name: objective.block for name, objective in OBJECTIVES.items()}
+
+
+ObjectiveConfig = Annotated[base.ObjectiveConfig, OneOf(_blocks)]
 """The ``objective:`` block of a run."""
 
 
-def build(config: _Config) -> Objective:
+def build(config: base.ObjectiveConfig) -> Objective:
     """The objective that a configuration block describes."""
-    objective: Objective = OBJECTIVES[config.name].Objective(config)
-    return objective
+    return OBJECTIVES[config.name](config)

@@ -11,37 +11,39 @@ from typing import ClassVar, Literal
 import torch.nn.functional as F
 from torch import Tensor
 
-from rayfed_ssl.base.schema import Block
 from rayfed_ssl.models.network import Network
-from rayfed_ssl.objectives.base import Step, full_precision
+from rayfed_ssl.objectives.base import Memory, Objective, ObjectiveConfig, Step, full_precision
 
 
-class Config(Block):
+class AutoencoderConfig(ObjectiveConfig):
     """``objective: {name: autoencoder}``. It has no coefficients."""
 
     name: Literal["autoencoder"] = "autoencoder"
 
 
 @dataclass(frozen=True)
-class Objective:
+class Autoencoder(Objective):
     """Mean squared error per pixel between one augmented view and its reconstruction.
 
     Differs: FedCA only names the FedAE baseline and gives no decoder or input corruption; here nothing is corrupted.
     """
 
-    config: Config
+    config: AutoencoderConfig
 
+    block: ClassVar[type[ObjectiveConfig]] = AutoencoderConfig
     heads: ClassVar[frozenset[str]] = frozenset({"decoder"})
-    target: ClassVar[bool] = False
-    labelled: ClassVar[bool] = False
-    views: ClassVar[int] = 1
-    minimum_batch: ClassVar[int] = 2  # BatchNorm has no variance over one row of a 1 x 1 map
+
+    @property
+    def views(self) -> int:
+        return 1
 
     def step(
-        self, network: Network, views: tuple[Tensor, ...], target: Network | None = None, labels: Tensor | None = None
+        self,
+        network: Network,
+        views: tuple[Tensor, ...],
+        target: Network | None = None,
+        labels: Tensor | None = None,
+        memory: Memory | None = None,
     ) -> Step:
         (view,) = views
         return Step(F.mse_loss(full_precision(network.reconstruct(view)), view), ())
-
-    def after_step(self, network: Network, target: Network | None = None) -> None:
-        """Nothing to do."""

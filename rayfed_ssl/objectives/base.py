@@ -1,17 +1,26 @@
 """What the local epoch loop needs to know about an objective: its heads, its views, and one step.
 
-An objective holds coefficients only; weights, target networks and optimisers belong to the client. Nothing in ``step``
-waits for the device.
+An objective holds coefficients only; weights, target networks, memories and optimisers belong to the client. Nothing in
+``step`` waits for the device.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from rayfed_ssl.base.schema import Block
 from rayfed_ssl.models.network import Network
+
+
+class ObjectiveConfig(Block):
+    """Base of every ``objective:`` block. A subclass gives ``name`` its one value as the default."""
+
+    name: str
 
 
 class Step(NamedTuple):
@@ -25,33 +34,78 @@ class Step(NamedTuple):
     projections: tuple[Tensor, ...]
 
 
-class Objective(Protocol):
-    """A local loss. See ``rayfed_ssl.objectives.build``."""
+@dataclass
+class Memory:
+    """What an objective knows beyond its batch. It belongs to one client and one operation; ``step`` may change it.
+
+    ``tensors`` are the objective's own, by name, such as a queue. They come from :meth:`Objective.remember`, or from
+    the client's last round where :attr:`Objective.keeps_memory`.
+    """
+
+    round: int = 1  # counted from 1
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A local loss and a row of the table of objectives: the class says what it needs, an instance has coefficients."""
+
+    config: ObjectiveConfig  # a subclass narrows it to its own block
+
+    block: ClassVar[type[ObjectiveConfig]]
+    """Its ``objective:`` block."""
 
     heads: ClassVar[frozenset[str]]
     """The heads of the network it uses, besides the encoder."""
 
-    target: ClassVar[bool]
+    target: ClassVar[bool] = False
     """Whether it needs a momentum target: a copy of the network that the client keeps and passes to ``step``."""
 
-    labelled: ClassVar[bool]
+    labelled: ClassVar[bool] = False
     """Whether it reads labels."""
+
+    memory: ClassVar[bool] = False
+    """Whether ``step`` needs a :class:`Memory`."""
+
+    minimum_batch: ClassVar[int] = 2
+    """The smallest batch that can be trained. 2: BatchNorm has no variance over one row."""
 
     @property
     def views(self) -> int:
         """How many augmented views of each image ``step`` expects."""
+        return 2
 
     @property
-    def minimum_batch(self) -> int:
-        """The smallest batch for which the loss is defined and can be trained."""
+    def keeps_memory(self) -> bool:
+        """Whether a client's memory lasts from round to round, in its state."""
+        return False
+
+    def remember(self, dim: int, draws: torch.Generator) -> dict[str, Tensor]:
+        """The tensors of a fresh memory for projections of ``dim`` values, on the device of ``draws``."""
+        return {}
+
+    def memory_bytes(self, dim: int) -> int:
+        """Bytes of a full memory for projections of ``dim`` values."""
+        return 0
 
     def step(
-        self, network: Network, views: tuple[Tensor, ...], target: Network | None = None, labels: Tensor | None = None
+        self,
+        network: Network,
+        views: tuple[Tensor, ...],
+        target: Network | None = None,
+        labels: Tensor | None = None,
+        memory: Memory | None = None,
     ) -> Step:
         """The loss on one batch: ``views`` are (B, 3, H, W) each, ``labels`` (B,)."""
+        raise NotImplementedError
 
     def after_step(self, network: Network, target: Network | None = None) -> None:
-        """What follows every optimiser step, e.g. moving the target."""
+        """What follows every optimiser step, e.g. moving the target. By default nothing."""
+
+
+def random_rows(count: int, dim: int, draws: torch.Generator) -> Tensor:
+    """Unit vectors (count, dim), uniform on the sphere, float32 on the device of ``draws``."""
+    return F.normalize(torch.randn(count, dim, generator=draws, device=draws.device), dim=1)
 
 
 def full_precision(z: Tensor) -> Tensor:

@@ -13,9 +13,8 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from rayfed_ssl.base.schema import Block
 from rayfed_ssl.models.network import Network
-from rayfed_ssl.objectives.base import Step, full_precision
+from rayfed_ssl.objectives.base import Memory, Objective, ObjectiveConfig, Step, full_precision
 
 
 def regression(p: Tensor, z: Tensor) -> Tensor:
@@ -36,7 +35,7 @@ def ema_(target: nn.Module, online: nn.Module, decay: float) -> None:
     torch._foreach_lerp_(moving, [source[name] for name in names], 1 - decay)
 
 
-class Config(Block):
+class BYOLConfig(ObjectiveConfig):
     """``objective: {name: byol}``. What becomes of the target when a client downloads weights is ``target``.
 
     ``local``: the target stays the client's own across rounds; before the client's first round it is a copy of what was
@@ -53,22 +52,25 @@ class Config(Block):
 
 
 @dataclass(frozen=True)
-class Objective:
+class BYOL(Objective):
     """Views go through both networks one after the other, each with its own BatchNorm statistics, as in BYOL's code.
 
     The target is in the mode the client put it in; in training mode its forwards move its own BatchNorm statistics.
     """
 
-    config: Config
+    config: BYOLConfig
 
+    block: ClassVar[type[ObjectiveConfig]] = BYOLConfig
     heads: ClassVar[frozenset[str]] = frozenset({"projector", "predictor"})
     target: ClassVar[bool] = True
-    labelled: ClassVar[bool] = False
-    views: ClassVar[int] = 2
-    minimum_batch: ClassVar[int] = 2  # BatchNorm in the heads has no variance over one row
 
     def step(
-        self, network: Network, views: tuple[Tensor, ...], target: Network | None = None, labels: Tensor | None = None
+        self,
+        network: Network,
+        views: tuple[Tensor, ...],
+        target: Network | None = None,
+        labels: Tensor | None = None,
+        memory: Memory | None = None,
     ) -> Step:
         if target is None:
             raise ValueError("byol needs a target network")

@@ -12,9 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rayfed_ssl.base.schema import Block
 from rayfed_ssl.models.network import Network
-from rayfed_ssl.objectives.base import Step, full_precision
+from rayfed_ssl.objectives.base import Memory, Objective, ObjectiveConfig, Step, full_precision
 
 
 def rotations(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -23,34 +22,38 @@ def rotations(x: Tensor) -> tuple[Tensor, Tensor]:
     return images, torch.arange(4, device=x.device).repeat_interleave(len(x))
 
 
-class Config(Block):
+class RotationConfig(ObjectiveConfig):
     """``objective: {name: rotation}``. It has no coefficients."""
 
     name: Literal["rotation"] = "rotation"
 
 
 @dataclass(frozen=True)
-class Objective:
+class Rotation(Objective):
     """Cross-entropy of the four-way rotation head on the encoder's features; every image in all four rotations.
 
     Differs: FedCA only names the FedPR baseline; Orchestra's code draws one random rotation per image.
     """
 
-    config: Config
+    config: RotationConfig
 
+    block: ClassVar[type[ObjectiveConfig]] = RotationConfig
     heads: ClassVar[frozenset[str]] = frozenset({"rotation"})
-    target: ClassVar[bool] = False
-    labelled: ClassVar[bool] = False
-    views: ClassVar[int] = 1
     minimum_batch: ClassVar[int] = 1
 
+    @property
+    def views(self) -> int:
+        return 1
+
     def step(
-        self, network: Network, views: tuple[Tensor, ...], target: Network | None = None, labels: Tensor | None = None
+        self,
+        network: Network,
+        views: tuple[Tensor, ...],
+        target: Network | None = None,
+        labels: Tensor | None = None,
+        memory: Memory | None = None,
     ) -> Step:
         (view,) = views
         images, turns = rotations(view)
         logits = network.classify_rotation(images)  # (4B, 4)
         return Step(F.cross_entropy(full_precision(logits), turns), ())
-
-    def after_step(self, network: Network, target: Network | None = None) -> None:
-        """Nothing to do."""

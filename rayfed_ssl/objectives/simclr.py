@@ -16,9 +16,8 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from rayfed_ssl.base.schema import Block
 from rayfed_ssl.models.network import Network
-from rayfed_ssl.objectives.base import Step, full_precision, no_autocast
+from rayfed_ssl.objectives.base import Memory, Objective, ObjectiveConfig, Step, full_precision, no_autocast
 
 
 def nt_xent(z_a: Tensor, z_b: Tensor, temperature: float) -> Tensor:
@@ -51,7 +50,7 @@ def info_nce(z_a: Tensor, z_b: Tensor, temperature: float, bank: Tensor | None =
     return F.cross_entropy(logits, torch.arange(len(anchors), device=anchors.device))
 
 
-class Config(Block):
+class SimCLRConfig(ObjectiveConfig):
     """``objective: {name: simclr}``. ``directional`` chooses InfoNCE from view 1 to view 2 instead of NT-Xent."""
 
     name: Literal["simclr"] = "simclr"
@@ -60,27 +59,26 @@ class Config(Block):
 
 
 @dataclass(frozen=True)
-class Objective:
+class SimCLR(Objective):
     """Both views go through the network in one forward pass, so BatchNorm sees the statistics of both.
 
     Differs: FLESD's code forwards the views one after the other; SimCLR's forwards them together, as here.
     """
 
-    config: Config
+    config: SimCLRConfig
 
+    block: ClassVar[type[ObjectiveConfig]] = SimCLRConfig
     heads: ClassVar[frozenset[str]] = frozenset({"projector"})
-    target: ClassVar[bool] = False
-    labelled: ClassVar[bool] = False
-    views: ClassVar[int] = 2
-    minimum_batch: ClassVar[int] = 2
 
     def step(
-        self, network: Network, views: tuple[Tensor, ...], target: Network | None = None, labels: Tensor | None = None
+        self,
+        network: Network,
+        views: tuple[Tensor, ...],
+        target: Network | None = None,
+        labels: Tensor | None = None,
+        memory: Memory | None = None,
     ) -> Step:
         z_a, z_b = network.project(torch.cat(views)).chunk(2)
         if self.config.directional:
             return Step(info_nce(z_a, z_b, self.config.temperature), (z_a, z_b))
         return Step(nt_xent(z_a, z_b, self.config.temperature), (z_a, z_b))
-
-    def after_step(self, network: Network, target: Network | None = None) -> None:
-        """Nothing to do."""

@@ -11,9 +11,8 @@ from typing import ClassVar, Literal
 import torch.nn.functional as F
 from torch import Tensor
 
-from rayfed_ssl.base.schema import Block
 from rayfed_ssl.models.network import Network
-from rayfed_ssl.objectives.base import Step, full_precision
+from rayfed_ssl.objectives.base import Memory, Objective, ObjectiveConfig, Step, full_precision
 
 
 def negative_cosine(p: Tensor, z: Tensor) -> Tensor:
@@ -22,31 +21,30 @@ def negative_cosine(p: Tensor, z: Tensor) -> Tensor:
     return -(p * z).sum(dim=1).mean()
 
 
-class Config(Block):
+class SimSiamConfig(ObjectiveConfig):
     """``objective: {name: simsiam}``. It has no coefficients."""
 
     name: Literal["simsiam"] = "simsiam"
 
 
 @dataclass(frozen=True)
-class Objective:
+class SimSiam(Objective):
     """Views go through the network one by one, each with its own BatchNorm statistics, as in SimSiam's code."""
 
-    config: Config
+    config: SimSiamConfig
 
+    block: ClassVar[type[ObjectiveConfig]] = SimSiamConfig
     heads: ClassVar[frozenset[str]] = frozenset({"projector", "predictor"})
-    target: ClassVar[bool] = False
-    labelled: ClassVar[bool] = False
-    views: ClassVar[int] = 2
-    minimum_batch: ClassVar[int] = 2  # BatchNorm in the heads has no variance over one row
 
     def step(
-        self, network: Network, views: tuple[Tensor, ...], target: Network | None = None, labels: Tensor | None = None
+        self,
+        network: Network,
+        views: tuple[Tensor, ...],
+        target: Network | None = None,
+        labels: Tensor | None = None,
+        memory: Memory | None = None,
     ) -> Step:
         view_a, view_b = views
         z_a, z_b = network.project(view_a), network.project(view_b)
         p_a, p_b = network.predict(z_a), network.predict(z_b)
         return Step((negative_cosine(p_a, z_b) + negative_cosine(p_b, z_a)) / 2, (z_a, z_b))
-
-    def after_step(self, network: Network, target: Network | None = None) -> None:
-        """Nothing to do."""

@@ -16,9 +16,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from rayfed_ssl.base.schema import Block
 from rayfed_ssl.models.network import Network
-from rayfed_ssl.objectives.base import Step, full_precision, no_autocast
+from rayfed_ssl.objectives.base import Memory, Objective, ObjectiveConfig, Step, full_precision, no_autocast
 
 
 def clip_norm(z: Tensor, mu: float) -> Tensor:
@@ -59,7 +58,7 @@ def spectral_loss(z: Tensor | Sequence[Tensor], rest: Tensor | None = None, alph
     return loss if rest is None else loss + 2 * (1 - alpha) * (r * rest.T.to(r.dtype)).sum()
 
 
-class Config(Block):
+class SpectralConfig(ObjectiveConfig):
     """``objective: {name: spectral}``. ``clip`` is mu, the bound on ``||z||^2``; null: projections stay as they are.
 
     The loss is quartic in ``||z||``, and in FedSC's networks, without BatchNorm or output normalisation, only the clip
@@ -72,31 +71,31 @@ class Config(Block):
 
 
 @dataclass(frozen=True)
-class Objective:
+class Spectral(Objective):
     """All views go through the network in one forward pass (FedSC's networks have no BatchNorm: no difference there).
 
     FedAvg's local loss in FedAvg+SC; ``methods/fedsc.py`` adds what the others share. The projections returned are the
     clipped ones.
     """
 
-    config: Config
+    config: SpectralConfig
 
+    block: ClassVar[type[ObjectiveConfig]] = SpectralConfig
     heads: ClassVar[frozenset[str]] = frozenset({"projector"})
-    target: ClassVar[bool] = False
-    labelled: ClassVar[bool] = False
-    minimum_batch: ClassVar[int] = 2
 
     @property
     def views(self) -> int:
         return self.config.views
 
     def step(
-        self, network: Network, views: tuple[Tensor, ...], target: Network | None = None, labels: Tensor | None = None
+        self,
+        network: Network,
+        views: tuple[Tensor, ...],
+        target: Network | None = None,
+        labels: Tensor | None = None,
+        memory: Memory | None = None,
     ) -> Step:
         z = torch.stack(network.project(torch.cat(views)).chunk(len(views)))  # (V, B, D)
         if self.config.clip is not None:
             z = clip_norm(full_precision(z), self.config.clip)
         return Step(spectral_loss(z), z.unbind())
-
-    def after_step(self, network: Network, target: Network | None = None) -> None:
-        """Nothing to do."""

@@ -11,37 +11,40 @@ from typing import ClassVar, Literal
 import torch.nn.functional as F
 from torch import Tensor
 
-from rayfed_ssl.base.schema import Block
 from rayfed_ssl.models.network import Network
-from rayfed_ssl.objectives.base import Step, full_precision
+from rayfed_ssl.objectives.base import Memory, Objective, ObjectiveConfig, Step, full_precision
 
 
-class Config(Block):
+class SupervisedConfig(ObjectiveConfig):
     """``objective: {name: supervised}``. It has no coefficients."""
 
     name: Literal["supervised"] = "supervised"
 
 
 @dataclass(frozen=True)
-class Objective:
+class Supervised(Objective):
     """Cross-entropy of a classifier on the encoder's features, on one augmented view."""
 
-    config: Config
+    config: SupervisedConfig
 
+    block: ClassVar[type[ObjectiveConfig]] = SupervisedConfig
     heads: ClassVar[frozenset[str]] = frozenset({"classifier"})
-    target: ClassVar[bool] = False
     labelled: ClassVar[bool] = True
-    views: ClassVar[int] = 1
-    minimum_batch: ClassVar[int] = 2  # BatchNorm has no variance over one row of a 1 x 1 map
+
+    @property
+    def views(self) -> int:
+        return 1
 
     def step(
-        self, network: Network, views: tuple[Tensor, ...], target: Network | None = None, labels: Tensor | None = None
+        self,
+        network: Network,
+        views: tuple[Tensor, ...],
+        target: Network | None = None,
+        labels: Tensor | None = None,
+        memory: Memory | None = None,
     ) -> Step:
         if labels is None:
             raise ValueError("supervised needs labels")
         (view,) = views
         logits = network.classify(view)  # (B, classes)
         return Step(F.cross_entropy(full_precision(logits), labels), ())
-
-    def after_step(self, network: Network, target: Network | None = None) -> None:
-        """Nothing to do."""

@@ -16,7 +16,7 @@ from rayfed_ssl.evaluation import EvaluationConfig
 from rayfed_ssl.models import ModelConfig
 from rayfed_ssl.objectives import ObjectiveConfig
 from rayfed_ssl.objectives import build as build_objective
-from rayfed_ssl.objectives.simclr import Config as SimCLR
+from rayfed_ssl.objectives.simclr import SimCLRConfig
 from rayfed_ssl.settings.blocks import (
     CheckpointConfig,
     ClientsConfig,
@@ -46,7 +46,7 @@ class RunSettings(Block):
     profile: str | None = None
     method: MethodConfig
     plugins: tuple[PluginConfig, ...] = ()
-    objective: ObjectiveConfig = SimCLR()
+    objective: ObjectiveConfig = SimCLRConfig()
     data: DataConfig = DataConfig()
     clients: ClientsConfig = ClientsConfig()
     model: ModelConfig = ModelConfig()

@@ -21,6 +21,7 @@ from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.methods import METHODS
+from rayfed_ssl.objectives import build as build_objective
 
 MEMINFO = Path("/proc/meminfo")
 CGROUPS = (  # limit, usage; beside them memory.stat says how much of the usage the kernel would give up
@@ -61,6 +62,9 @@ def estimate(config: RunConfig, federation: Federation) -> Estimate:
             target = pack(initial.network(encoder, without={"predictor"})) if config.keeps_target else None
             each = models * initial(encoder).vector.nbytes + (0 if target is None else target.vector.nbytes)
             state += each * count / len(federation.clients)
+    objective = build_objective(config.objective)
+    if objective.keeps_memory:
+        state += objective.memory_bytes(config.projection_dim)
     clients = len(federation.clients)
     reached = min(clients, config.cohort_size * config.train.rounds)
     return Estimate(reached, min(clients, config.cohort_size), state, float(sum(part.bank for part in parts)))

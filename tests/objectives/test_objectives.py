@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -14,8 +14,17 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from rayfed_ssl.base.seeding import forked, generator
+from rayfed_ssl.federated.method import anything, projecting, unlabelled
 from rayfed_ssl.models.network import HEAD_NAMES
-from rayfed_ssl.objectives import OBJECTIVES, ObjectiveConfig, build
+from rayfed_ssl.objectives import (
+    OBJECTIVES,
+    Memory,
+    Objective,
+    ObjectiveConfig,
+    Step,
+    base,
+    build,
+)
 from rayfed_ssl.objectives.rotation import rotations
 from tests import reference
 
@@ -32,6 +41,11 @@ class TinyNetwork(nn.Module):
         self.encoder = nn.Sequential(nn.Flatten(), nn.Linear(48, 8), nn.BatchNorm1d(8), nn.ReLU())
         self.projector, self.predictor = nn.Linear(8, DIM), nn.Linear(DIM, DIM)
         self.classifier, self.rotation, self.decoder = nn.Linear(8, CLASSES), nn.Linear(8, 4), nn.Linear(8, 48)
+        self.prototypes = nn.Linear(DIM, 7, bias=False)
+
+    @property
+    def prototype_rows(self) -> Tensor:
+        return self.prototypes.weight
 
     def project(self, images: Tensor) -> Tensor:
         return self.projector(self.encoder(images))
@@ -62,21 +76,26 @@ def objective(name: str, **options: Any) -> Any:
     return build(TypeAdapter(ObjectiveConfig).validate_python({"name": name, **options}))
 
 
+def memory(of: Any, round: int = 2) -> Memory | None:
+    return Memory(round, of.remember(DIM, generator("memory"))) if of.memory else None
+
+
 def arguments(of: Any, size: int = 6) -> tuple[Any, ...]:
-    """network, views, target, labels"""
-    return tiny(), batch(of.views, size), tiny(1) if of.target else None, torch.arange(size) % CLASSES
+    """network, views, target, labels, memory"""
+    labels = torch.arange(size) % CLASSES if of.labelled else None
+    return tiny(), batch(of.views, size), tiny(1) if of.target else None, labels, memory(of)
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_step_gives_a_loss_that_reaches_the_encoder(name: str) -> None:
     chosen = objective(name)
-    network, views, target, labels = arguments(chosen)
-    loss, projections = chosen.step(network, views, target, labels if chosen.labelled else None)
+    network, *rest = arguments(chosen)
+    loss, projections = chosen.step(network, *rest)
     assert loss.shape == ()
     assert [z.shape for z in projections] == [(6, DIM)] * (chosen.views if "projector" in chosen.heads else 0)
     loss.backward(retain_graph=True)
     assert all(p.grad is not None and p.grad.isfinite().all() for p in network.encoder.parameters())
-    used = {head for head in ("projector", "predictor", "classifier", "rotation", "decoder")
+    used = {head for head in ("projector", "predictor", "prototypes", "classifier", "rotation", "decoder")
             if next(getattr(network, head).parameters()).grad is not None}  # fmt: skip
     assert used == chosen.heads
     if projections:  # a plug-in's term on the projections must reach the encoder, too
@@ -105,10 +124,10 @@ def test_step_never_waits_for_the_device(name: str) -> None:
     """Fake tensors hold no values: a step that looked at one would raise."""
     chosen = objective(name)
     with FakeTensorMode():
-        network, views, target, labels = arguments(chosen)
+        network, views, target, labels, remembered = arguments(chosen)
         with pytest.raises(DataDependentOutputException):
             views[0].sum().item()
-        chosen.step(network, views, target, labels).loss.backward()
+        chosen.step(network, views, target, labels, remembered).loss.backward()
         chosen.after_step(network, target)
 
 
@@ -122,7 +141,7 @@ def test_autocast_loss_is_float32_and_close(name: str) -> None:
     close(loss, exact, rtol=0.1, atol=0.1)
 
 
-@pytest.mark.parametrize("name", [n for n in OBJECTIVES if n != "byol"])
+@pytest.mark.parametrize("name", [n for n in OBJECTIVES if n not in ("byol", "moco", "swav")])
 def test_after_step_leaves_the_network_alone(name: str) -> None:
     network = tiny()
     before = copy.deepcopy(network.state_dict())
@@ -131,7 +150,40 @@ def test_after_step_leaves_the_network_alone(name: str) -> None:
 
 
 def test_networks_have_the_heads_that_objectives_ask_for() -> None:
-    assert all(module.Objective.heads <= HEAD_NAMES for module in OBJECTIVES.values())
+    assert all(objective.heads <= HEAD_NAMES for objective in OBJECTIVES.values())
+
+
+def test_what_objectives_need_is_asked_of_them() -> None:
+    assert set(filter(anything, OBJECTIVES)) - set(filter(unlabelled, OBJECTIVES)) == {"supervised"}
+    assert set(OBJECTIVES) - set(filter(projecting, OBJECTIVES)) == {"autoencoder", "rotation", "supervised"}
+    assert [name for name, objective in OBJECTIVES.items() if objective.target] == ["byol", "moco"]
+    assert [name for name, objective in OBJECTIVES.items() if objective.memory] == ["moco", "swav"]
+
+
+def test_one_that_somebody_adds_is_an_objective() -> None:
+    class ShrinkConfig(base.ObjectiveConfig):
+        name: Literal["shrink"] = "shrink"
+        weight: float = 2.0
+
+    class Shrink(Objective):
+        config: ShrinkConfig
+        block = ShrinkConfig
+        heads = frozenset({"projector"})
+
+        def step(self, network: Any, views: tuple[Tensor, ...], *others: Any) -> Step:
+            z = network.project(views[0])
+            return Step(self.config.weight * z.square().mean(), (z,))
+
+    OBJECTIVES.add("shrink", Shrink, "this test")
+    try:
+        chosen = objective("shrink", weight=3)
+        assert chosen.config == ShrinkConfig(weight=3)
+        assert projecting("shrink")
+        close(chosen.step(*arguments(chosen)).loss, 3 * tiny().project(batch(2)[0]).square().mean())
+    finally:
+        OBJECTIVES.remove("this test")
+    with pytest.raises(ValidationError, match="shrink"):
+        objective("shrink")
 
 
 def test_unknown_names_and_keys_are_refused() -> None:

@@ -1,0 +1,138 @@
+"""FedU2's unified aggregation: one step that no client's distance grows under (Liao et al. 2024), and the shares and
+epochs that go with it.
+
+Shape legend: n clients, P parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+WANTED, NEEDED = 1e-12, 1e-9  # of ||g||^2 - min_k <u_k, g>, relative to the largest <u_k, u_k>
+CHUNK = 1 << 20  # parameters worked on at once
+
+
+def min_norm_weights(gram: np.ndarray) -> np.ndarray:
+    """``argmin ||sum_k a_k u_k||^2`` over the simplex, from the Gram matrix (n, n) of the u_k: a (n,) float64.
+
+    Wolfe's algorithm (1976): vectors join an active set one by one until ``<u_k, g> >= ||g||^2`` holds for all k, with
+    equality where a_k > 0, which is what optimal means. The point g is unique; so is a where the u_k are affinely
+    independent.
+
+    Raises ValueError for a matrix that is not square or not finite, ArithmeticError where rounding keeps the optimum
+    from being reached to 1e-9.
+    """
+    gram = np.asarray(gram, np.float64)
+    if gram.ndim != 2 or gram.shape[0] != gram.shape[1] or not len(gram) or not np.isfinite(gram).all():
+        raise ValueError(f"min_norm_weights: found shape {gram.shape}; a finite square matrix is needed")
+    alpha = np.zeros(len(gram))
+    active = [int(np.argmin(gram.diagonal()))]
+    alpha[active] = 1.0
+    scale = max(float(gram.diagonal().max()), np.finfo(np.float64).tiny)
+    for _ in range(100 * len(gram)):
+        gap, best = _gap(gram, alpha)
+        if gap <= WANTED * scale or best in active:
+            break
+        active.append(best)
+        active = _towards_affine_minimum(gram, alpha, active)
+    if (gap := _gap(gram, alpha)[0]) > NEEDED * scale:
+        raise ArithmeticError(f"min_norm_weights: {gap / scale:.1e} from the optimum; at most {NEEDED:.0e} is allowed")
+    return alpha
+
+
+def _gap(gram: np.ndarray, alpha: np.ndarray) -> tuple[float, int]:
+    """``||g||^2 - min_k <u_k, g>``, which is 0 at the optimum, and the k of the minimum."""
+    inner = gram @ alpha
+    best = int(np.argmin(inner))
+    return float(alpha @ inner - inner[best]), best
+
+
+def _towards_affine_minimum(gram: np.ndarray, alpha: np.ndarray, active: list[int]) -> list[int]:
+    """Move ``alpha``, in place, to the minimum over the affine hull of the active vectors, dropping those whose weight
+    reaches 0 on the way; returns the ones that stay.
+    """
+    while True:
+        wanted = _affine_minimum(gram[np.ix_(active, active)])
+        now = alpha[active]
+        falling = wanted <= 0
+        if not falling.any():
+            alpha[active] = wanted
+            return active
+        step = float(np.min(now[falling] / (now[falling] - wanted[falling])))
+        now = now + step * (wanted - now)
+        lowest = np.flatnonzero(falling)[np.argmin(now[falling])]
+        now[lowest] = 0.0  # exactly, so that every pass drops at least one
+        alpha[active] = np.maximum(now, 0.0)
+        active = [k for k in active if alpha[k] > 0]
+
+
+def _affine_minimum(gram: np.ndarray) -> np.ndarray:
+    """The weights, summing to 1 and of any sign, of the shortest combination."""
+    count = len(gram)
+    system = np.zeros((count + 1, count + 1))
+    system[0, 1:] = system[1:, 0] = 1.0
+    system[1:, 1:] = gram
+    right = np.zeros(count + 1)
+    right[0] = 1.0
+    solution: np.ndarray = np.linalg.lstsq(system, right, rcond=None)[0][1:]
+    return solution
+
+
+def unified_step(
+    old: np.ndarray, clients: Sequence[np.ndarray], lr: float = 8.0, relative: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """``theta - 2 lr sum_k a_k u_k`` with ``u_k = d_k / ||d_k||`` and ``d_k = theta - theta_k``, and a (n,).
+
+    ``a`` is the min-norm point's. The step's length does not depend on how far clients moved, unless ``relative`` has
+    their shares q (n,): then lr is ``1/2 sum_k q_k ||d_k||``. Clients that did not move are left out (a_k = 0); where
+    none did, ``old`` comes back and a is zero. Sums are float64, the result has old's dtype.
+
+    Differs: the authors' solver returns its start for two clients, can stall, and divides by 0 where d_k = 0.
+    """
+    gram = np.zeros((len(clients), len(clients)))
+    for part in _parts(len(old)):
+        d = _moves(old, clients, part)
+        gram += d @ d.T
+    lengths = np.sqrt(gram.diagonal())
+    moved = np.flatnonzero(lengths)
+    alpha = np.zeros(len(clients))
+    if not len(moved):
+        return old.copy(), alpha
+    units = gram[np.ix_(moved, moved)] / np.outer(lengths[moved], lengths[moved])
+    alpha[moved] = min_norm_weights(units)
+    if relative is not None:
+        lr = float(np.dot(relative, lengths)) / 2
+    factors = np.zeros(len(clients))
+    factors[moved] = 2 * lr * alpha[moved] / lengths[moved]
+    new = old.copy()
+    for part in _parts(len(old)):
+        new[part] = old[part] - factors @ _moves(old, clients, part)
+    return new, alpha
+
+
+def _parts(count: int) -> list[slice]:
+    return [slice(start, start + CHUNK) for start in range(0, count, CHUNK)]
+
+
+def _moves(old: np.ndarray, clients: Sequence[np.ndarray], part: slice) -> np.ndarray:
+    """d_k of some parameters: (n, chunk) float64."""
+    return np.asarray(old[part], np.float64) - np.stack([np.asarray(client[part], np.float64) for client in clients])
+
+
+def sharpened(shares: np.ndarray, temperature: float) -> np.ndarray:
+    """``q_k^(1/T) / sum``: (n,) -> (n,) float64. T = 1 changes nothing, T -> 0 leaves the largest alone."""
+    q = np.asarray(shares, np.float64)
+    weights = (q / q.max()) ** (1 / temperature)
+    sharp: np.ndarray = weights / weights.sum()
+    return sharp
+
+
+def equalised_epochs(images: int, largest: int, batch_size: int, epochs: int, most: int = 10) -> int:
+    """Local epochs of a client with n_k ``images`` such that all clients take about as many steps.
+
+    ``min(floor(S / ceil(n_k / B)), most)`` with ``S = (floor(n_max / B) + 1) E``.
+    """
+    steps = (largest // batch_size + 1) * epochs
+    return min(steps // -(-images // batch_size), most)

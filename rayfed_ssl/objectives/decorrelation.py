@@ -1,0 +1,37 @@
+"""FedDecorr: dimensions of a representation should not be correlated (Shi et al. 2023).
+
+Shape legend: N rows of a batch, D dimensions.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from rayfed_ssl.objectives.base import full_precision, no_autocast
+
+EPS = 1e-8  # added to variances
+PAPER_BATCH = 64  # the batch at which both forms are equal
+
+
+def decorrelation(x: Tensor, *, batch_free: bool = False) -> Tensor:
+    """``(N - 1)^2 / N`` times the mean squared correlation of different columns: x (N, D) -> ().
+
+    This is the authors' code: columns standardised by the unbiased variance, ``C = xhat^T xhat``, not divided by N; the
+    mean of the squares off the diagonal, over N. It grows with the batch. ``batch_free`` has the factor of batches of
+    64 instead, whatever N is (the paper's form up to a constant). One row gives 0.
+
+    Raises ValueError for D < 2.
+    """
+    count, dim = x.shape
+    if dim < 2:
+        raise ValueError(f"decorrelation: {dim} dimensions; at least 2 are needed")
+    x = full_precision(x)
+    if count < 2:
+        return 0 * x.sum()
+    standardised = (x - x.mean(dim=0)) / (x.var(dim=0) + EPS).sqrt()
+    with no_autocast(standardised):
+        c = standardised.T @ standardised  # (D, D)
+    mean_square = (c.square().sum() - c.diagonal().square().sum()) / (dim * (dim - 1))
+    if batch_free:
+        return mean_square / (count - 1) ** 2 * ((PAPER_BATCH - 1) ** 2 / PAPER_BATCH)
+    return mean_square / count

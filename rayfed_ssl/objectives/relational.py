@@ -1,0 +1,62 @@
+"""FedX's losses: contrast within the client and against the global model, and relations to random samples
+(Han et al. 2022).
+
+Shape legend: B batch, R random samples, D embedding.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rayfed_ssl.objectives.base import full_precision, no_autocast
+from rayfed_ssl.objectives.simclr import nt_xent
+
+
+def mean_target(a: Tensor, b: Tensor, temperature: float) -> Tensor:
+    """``log m``, where m is the mean of softmax(a / T) and softmax(b / T): a, b (B, R) -> (B, R)."""
+    both = torch.stack([F.log_softmax(x / temperature, dim=1) for x in (a, b)])
+    return torch.logsumexp(both, dim=0) - math.log(2)
+
+
+def divergence(log_m: Tensor, log_s: Tensor) -> Tensor:
+    """``KL(m || s)``, mean over the batch: log-probabilities (B, R) -> (). Gradients flow into both."""
+    return (log_m.exp() * (log_m - log_s)).sum(dim=1).mean()
+
+
+def relational(
+    z_a: Tensor, z_b: Tensor, z_r: Tensor, temperature: float, target_temperature: float, *, detach: bool = False
+) -> Tensor:
+    """Both views should relate alike to random samples: z_a, z_b (B, D), z_r (R, D) -> ().
+
+    ``(KL(m || s_a) + KL(m || s_b)) / 2``, where s is the softmax of a view's cosines with the random samples at
+    ``temperature`` and m is :func:`mean_target` at ``target_temperature``. As in the authors' code gradients flow
+    through m and z_r, too; ``detach`` makes m constant.
+
+    Differs: the code calls this Jensen-Shannon, which has KL(s || m).
+    """
+    a, b, r = (F.normalize(full_precision(z), dim=1) for z in (z_a, z_b, z_r))
+    with no_autocast(a):
+        s_a, s_b = a @ r.T, b @ r.T  # (B, R)
+    log_m = mean_target(s_a, s_b, target_temperature)
+    log_m = log_m.detach() if detach else log_m
+    log_s = (F.log_softmax(s / temperature, dim=1) for s in (s_a, s_b))
+    return torch.stack([divergence(log_m, s) for s in log_s]).mean()
+
+
+def local_loss(z_a: Tensor, z_b: Tensor, z_r: Tensor, temperature: float, target_temperature: float) -> Tensor:
+    """NT-Xent of the views' projections z_a, z_b (B, D) plus their relation to those of random samples z_r (R, D)."""
+    return nt_xent(z_a, z_b, temperature) + relational(z_a, z_b, z_r, temperature, target_temperature)
+
+
+def global_loss(
+    u_a: Tensor, u_b: Tensor, teacher_b: Tensor, teacher_r: Tensor, temperature: float, target_temperature: float
+) -> Tensor:
+    """NT-Xent of predictions u_a with the global model's projections of view 2, plus both views' relation to the global
+    model's projections of random samples: u_a, u_b, teacher_b (B, D), teacher_r (R, D) -> (). The teacher is constant.
+    """
+    contrast = nt_xent(u_a, teacher_b.detach(), temperature)
+    return contrast + relational(u_a, u_b, teacher_r.detach(), temperature, target_temperature)

@@ -1,0 +1,136 @@
+"""SwAV: predict the cluster code of one view from the other view's scores (Caron et al. 2020).
+
+Prototypes are the rows of a head of the network; they are trained, travel and are averaged like other parameters.
+
+Shape legend: B batch, D embedding, K prototypes, Q queue.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from rayfed_ssl.models.network import Network
+from rayfed_ssl.objectives.base import Memory, Objective, ObjectiveConfig, Step, full_precision, no_autocast
+
+
+@torch.no_grad()
+def sinkhorn_codes(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
+    """Soft assignments that use all prototypes alike: scores (B, K) -> (B, K), rows summing to 1; no gradient.
+
+    From ``exp(scores / epsilon)``, ``iterations`` times: each prototype's total becomes 1/K, then each sample's 1/B
+    (eq. 3-5).
+    """
+    scores = full_precision(scores)
+    q = ((scores - scores.max()) / epsilon).exp()
+    for _ in range(iterations):
+        q = q / q.sum(dim=0, keepdim=True) / q.shape[1]
+        q = q / q.sum(dim=1, keepdim=True) / q.shape[0]
+    return q / q.sum(dim=1, keepdim=True)
+
+
+def code_prediction(codes: Tensor, scores: Tensor, temperature: float) -> Tensor:
+    """Cross-entropy of softmax(scores / T) with constant codes, both (B, K), mean over the batch: () (eq. 2)."""
+    log_p = F.log_softmax(full_precision(scores) / temperature, dim=1)
+    return -(codes.detach() * log_p).sum(dim=1).mean()
+
+
+def swapped_prediction(scores: tuple[Tensor, Tensor], codes: tuple[Tensor, Tensor], temperature: float) -> Tensor:
+    """Mean of both directions of the swapped problem: each view's code from the other one's scores (eq. 1)."""
+    (s_a, s_b), (q_a, q_b) = scores, codes
+    return (code_prediction(q_a, s_b, temperature) + code_prediction(q_b, s_a, temperature)) / 2
+
+
+@torch.no_grad()
+def normalise_(prototypes: Tensor) -> None:
+    """Rows of ``prototypes`` (K, D) to length 1, in place."""
+    prototypes.copy_(F.normalize(prototypes, dim=1))
+
+
+class SwAVConfig(ObjectiveConfig):
+    """``objective: {name: swav}``. How many prototypes there are is ``model.prototypes``.
+
+    Prototypes stay as they are in the first ``freeze_rounds`` rounds (SwAV freezes them in its first epoch). With
+    ``queue`` > 0 the codes of a batch are balanced together with those of the newest so many projections, once there
+    are that many; ``keep_queue`` keeps them in the client from round to round.
+    """
+
+    name: Literal["swav"] = "swav"
+    temperature: float = Field(default=0.1, gt=0)
+    epsilon: float = Field(default=0.05, gt=0)
+    iterations: int = Field(default=3, ge=1)
+    freeze_rounds: int = Field(default=1, ge=0)
+    queue: int = Field(default=0, ge=0)
+    keep_queue: bool = False
+
+
+@dataclass(frozen=True)
+class SwAV(Objective):
+    """Two views, one forward pass each, so that each has its own BatchNorm statistics.
+
+    Prototypes are normalised before each forward, as in the authors' code, and after each step, so that what is sent is
+    normalised, too.
+
+    Differs: no small crops; the queue's rows count in the codes of their own view only, as in the paper.
+    """
+
+    config: SwAVConfig
+
+    block: ClassVar[type[ObjectiveConfig]] = SwAVConfig
+    heads: ClassVar[frozenset[str]] = frozenset({"projector", "prototypes"})
+    memory: ClassVar[bool] = True
+
+    @property
+    def keeps_memory(self) -> bool:
+        return self.config.keep_queue and self.config.queue > 0
+
+    def remember(self, dim: int, draws: torch.Generator) -> dict[str, Tensor]:
+        return {name: torch.zeros(0, dim, device=draws.device) for name in ("queue_a", "queue_b")}
+
+    def memory_bytes(self, dim: int) -> int:
+        return 2 * 4 * self.config.queue * dim
+
+    def step(
+        self,
+        network: Network,
+        views: tuple[Tensor, ...],
+        target: Network | None = None,
+        labels: Tensor | None = None,
+        memory: Memory | None = None,
+    ) -> Step:
+        if memory is None:
+            raise ValueError("swav needs a memory")
+        prototypes = network.prototype_rows
+        normalise_(prototypes)
+        rows = prototypes.detach() if memory.round <= self.config.freeze_rounds else prototypes
+        projections = network.project(views[0]), network.project(views[1])
+        scores, codes = [], []
+        for name, projection in zip(("queue_a", "queue_b"), projections, strict=True):
+            z = F.normalize(full_precision(projection), dim=1)
+            with no_autocast(z):
+                scores.append(z @ rows.T)  # (B, K)
+            codes.append(self.codes(scores[-1], memory, name, rows.detach()))
+            self.enqueue(memory, name, z)
+        loss = swapped_prediction((scores[0], scores[1]), (codes[0], codes[1]), self.config.temperature)
+        return Step(loss, projections)
+
+    def codes(self, scores: Tensor, memory: Memory, name: str, prototypes: Tensor) -> Tensor:
+        """The codes of one view (B, K), balanced together with its queue where that is full."""
+        queue, batch = memory.tensors[name], scores
+        if 0 < self.config.queue == len(queue):
+            with no_autocast(queue):
+                batch = torch.cat([scores.detach(), queue @ prototypes.T])  # (B + Q, K)
+        return sinkhorn_codes(batch, self.config.epsilon, self.config.iterations)[: len(scores)]
+
+    def enqueue(self, memory: Memory, name: str, z: Tensor) -> None:
+        """Put one view's normalised projections (B, D) into its queue."""
+        if self.config.queue > 0:
+            memory.tensors[name] = torch.cat([memory.tensors[name], z.detach()])[-self.config.queue :]
+
+    def after_step(self, network: Network, target: Network | None = None) -> None:
+        normalise_(network.prototype_rows)

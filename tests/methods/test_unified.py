@@ -1,0 +1,128 @@
+"""FedU2's aggregation: the min-norm point against hand-made numbers, its optimality condition, and scipy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.optimize import nnls
+
+from rayfed_ssl.methods.unified import equalised_epochs, min_norm_weights, sharpened, unified_step
+
+MOVES = np.array([[4.0, 0], [0, 1], [3, 3]])
+OLD = np.array([10.0, 10])
+
+
+def units(d: np.ndarray) -> np.ndarray:
+    return d / np.linalg.norm(d, axis=1, keepdims=True)
+
+
+def gap(u: np.ndarray, alpha: np.ndarray) -> float:
+    """How far alpha is from optimal: ||g||^2 - min_k <u_k, g>."""
+    g = alpha @ u
+    return float(g @ g - (u @ g).min())
+
+
+def test_step_by_hand() -> None:
+    new, alpha = unified_step(OLD, list(OLD - MOVES))
+    np.testing.assert_allclose(alpha, [0.5, 0.5, 0], atol=1e-12)
+    np.testing.assert_allclose(new, [2, 2], atol=1e-12)
+    np.testing.assert_allclose(units(MOVES) @ (alpha @ units(MOVES)), [0.5, 0.5, 0.7071068], atol=1e-7)
+
+
+def test_misreadings_differ() -> None:
+    np.testing.assert_allclose(min_norm_weights(MOVES @ MOVES.T), [1 / 17, 16 / 17, 0], atol=1e-12)  # not normalised
+    two = unified_step(OLD, list(OLD - MOVES[:2]))[1]
+    np.testing.assert_allclose(two, [0.5, 0.5], atol=1e-12)  # not the shares (.9, .1) they might start from
+    assert gap(units(MOVES), np.array([0.5995, 0.4005, 0])) > 0.01  # where the authors' solver stalls
+    assert gap(units(MOVES), np.array([0.5, 0.5, 0])) < 1e-12
+
+
+@pytest.mark.parametrize(("clients", "dim"), [(2, 3), (5, 40), (10, 6), (40, 200), (60, 20)])
+def test_weights_are_optimal(clients: int, dim: int) -> None:
+    draws = np.random.default_rng(clients)
+    for shift in (0.0, 0.3, 3.0):
+        u = units(draws.normal(size=(clients, dim)) + shift)
+        alpha = min_norm_weights(u @ u.T)
+        assert alpha.min() >= 0
+        assert abs(alpha.sum() - 1) < 1e-9
+        assert gap(u, alpha) < 1e-9
+        known, _ = nnls(np.vstack([u.T, 1e4 * np.ones(clients)]), np.append(np.zeros(dim), 1e4))
+        np.testing.assert_allclose(alpha @ u, known / known.sum() @ u, atol=1e-6)
+
+
+def test_same_moves_and_opposite_moves() -> None:
+    same = np.tile([0.6, 0.8], (4, 1))
+    assert gap(same, min_norm_weights(same @ same.T)) < 1e-9
+    opposite = np.array([[1.0, 0], [-1, 0]])
+    np.testing.assert_allclose(min_norm_weights(opposite @ opposite.T), [0.5, 0.5], atol=1e-12)
+    np.testing.assert_allclose(min_norm_weights(np.array([[3.0]])), [1])
+
+
+def test_order_and_length_of_moves_change_nothing() -> None:
+    draws = np.random.default_rng(0)
+    old, moves = draws.normal(size=50), draws.normal(size=(7, 50)) + 0.2
+    new, alpha = unified_step(old, list(old - moves))
+    order = draws.permutation(7)
+    permuted, permuted_alpha = unified_step(old, list(old - moves[order]))
+    np.testing.assert_allclose(permuted, new, atol=1e-9)
+    np.testing.assert_allclose(permuted_alpha, alpha[order], atol=1e-9)
+    scaled, scaled_alpha = unified_step(old, list(old - moves * np.geomspace(1e-3, 1e3, 7)[:, None]))
+    np.testing.assert_allclose(scaled, new, atol=1e-8)
+    np.testing.assert_allclose(scaled_alpha, alpha, atol=1e-8)
+
+
+def test_no_clients_distance_grows_for_a_small_step() -> None:
+    draws = np.random.default_rng(1)
+    old, moves = draws.normal(size=50), draws.normal(size=(7, 50)) + 0.2
+    new, _ = unified_step(old, list(old - moves), lr=1e-3)
+    before, after = (np.linalg.norm(x - (old - moves), axis=1) for x in (old, new))
+    assert (after < before).all()
+
+
+def test_clients_that_did_not_move_are_left_out_and_float32_stays() -> None:
+    old = OLD.astype(np.float32)
+    still = [*(old - MOVES.astype(np.float32)), old]
+    new, alpha = unified_step(old, still)
+    assert new.dtype == np.float32
+    np.testing.assert_allclose(new, [2, 2], atol=1e-5)
+    assert alpha[3] == 0
+    same, none = unified_step(old, [old, old])
+    np.testing.assert_array_equal(same, old)
+    np.testing.assert_array_equal(none, [0, 0])
+
+
+def test_a_relative_step_is_as_long_as_the_moves() -> None:
+    same = np.tile(MOVES[2], (3, 1))
+    new, _ = unified_step(OLD, list(OLD - same), relative=np.full(3, 1 / 3))
+    np.testing.assert_allclose(new, OLD - MOVES[2], atol=1e-9)  # all agree: where they are
+
+
+def test_many_parameters_are_worked_on_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    draws = np.random.default_rng(2)
+    old, moves = draws.normal(size=23), draws.normal(size=(4, 23))
+    whole = unified_step(old, list(old - moves))
+    monkeypatch.setattr("rayfed_ssl.methods.unified.CHUNK", 5)
+    parts = unified_step(old, list(old - moves))
+    np.testing.assert_allclose(parts[0], whole[0], rtol=1e-12)
+    np.testing.assert_allclose(parts[1], whole[1], rtol=1e-12)
+
+
+@pytest.mark.parametrize("gram", [np.ones((2, 3)), np.array([[np.nan]]), np.zeros((0, 0))])
+def test_bad_matrices(gram: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="a finite square matrix is needed"):
+        min_norm_weights(gram)
+
+
+def test_sharpened_shares() -> None:
+    shares = np.array([0.2, 0.3, 0.5])
+    np.testing.assert_allclose(sharpened(shares, 0.5), [0.1052632, 0.2368421, 0.6578947], atol=1e-7)
+    np.testing.assert_allclose(sharpened(shares, 1.0), shares, atol=1e-12)
+    np.testing.assert_allclose(sharpened(shares, 0.1), [0.0001042, 0.0060096, 0.9938861], atol=1e-7)
+    np.testing.assert_allclose(sharpened(np.array([0.0, 2.0, 6.0]), 1.0), [0, 0.25, 0.75], atol=1e-12)
+
+
+def test_equalised_epochs() -> None:
+    sizes = (10000, 1000, 300)
+    assert [equalised_epochs(n, max(sizes), 128, 5) for n in sizes] == [5, 10, 10]
+    assert [equalised_epochs(n, max(sizes), 128, 5, most=1000) for n in sizes] == [5, 49, 131]
+    assert equalised_epochs(256, 256, 128, 2) == 3  # a whole number of batches counts one more, as in the code

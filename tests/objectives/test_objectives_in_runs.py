@@ -1,0 +1,161 @@
+"""Objectives with momentum targets, memories and prototypes in whole runs: what lasts from round to round, and nothing
+else; the same bits however interrupted.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.config import RunConfig, build
+from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.simulation.memory import estimate
+from rayfed_ssl.simulation.worker import Worker
+from tests.tiny import encoders, measured, run_locally, tiny
+
+NEW: dict[str, dict[str, Any]] = {
+    "moco": {"name": "moco", "queue": 48},
+    "moco kept": {"name": "moco", "queue": 48, "keep_queue": True, "target": "local"},
+    "swav": {"name": "swav", "freeze_rounds": 1},
+    "swav queued": {"name": "swav", "queue": 24, "keep_queue": True},
+    "barlow": {"name": "barlow"},
+    "vicreg": {"name": "vicreg"},
+    "align_uniform": {"name": "align_uniform"},
+}
+
+
+def config(case: str, method: str = "fedprox", **changes: object) -> RunConfig:
+    own: dict[str, object] = {"method__mu": 0.0} if method == "fedprox" else {}
+    return tiny(method, objective=NEW[case], model__prototypes=12, train__rounds=2, data__limit=120, **own, **changes)
+
+
+@pytest.mark.parametrize(
+    ("case", "method"),
+    [
+        ("moco kept", "fedprox"),
+        ("moco kept", "centralized"),
+        ("moco", "local"),
+        ("swav queued", "fedprox"),
+        ("swav", "centralized"),
+        ("barlow", "local"),
+        ("vicreg", "fedprox"),
+        ("align_uniform", "fedprox"),
+    ],
+)
+def test_trains_and_a_resumed_run_equals_the_whole_one(case: str, method: str, tmp_path: Path) -> None:
+    chosen = config(case, method)
+    run_locally(chosen, tmp_path / "whole")
+    seen: list[int] = []
+    run_locally(chosen, tmp_path / "run", report=lambda p: seen.append(p.round), stopping=lambda: max(seen) >= 1)
+    run_locally(chosen, tmp_path / "run", resume=True)
+    assert encoders(tmp_path / "run") == encoders(tmp_path / "whole")
+    values = measured(tmp_path / "whole")
+    assert values == measured(tmp_path / "run")
+    assert all(math.isfinite(value) for value in values.values())
+
+
+def trained(chosen: RunConfig, rounds: int, states: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    """The last reply and state of client 0 over rounds of its own, always from the initial weights."""
+    federation = deal(chosen)
+    bench, state = Worker(chosen, federation), dict(states or {})
+    weights = bench.initial(chosen.clients.encoder(0))
+    for t in range(1, rounds + 1):
+        outcome, state = bench.execute("train", 0, t, {"weights": weights}, state)
+    return outcome.reply, state
+
+
+def test_a_queue_is_kept_only_where_that_is_asked() -> None:
+    assert trained(config("moco"), 1)[1] == {}
+    _, state = trained(config("moco kept"), 1)
+    assert sorted(state) == ["memory", "target"]
+    queue = state["memory"]["queue"]
+    assert queue.shape == (48, 8)
+    np.testing.assert_allclose(np.linalg.norm(queue, axis=1), 1, rtol=1e-5)
+    assert trained(config("swav"), 1)[1] == {}
+    _, state = trained(config("swav queued"), 1)
+    assert {name: values.shape for name, values in state["memory"].items()} == {"queue_a": (24, 8), "queue_b": (24, 8)}
+
+
+def test_a_kept_queue_is_what_the_next_round_starts_with() -> None:
+    chosen = config("moco kept")
+    _, state = trained(chosen, 1)
+    federation = deal(chosen)
+    bench = Worker(chosen, federation)
+    weights = bench.initial(chosen.clients.encoder(0))
+    same, _ = bench.execute("train", 0, 2, {"weights": weights}, state)
+    other = {**state, "memory": {"queue": -state["memory"]["queue"]}}
+    different, _ = bench.execute("train", 0, 2, {"weights": weights}, other)
+    assert not np.array_equal(same.reply["weights"].vector, different.reply["weights"].vector)
+    again, _ = Worker(chosen, federation).execute("train", 0, 2, {"weights": weights}, state)
+    assert np.array_equal(same.reply["weights"].vector, again.reply["weights"].vector)
+
+
+def test_the_key_encoder_starts_each_round_as_the_downloaded_one() -> None:
+    chosen = config("moco", train__local_steps=1)
+    federation = deal(chosen)
+    bench = Worker(chosen, federation)
+    weights = bench.initial(chosen.clients.encoder(0))
+    client = bench.method.client(bench, 0, 2, "train", {})
+    client.load(weights)
+    assert client.target is not None
+    online = dict(client.network.named_parameters())
+    for name, parameter in client.target.named_parameters():
+        assert parameter.equal(online[name])
+
+
+def test_prototypes_are_unit_rows_that_move_after_the_first_round_only() -> None:
+    chosen = config("swav")
+    federation = deal(chosen)
+    bench = Worker(chosen, federation)
+    weights = bench.initial(chosen.clients.encoder(0))
+    network = bench.network(chosen.clients.encoder(0))
+    moved = []
+    for t in (1, 2):
+        bench.execute("train", 0, t, {"weights": weights}, {})
+        trained_rows = network.prototype_rows.detach().clone()
+        np.testing.assert_allclose(trained_rows.norm(dim=1).numpy(), 1, rtol=1e-5)
+        client = bench.method.client(bench, 0, t, "train", {})
+        client.load(weights)
+        moved.append((trained_rows - network.prototype_rows.detach()).abs().max().item())
+    assert moved[0] < 1e-6
+    assert moved[1] > 1e-4
+
+
+def test_memory_that_is_kept_is_counted() -> None:
+    federation = deal(config("moco"))
+    base, kept = (estimate(config(case), federation).state for case in ("moco", "swav queued"))
+    assert base == 0
+    assert kept == 2 * 24 * 8 * 4
+    with_target = estimate(config("moco kept"), federation).state
+    _, state = trained(config("moco kept"), 1)
+    assert with_target == state["memory"]["queue"].nbytes + state["target"].vector.nbytes
+
+
+@pytest.mark.parametrize(
+    ("method", "objective", "message"),
+    [
+        ("fedbyol", {"decay": "x"}, "objective.decay: found 'x'; must be a number"),  # the method's, not named
+        ("local", {"name": "moco", "queue": 0}, "objective.queue: found 0; must be at least 1"),
+        (
+            "local",
+            {"name": "swav", "prototypes": 9},
+            "objective.prototypes: found 9; unknown key, allowed here: name, temperature, epsilon, iterations, "
+            "freeze_rounds, queue, keep_queue",
+        ),
+        ("fedbyol", {"name": "moco"}, "objective.name: found 'moco'; fedbyol allows byol"),
+        (
+            "local",
+            {"name": "moco", "target": "averaged"},
+            "objective.target: found 'averaged'; local averages no weights with targets; allowed: local, reset",
+        ),
+    ],
+)
+def test_mistakes_are_one_line(method: str, objective: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        build({"method": {"name": method}, "objective": objective}, {}, origin="run.yaml")
+    assert str(caught.value) == message

@@ -1,0 +1,77 @@
+"""FedX's relational loss: the direction of its divergence, the path of its gradient, loops."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from rayfed_ssl.base.seeding import generator
+from rayfed_ssl.objectives.relational import divergence, global_loss, local_loss, mean_target, relational
+from rayfed_ssl.objectives.simclr import nt_xent
+from tests import reference
+
+torch.set_num_threads(1)
+close = torch.testing.assert_close
+
+
+def rows(*values: tuple[float, ...]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=generator(seed, "fedx"), dtype=torch.float64)
+
+
+def test_the_direction_of_the_divergence() -> None:
+    s1, s2 = rows((0.7, 0.3)).log(), rows((0.4, 0.6)).log()
+    log_m = mean_target(s1, s2, 1.0)
+    close(log_m.exp(), rows((0.55, 0.45)))
+    ours = (divergence(log_m, s1) + divergence(log_m, s2)).item() / 2
+    close(ours, 0.0477563935, rtol=0, atol=1e-10)
+    jensen_shannon = (divergence(s1, log_m) + divergence(s2, log_m)).item() / 2
+    close(jensen_shannon, 0.0462008292, rtol=0, atol=1e-10)
+    assert divergence(mean_target(s1, s1, 1.0), s1).abs() < 1e-15
+
+
+@pytest.mark.parametrize(("detach", "gradient"), [(False, 0.216775), (True, 0.305928)])
+def test_the_target_passes_gradients_on(detach: bool, gradient: float) -> None:
+    a, b = rows((2, 0)).requires_grad_(), rows((0, 1))
+    log_m = mean_target(a, b, 1.0)
+    divergence(log_m.detach() if detach else log_m, a.log_softmax(dim=1)).backward()
+    assert a.grad is not None
+    close(a.grad, rows((gradient, -gradient)), rtol=0, atol=1e-6)
+
+
+def test_relational_equals_the_loops_and_detaches_only_on_request() -> None:
+    a, b, r = normal(4, 3).requires_grad_(), normal(4, 3, seed=1), normal(6, 3, seed=2).requires_grad_()
+    loss = relational(a, b, r, 0.1, 0.3)
+    close(loss.item(), reference.relational(a.detach(), b, r.detach(), 0.1, 0.3), rtol=1e-10, atol=0)
+    through = torch.autograd.grad(loss, a)[0]
+    without = relational(a, b, r, 0.1, 0.3, detach=True)
+    close(without, loss)
+    assert (torch.autograd.grad(without, a)[0] - through).abs().max() > 1e-3
+    assert relational(a, a, r, 0.2, 0.2).abs() < 1e-12
+    loss = relational(a, b, r, 0.1, 0.3)
+    assert torch.autograd.grad(loss, r)[0].abs().sum() > 0
+
+
+def test_local_and_global_losses_are_contrast_plus_relation() -> None:
+    a, b, r, teacher_b, teacher_r = (normal(4, 3, seed=s).requires_grad_() for s in range(5))
+    close(local_loss(a, b, r, 0.1, 0.1), nt_xent(a, b, 0.1) + relational(a, b, r, 0.1, 0.1))
+    loss = global_loss(a, b, teacher_b, teacher_r, 0.1, 0.1)
+    close(loss, nt_xent(a, teacher_b, 0.1) + relational(a, b, teacher_r, 0.1, 0.1))
+    loss.backward()
+    assert teacher_b.grad is None
+    assert teacher_r.grad is None
+    assert a.grad is not None
+    assert math.isfinite(a.grad.sum().item())
+
+
+def test_autocast_keeps_float32() -> None:
+    a, b, r = (normal(4, 3, seed=s).float() for s in range(3))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = relational(a, b, r, 0.1, 0.1)
+    assert torch.equal(inside, relational(a, b, r, 0.1, 0.1))
