@@ -341,7 +341,7 @@ def test_a_limit_takes_evenly_spaced_rows_of_sorted_folders(tmp_path):
 def test_folder_errors_name_the_folder(tmp_path):
     refused(r"has no folder train/", tmp_path, "imagefolder")
     (tmp_path / "train").mkdir()
-    refused(r"no images below .*train; known suffixes: .*\.jpg", tmp_path, "imagefolder")
+    refused(r"no images below train/ \(known suffixes: .*\.jpg", tmp_path, "imagefolder")
     put(tmp_path, {"train/cat/1.png": pictures(1)[0]})
     refused(r"no images in test/ or val/", tmp_path, "imagefolder")
     put(tmp_path, {"test/dog/1.png": pictures(1)[0]})
