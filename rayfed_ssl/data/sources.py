@@ -41,7 +41,6 @@ from rayfed_ssl.data.source_parquet import Columns, parquet_source
 from rayfed_ssl.data.source_torchvision import torchvision_source
 from rayfed_ssl.data.store import FORMAT, Stored, cached, default_cache
 
-SourceName = str  # checked against SOURCES by SourceConfig
 CONTENT_DIGEST_BYTES = 256 * 2**20
 
 
