@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.seeding import numpy_generator
@@ -96,10 +96,16 @@ class FeatureSkew(Split):
     """
 
     name: Literal["feature_skew"] = "feature_skew"
-    corruptions: tuple[Literal["none", "noise", "blur", "brightness", "contrast", "rotation"], ...] = Field(
-        ("none", "noise", "blur", "brightness", "contrast", "rotation"), min_length=1
-    )
+    corruptions: tuple[Literal["none", "noise", "blur", "brightness", "contrast", "rotation"], ...] = (
+        "none", "noise", "blur", "brightness", "contrast", "rotation",
+    )  # fmt: skip
     severity: int = Field(3, ge=1, le=5)
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> FeatureSkew:
+        if not self.corruptions:
+            raise ValueError("corruptions: found []; allowed: one or more names")
+        return self
 
     def corruption(self, client: int) -> str:
         return self.corruptions[client % len(self.corruptions)]
@@ -126,7 +132,14 @@ class FromFile(Split):
 
 
 Partition = Iid | Dirichlet | ClassesPerClient | ClassBlocks | Quantity | FeatureSkew | Natural | FromFile
-PartitionConfig = Annotated[Partition, Field(discriminator="name")]
+
+
+def _iid_unless_named(document: object) -> object:
+    """``data.partition.seed=3`` alone is the seed of the default partition."""
+    return {"name": "iid", **document} if isinstance(document, dict) else document
+
+
+PartitionConfig = Annotated[Partition, Field(discriminator="name"), BeforeValidator(_iid_unless_named)]
 
 
 def partition(

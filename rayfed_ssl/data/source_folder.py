@@ -192,9 +192,13 @@ def _images(root: Path, key: str) -> list[Path]:
         folder, above = waiting.pop()
         files, folders, identity = _entries(folder, key)
         ways[identity] += 1
-        if identity in above or ways[identity] > MOST_WAYS:
+        if identity in above:
             raise UserError(
                 f"{key}.path: {printable(folder)} is a link back to a folder that contains it; remove the link"
+            )
+        if ways[identity] > MOST_WAYS:
+            raise UserError(
+                f"{key}.path: {printable(folder)} is reached by links in over {MOST_WAYS} ways; remove some"
             )
         found += files
         waiting += [(inner, above | {identity}) for inner in folders]

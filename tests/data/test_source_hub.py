@@ -52,9 +52,7 @@ class Hub(BaseHTTPRequestHandler):
             return self._send(404, {"X-Error-Code": "RevisionNotFound"}, b"{}")
         files = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
         if what == "tree":
-            entries = [
-                {"type": "file", "path": f, "size": (folder / f).stat().st_size, "oid": "0" * 40} for f in files
-            ]
+            entries = [{"type": "file", "path": f, "size": (folder / f).stat().st_size, "oid": "0" * 40} for f in files]
             return self._send(200, {}, json.dumps(entries).encode())
         siblings = [{"rfilename": file} for file in files]
         info = {"id": name, "sha": commit, "siblings": siblings, "private": False, "tags": [], "downloads": 0}
