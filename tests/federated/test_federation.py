@@ -127,7 +127,7 @@ def test_feature_skew_reaches_what_clients_train_on(tmp_path):
 
 
 def test_public_images_take_the_runs_channels(tmp_path):
-    public = {"source": "source", "images": {"name": "digits", "image_size": 16}}
+    public = {"source": "source", "images": {"name": "digits", "image_size": 8}}
     federation = dealt(tmp_path, data__channels=1, data__public=public)
     assert federation.dataset.train.pixels.shape[1:] == federation.public.pixels.shape[1:] == (8, 8, 1)
 
@@ -135,3 +135,12 @@ def test_public_images_take_the_runs_channels(tmp_path):
 def test_a_share_cannot_be_taken_out_of_natural_clients(tmp_path):
     with pytest.raises(UserError, match=r"data\.public\.source: 'share' cannot be taken out of `natural`"):
         run(tmp_path, {"data.partition": {"name": "natural"}, "data.public": {"source": "share"}})
+
+
+def test_public_images_of_client_0_are_as_client_0_has_them(tmp_path):
+    changes = {"method": {"name": "flesd"}, "data.partition": {"name": "feature_skew", "corruptions": ["rotation"]}}
+    config = run(tmp_path, changes | {"data.public": {"source": "client 0"}})
+    federation, plain = deal(config, tmp_path / "cache"), dealt(tmp_path)
+    row = federation.public_indices[0]
+    expected = rotation(plain.dataset.train.pixels[row], 3, np.random.default_rng())
+    assert np.array_equal(federation.public.pixels[0], expected)
