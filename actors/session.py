@@ -24,6 +24,7 @@ import ray
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
+from rayfed_ssl.data.partition import FromFile
 
 NAMESPACE = "rayfed-ssl"
 CONNECT_S = 60.0
@@ -139,8 +140,12 @@ def in_job() -> bool:
 def check_paths(config: RunConfig, folder: Path) -> None:
     """Refuse paths relative to a job's temporary working directory. Raises UserError."""
     public, start = config.data.public.images, config.model.start
-    paths = {"--out": folder, "data.path": config.data.path, "data.public.images.path": public.path if public else None}
-    paths |= {"model.start": start.path if start else None}
+    paths: dict[str, Path | None] = {"--out": folder, "model.start": start.path if start else None}
+    for key, source in (("data", config.data), ("data.public.images", public)):
+        if source is not None and source.name != "hub":  # whose path is OWNER/NAME
+            paths[f"{key}.path"] = source.path
+    if isinstance(config.data.partition, FromFile):
+        paths["data.partition.path"] = config.data.partition.path
     for key, path in paths.items():
         if path is not None and not path.is_absolute():
             raise UserError(

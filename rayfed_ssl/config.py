@@ -16,7 +16,7 @@ from pydantic import PrivateAttr, field_validator, model_validator
 from rayfed_ssl import extensions
 from rayfed_ssl.base.choice import OneOf
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.data.partition import Iid
+from rayfed_ssl.data.partition import Iid, Natural
 from rayfed_ssl.extensions import Extension
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.settings import files as configfile
@@ -116,13 +116,14 @@ def _check_data(config: RunConfig) -> None:
         raise ValueError(
             f"data.public.source: {config.method.name} needs public images; allowed: client 0, share, source"
         )
-    if data.tasks is not None and data.partition != Iid():
+    if data.tasks is not None and data.partition != Iid(seed=data.partition.seed):
         raise ValueError(
             f"data.partition: found '{data.partition.name}' beside data.tasks, which says itself who holds "
             "what; allowed then: none"
         )
-    if data.partition.name == "folders" and data.public.source == "share":
-        raise ValueError("data.public.source: 'share' cannot be taken out of `folders`; allowed: client 0, source")
+    if isinstance(data.partition, Natural) and data.public.source == "share":
+        name = data.partition.name
+        raise ValueError(f"data.public.source: 'share' cannot be taken out of `{name}`; allowed: client 0, source")
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:

@@ -5,7 +5,7 @@ batch, ``augment`` is both. Each operation is a pure function of float images in
 agrees with its namesake in ``torchvision.transforms.v2.functional``; a sample an operation was not drawn for carries
 the neutral parameter (factor 1, shift 0, sigma 0, False) and keeps its bits. Nothing here waits for the device.
 
-Shapes: B images in a batch, N = views * B samples, H height, W width.
+Shapes: B images in a batch, N = views * B samples, H height, W width, C channels (3; 1 for grey, which has no hue).
 
 Differs from torchvision: the order of the four jitter operations is random per call, not per image; blur uses the full
 Gaussian (radius 3 sigma_max) instead of a fixed kernel size. Crops are taken from images already at the run's size, so
@@ -65,8 +65,8 @@ class Recipe:
 # SimCLR's views at colour strength 1; each paper's recipe says what differs
 SIMCLR = Recipe(crop_scale=(0.2, 1.0), flip=True, jitter=(0.8, 0.8, 0.8, 0.2), jitter_p=0.8, gray_p=0.2)
 PRESETS: dict[str, Recipe] = {
-    "flesd": replace(SIMCLR, mean=HALF, std=HALF),  # FLESD, CIFAR
-    # FLESD, Tiny-ImageNet and ImageNet-100
+    # FLESD on CIFAR, then on Tiny-ImageNet and ImageNet-100
+    "flesd": replace(SIMCLR, mean=HALF, std=HALF),
     "flesd_large": replace(
         SIMCLR, jitter=(0.8, 0.8, 0.8, 0.4), gray_p=0.5, blur_p=0.5, mean=IMAGENET_MEAN, std=IMAGENET_STD
     ),
@@ -76,8 +76,7 @@ PRESETS: dict[str, Recipe] = {
     # EasyFL, for FedU, FedEMA and FedFoA: no normalisation
     "easyfl": replace(SIMCLR, crop_scale=(0.08, 1.0), mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0)),
     "fedx": Recipe(pad=4, flip=True),  # FedX, official code, CIFAR-10
-    # a mirrored digit is another digit, and colour says nothing
-    "digits": Recipe(crop_scale=(0.6, 1.0), jitter=(0.2, 0.2, 0.0, 0.0), jitter_p=0.8, mean=HALF, std=HALF),
+    "digits": Recipe(crop_scale=(0.6, 1.0), jitter=(0.2, 0.2, 0.0, 0.0), jitter_p=0.8, mean=HALF, std=HALF),  # no flip
     "none": Recipe(),
 }
 
@@ -261,7 +260,9 @@ def flip(images: Tensor, mask: Tensor) -> Tensor:
 
 
 def _luma(images: Tensor) -> Tensor:
-    """(N, 3, H, W) to its grey values (N, 1, H, W)."""
+    """(N, 3, H, W) to its grey values (N, 1, H, W); images of one channel are theirs."""
+    if images.shape[1] == 1:
+        return images
     red, green, blue = images[:, 0:1], images[:, 1:2], images[:, 2:3]
     return (red * GRAY_WEIGHTS[0]).add_(green, alpha=GRAY_WEIGHTS[1]).add_(blue, alpha=GRAY_WEIGHTS[2])
 
@@ -288,6 +289,8 @@ def adjust_hue(images: Tensor, shift: Tensor) -> Tensor:
     hue's distance from red is ((V - R) + (G - m) + (B - m)) / 6S turns, on green's side where G >= B; the way back is
     V - S clamp(2 - 6 |d|, 0, 1), d being the distance in turns from the hue opposite to the channel wanted.
     """
+    if images.shape[1] == 1:
+        return images
     red, green, blue = images.unbind(dim=1)
     largest = torch.maximum(torch.maximum(red, green), blue)
     smallest = torch.minimum(torch.minimum(red, green), blue)
@@ -303,12 +306,8 @@ def adjust_hue(images: Tensor, shift: Tensor) -> Tensor:
     return _chosen(shift != 0, turned, images)
 
 
-JITTER = {
-    "brightness": adjust_brightness,
-    "contrast": adjust_contrast,
-    "saturation": adjust_saturation,
-    "hue": adjust_hue,
-}
+_ADJUST = (adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue)
+JITTER = dict(zip(("brightness", "contrast", "saturation", "hue"), _ADJUST, strict=True))
 
 
 def grayscale(images: Tensor, mask: Tensor) -> Tensor:
@@ -343,22 +342,24 @@ def solarize(images: Tensor, mask: Tensor) -> Tensor:
 
 
 def normalize_(images: Tensor, mean: tuple[float, float, float], std: tuple[float, float, float]) -> Tensor:
-    """(images - mean) / std per channel, in place."""
-    for channel in range(3):
+    """(images - mean) / std per channel, in place; images of one channel take the means of the three."""
+    if images.shape[1] == 1:
+        mean, std = (sum(mean) / 3,) * 3, (sum(std) / 3,) * 3
+    for channel in range(images.shape[1]):
         images[:, channel].sub_(mean[channel]).div_(std[channel])
     return images
 
 
 def _memory_format(pixels: Tensor) -> torch.memory_format:
-    """The layout to keep; raises TypeError unless ``pixels`` is (B, 3, H, W) uint8."""
-    if pixels.dtype != torch.uint8 or pixels.ndim != 4 or pixels.shape[1] != 3:
-        raise TypeError(f"pixels are {tuple(pixels.shape)} {pixels.dtype}; expected (B, 3, H, W) torch.uint8")
+    """The layout to keep; raises TypeError unless ``pixels`` is (B, C, H, W) uint8."""
+    if pixels.dtype != torch.uint8 or pixels.ndim != 4 or pixels.shape[1] not in (1, 3):
+        raise TypeError(f"pixels are {tuple(pixels.shape)} {pixels.dtype}; expected (B, 3 or 1, H, W) torch.uint8")
     return torch.channels_last if pixels.is_contiguous(memory_format=torch.channels_last) else torch.contiguous_format
 
 
 @torch.no_grad()
 def apply(pixels: Tensor, parameters: Parameters, recipe: Recipe) -> Tensor:
-    """Augment (N, 3, H, W) uint8 by ``parameters`` and normalise: float32 of the same shape and memory format.
+    """Augment (N, C, H, W) uint8 by ``parameters`` and normalise: float32 of the same shape and memory format.
 
     The order is crop, flip, jitter, grey, blur, solarise, normalise (SimCLR's).
     """
@@ -386,8 +387,8 @@ def apply(pixels: Tensor, parameters: Parameters, recipe: Recipe) -> Tensor:
 def augment(pixels: Tensor, recipe: Recipe, generator: torch.Generator, views: int = 2) -> Tensor:
     """``views`` independent augmentations of each image, in one batched call.
 
-    ``pixels`` (B, 3, H, W) uint8, commonly a permuted (B, H, W, 3) array; ``generator`` on the same device. Returns
-    (views * B, 3, H, W) float32, view by view: rows 0..B-1 are view 1. The memory format of ``pixels`` is kept.
+    ``pixels`` (B, C, H, W) uint8, commonly a permuted (B, H, W, C) array; ``generator`` on the same device. Returns
+    (views * B, C, H, W) float32, view by view: rows 0..B-1 are view 1. The memory format of ``pixels`` is kept.
     """
     many = torch.cat([pixels] * views)
     height, width = pixels.shape[2:]
@@ -395,5 +396,5 @@ def augment(pixels: Tensor, recipe: Recipe, generator: torch.Generator, views: i
 
 
 def clean(pixels: Tensor, recipe: Recipe) -> Tensor:
-    """(B, 3, H, W) uint8 normalised as ``recipe`` says and otherwise untouched: float32 of the same shape."""
+    """(B, C, H, W) uint8 normalised as ``recipe`` says and otherwise untouched: float32 of the same shape."""
     return apply(pixels, Parameters(), recipe)

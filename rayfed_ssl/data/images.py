@@ -1,6 +1,7 @@
 """Images as everything else sees them: one uint8 array per split, with labels, class names and natural groups.
 
-Shape legend: N images, H height, W width. Pixels are usually a read-only view of a memory-mapped file (see ``store``).
+Shape legend: N images, H height, W width, C channels (1 or 3).
+Pixels are usually a read-only view of a memory-mapped file (see ``store``).
 """
 
 from __future__ import annotations
@@ -12,16 +13,21 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-Payload = bytes | Path | NDArray[np.uint8] | None
-"""An image before decoding: an encoded file's bytes or path, or pixels (H, W) or (H, W, 3); None if it is missing."""
+MOST_CLASSES = 2**20
+"""Labels lie below it: classifiers, histograms and class names are as large as the largest label."""
+
+Payload = bytes | Path | NDArray[np.generic] | None
+"""An image before decoding: an encoded file's bytes or path, or pixels: uint8 (H, W), (H, W, 1) or (H, W, 3), or uint16
+or float32 (H, W), whose range is scaled like that of a file; None if it is missing."""
 
 
 @dataclass(frozen=True)
 class Images:
     """One split.
 
-    ``pixels`` (N, H, W, 3) uint8, C-contiguous; ``labels`` (N,) int64, -1 where unknown; ``class_names[label]``;
-    ``groups`` (N,) int64, the natural group (client folder) of each image, -1 for none; ``group_names[group]``.
+    ``pixels`` (N, H, W, C) uint8, C-contiguous; ``labels`` (N,) int64, -1 where unknown; ``class_names[label]``;
+    ``groups`` (N,) int64, the natural group (client folder, value of the client column) of each image, -1 for none;
+    ``group_names[group]``. The groups of test images are those of the training images: a client's own test images.
     """
 
     pixels: NDArray[np.uint8]
@@ -38,7 +44,9 @@ class Images:
 class Dataset:
     """Both splits. ``digest`` is of the decoded content (pixels, labels, groups, names): equal digests, equal data.
 
-    ``skipped`` names the images that could not be decoded and were left out (``on_bad_image: skip``).
+    ``skipped`` names the images of both splits that could not be decoded and were left out (``on_bad_image: skip``).
+    ``notes`` are lines on how the images were read that a run records: by which range deep images were scaled, which
+    revision was downloaded.
     ``test`` has no rows where the training images are unlabelled and no test folder exists.
     """
 
@@ -47,6 +55,7 @@ class Dataset:
     test: Images
     digest: str
     skipped: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -65,7 +74,13 @@ class Listing:
 
 @dataclass(frozen=True)
 class Source:
-    """Where a data set comes from: its files (for the cache key) and a way to list a split ("train" or "test")."""
+    """Where a data set comes from.
+
+    ``files`` are all files whose content decides the images: the cache is keyed by them, and they have to be regular
+    files. ``listing`` lists a split ("train" or "test"); it is called only where the split is not in the cache yet.
+    ``notes`` become the data set's.
+    """
 
     files: tuple[Path, ...]
     listing: Callable[[str], Listing]
+    notes: tuple[str, ...] = ()

@@ -1,68 +1,149 @@
 """Who holds which images: index arrays per client, drawn from an address and disjoint by construction.
 
-Shape legend: n images to share out, N clients, C classes. Every function returns N sorted int64 index arrays. The rules
-are those of the papers: FedSC's disjoint class blocks, FLESD's and FedX's class-wise Dirichlet, EasyFL's classes per
-client.
+Shape legend: n images to share out, N clients, C classes. The rules are in ``partition_rules``, partitions from files
+in ``partition_file``; feature skew, where clients' pixels differ, in ``corruptions``.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.seeding import numpy_generator
+from rayfed_ssl.data import partition_rules as rules
+from rayfed_ssl.data.images import Images
+from rayfed_ssl.data.partition_file import read_partition
 
 Indices = NDArray[np.int64]
-REDRAWS = 10_000
 
 
-class Iid(Block):
+class Split(Block):
+    """What all partitions have: ``seed`` draws the split, None: the run's seed. With one, runs differ on one split."""
+
+    seed: int | None = Field(None, ge=0)
+
+    def split_seed(self, run_seed: int) -> int:
+        return run_seed if self.seed is None else self.seed
+
+
+class Iid(Split):
     """A random split into equal parts (sizes differ by one at most)."""
 
     name: Literal["iid"] = "iid"
 
 
-class Dirichlet(Block):
+class Dirichlet(Split):
     """Every class is shared out by its own draw from a Dirichlet distribution over the clients.
 
     ``min_size``: redraw until the smallest client has so many images. None is 10, as in FedX, or half the mean client
-    where that is less.
+    where that is less. ``rounding: largest_remainder`` is the generator of fedbox, with numpy's legacy generator
+    seeded by ``seed`` itself and no bound on the smallest client: published splits made by it come out again.
     """
 
     name: Literal["dirichlet"] = "dirichlet"
     alpha: float = Field(0.5, gt=0)
     min_size: int | None = Field(None, ge=1)
+    rounding: Literal["cumulative", "largest_remainder"] = "cumulative"
+
+    @model_validator(mode="after")
+    def _one_bound(self) -> Dirichlet:
+        if self.rounding == "largest_remainder":
+            if self.min_size is not None:
+                raise ValueError(
+                    f"min_size: found {self.min_size}; rounding 'largest_remainder' knows none; allowed: null"
+                )
+            if self.seed is not None and self.seed >= 2**32:
+                raise ValueError(f"seed: found {self.seed}; allowed with 'largest_remainder': below {2**32}")
+        return self
 
 
-class ClassesPerClient(Block):
+class ClassesPerClient(Split):
     """Every client holds parts of so many classes, which overlap between clients."""
 
     name: Literal["classes_per_client"] = "classes_per_client"
     classes: int = Field(2, ge=1)
 
 
-class ClassBlocks(Block):
+class ClassBlocks(Split):
     """Client j holds all of the classes j*c to (j+1)*c - 1; None: the classes divided evenly among the clients."""
 
     name: Literal["class_blocks"] = "class_blocks"
     classes: int | None = Field(None, ge=1)
 
 
-class Folders(Block):
-    """Client j holds the j-th natural group (folder, sorted by name) of the images."""
+class Quantity(Split):
+    """Clients differ in size alone: sizes are shares of a log-normal draw, images are drawn at random.
 
-    name: Literal["folders"] = "folders"
+    The logarithm of a client's share has the standard deviation ``sigma``; 0 is ``iid``. Drawn again until the smallest
+    client has ``min_size`` images.
+    """
+
+    name: Literal["quantity"] = "quantity"
+    sigma: float = Field(1.0, ge=0, le=10)
+    min_size: int = Field(10, ge=1)
 
 
-PartitionConfig = Annotated[Iid | Dirichlet | ClassesPerClient | ClassBlocks | Folders, Field(discriminator="name")]
+class FeatureSkew(Split):
+    """Clients differ in what their images look like: a random equal split, and client j's training images are changed
+    by the corruption j mod K of the K listed, as strongly as ``severity`` says. Test images stay as they are.
+
+    Clients that are domains of their own (hospitals, cameras) are the partition ``natural``.
+    """
+
+    name: Literal["feature_skew"] = "feature_skew"
+    corruptions: tuple[Literal["none", "noise", "blur", "brightness", "contrast", "rotation"], ...] = (
+        "none", "noise", "blur", "brightness", "contrast", "rotation",
+    )  # fmt: skip
+    severity: int = Field(3, ge=1, le=5)
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> FeatureSkew:
+        if not self.corruptions:
+            raise ValueError("corruptions: found []; allowed: one or more names")
+        return self
+
+    def corruption(self, client: int) -> str:
+        return self.corruptions[client % len(self.corruptions)]
+
+
+class Natural(Split):
+    """Client j holds the j-th natural group of the images: a client folder (sorted by name), or a value of the column
+    ``data.columns.client``. ``folders`` and ``natural`` are two names of it.
+    """
+
+    name: Literal["folders", "natural"] = "natural"
+
+
+class FromFile(Split):
+    """Client j holds the j-th list of a file: JSON (a list of lists of indices into the training images) or Parquet
+    (columns ``client`` and ``index``, such as a run folder's ``partition.parquet``).
+
+    ``partial``: the file may leave images out, which nobody then holds.
+    """
+
+    name: Literal["file"] = "file"
+    path: Path
+    partial: bool = False
+
+
+Partition = Iid | Dirichlet | ClassesPerClient | ClassBlocks | Quantity | FeatureSkew | Natural | FromFile
+
+
+def _iid_unless_named(document: object) -> object:
+    """``data.partition.seed=3`` alone is the seed of the default partition."""
+    return {"name": "iid", **document} if isinstance(document, dict) else document
+
+
+PartitionConfig = Annotated[Partition, Field(discriminator="name"), BeforeValidator(_iid_unless_named)]
 
 
 def partition(
-    config: Iid | Dirichlet | ClassesPerClient | ClassBlocks | Folders,
+    config: Partition,
     labels: NDArray[np.int64],
     clients: int,
     seed: int,
@@ -72,28 +153,13 @@ def partition(
     """Share images out to clients.
 
     ``labels`` and ``groups`` describe all images; ``indices`` are those to share out (default: all of them), for when
-    public images were taken out first. Returns one sorted index array per client, none of them empty. Raises UserError
-    where the configuration does not fit the data.
+    public images were taken out first. ``seed`` is the run's; the partition's own goes before it. Returns one sorted
+    index array per client, none of them empty. Raises UserError where the configuration does not fit the data.
     """
     chosen = np.arange(len(labels)) if indices is None else np.sort(np.asarray(indices, dtype=np.int64))
     if clients > len(chosen):
         raise UserError(f"clients.count: {clients}, but there are only {len(chosen)} images to share out")
-    draw = numpy_generator(seed, "partition")
-    if isinstance(config, Iid):
-        shards = np.array_split(draw.permutation(chosen), clients)
-    elif isinstance(config, Folders):
-        shards = by_group(chosen, groups, clients)
-    elif len(unlabelled := np.flatnonzero(labels[chosen] < 0)):
-        raise UserError(
-            f"data.partition.name: {config.name} goes by labels, but {len(unlabelled)} of {len(chosen)} images have"
-            " none; allowed here: iid, folders"
-        )
-    elif isinstance(config, Dirichlet):
-        shards = dirichlet(chosen, labels, clients, config.alpha, config.min_size, draw)
-    elif isinstance(config, ClassesPerClient):
-        shards = classes_per_client(chosen, labels, clients, config.classes, draw)
-    else:
-        shards = class_blocks(chosen, labels, clients, config.classes)
+    shards = _shards(config, chosen, labels, clients, config.split_seed(seed), groups)
     empty = [client for client, shard in enumerate(shards) if not len(shard)]
     if empty:
         raise UserError(
@@ -102,109 +168,56 @@ def partition(
     return [np.sort(shard).astype(np.int64) for shard in shards]
 
 
-def dirichlet(
+def _shards(
+    config: Partition,
     chosen: Indices,
     labels: NDArray[np.int64],
     clients: int,
-    alpha: float,
-    min_size: int | None,
-    draw: np.random.Generator,
+    seed: int,
+    groups: NDArray[np.int64] | None,
 ) -> list[Indices]:
-    """Class-wise Dirichlet(alpha) over the clients, all classes redrawn until the smallest client is large enough.
-
-    Differs from FLESD's code: it redraws until the smallest client's class shares sum to more than 0.5/N, which for
-    balanced classes is 0.5/C of the mean client (5% for ten classes; 417 images of 50,000 for six clients), and drops
-    the remainders of floored counts; here the bound is a number of images and nothing is dropped. From FedX's code: no
-    cap of n/N images per client.
-    """
-    total = len(chosen)
-    least = min(10, max(1, total // (2 * clients))) if min_size is None else min_size
-    if least * clients > total:
+    draw = numpy_generator(seed, "partition")
+    if isinstance(config, Iid | FeatureSkew):
+        return np.array_split(draw.permutation(chosen), clients)
+    if isinstance(config, Quantity):
+        return rules.quantity(chosen, clients, config.sigma, config.min_size, draw)
+    if isinstance(config, Natural):
+        return rules.by_group(chosen, groups, clients)
+    if isinstance(config, FromFile):
+        lists = read_partition(config.path, labels, config.partial).of(clients)
+        return [np.intersect1d(held, chosen) for held in lists]
+    if len(unlabelled := np.flatnonzero(labels[chosen] < 0)):
         raise UserError(
-            f"data.partition.min_size: {least} images for each of {clients} clients are more than the {total} there are"
+            f"data.partition.name: {config.name} goes by labels, but {len(unlabelled)} of {len(chosen)} images have"
+            " none; allowed here: iid, quantity, feature_skew, natural, folders, file"
         )
-    classes = [chosen[labels[chosen] == label] for label in np.unique(labels[chosen])]
-    sizes = np.array([len(members) for members in classes])
-    best = 0
-    for _ in range(REDRAWS):
-        shares = draw.dirichlet(np.full(clients, alpha), size=len(classes))  # (C, N)
-        cuts = np.rint(np.cumsum(shares, axis=1) * sizes[:, None]).astype(np.int64)
-        cuts[:, -1] = sizes  # rounding of the sum must not lose an image
-        smallest = int(np.diff(cuts, axis=1, prepend=0).sum(axis=0).min())
-        if smallest >= least:
-            parts = [np.split(draw.permutation(members), cut[:-1]) for members, cut in zip(classes, cuts, strict=True)]
-            return [np.concatenate(mine) for mine in zip(*parts, strict=True)]
-        best = max(best, smallest)
-    raise UserError(
-        f"data.partition.alpha: {alpha} with {clients} clients left one below min_size={least} in {REDRAWS} draws"
-        f" (best: {best}); raise alpha, or lower data.partition.min_size or clients.count"
-    )
+    if isinstance(config, Dirichlet) and config.rounding == "largest_remainder":
+        return rules.dirichlet_largest_remainder(chosen, labels, clients, config.alpha, seed)
+    if isinstance(config, Dirichlet):
+        return rules.dirichlet(chosen, labels, clients, config.alpha, config.min_size, draw)
+    if isinstance(config, ClassesPerClient):
+        return rules.classes_per_client(chosen, labels, clients, config.classes, draw)
+    return rules.class_blocks(chosen, labels, clients, config.classes)
 
 
-def classes_per_client(
-    chosen: Indices, labels: NDArray[np.int64], clients: int, per_client: int, draw: np.random.Generator
-) -> list[Indices]:
-    """EasyFL's class split: each class is cut into ceil(N * per_client / C) parts, dealt from the least-used classes.
-
-    Ties between classes are broken at random. Where C does not divide N * per_client some parts are not dealt, and
-    their images are held by nobody, as there.
-    """
-    present = np.unique(labels[chosen])
-    count = len(present)
-    if per_client > count:
-        raise UserError(f"data.partition.classes: {per_client} classes per client, but the images have {count}")
-    parts = -(-clients * per_client // count)
-    pieces = []
-    for label in present:
-        members = chosen[labels[chosen] == label]
-        if len(members) < parts:
-            raise UserError(
-                f"clients.count: class {label} has {len(members)} images but must be cut into {parts} parts"
-            )
-        pieces.append(np.array_split(draw.permutation(members), parts))
-    used = np.zeros(count, dtype=np.int64)
-    shards = []
-    for _ in range(clients):
-        least_used = np.lexsort((draw.random(count), used))[:per_client]
-        shards.append(np.concatenate([pieces[position][used[position]] for position in least_used]))
-        used[least_used] += 1
-    return shards
+def client_names(config: Partition, images: Images, clients: int) -> tuple[str, ...]:
+    """The names of the N clients: their folder or value of the client column, their name in a partition file, else
+    ``client 0`` and so on."""
+    names = None
+    if isinstance(config, Natural):
+        names = images.group_names
+    elif isinstance(config, FromFile):
+        names = read_partition(config.path, images.labels, config.partial).names
+    return names or tuple(f"client {client}" for client in range(clients))
 
 
-def class_blocks(chosen: Indices, labels: NDArray[np.int64], clients: int, per_client: int | None) -> list[Indices]:
-    """FedSC's disjoint blocks of consecutive class numbers; classes beyond the last block are held by nobody."""
-    count = int(labels.max()) + 1
-    if per_client is None:
-        if count % clients:
-            raise UserError(
-                f"clients.count: {count} classes cannot be divided among {clients} clients; set data.partition.classes"
-            )
-        per_client = count // clients
-    if clients * per_client > count:
-        raise UserError(
-            f"data.partition.classes: {clients} clients with {per_client} classes each need {clients * per_client}"
-            f" classes; the images have {count}"
-        )
-    block = labels[chosen] // per_client
-    return [chosen[block == client] for client in range(clients)]
-
-
-def by_group(chosen: Indices, groups: NDArray[np.int64] | None, clients: int) -> list[Indices]:
-    """One client per natural group."""
-    if groups is None:
-        raise UserError(
-            "data.partition.name: folders, but the images have no client folders;"
-            " use data.name=imagefolder with data.layout=clients"
-        )
-    stray = int((groups[chosen] < 0).sum())
-    if stray:
-        raise UserError(f"data.partition.name: folders, but {stray} images lie in no client's folder")
-    count = int(groups.max()) + 1
-    if count != clients:
-        raise UserError(
-            f"clients.count: {clients}, but the images lie in {count} client folders; set clients.count={count}"
-        )
-    return [chosen[groups[chosen] == client] for client in range(clients)]
+def take_public(config: Partition, labels: NDArray[np.int64], share: float, seed: int) -> tuple[Indices, Indices]:
+    """(public, rest), both sorted: what a partition file calls public (rows without a client), else ``hold_out``."""
+    if isinstance(config, FromFile):
+        public = np.sort(read_partition(config.path, labels, config.partial).public)
+        if len(public):
+            return public, np.setdiff1d(np.arange(len(labels)), public)
+    return hold_out(len(labels), share, config.split_seed(seed))
 
 
 def hold_out(count: int, share: float, seed: int) -> tuple[Indices, Indices]:

@@ -2,14 +2,15 @@
 
 ``data.layout: classes`` (default)
     ``train/<class>/.../x.jpg``: the first folder is the class, deeper ones do not matter. Images directly in ``train/``
-    are unlabelled (-1).
+    are unlabelled (-1). The test folder is ``<class>/.../x.jpg``.
 ``data.layout: clients``
     ``train/<client>/<class>/.../x.jpg``: the first folder is the client, for the partition ``folders``; the second is
-    the class. Images directly in a client's folder are unlabelled.
+    the class. Images directly in a client's folder are unlabelled. The test folder holds common images
+    (``test/<class>/x.jpg``), each client's own (``test/<client>/<class>/x.jpg``), or both.
 
-The test folder is ``<class>/.../x.jpg`` in both layouts. It may be absent only where no training image is labelled.
-Class numbers follow the sorted names of the training classes. Files and folders whose name begins with a dot, and files
-that are no images by their suffix, are ignored; links are followed.
+The test folder may be absent only where no training image is labelled. Class numbers follow the sorted names of the
+training classes. Files and folders whose name begins with a dot, and files that are no images by their suffix, are
+ignored; links are followed.
 
 Tiny-ImageNet-200 works as unpacked: ``train/<wnid>/images/*.JPEG``, and ``val/images/*.JPEG`` with the classes in
 ``val/val_annotations.txt`` (its ``test/`` is unlabelled and is passed over). ImageNet-100: merge ``train.X1`` to
@@ -20,7 +21,10 @@ Tiny-ImageNet-200 works as unpacked: ``train/<wnid>/images/*.JPEG``, and ``val/i
 from __future__ import annotations
 
 import os
+import stat
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -28,93 +32,222 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.images import Listing, Payload, Source
 
 Layout = Literal["classes", "clients"]
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 TEST_FOLDERS = ("test", "val")
+TREES = {
+    "classes": "train/<class>/x.jpg with test/<class>/x.jpg (or val/); unlabelled: train/x.jpg",
+    "clients": (
+        "train/<client>/<class>/x.jpg with test/<class>/x.jpg or test/<client>/<class>/x.jpg (or val/); unlabelled: "
+        "train/<client>/x.jpg"
+    ),
+}
+MOST_WAYS = 1000  # links may lead to one folder in so many ways
+
+
+@dataclass(frozen=True)
+class _Split:
+    """One split's files, with the class and the client of each (None: unknown)."""
+
+    folder: Path
+    files: list[Path]
+    classes: list[str | None]
+    clients: list[str | None]
 
 
 def folder_source(path: Path, layout: Layout, limits: dict[str, int | None], key: str) -> Source:
-    """The source below ``path``. Raises UserError for missing folders, no images, a test class that is not trained."""
-    train = path / "train"
-    if not train.is_dir():
-        raise UserError(
-            f"{key}.path: {path} has no folder train/; wanted train/ and test/ (or val/) with images in them"
-        )
-    files = _images(train)
-    if not files:
-        raise UserError(f"{key}.path: no images below {train}; known suffixes: {' '.join(sorted(SUFFIXES))}")
-    depth = 1 if layout == "clients" else 0
-    classes = [_folder(file, train, depth) for file in files]
-    class_names = tuple(sorted({name for name in classes if name is not None}))
-    test_folder, test_files, test_classes = _test_split(path, class_names, key)
+    """The source below ``path``.
+
+    Raises:
+        UserError: missing folders, no images, a test class or client that is not trained, links in a circle, an image
+            that is no regular file.
+    """
+    train = _train_split(path, layout, key)
+    class_names = _known(train.classes)
+    client_names = _known(train.clients)
+    test = _test_split(path, layout, class_names, client_names, key)
 
     def listing(split: str) -> Listing:
-        if split == "test":
-            return _listing(test_files, test_classes, class_names, limits["test"], key, test_folder)
-        clients = [_folder(file, train, 0) for file in files] if layout == "clients" else None
-        return _listing(files, classes, class_names, limits["train"], key, train, clients)
+        chosen = test if split == "test" else train
+        return _listing(chosen, class_names, client_names, limits[split])
 
-    return Source(tuple(files + test_files), listing)
+    return Source(tuple(train.files + test.files), listing)
 
 
-def _images(folder: Path) -> list[Path]:
-    """All image files below a folder, sorted by path."""
-    found: list[Path] = []
-    for where, folders, names in os.walk(folder, followlinks=True):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        known = (name for name in names if not name.startswith(".") and Path(name).suffix.lower() in SUFFIXES)
-        found += [Path(where, name) for name in known]
-    return sorted(found)
+def _train_split(path: Path, layout: Layout, key: str) -> _Split:
+    train = path / "train"
+    if not train.is_dir():
+        raise _layout_error(path, layout, "has no folder train/", key)
+    files = _images(train, key)
+    if not files:
+        suffixes = " ".join(sorted(SUFFIXES))
+        raise _layout_error(path, layout, f"has no images below train/ (known suffixes: {suffixes})", key)
+    if layout == "classes":
+        return _Split(train, files, [_folder(file, train, 0) for file in files], [None] * len(files))
+    clients = [_folder(file, train, 0) for file in files]
+    return _Split(train, files, [_folder(file, train, 1) for file in files], clients)
 
 
-def _folder(file: Path, root: Path, depth: int) -> str | None:
-    """The name of the folder ``depth`` levels below ``root`` on the way to ``file``; None if the file comes first."""
-    folders = file.relative_to(root).parts[:-1]
-    return folders[depth] if len(folders) > depth else None
-
-
-def _test_split(path: Path, class_names: tuple[str, ...], key: str) -> tuple[Path, list[Path], list[str | None]]:
+def _test_split(
+    path: Path, layout: Layout, class_names: tuple[str, ...], client_names: tuple[str, ...], key: str
+) -> _Split:
     if (path / "val" / "val_annotations.txt").is_file():
-        folder = path / "val"
-        lines = (folder / "val_annotations.txt").read_text().splitlines()
-        annotated = dict(line.split("\t")[:2] for line in lines if "\t" in line)
-        files = _images(folder)
-        return folder, files, [annotated.get(file.name) for file in files]
+        return _checked(_annotated(path / "val", key), layout, class_names, client_names, key)
     for folder in (path / name for name in TEST_FOLDERS):
-        if folder.is_dir() and (files := _images(folder)):
-            return folder, files, [_folder(file, folder, 0) for file in files]
+        if folder.is_dir() and (files := _images(folder, key)):
+            places = [_test_place(_folders(file, folder), class_names, client_names) for file in files]
+            split = _Split(folder, files, [label for _, label in places], [client for client, _ in places])
+            return _checked(split, layout, class_names, client_names, key)
     if class_names:
-        raise UserError(f"{key}.path: {path} has no images in test/ or val/; labelled images need a test split")
-    return path / "test", [], []
+        raise _layout_error(path, layout, "has no images in test/ or val/, and labelled images need a test split", key)
+    return _Split(path / "test", [], [], [])
 
 
-def _listing(
-    files: list[Path],
-    classes: list[str | None],
-    class_names: tuple[str, ...],
-    limit: int | None,
-    key: str,
-    folder: Path,
-    clients: list[str | None] | None = None,
-) -> Listing:
-    unknown = sorted({name for name in classes if name is not None} - set(class_names))
+def _annotated(folder: Path, key: str) -> _Split:
+    """Tiny-ImageNet's validation images, whose classes stand in a text file."""
+    text = (folder / "val_annotations.txt").read_bytes().decode(errors="surrogateescape")
+    annotated = dict(line.split("\t")[:2] for line in text.splitlines() if "\t" in line)
+    files = _images(folder, key)
+    return _Split(folder, files, [annotated.get(file.name) for file in files], [None] * len(files))
+
+
+def _test_place(
+    folders: tuple[str, ...], class_names: tuple[str, ...], client_names: tuple[str, ...]
+) -> tuple[str | None, str | None]:
+    """(client, class) of a test image below these folders. A folder that is neither stands as an unknown class."""
+    if not folders:
+        return None, None
+    if folders[0] in client_names:
+        if len(folders) > 1 and folders[1] in class_names:
+            return folders[0], folders[1]
+        if folders[0] not in class_names:
+            return folders[0], None if len(folders) == 1 else folders[1]
+    return None, folders[0]
+
+
+def _checked(
+    split: _Split, layout: Layout, class_names: tuple[str, ...], client_names: tuple[str, ...], key: str
+) -> _Split:
+    """``split``, if every class in it has training images. Raises UserError."""
+    unknown = sorted({name for name in split.classes if name is not None} - set(class_names))
     if unknown:
-        raise UserError(f"{key}.path: {folder} holds the class {unknown[0]}, which no training image has")
-    rows = np.arange(len(files))
-    if limit is not None and limit < len(files):
-        rows = np.linspace(0, len(files) - 1, limit).astype(np.int64)
-    group_names = tuple(sorted({name for name in clients or () if name is not None}))
-    groups = None if clients is None else _numbers(clients, group_names)[rows]
+        what = "the class" if layout == "classes" else "the class or client"
+        trained = printable(", ".join([*class_names, *client_names]), 120) or "no classes"
+        raise UserError(
+            f"{key}.path: {printable(split.folder)} holds {what} {printable(unknown[0], 80)}, which no training image "
+            f"has; train/ has {trained}; accepted: {TREES[layout]}"
+        )
+    return split
+
+
+def _listing(split: _Split, class_names: tuple[str, ...], client_names: tuple[str, ...], limit: int | None) -> Listing:
+    rows = np.arange(len(split.files))
+    if limit is not None and limit < len(rows):
+        rows = np.linspace(0, len(rows) - 1, limit).astype(np.int64)
+    groups = None
+    if any(client is not None for client in split.clients):
+        groups = _numbers(split.clients, client_names)[rows]
 
     def read() -> Iterator[tuple[str, Payload]]:
-        return ((str(files[row]), files[row]) for row in rows)
+        return ((str(split.files[row]), split.files[row]) for row in rows)
 
-    return Listing(_numbers(classes, class_names)[rows], class_names, read, groups, group_names)
+    labels = _numbers(split.classes, class_names)[rows]
+    shown = tuple(printable(name) for name in class_names)
+    return Listing(labels, shown, read, groups, tuple(printable(name) for name in client_names))
+
+
+def _known(names: list[str | None]) -> tuple[str, ...]:
+    return tuple(sorted({name for name in names if name is not None}))
 
 
 def _numbers(names: list[str | None], known: tuple[str, ...]) -> NDArray[np.int64]:
     """The position of each name among the known ones; -1 for None."""
     number = {name: position for position, name in enumerate(known)}
     return np.array([-1 if name is None else number[name] for name in names], dtype=np.int64)
+
+
+def _folders(file: Path, root: Path) -> tuple[str, ...]:
+    """The folders between ``root`` and ``file``."""
+    return file.relative_to(root).parts[:-1]
+
+
+def _folder(file: Path, root: Path, depth: int) -> str | None:
+    """The name of the folder ``depth`` levels below ``root`` on the way to ``file``; None if the file comes first."""
+    folders = _folders(file, root)
+    return folders[depth] if len(folders) > depth else None
+
+
+# -- walking -----------------------------------------------------------------------------------------------------------
+
+
+def _images(root: Path, key: str) -> list[Path]:
+    """All image files below a folder, sorted by path. Raises UserError for links in a circle and unreadable entries."""
+    found: list[Path] = []
+    ways: Counter[tuple[int, int]] = Counter()
+    waiting: list[tuple[Path, frozenset[tuple[int, int]]]] = [(root, frozenset())]
+    while waiting:
+        folder, above = waiting.pop()
+        files, folders, identity = _entries(folder, key)
+        ways[identity] += 1
+        if identity in above:
+            raise UserError(
+                f"{key}.path: {printable(folder)} is a link back to a folder that contains it; remove the link"
+            )
+        if ways[identity] > MOST_WAYS:
+            raise UserError(
+                f"{key}.path: {printable(folder)} is reached by links in over {MOST_WAYS} ways; remove some"
+            )
+        found += files
+        waiting += [(inner, above | {identity}) for inner in folders]
+    return sorted(found)
+
+
+def _entries(folder: Path, key: str) -> tuple[list[Path], list[Path], tuple[int, int]]:
+    """The images and the folders in a folder, and the folder's identity (device, inode)."""
+    files, folders = [], []
+    try:
+        own = os.stat(folder)
+        names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
+    except OSError as error:
+        raise UserError(f"{key}.path: {printable(folder)} cannot be read ({error.strerror})") from error
+    for name in names:
+        entry, is_image = folder / name, Path(name).suffix.lower() in SUFFIXES
+        try:
+            mode = os.stat(entry).st_mode
+        except OSError as error:
+            if is_image:
+                raise UserError(f"{key}.path: {printable(entry)} cannot be read ({error.strerror})") from error
+            continue
+        if stat.S_ISDIR(mode):
+            folders.append(entry)
+        elif is_image:
+            files.append(entry)
+    return files, folders, (own.st_dev, own.st_ino)
+
+
+def _layout_error(path: Path, layout: Layout, problem: str, key: str) -> UserError:
+    other = "clients" if layout == "classes" else "classes"
+    return UserError(
+        f"{key}.path: {printable(path)} {problem}; found {_found(path)}; accepted with {key}.layout={layout}: "
+        f"{TREES[layout]}; with {key}.layout={other}: {TREES[other]}"
+    )
+
+
+def _found(path: Path, most: int = 5) -> str:
+    """What lies below a folder, in a few words: its first entries, and those of train/, test/ and val/."""
+
+    def entries(folder: Path) -> list[str]:
+        try:
+            found = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
+        except OSError:
+            return []
+        shown = [printable(entry.name, 40) + ("/" if entry.is_dir() else "") for entry in found[:most]]
+        return shown + ([f"and {len(found) - most} more"] if len(found) > most else [])
+
+    words = entries(path)
+    for name in ("train", *TEST_FOLDERS):
+        words += [f"{name}/{inner}" for inner in entries(path / name)[:3]]
+    return ", ".join(words) or "nothing"

@@ -2,9 +2,11 @@
 
 A row holds an encoded image, as a struct of ``bytes`` and ``path`` (or plain binary) named ``img`` or ``image``, and an
 integer named ``label``, ``labels`` or ``fine_label``; a file without such a column, or with nulls in it, holds images
-that nobody labelled (label -1). ``path`` is a folder with ``train*.parquet`` and
-``test*.parquet`` (or ``validation*``, ``val*``), there or in its ``data/`` folder, in one or several parts; or a single
-file, of which a fixed fifth per class (always the same one) becomes the test split.
+that nobody labelled (label -1). ``data.columns`` names other columns, and one that says which client holds the image
+(text or integers; the partition ``natural``). ``path`` is a single file, of which a fixed fifth per class (always the
+same one) becomes the test split; or a folder with ``train*.parquet`` and ``test*.parquet`` (or ``validation*``,
+``val*``), in one or several parts, there or in its ``data/`` folder or in its only folder that has them; folders
+``train/`` and ``test/`` with Parquet files in them do as well.
 """
 
 from __future__ import annotations
@@ -12,17 +14,20 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.seeding import numpy_generator
-from rayfed_ssl.data.images import Listing, Payload, Source
+from rayfed_ssl.base.text import printable
+from rayfed_ssl.data.images import MOST_CLASSES, Listing, Payload, Source
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "labels", "fine_label")
@@ -30,20 +35,52 @@ TEST_NAMES = ("test", "validation", "val")
 TEST_SHARE = 0.2
 
 
-def parquet_source(path: Path, limits: dict[str, int | None], key: str) -> Source:
-    """The source at ``path``. Raises UserError naming the file for missing parts, columns, and unreadable files."""
+class Columns(Block):
+    """Which Parquet columns hold what. ``client`` (text or integers) says who holds an image; None: nobody does."""
+
+    image: str | None = None  # None: img or image
+    label: str | None = None  # None: label, labels or fine_label, where there is one
+    client: str | None = None
+
+
+@dataclass(frozen=True)
+class _Split:
+    """A split before decoding: ``labels`` (n,), -1 unknown; ``clients`` the client column's values, or None."""
+
+    labels: NDArray[np.int64]
+    clients: list[str | int | None] | None
+
+
+def parquet_source(
+    path: Path, limits: dict[str, int | None], key: str, columns: Columns | None = None, shown: str | None = None
+) -> Source:
+    """The source at ``path``, which messages call ``shown``.
+
+    Raises:
+        UserError: missing parts or columns, unreadable files, labels or clients of the test split that no training
+            image has.
+    """
+    columns = columns or Columns()
     single = path.is_file()
-    parts = {"train": [path], "test": [path]} if single else _parts(path, key)
+    parts = {"train": [path], "test": [path]} if single else _parts(path, key, shown or printable(path))
     files = tuple(dict.fromkeys(parts["train"] + parts["test"]))
 
     def listing(split: str) -> Listing:
-        labels = {name: np.concatenate([_labels(file, key) for file in parts[name]]) for name in parts}
-        class_names = _class_names(parts["train"][0], labels, key)
-        chosen = np.arange(len(labels[split]))
+        splits = {name: _read_split(parts[name], columns, key) for name in parts}
+        _check_test(splits["train"], splits["test"], printable(parts["test"][0]), key)
+        chosen = np.arange(len(splits[split].labels))
         if single:
-            chosen = stratified_halves(labels[split], TEST_SHARE)[split == "test"]
+            rest, held_out = stratified_halves(splits[split].labels, TEST_SHARE)
+            chosen = held_out if split == "test" else rest
         chosen = chosen[: limits[split]]
-        return Listing(labels[split][chosen], class_names, lambda: _rows(parts[split], chosen, key))
+        groups, names = _groups(splits["train"].clients, splits[split].clients)
+        return Listing(
+            splits[split].labels[chosen],
+            _class_names(parts["train"][0], splits, columns, key),
+            lambda: _rows(parts[split], chosen, columns, key),
+            None if groups is None else groups[chosen],
+            names,
+        )
 
     return Source(files, listing)
 
@@ -58,17 +95,38 @@ def stratified_halves(labels: NDArray[np.int64], share: float) -> tuple[NDArray[
     return np.flatnonzero(~held_out), np.flatnonzero(held_out)
 
 
-def _parts(path: Path, key: str) -> dict[str, list[Path]]:
-    def find(names: tuple[str, ...]) -> list[Path]:
-        for folder in (path, path / "data"):
-            for name in names:
-                if found := sorted(folder.glob(f"{name}*.parquet")):
-                    return found
-        present = ", ".join(sorted(file.name for file in path.glob("*.parquet"))[:5]) or "no Parquet file"
-        wanted = " or ".join(f"{name}*.parquet" for name in names)
-        raise UserError(f"{key}.path: {path} lacks its {names[0]} split: wanted {wanted}, found {present}")
+# -- which files -------------------------------------------------------------------------------------------------------
 
-    return {"train": find(("train",)), "test": find(TEST_NAMES)}
+
+def _parts(path: Path, key: str, shown: str) -> dict[str, list[Path]]:
+    homes = [folder for folder in (path, path / "data") if _find(folder, ("train",))]
+    if not homes:
+        homes = sorted(folder for folder in path.iterdir() if folder.is_dir() and _find(folder, ("train",)))
+        if len(homes) > 1:
+            choices = printable(", ".join(f"{shown}/{home.name}" for home in homes))
+            raise UserError(f"{key}.path: {shown} holds {len(homes)} data sets; give one of them: {choices}")
+    if not homes:
+        raise _missing(path, ("train",), shown, key)
+    test = next((found for home in (*homes, path, path / "data") if (found := _find(home, TEST_NAMES))), None)
+    if test is None:
+        raise _missing(homes[0], TEST_NAMES, shown, key)
+    return {"train": _find(homes[0], ("train",)), "test": test}
+
+
+def _find(folder: Path, names: tuple[str, ...]) -> list[Path]:
+    """The parts of the first of ``names`` that lies in a folder: ``train*.parquet``, else ``train/*.parquet``."""
+    for pattern in ("{}*.parquet", "{}/*.parquet"):
+        for name in names:
+            if found := sorted(folder.glob(pattern.format(name))):
+                return found
+    return []
+
+
+def _missing(path: Path, names: tuple[str, ...], shown: str, key: str) -> UserError:
+    files = sorted(str(file.relative_to(path)) for file in path.rglob("*.parquet"))[:5]
+    present = printable(", ".join(files)) or "no Parquet file"
+    wanted = " or ".join(f"{name}*.parquet" for name in names)
+    return UserError(f"{key}.path: {shown} lacks its {names[0]} split: wanted {wanted}, found {present}")
 
 
 @contextlib.contextmanager
@@ -77,70 +135,159 @@ def _readable(file: Path, key: str) -> Iterator[pq.ParquetFile]:
         with pq.ParquetFile(file) as opened:
             yield opened
     except (pa.ArrowException, OSError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"{key}.path: {file} cannot be read as Parquet ({reason})") from error
+        reason = printable(" ".join(str(error).split()))
+        raise UserError(f"{key}.path: {printable(file)} cannot be read as Parquet ({reason})") from error
 
 
-def _image_column(schema: pa.Schema, file: Path, key: str) -> str:
-    name = next((name for name in IMAGE_COLUMNS if name in schema.names), None)
-    if name is None:
-        wanted = ", ".join(IMAGE_COLUMNS)
-        raise UserError(f"{key}.path: {file} has no image column ({wanted}); it has {', '.join(schema.names)}")
+# -- which columns -----------------------------------------------------------------------------------------------------
+
+
+def _column(schema: pa.Schema, wanted: str | None, usual: tuple[str, ...], what: str, file: Path, key: str) -> str:
+    """The column ``wanted``, or the first of the usual names; "" where none of these is there. Raises UserError."""
+    has = printable(", ".join(schema.names)) or "none"
+    if wanted is not None and wanted not in schema.names:
+        raise UserError(
+            f"{key}.columns.{what}: found {printable(repr(wanted))}; {printable(file)} has the columns {has}"
+        )
+    name = wanted if wanted is not None else next((name for name in usual if name in schema.names), "")
+    if schema.names.count(name) > 1:
+        raise UserError(f"{key}.path: {printable(file)} has the column {printable(name)} twice; it has {has}")
+    return name
+
+
+def _image_column(schema: pa.Schema, columns: Columns, file: Path, key: str) -> str:
+    name = _column(schema, columns.image, IMAGE_COLUMNS, "image", file, key)
+    if not name:
+        wanted, has = ", ".join(IMAGE_COLUMNS), printable(", ".join(schema.names)) or "no columns"
+        raise UserError(
+            f"{key}.path: {printable(file)} has no image column ({wanted}); it has {has}: name one in "
+            f"{key}.columns.image"
+        )
     kind = schema.field(name).type
     encoded = [field.type for field in kind if field.name == "bytes"] if pa.types.is_struct(kind) else [kind]
-    if not any(pa.types.is_binary(one) or pa.types.is_large_binary(one) for one in encoded):
+    if len(encoded) != 1 or not (pa.types.is_binary(encoded[0]) or pa.types.is_large_binary(encoded[0])):
         raise UserError(
-            f"{key}.path: column {name} of {file} is of type {kind}; an image is encoded bytes, alone or in a struct "
-            "of bytes and path"
+            f"{key}.path: column {printable(name)} of {printable(file)} is of type {printable(kind)}; an image is "
+            "encoded bytes, alone or in a struct of bytes and path"
         )
     return name
 
 
-def _label_column(schema: pa.Schema) -> str | None:
-    return next((name for name in LABEL_COLUMNS if name in schema.names), None)
+def _read_split(files: list[Path], columns: Columns, key: str) -> _Split:
+    read = [_read_columns(file, columns, key) for file in files]
+    clients = [client for part in read for client in part.clients or ()]
+    return _Split(np.concatenate([part.labels for part in read]), None if columns.client is None else clients)
 
 
-def _labels(file: Path, key: str) -> NDArray[np.int64]:
-    with _readable(file, key) as opened:
-        _image_column(opened.schema_arrow, file, key)
-        name = _label_column(opened.schema_arrow)
-        if name is None:
-            return np.full(opened.metadata.num_rows, -1, np.int64)
-        kind = opened.schema_arrow.field(name).type
-        if pa.types.is_null(kind):
-            return np.full(opened.metadata.num_rows, -1, np.int64)
-        if not pa.types.is_integer(kind):
-            raise UserError(f"{key}.path: column {name} of {file} is of type {kind}; labels are integers from 0")
-        column = opened.read(columns=[name]).column(name).fill_null(-1)
-        return np.asarray(column.to_numpy(), dtype=np.int64)
-
-
-def _class_names(file: Path, labels: dict[str, NDArray[np.int64]], key: str) -> tuple[str, ...]:
-    """The names in the schema's metadata (``class_names`` or Hugging Face's ClassLabel), else the numbers."""
-    count = 1 + max(int(part.max(initial=-1)) for part in labels.values())
+def _read_columns(file: Path, columns: Columns, key: str) -> _Split:
     with _readable(file, key) as opened:
         schema = opened.schema_arrow
-    metadata: dict[bytes, bytes] = schema.metadata or {}
+        _image_column(schema, columns, file, key)
+        labels = np.full(opened.metadata.num_rows, -1, np.int64)
+        name = _column(schema, columns.label, LABEL_COLUMNS, "label", file, key)
+        if name and not pa.types.is_null(schema.field(name).type):
+            labels = _labels(opened.read(columns=[name]).column(name), f"{printable(name)} of {printable(file)}", key)
+        if columns.client is None:
+            return _Split(labels, None)
+        name = _column(schema, columns.client, (), "client", file, key)
+        return _Split(labels, _clients(opened.read(columns=[name]).column(name), name, file, key))
+
+
+def _labels(column: pa.ChunkedArray, what: str, key: str) -> NDArray[np.int64]:
+    """A label column as int64, -1 where it is null. ``what`` names it."""
+    if not pa.types.is_integer(column.type):
+        raise UserError(f"{key}.path: column {what} is of type {printable(column.type)}; labels are integers from 0")
+    for value in (pc.min(column).as_py(), pc.max(column).as_py()):
+        if value is not None and not -1 <= value < MOST_CLASSES:
+            raise UserError(
+                f"{key}.path: column {what} holds the label {value}; allowed: 0 to {MOST_CLASSES - 1}, -1 or null "
+                "where it is unknown"
+            )
+    return np.asarray(column.cast(pa.int64()).fill_null(-1).to_numpy(), dtype=np.int64)
+
+
+def _clients(column: pa.ChunkedArray, name: str, file: Path, key: str) -> list[str | int | None]:
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)):
+        raise UserError(
+            f"{key}.columns.client: column {printable(name)} of {printable(file)} is of type {printable(kind)}; "
+            "clients are text or integers"
+        )
+    return list(column.to_pylist())
+
+
+def _groups(
+    train: list[str | int | None] | None, mine: list[str | int | None] | None
+) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
+    """(group of each row, group names): the training split's clients, sorted; numbers by value, text by letters."""
+    if train is None or mine is None:
+        return None, ()
+    values = {client for client in train if client is not None}
+    numbers = [client for client in values if isinstance(client, int)]
+    known = sorted(numbers) if len(numbers) == len(values) else sorted(values, key=str)
+    position = {client: number for number, client in enumerate(known)}
+    groups = np.array([-1 if client is None else position[client] for client in mine], dtype=np.int64)
+    return groups, tuple(printable(client) for client in known)
+
+
+def _check_test(train: _Split, test: _Split, shown: str, key: str) -> None:
+    """Raise UserError for labels or clients of the test split that the training split lacks."""
+    if not len(train.labels):
+        return  # no training images: reported as such
+    known = np.unique(train.labels)
+    unknown = np.setdiff1d(test.labels[test.labels >= 0], known)
+    if len(unknown):
+        raise UserError(f"{key}.path: {shown} holds the label {unknown[0]}, which no training image has")
+    if train.clients is None or test.clients is None:
+        return
+    strangers = sorted(set(test.clients) - set(train.clients) - {None}, key=str)
+    if strangers:
+        name = printable(strangers[0], 80)
+        raise UserError(f"{key}.columns.client: {shown} holds the client {name}, which has no training image")
+
+
+def _class_names(file: Path, splits: dict[str, _Split], columns: Columns, key: str) -> tuple[str, ...]:
+    """The names in the schema's metadata (``class_names`` or Hugging Face's ClassLabel), else the numbers."""
+    count = 1 + max(int(split.labels.max(initial=-1)) for split in splits.values())
+    with _readable(file, key) as opened:
+        schema = opened.schema_arrow
+    label = _column(schema, columns.label, LABEL_COLUMNS, "label", file, key)
     try:
-        names: Any = json.loads(metadata.get(b"class_names", b"null"))
-        if names is None:
-            features = json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {})
-            names = features.get(_label_column(schema), {}).get("names")
-    except (ValueError, AttributeError) as error:
-        raise UserError(f"{key}.path: the class names in the metadata of {file} cannot be read ({error})") from error
+        names = _names_in(schema.metadata or {}, label)
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        reason = printable(error)
+        raise UserError(
+            f"{key}.path: the class names in the metadata of {printable(file)} cannot be read ({reason})"
+        ) from error
     if names is None:
         return tuple(str(number) for number in range(count))
     if count > len(names):
-        raise UserError(f"{key}.path: {file} names {len(names)} classes but holds the label {count - 1}")
-    return tuple(str(name) for name in names)
+        raise UserError(f"{key}.path: {printable(file)} names {len(names)} classes but holds the label {count - 1}")
+    return tuple(printable(name) for name in names)
 
 
-def _rows(files: list[Path], chosen: NDArray[np.int64], key: str) -> Iterator[tuple[str, Payload]]:
+def _names_in(metadata: dict[bytes, bytes], label: str) -> list[str | int] | None:
+    """The list of class names in a schema's metadata, or None. Raises ValueError, TypeError or AttributeError."""
+    names: Any = json.loads(metadata.get(b"class_names", b"null"))
+    if names is None:
+        features = json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {})
+        names = features.get(label, {}).get("names")
+    if names is None:
+        return None
+    if not isinstance(names, list) or not all(isinstance(name, str | int) for name in names):
+        raise TypeError(f"found {type(names).__name__}; wanted a list of names")
+    return names
+
+
+# -- the images --------------------------------------------------------------------------------------------------------
+
+
+def _rows(files: list[Path], chosen: NDArray[np.int64], columns: Columns, key: str) -> Iterator[tuple[str, Payload]]:
     """The images at the row numbers ``chosen`` (sorted, counted through all files), read a few hundred at a time."""
     start = 0
     for file in files:
         with _readable(file, key) as opened:
-            name = _image_column(opened.schema_arrow, file, key)
+            name = _image_column(opened.schema_arrow, columns, file, key)
             first = start
             for batch in opened.iter_batches(batch_size=512, columns=[name]):
                 low, high = np.searchsorted(chosen, (start, start + len(batch)))

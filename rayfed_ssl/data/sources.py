@@ -1,8 +1,18 @@
 """From a configuration block to images: pick the source, find its cache file, decode once.
 
+``SOURCES`` is the table of sources. A row is a ``SourceKind``: which keys it reads, and a function that opens it. That
+function gets the ``SourceConfig``, the cache folder and the key that messages name. It returns a ``Source``: the files
+that decide the content, and a way to list a split as labels and encoded images (``images.Listing``). Decoding,
+resizing, caching, digests and partitions are then those of every other source. A package of one's own adds a row as an
+entry point of the group ``rayfed_ssl.sources``:
+
+    def open_scans(config: SourceConfig, cache: Path, key: str) -> Source: ...
+
+    SCANS = SourceKind(open_scans, reads=frozenset({"path"}))
+
 A cache file's name holds a digest of the source's files (their content up to 256 MiB in all, beyond that their relative
-paths, sizes and modification times) and of every setting that changes the pixels. Images become RGB squares of
-``image_size``: the central square, resized with an antialiased bilinear filter (see ``store.decode``).
+paths, sizes and modification times) and of every setting that changes the pixels. Images become RGB or grey squares of
+``image_size``: the central square, resized with an antialiased bilinear filter (see ``decode``).
 """
 
 from __future__ import annotations
@@ -10,36 +20,49 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 from pydantic import Field, model_validator
 
 from rayfed_ssl.base.schema import Block, UserError
-from rayfed_ssl.data.images import Dataset, Listing, Source
+from rayfed_ssl.base.table import Table
+from rayfed_ssl.base.text import printable
+from rayfed_ssl.data.decode import Form
+from rayfed_ssl.data.images import MOST_CLASSES, Dataset, Listing, Source
+from rayfed_ssl.data.source_digits import digits_source
 from rayfed_ssl.data.source_folder import Layout, folder_source
-from rayfed_ssl.data.source_parquet import TEST_SHARE, parquet_source, stratified_halves
+from rayfed_ssl.data.source_hub import hub_source
+from rayfed_ssl.data.source_parquet import Columns, parquet_source
 from rayfed_ssl.data.source_torchvision import torchvision_source
-from rayfed_ssl.data.store import FORMAT, cached, default_cache
+from rayfed_ssl.data.store import FORMAT, Stored, cached, default_cache
 
-SourceName = Literal["digits", "parquet", "imagefolder", "cifar10", "cifar100", "svhn", "stl10", "fashion_mnist"]
 CONTENT_DIGEST_BYTES = 256 * 2**20
 
 
 class SourceConfig(Block):
     """Which images.
 
-    ``digits`` comes with scikit-learn and reads no path; ``parquet`` and ``imagefolder`` need one; for the others it is
-    torchvision's root folder. ``limit`` and ``test_limit`` keep the first rows of a split (``imagefolder``, whose rows
-    are sorted by class: evenly spaced ones).
+    ``name`` is a row of ``SOURCES``. ``digits`` comes with scikit-learn and reads no path; ``parquet`` and
+    ``imagefolder`` need one; for ``hub`` it is ``OWNER/NAME``; for torchvision's data sets its root folder. ``range``
+    is the (lowest, highest) value of images of more than 8 bits; without one each is scaled by its own smallest and
+    largest value. ``limit`` and ``test_limit`` keep the first rows of a split (``imagefolder``, whose rows are sorted
+    by class: evenly spaced ones).
     """
 
-    name: SourceName = "parquet"
+    name: str = "parquet"
     path: Path | None = None
     layout: Layout = "classes"
+    columns: Columns = Columns()
+    revision: str | None = Field(None, min_length=1)
     download: bool = False
     image_size: int = Field(32, ge=8, le=1024)
+    channels: Literal[1, 3] = 3
+    range: tuple[float, float] | None = None
     on_bad_image: Literal["fail", "skip"] = "fail"
     max_pixels: int = Field(50_000_000, ge=64, le=178_956_970)
     limit: int | None = Field(None, ge=1)
@@ -48,13 +71,104 @@ class SourceConfig(Block):
     @model_validator(mode="after")
     def _nothing_ignored(self) -> SourceConfig:
         """A key that the source does not read would be a mistake nobody notices."""
-        if self.name == "digits" and self.path is not None:
-            raise ValueError("path: found a value; digits come with scikit-learn and read none (another name?)")
-        if self.download and self.name in ("digits", "parquet", "imagefolder"):
-            raise ValueError(f"download: found true; {self.name} downloads nothing; allowed: torchvision's data sets")
-        if self.layout != "classes" and self.name != "imagefolder":
-            raise ValueError(f"layout: found '{self.layout}'; only imagefolder has a layout")
+        if self.name not in SOURCES:
+            raise ValueError(SOURCES.unknown("name", self.name))
+        if not isinstance(SOURCES[self.name], SourceKind):
+            origin = SOURCES.origin(self.name)
+            raise ValueError(
+                f"name: found {self.name!r}, of which {origin} gives no rayfed_ssl.data.sources.SourceKind"
+            )
+        reads = SOURCES[self.name].reads
+        for key in sorted(OPTIONAL_KEYS - reads):
+            if getattr(self, key) != type(self).model_fields[key].default:
+                others = ", ".join(name for name, kind in SOURCES.items() if key in kind.reads)
+                raise ValueError(f"{key}: found a value; {self.name} reads none; allowed with name: {others}")
+        if self.range is not None and not self.range[0] < self.range[1]:
+            raise ValueError(f"range: found {list(self.range)}; allowed: [low, high] with low < high")
         return self
+
+    @property
+    def limits(self) -> dict[str, int | None]:
+        return {"train": self.limit, "test": self.test_limit}
+
+
+OPTIONAL_KEYS = frozenset({"path", "layout", "columns", "revision", "download"})
+
+
+@dataclass(frozen=True)
+class SourceKind:
+    """One row of ``SOURCES``.
+
+    ``open(config, cache, key)`` returns the images' ``Source`` and raises UserError, with ``key.path: ..`` and the like
+    in front, for whatever the user can mend. ``reads`` are the keys of ``OPTIONAL_KEYS`` it uses: the others are
+    refused.
+    """
+
+    open: Callable[[SourceConfig, Path, str], Source]
+    reads: frozenset[str] = frozenset({"path"})
+
+
+def _digits(config: SourceConfig, cache: Path, key: str) -> Source:
+    return digits_source(config.limits)
+
+
+def _parquet(config: SourceConfig, cache: Path, key: str) -> Source:
+    return parquet_source(existing(config, key), config.limits, key, config.columns)
+
+
+def _hub(config: SourceConfig, cache: Path, key: str) -> Source:
+    if config.path is None:
+        raise UserError(f"{key}.path: not set; {key}.name=hub needs OWNER/NAME of a data set")
+    return hub_source(config.path.as_posix(), config.revision, cache, config.limits, key, config.columns)
+
+
+def _imagefolder(config: SourceConfig, cache: Path, key: str) -> Source:
+    path = existing(config, key)
+    if not path.is_dir():
+        raise UserError(
+            f"{key}.path: {printable(path)} is a file; {key}.name=imagefolder needs a folder with train/ in it"
+        )
+    return folder_source(path, config.layout, config.limits, key)
+
+
+def _torchvision(config: SourceConfig, cache: Path, key: str) -> Source:
+    root = config.path.expanduser() if config.path else cache / "downloads"
+    return torchvision_source(config.name, root, config.download, config.limits, key)
+
+
+TORCHVISION = SourceKind(_torchvision, frozenset({"path", "download"}))
+SOURCES = Table(
+    "data source",
+    "rayfed_ssl.sources",
+    {
+        "digits": SourceKind(_digits, frozenset()),
+        "parquet": SourceKind(_parquet, frozenset({"path", "columns"})),
+        "hub": SourceKind(_hub, frozenset({"path", "columns", "revision", "download"})),
+        "imagefolder": SourceKind(_imagefolder, frozenset({"path", "layout"})),
+        "cifar10": TORCHVISION,
+        "cifar100": TORCHVISION,
+        "svhn": TORCHVISION,
+        "stl10": TORCHVISION,
+        "fashion_mnist": TORCHVISION,
+    },
+)
+
+
+def existing(config: SourceConfig, key: str) -> Path:
+    """``config.path``, a folder or a regular file. Raises UserError."""
+    if config.path is None:
+        raise UserError(f"{key}.path: not set; {key}.name={config.name} needs a file or folder of images")
+    path = config.path.expanduser()
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        raise UserError(f"{key}.path: {printable(path)} does not exist (seen from {Path.cwd()})") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"{key}.path: {printable(path)} cannot be read ({reason})") from error
+    if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
+        raise UserError(f"{key}.path: {printable(path)} is neither a file nor a folder (a FIFO, socket or device)")
+    return path
 
 
 def load(config: SourceConfig, cache: Path | None = None, key: str = "data") -> Dataset:
@@ -64,17 +178,15 @@ def load(config: SourceConfig, cache: Path | None = None, key: str = "data") -> 
     configuration or the files.
     """
     cache = cache or default_cache()
-    source = _source(config, cache, key)
-    try:
-        stem = cache / f"{config.name}-{config.image_size}-{_cache_key(config, source.files)}"
-    except OSError as error:
-        raise UserError(f"{key}.path: {error.filename} cannot be read ({error.strerror})") from error
+    source = SOURCES[config.name].open(config, cache, key)
+    file_name = re.sub(r"[^\w.-]", "_", config.name)
+    stem = f"{file_name}-{config.image_size}-{_cache_key(config, source.files, key)}"
+    form = Form(config.image_size, config.max_pixels, config.channels, config.range)
     train, test = (
         cached(
-            stem.with_name(f"{stem.name}-{split}.arrow"),
-            lambda split=split: source.listing(split),  # type: ignore[misc]
-            config.image_size,
-            config.max_pixels,
+            cache / f"{stem}-{split}.arrow",
+            lambda split=split: _sound(source.listing(split), key),  # type: ignore[misc]
+            form,
             config.on_bad_image == "skip",
             key,
         )
@@ -82,54 +194,51 @@ def load(config: SourceConfig, cache: Path | None = None, key: str = "data") -> 
     )
     for split, stored in (("training", train), ("test", test)):
         if not len(stored.images) and (split == "training" or (train.images.labels >= 0).any()):
-            raise UserError(f"{key}.path: no {split} images in {config.path} ({len(stored.skipped)} cannot be decoded)")
+            where = "" if config.path is None else f" in {printable(config.path)}"
+            raise UserError(f"{key}.path: no {split} images{where} ({len(stored.skipped)} cannot be decoded)")
     digest = hashlib.blake2b(f"{train.digest} {test.digest}".encode(), digest_size=16).hexdigest()
-    return Dataset(config.name, train.images, test.images, digest, train.skipped + test.skipped)
+    notes = source.notes + _scaling(config, train, test, key)
+    return Dataset(config.name, train.images, test.images, digest, train.skipped + test.skipped, notes)
 
 
-def _source(config: SourceConfig, cache: Path, key: str) -> Source:
-    limits = {"train": config.limit, "test": config.test_limit}
-    if config.name == "digits":
-        return Source((), lambda split: _digits(split, limits[split]))
-    if config.name in ("parquet", "imagefolder"):
-        path = _existing(config, key)
-        if config.name == "parquet":
-            return parquet_source(path, limits, key)
-        return folder_source(path, config.layout, limits, key)
-    root = config.path.expanduser() if config.path else cache / "downloads"
-    return torchvision_source(config.name, root, config.download, limits, key)
+def _sound(listing: Listing, key: str) -> Listing:
+    """A listing whose labels and groups fit its names, whoever wrote the source. Raises UserError."""
+    lowest, largest = int(listing.labels.min(initial=0)), int(listing.labels.max(initial=-1))
+    if lowest < -1 or largest >= MOST_CLASSES:
+        found = lowest if lowest < -1 else largest
+        raise UserError(f"{key}.path: found the label {found}; allowed: 0 to {MOST_CLASSES - 1}, -1 where unknown")
+    if largest >= len(listing.class_names):
+        raise UserError(f"{key}.path: found the label {largest}; there are {len(listing.class_names)} class names")
+    if listing.groups is not None and int(listing.groups.max(initial=-1)) >= len(listing.group_names):
+        raise UserError(f"{key}.path: found more groups than their {len(listing.group_names)} names")
+    names = tuple(printable(name) for name in listing.class_names)
+    return replace(listing, class_names=names, group_names=tuple(printable(name) for name in listing.group_names))
 
 
-def _existing(config: SourceConfig, key: str) -> Path:
-    if config.path is None:
-        raise UserError(f"{key}.path: not set; {key}.name={config.name} needs a file or folder of images")
-    path = config.path.expanduser()
-    if not path.exists():
-        raise UserError(f"{key}.path: {path} does not exist (seen from {Path.cwd()})")
-    if config.name == "imagefolder" and not path.is_dir():
-        raise UserError(f"{key}.path: {path} is a file; {key}.name=imagefolder needs a folder with train/ in it")
-    return path
+def _scaling(config: SourceConfig, train: Stored, test: Stored, key: str) -> tuple[str, ...]:
+    """What was done to images of more than 8 bits, as a note. Raises UserError for a range that nothing needs."""
+    if deep := train.deep + test.deep:
+        how = "its own smallest and largest value" if config.range is None else f"{key}.range={list(config.range)}"
+        return (f"{deep} images of more than 8 bits were scaled to 0..255, each by {how}",)
+    if config.range is not None:
+        raise UserError(f"{key}.range: found {list(config.range)}, but no image has more than 8 bits; allowed: null")
+    return ()
 
 
-def _digits(split: str, limit: int | None) -> Listing:
-    """scikit-learn's 1,797 digits: 8x8 grey, 17 levels scaled to 0..255; a fixed fifth of each class is test."""
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    labels = np.asarray(bunch.target, dtype=np.int64)
-    pixels = np.round(bunch.images * (255 / 16)).astype(np.uint8)
-    rows = stratified_halves(labels, TEST_SHARE)[split == "test"][:limit]
-    names = tuple(str(name) for name in bunch.target_names)
-    return Listing(labels[rows], names, lambda: ((f"digits {row}", pixels[row]) for row in rows))
-
-
-def _cache_key(config: SourceConfig, files: tuple[Path, ...]) -> str:
+def _cache_key(config: SourceConfig, files: tuple[Path, ...], key: str) -> str:
+    """A digest of the settings that change the pixels and of the files. Raises UserError for unreadable files."""
     settings = config.model_dump(include=set(SourceConfig.model_fields) - {"path", "download"})
     digest = hashlib.blake2b(json.dumps([FORMAT, settings], sort_keys=True).encode(), digest_size=12)
-    stats = [file.stat() for file in files]
-    root = Path(os.path.commonpath([file.parent for file in files])) if files else Path()
-    whole = sum(stat.st_size for stat in stats) <= CONTENT_DIGEST_BYTES
-    for file, stat in zip(files, stats, strict=True):
-        digest.update(f"\0{file.relative_to(root)}\0{stat.st_size}\0".encode())
-        digest.update(file.read_bytes() if whole else str(stat.st_mtime_ns).encode())
+    file = None
+    try:
+        stats = [(file := path).stat() for path in files]
+        if odd := [path for path, found in zip(files, stats, strict=True) if not stat.S_ISREG(found.st_mode)]:
+            raise UserError(f"{key}.path: {printable(odd[0])} is no regular file (a folder, FIFO, socket or device)")
+        root = Path(os.path.commonpath([path.parent for path in files])) if files else Path()
+        whole = sum(found.st_size for found in stats) <= CONTENT_DIGEST_BYTES
+        for file, found in zip(files, stats, strict=True):
+            digest.update(b"\0%s\0%d\0" % (os.fsencode(file.relative_to(root)), found.st_size))
+            digest.update(file.read_bytes() if whole else str(found.st_mtime_ns).encode())
+    except OSError as error:
+        raise UserError(f"{key}.path: {printable(file)} cannot be read ({error.strerror})") from error
     return digest.hexdigest()

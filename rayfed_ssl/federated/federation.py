@@ -15,8 +15,8 @@ import numpy as np
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data import partition as partitions
 from rayfed_ssl.data import sources
+from rayfed_ssl.data.feature_skew import skew_features
 from rayfed_ssl.data.images import Dataset, Images
-from rayfed_ssl.data.partition import hold_out
 from rayfed_ssl.data.tasks import split_tasks
 from rayfed_ssl.settings.run import RunSettings
 
@@ -33,7 +33,9 @@ class Federation:
     shards: tuple[Shard, ...]
     public: Images | None
     public_indices: np.ndarray | None  # into dataset.train, where the public images came out of it
+    names: tuple[str, ...]  # of the clients: folder, value of the client column, or "client 3"
     tasks: tuple[tuple[int, ...], ...] | None = None  # class ids of each client's own task
+    own_tests: tuple[np.ndarray, ...] | None = None  # rows of dataset.test that are each client's own; None: no such
 
     @cached_property
     def clients(self) -> tuple[int, ...]:
@@ -71,11 +73,15 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
     train = dataset.train
     public_config = config.data.public
     rest, public, public_indices = np.arange(len(train.labels)), None, None
+    split = config.data.partition
     if public_config.source == "share":
-        public_indices, rest = hold_out(len(train.labels), public_config.share, config.seed)
+        public_indices, rest = partitions.take_public(split, train.labels, public_config.share, config.seed)
     shards = partitions.partition(
-        config.data.partition, train.labels, config.clients.count, config.seed, groups=train.groups, indices=rest
+        split, train.labels, config.clients.count, config.seed, groups=train.groups, indices=rest
     )
+    if isinstance(split, partitions.FeatureSkew):
+        dataset = skew_features(dataset, split, shards, config.seed, cache)
+        train = dataset.train
     if public_config.source == "client 0" and config.uses_public:  # others train on that shard like any other
         if len(shards) < 2:
             raise UserError(
@@ -84,12 +90,23 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
         public_indices, shards[0] = shards[0], shards[0][:0]
     if public_config.images is not None:
         public = sources.load(public_config.images, cache, "data.public.images").train
-        if public.pixels.shape[1] != train.pixels.shape[1]:
-            resized = public_config.images.model_copy(update={"image_size": config.data.image_size})
+        if public.pixels.shape[1:] != train.pixels.shape[1:]:
+            form = {"image_size": config.data.image_size, "channels": config.data.channels}
+            resized = public_config.images.model_copy(update=form)
             public = sources.load(resized, cache, "data.public.images").train
     elif public_indices is not None:
         public = _subset(train, public_indices)
-    return Federation(dataset, tuple({"train": shard} for shard in shards), public, public_indices)
+    names = partitions.client_names(split, train, config.clients.count)
+    dealt = tuple({"train": shard} for shard in shards)
+    return Federation(dataset, dealt, public, public_indices, names, own_tests=_own_tests(split, dataset))
+
+
+def _own_tests(split: partitions.Partition, dataset: Dataset) -> tuple[np.ndarray, ...] | None:
+    """Rows of the test images in each client's folder, or of its value of the client column."""
+    groups = dataset.test.groups
+    if groups is None or not isinstance(split, partitions.Natural):
+        return None
+    return tuple(np.flatnonzero(groups == client) for client in range(len(dataset.train.group_names)))
 
 
 def _deal_tasks(config: RunSettings, dataset: Dataset) -> Federation:
@@ -108,8 +125,10 @@ def _deal_tasks(config: RunSettings, dataset: Dataset) -> Federation:
     names = dataset.train.class_names
     tasks = tuple(tuple(_class_id(name, names, dataset) for name in task) for task in config.data.tasks)
     lists, data = [list(task) for task in tasks], config.data
-    splits, public = split_tasks(dataset.train.labels, lists, data.public.share, config.seed, data.task_images)
-    return Federation(dataset, tuple(splits), _subset(dataset.train, public), public, tasks)
+    seed = data.partition.split_seed(config.seed)
+    splits, public = split_tasks(dataset.train.labels, lists, data.public.share, seed, data.task_images)
+    client_names = partitions.client_names(data.partition, dataset.train, len(lists))
+    return Federation(dataset, tuple(splits), _subset(dataset.train, public), public, client_names, tasks)
 
 
 def _class_id(name: str | int, names: tuple[str, ...], dataset: Dataset) -> int:

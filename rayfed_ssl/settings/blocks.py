@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.data.partition import Iid, PartitionConfig
-from rayfed_ssl.data.sources import SourceConfig, SourceName
+from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.models import check_encoder_name
 
 
@@ -42,7 +42,7 @@ class PublicConfig(Block):
 class DataConfig(SourceConfig):
     """Which images, how they are dealt to clients, and which of them are public."""
 
-    name: SourceName = "digits"
+    name: str = "digits"
     partition: PartitionConfig = Iid()
     public: PublicConfig = PublicConfig()
     tasks: tuple[tuple[str | int, ...], ...] | None = None  # class names (or ids) of each client's own task

@@ -89,3 +89,6 @@ def test_a_job_takes_no_relative_paths(tmp_path: Path) -> None:
         check_paths(tiny("fedsimclr"), Path("runs/x"))
     with pytest.raises(UserError, match=r"data\.path: found images"):
         check_paths(tiny("fedsimclr", data__name="imagefolder", data__path="images"), tmp_path)
+    with pytest.raises(UserError, match=r"data\.partition\.path: found lists\.json; a job's working directory"):
+        check_paths(tiny("fedsimclr", data__partition={"name": "file", "path": "lists.json"}), tmp_path)
+    check_paths(tiny("fedsimclr", data__name="hub", data__path="lab/cells"), tmp_path)  # no path of this machine

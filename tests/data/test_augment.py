@@ -308,9 +308,9 @@ def test_autocast_does_not_lower_the_precision() -> None:
         assert torch.equal(A.augment(pixels(), FULL, generator("amp")), plain)
 
 
-@pytest.mark.parametrize("wrong", [torch.zeros(2, 3, 8, 8), torch.zeros(2, 1, 8, 8, dtype=torch.uint8)])
+@pytest.mark.parametrize("wrong", [torch.zeros(2, 3, 8, 8), torch.zeros(2, 2, 8, 8, dtype=torch.uint8)])
 def test_other_types_and_channel_counts_are_refused(wrong: Tensor) -> None:
-    with pytest.raises(TypeError, match=r"expected \(B, 3, H, W\) torch.uint8"):
+    with pytest.raises(TypeError, match=r"expected \(B, 3 or 1, H, W\) torch.uint8"):
         A.clean(wrong, FULL)
 
 
@@ -379,3 +379,25 @@ def test_wrong_configurations_are_refused(values: dict[str, object], message: st
 def test_padding_beyond_the_image_is_refused() -> None:
     with pytest.raises(UserError, match=r"augment.pad: 4 for images of 4 x 8; allowed: below 4"):
         A.augment(pixels(4, 4, 8), A.PRESETS["fedx"], generator("pad"))
+
+
+def test_grey_images_of_one_channel_see_what_three_equal_channels_see():
+    """All operations of the preset on (B, 1, H, W) equal those on the same image three times over."""
+    grey = pixels()[:, :1].contiguous()
+    recipe = dataclasses.replace(
+        A.PRESETS["flesd_large"], jitter=(0.8, 0.8, 0.8, 0.0), blur_p=1.0, solarize_p=0.5, mean=A.HALF, std=A.HALF
+    )
+    one = A.augment(grey, recipe, torch.Generator().manual_seed(3))
+    three = A.augment(grey.expand(-1, 3, -1, -1).contiguous(), recipe, torch.Generator().manual_seed(3))
+    assert one.shape == (2 * len(grey), 1, *grey.shape[2:])
+    torch.testing.assert_close(one, three[:, :1], atol=2e-3, rtol=0)  # luma's weights sum to 0.9999
+    hue = dataclasses.replace(recipe, jitter=(0.0, 0.0, 0.0, 0.5), jitter_p=1.0)
+    torch.testing.assert_close(
+        A.augment(grey, hue, torch.Generator().manual_seed(4)),
+        A.augment(grey.expand(-1, 3, -1, -1).contiguous(), hue, torch.Generator().manual_seed(4))[:, :1],
+        atol=2e-3,
+        rtol=0,
+    )
+    mean = sum(A.PRESETS["fedsc"].mean) / 3
+    std = sum(A.PRESETS["fedsc"].std) / 3
+    torch.testing.assert_close(A.clean(grey, A.PRESETS["fedsc"]), (grey / 255 - mean) / std)

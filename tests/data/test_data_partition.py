@@ -13,8 +13,8 @@ from rayfed_ssl.data.partition import (
     ClassBlocks,
     ClassesPerClient,
     Dirichlet,
-    Folders,
     Iid,
+    Natural,
     PartitionConfig,
     hold_out,
     label_histogram,
@@ -23,7 +23,7 @@ from rayfed_ssl.data.partition import (
 
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 100))
 GROUPS = np.random.default_rng(1).integers(0, 4, len(LABELS))
-CONFIGS = [Iid(), Dirichlet(alpha=0.3), ClassesPerClient(classes=5), ClassBlocks(classes=2), Folders()]
+CONFIGS = [Iid(), Dirichlet(alpha=0.3), ClassesPerClient(classes=5), ClassBlocks(classes=2), Natural()]
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
@@ -39,8 +39,8 @@ def test_shards_are_sorted_disjoint_within_the_indices_and_a_function_of_the_see
     other = partition(config, LABELS, 4, 8, GROUPS, indices)
     assert all(np.array_equal(a, b) for a, b in zip(shards, again, strict=True))
     same = all(np.array_equal(a, b) for a, b in zip(shards, other, strict=True))
-    assert same == isinstance(config, ClassBlocks | Folders)  # those draw nothing
-    if isinstance(config, Iid | Dirichlet | ClassesPerClient | Folders):
+    assert same == isinstance(config, ClassBlocks | Natural)  # those draw nothing
+    if isinstance(config, Iid | Dirichlet | ClassesPerClient | Natural):
         assert len(together) == len(indices)  # 4 clients x 5 classes / 10: two parts a class, all dealt
 
 
@@ -98,7 +98,7 @@ def test_class_blocks_are_fedscs():
 
 
 def test_folders_give_each_client_its_group():
-    shards = partition(Folders(), np.full(len(GROUPS), -1), 4, 0, GROUPS)
+    shards = partition(Natural(), np.full(len(GROUPS), -1), 4, 0, GROUPS)
     assert all((GROUPS[shard] == client).all() for client, shard in enumerate(shards))
 
 
@@ -124,16 +124,22 @@ def test_hold_out_takes_the_share_and_leaves_the_rest():
     ("config", "labels", "clients", "groups", "message"),
     [
         (Iid(), LABELS[:3], 4, None, r"clients\.count: 4.*3 images"),
-        (Dirichlet(), np.full(50, -1), 2, None, r"data\.partition\.name: dirichlet.*50 of 50.*iid, folders"),
+        (
+            Dirichlet(),
+            np.full(50, -1),
+            2,
+            None,
+            r"data\.partition\.name: dirichlet.*50 of 50.*iid, quantity, .*folders",
+        ),
         (ClassesPerClient(classes=11), LABELS, 2, None, r"data\.partition\.classes: 11.*have 10"),
         (ClassesPerClient(classes=2), LABELS[:12], 10, None, r"clients\.count: class \d"),
         (ClassBlocks(), LABELS, 3, None, r"clients\.count: 10 classes cannot be divided among 3"),
         (ClassBlocks(classes=4), LABELS, 3, None, r"data\.partition\.classes.*need 12.*have 10"),
         (Dirichlet(alpha=0.01, min_size=150), LABELS, 6, None, r"data\.partition\.alpha: 0\.01.*min_size=150.*best"),
         (Dirichlet(min_size=300), LABELS, 5, None, r"data\.partition\.min_size: 300.*1000"),
-        (Folders(), LABELS, 4, None, r"data\.layout=clients"),
-        (Folders(), LABELS, 3, GROUPS, r"clients\.count: 3.*4 client folders"),
-        (Folders(), LABELS, 4, np.where(GROUPS == 2, -1, GROUPS), r"no client's folder"),
+        (Natural(), LABELS, 4, None, r"data\.layout=clients"),
+        (Natural(), LABELS, 3, GROUPS, r"clients\.count: 3.*4 client folders or values"),
+        (Natural(), LABELS, 4, np.where(GROUPS == 2, -1, GROUPS), r"no client's folder"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line(config, labels, clients, groups, message):
@@ -144,7 +150,7 @@ def test_what_does_not_fit_is_refused_in_one_line(config, labels, clients, group
 
 def test_a_client_whose_images_all_became_public_is_refused():
     with pytest.raises(UserError, match=r"leaves 1 of 4 clients \(first: 2\) empty"):
-        partition(Folders(), LABELS, 4, 0, GROUPS, np.flatnonzero(GROUPS != 2))
+        partition(Natural(), LABELS, 4, 0, GROUPS, np.flatnonzero(GROUPS != 2))
 
 
 def test_configuration_is_a_tagged_union():

@@ -6,7 +6,9 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import pickle
+import socket
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -226,6 +228,140 @@ def test_the_cache_follows_the_files_content_and_the_settings(tmp_path):
     assert fetch(tmp_path, "parquet").digest == changed.digest
 
 
+# Columns by key, clients by column, and what is refused
+
+
+def write_columns(path: Path, count: int, seed: int = 0, **columns) -> np.ndarray:
+    pixels = pictures(count, seed=seed)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"scan": [png(image) for image in pixels], **columns}), path)
+    return pixels
+
+
+def test_a_column_says_who_holds_an_image(tmp_path):
+    columns = {"image": "scan", "label": "sick", "client": "hospital"}
+    write_columns(
+        tmp_path / "train.parquet",
+        6,
+        sick=[0, 1, 0, 1, 1, 0],
+        hospital=["west", "east", None, "east", "west", "\x1b[2J"],
+    )
+    write_columns(tmp_path / "test.parquet", 3, 1, sick=[0, 1, 1], hospital=["east", None, "west"])
+    data = fetch(tmp_path, "parquet", columns=columns)
+    assert data.train.group_names == data.test.group_names == ("\\x1b[2J", "east", "west")
+    assert data.train.groups.tolist() == [2, 1, -1, 1, 2, 0]
+    assert data.test.groups.tolist() == [1, -1, 2]
+    assert data.train.labels.tolist() == [0, 1, 0, 1, 1, 0]
+    assert fetch(tmp_path, "parquet", columns=columns, limit=2).train.groups.tolist() == [2, 1]
+    numbers = pa.array([10, 9, 9, 10, 2, 2], pa.int16())
+    write_columns(tmp_path / "one.parquet", 6, label=[0] * 6, hospital=numbers)
+    data = fetch(tmp_path, "parquet", path=tmp_path / "one.parquet", columns=columns | {"label": None})
+    assert data.train.group_names == ("2", "9", "10")  # by value
+    rows = np.concatenate([data.train.groups, data.test.groups])
+    assert np.bincount(rows).tolist() == [2, 2, 2]
+
+
+def test_columns_that_are_not_there_or_do_not_fit_are_named(tmp_path):
+    write_columns(tmp_path / "train.parquet", 2, label=[0, 1], hospital=["a", "b"], weight=[0.5, 1.0])
+    write_columns(tmp_path / "test.parquet", 2, 1, label=[0, 1], hospital=["a", "c"], weight=[0.5, 1.0])
+
+    def wrong(match: str, **columns: str) -> None:
+        refused(match, tmp_path, "parquet", columns={"image": "scan"} | columns)
+
+    refused(r"name one in data\.columns\.image", tmp_path, "parquet")
+    wrong(r"data\.columns\.image: found 'photo'; .* has the columns scan, label, hospital, weight", image="photo")
+    wrong(r"data\.columns\.label: found 'lable'", label="lable")
+    wrong(r"data\.columns\.client: found 'clinic'", client="clinic")
+    wrong(r"data\.columns\.client: column weight .* is of type double; clients are text or integers", client="weight")
+    wrong(r"data\.columns\.client: .*test\.parquet holds the client c, which has no training image", client="hospital")
+    wrong(r"column weight .* is of type double; labels are integers", label="weight")
+
+
+def test_parquet_labels_are_checked_before_anything_is_as_large_as_they_are(tmp_path):
+    write_parquet(tmp_path / "test.parquet", pictures(2), [0, 0])
+    for labels, found in (
+        (pa.array([0, 10**8]), "100000000"),
+        (pa.array([0, 2**64 - 1], pa.uint64()), "18446744073709551615"),
+        (pa.array([0, -2]), "-2"),
+    ):
+        write_parquet(tmp_path / "train.parquet", pictures(2), labels)
+        refused(rf"label of .*train\.parquet holds the label {found}; allowed: 0 to 1048575", tmp_path, "parquet")
+    write_parquet(tmp_path / "train.parquet", pictures(2), pa.array([0, 1], pa.uint64()))
+    assert fetch(tmp_path, "parquet").train.labels.tolist() == [0, 1]
+
+
+def test_parquet_test_labels_that_training_never_saw_are_refused(tmp_path):
+    write_parquet(tmp_path / "train.parquet", pictures(3), [0, 2, None])
+    write_parquet(tmp_path / "test.parquet", pictures(3), [0, None, 1])
+    refused(r"test\.parquet holds the label 1, which no training image has", tmp_path, "parquet")
+
+
+def test_a_parquet_column_twice_is_refused(tmp_path):
+    write_parquet(tmp_path / "test.parquet", pictures(2), [0, 0])
+    image, label = pa.array([png(p) for p in pictures(2)]), pa.array([0, 0])
+    for names in (["img", "img", "label"], ["img", "label", "label"]):
+        arrays = [image if name == "img" else label for name in names]
+        pq.write_table(pa.Table.from_arrays(arrays, names=names), tmp_path / "train.parquet")
+        refused(r"train\.parquet has the column (img|label) twice", tmp_path, "parquet")
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"class_names": "3"},
+        {"class_names": '{"a": 1, "b": 2}'},
+        {"class_names": '[["a"], ["b"]]'},
+        {"class_names": '"ab"'},
+        {"class_names": b"\xff\xfe"},
+        {"class_names": "[" * 100_000},
+        {"huggingface": "[]"},
+        {"huggingface": '{"info": null}'},
+        {"huggingface": '{"info": {"features": {"label": {"names": 7}}}}'},
+        {"huggingface": '{"info": {"features": ["label"]}}'},
+    ],
+)
+def test_wrong_parquet_metadata_is_one_line(tmp_path, metadata):
+    write_parquet(tmp_path / "train.parquet", pictures(2), [0, 1], metadata=metadata)
+    write_parquet(tmp_path / "test.parquet", pictures(2), [0, 1])
+    refused(r"class names in the metadata of .*train\.parquet cannot be read", tmp_path, "parquet")
+
+
+def test_bytes_in_parquet_choose_no_other_decoder(tmp_path):
+    """EPS would start Ghostscript, with the file's own program."""
+    eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n"
+    write_parquet(tmp_path / "train.parquet", [eps, *pictures(2)], [0, 0, 0])
+    write_parquet(tmp_path / "test.parquet", pictures(2), [0, 0])
+    refused(r"train\.parquet row 0 cannot be decoded .*cannot identify", tmp_path, "parquet")
+
+
+def test_deep_images_say_how_they_were_scaled(tmp_path):
+    ramp = np.arange(256, dtype=np.uint16).reshape(16, 16) * 16
+    put(tmp_path, {f"train/a/{n}.png": ramp + n for n in range(3)} | {"test/a/0.tif": ramp})
+    data = fetch(tmp_path, "imagefolder", channels=1)
+    assert data.train.pixels.shape == (3, 16, 16, 1)
+    assert data.train.pixels[1].ravel().tolist() == list(range(256))
+    assert data.notes == (
+        "4 images of more than 8 bits were scaled to 0..255, each by its own smallest and largest value",
+    )
+    ranged = fetch(tmp_path, "imagefolder", channels=1, range=(0, 2 * 4080))
+    assert ranged.train.pixels.max() == 128
+    assert ranged.notes[0].endswith("each by data.range=[0.0, 8160.0]")
+    assert ranged.digest != data.digest
+    put(tmp_path / "flat", {"train/a/1.png": ramp * 0 + 5, "test/a/1.png": ramp})
+    refused(
+        r"train/a/1\.png cannot be decoded \(.*range cannot be told", tmp_path, "imagefolder", path=tmp_path / "flat"
+    )
+    put(tmp_path / "shallow", {"train/a/1.png": pictures(1)[0], "test/a/1.png": pictures(1)[0]})
+    assert fetch(tmp_path, "imagefolder", path=tmp_path / "shallow").notes == ()
+    refused(
+        r"data\.range: found \[0\.0, 4095\.0\], but no image has more than 8 bits",
+        tmp_path,
+        "imagefolder",
+        path=tmp_path / "shallow",
+        range=(0, 4095),
+    )
+
+
 @pytest.mark.skipif(not SHARED.exists(), reason="the shared image files are absent")
 def test_real_cifar10(tmp_path):
     data = load(SourceConfig(path=SHARED / "cifar10", limit=6000, test_limit=500), tmp_path)
@@ -312,6 +448,141 @@ def test_unlabelled_folders_need_no_test_images(tmp_path):
     assert data.train.groups.tolist() == [0, 1]
 
 
+def test_clients_may_have_test_images_of_their_own(tmp_path):
+    p = pictures(8)
+    put(
+        tmp_path,
+        {
+            "train/north/sick/1.png": p[0],
+            "train/south/well/1.png": p[1],
+            "test/north/sick/1.png": p[2],
+            "test/north/well/1.png": p[3],
+            "test/south/well/deep/1.png": p[4],
+            "test/sick/1.png": p[5],
+            "test/south/2.png": p[6],
+            "test/3.png": p[7],
+        },
+    )
+    data = fetch(tmp_path, "imagefolder", layout="clients")
+    assert data.test.group_names == ("north", "south")
+    seen = {
+        (int(group), int(label)): image
+        for group, label, image in zip(data.test.groups, data.test.labels, data.test.pixels, strict=True)
+    }
+    expected = {(0, 0): p[2], (0, 1): p[3], (1, 1): p[4], (-1, 0): p[5], (1, -1): p[6], (-1, -1): p[7]}
+    assert seen.keys() == expected.keys()
+    assert all(np.array_equal(seen[place], expected[place]) for place in expected)
+    put(tmp_path, {"test/west/sick/1.png": p[0]})
+    refused(
+        r"test holds the class or client west, which no training image has; train/ has sick, well, north, south; "
+        r"accepted: train/<client>/<class>/x\.jpg",
+        tmp_path,
+        "imagefolder",
+        layout="clients",
+    )
+
+
+def test_a_layout_error_shows_the_trees_and_what_it_found(tmp_path):
+    put(tmp_path, {"cats/1.png": pictures(1)[0], "dogs/1.png": pictures(1)[0]})
+    (tmp_path / "notes.txt").write_text("")
+    refused(
+        r"has no folder train/; found cats/, dogs/, notes\.txt; accepted with data\.layout=classes: "
+        r"train/<class>/x\.jpg with test/<class>/x\.jpg .*; with data\.layout=clients: train/<client>/<class>/x\.jpg",
+        tmp_path,
+        "imagefolder",
+    )
+    put(tmp_path, {"train/cats/1.png": pictures(1)[0]})
+    refused(
+        r"has no images in test/ or val/.*; found cats/, dogs/, notes\.txt, train/, train/cats/",
+        tmp_path,
+        "imagefolder",
+    )
+
+
+def pipe(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(path)
+
+
+def unix_socket(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    here = os.getcwd()
+    os.chdir(path.parent)  # a socket's address has 108 bytes at most
+    try:
+        with socket.socket(socket.AF_UNIX) as opened:
+            opened.bind(path.name)
+    finally:
+        os.chdir(here)
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("make", [pipe, unix_socket])
+def test_fifos_and_sockets_are_refused_and_never_read(tmp_path, make):
+    put(tmp_path, {"train/a/1.png": pictures(1)[0], "test/a/1.png": pictures(1)[0]})
+    make(tmp_path / "train/a/2.png")
+    refused(r"train/a/2\.png is no regular file", tmp_path, "imagefolder")
+    (tmp_path / "train/a/2.png").unlink()
+    make(tmp_path / "train/a/2.txt")
+    assert len(fetch(tmp_path, "imagefolder").train) == 1
+    make(tmp_path / "pq/train.parquet")
+    refused(r"is neither a file nor a folder", tmp_path, "parquet", path=tmp_path / "pq/train.parquet")
+    write_parquet(tmp_path / "pq/test.parquet", pictures(2), [0, 0])
+    refused(r"train\.parquet is no regular file", tmp_path, "parquet", path=tmp_path / "pq")
+
+
+@pytest.mark.timeout(30)
+def test_links_in_a_circle_end_in_one_line(tmp_path):
+    put(
+        tmp_path,
+        {"train/a/1.png": pictures(1)[0], "test/a/1.png": pictures(1)[0], "pool/2.png": pictures(1, seed=1)[0]},
+    )
+    (tmp_path / "train/b").symlink_to(tmp_path / "pool")  # a link that leads elsewhere is followed
+    put(tmp_path, {"test/b/1.png": pictures(1)[0]})
+    assert fetch(tmp_path, "imagefolder").train.class_names == ("a", "b")
+    (tmp_path / "train/a/up").symlink_to("..")
+    refused(r"a/up is a link back to a folder that contains it", tmp_path, "imagefolder")
+    (tmp_path / "train/a/up").unlink()
+    (tmp_path / "train/a/self.png").symlink_to("self.png")
+    refused(r"self\.png cannot be read \(Too many levels of symbolic links", tmp_path, "imagefolder")
+    (tmp_path / "train/a/self.png").unlink()
+    for level in range(40):  # 2^40 ways, none of them a circle
+        (tmp_path / f"ladder/{level}").mkdir(parents=True)
+        for side in ("l", "r"):
+            (tmp_path / f"ladder/{level}/{side}").symlink_to(tmp_path / f"ladder/{level + 1}")
+    (tmp_path / "ladder/40").mkdir()
+    (tmp_path / "train/c").symlink_to(tmp_path / "ladder/0")
+    refused(r"is reached by links in over 1000 ways", tmp_path, "imagefolder")
+
+
+def test_names_that_are_no_text_are_never_printed_raw(tmp_path):
+    odd = [b"\xff\xfe.png", b"\x1b[2J.png", b"new\nline.png", ("x" * 250).encode() + b".png"]
+    put(tmp_path, {"train/a/1.png": pictures(1)[0], "test/a/1.png": pictures(1)[0]})
+    for name in odd:
+        (Path(os.fsdecode(os.fsencode(tmp_path) + b"/train/a/" + name))).write_bytes(b"no image")
+    with pytest.raises(UserError) as error:
+        fetch(tmp_path, "imagefolder")
+    assert str(error.value).isprintable()
+    data = fetch(tmp_path, "imagefolder", on_bad_image="skip")
+    assert len(data.train) == 1
+    assert len(data.skipped) == 4
+    assert all(name.isprintable() and len(name) <= 240 for name in data.skipped)
+    assert {name.rsplit("/")[-1] for name in data.skipped if "x" * 50 not in name} == {
+        "\\xff\\xfe.png",
+        "\\x1b[2J.png",
+        "new\\nline.png",
+    }
+    classes = tmp_path / "train" / os.fsdecode(b"b\xe9\x07")
+    classes.mkdir()
+    Image.fromarray(pictures(1)[0]).save(classes / "1.png")
+    assert fetch(tmp_path, "imagefolder", on_bad_image="skip").train.class_names == ("a", "b\\xe9\\x07")
+
+
+def test_paths_that_cannot_be_paths_are_one_line(tmp_path):
+    refused(r"data\.path: .* cannot be read \(File name too long\)", tmp_path, "imagefolder", path=Path("x" * 5000))
+    refused(r"data\.path: .* cannot be read \(embedded null", tmp_path, "parquet", path=Path("a\0b"))
+    refused(r"data\.path: \\x1b\[31m does not exist", tmp_path, "parquet", path=Path("\x1b[31m"))
+
+
 def test_tiny_imagenet_as_unpacked(tmp_path):
     p = pictures(5)
     put(
@@ -341,7 +612,7 @@ def test_a_limit_takes_evenly_spaced_rows_of_sorted_folders(tmp_path):
 def test_folder_errors_name_the_folder(tmp_path):
     refused(r"has no folder train/", tmp_path, "imagefolder")
     (tmp_path / "train").mkdir()
-    refused(r"no images below .*train; known suffixes: .*\.jpg", tmp_path, "imagefolder")
+    refused(r"no images below train/ \(known suffixes: .*\.jpg", tmp_path, "imagefolder")
     put(tmp_path, {"train/cat/1.png": pictures(1)[0]})
     refused(r"no images in test/ or val/", tmp_path, "imagefolder")
     put(tmp_path, {"test/dog/1.png": pictures(1)[0]})

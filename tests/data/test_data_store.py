@@ -13,10 +13,16 @@ import pytest
 from PIL import Image
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.data.decode import BadImage, Form
+from rayfed_ssl.data.decode import decode as decode_to
 from rayfed_ssl.data.images import Listing
-from rayfed_ssl.data.store import BadImage, BadStore, cached, decode, default_cache, read
+from rayfed_ssl.data.store import BadStore, cached, default_cache, read
 
 PLENTY = 10**7
+
+
+def decode(payload, size: int, max_pixels: int) -> np.ndarray:
+    return decode_to(payload, Form(size, max_pixels)).pixels
 
 
 def photo(width: int, height: int, seed: int = 0) -> np.ndarray:
@@ -43,7 +49,7 @@ def listing(payloads, labels=None, groups=None) -> Listing:
 
 
 def store(path: Path, split: Listing, size: int = 16, skip_bad: bool = False):
-    return cached(path, lambda: split, size, PLENTY, skip_bad)
+    return cached(path, lambda: split, Form(size), skip_bad)
 
 
 def test_pixels_labels_and_groups_come_back(tmp_path):
@@ -82,7 +88,7 @@ def test_the_second_call_decodes_nothing_and_equal_content_has_equal_digests(tmp
     def never():
         raise AssertionError("listed again")
 
-    again = cached(tmp_path / "s.arrow", never, 16, PLENTY, False)
+    again = cached(tmp_path / "s.arrow", never, Form(16), False)
     elsewhere = store(tmp_path / "deeper" / "t.arrow", listing([encoded(photo(16, 16))] * 3))
     relabelled = store(tmp_path / "u.arrow", listing([photo(16, 16)] * 3, labels=[0, 0, 0]))
     assert first.digest == again.digest == elsewhere.digest
@@ -112,7 +118,6 @@ def test_decode_brings_every_mode_to_rgb(tmp_path):
     expected = np.repeat(grey[..., None], 3, axis=2)
     assert np.array_equal(decode(grey, 12, PLENTY), expected)
     assert np.array_equal(decode(encoded(grey), 12, PLENTY), expected)
-    assert np.array_equal(decode(encoded(grey.astype(np.uint16) * 256), 12, PLENTY), expected)
     with_alpha = np.dstack([photo(12, 12), grey])
     assert np.array_equal(decode(encoded(with_alpha), 12, PLENTY), photo(12, 12))
     path = tmp_path / "palette.gif"
@@ -138,10 +143,10 @@ def test_bad_images_fail_by_name_or_are_skipped_and_counted(tmp_path, payload, r
     good = [photo(16, 16, seed) for seed in range(3)]
     split = listing([good[0], payload, good[1], good[2]], groups=np.array([0, 1, 0, 1]))
     with pytest.raises(UserError, match=r"data\.on_bad_image: image 1 cannot be decoded") as error:
-        cached(tmp_path / "s.arrow", lambda: split, 16, 100_000, False)
+        cached(tmp_path / "s.arrow", lambda: split, Form(16, 100_000), False)
     assert "\n" not in str(error.value)
     assert not (tmp_path / "s.arrow").exists()
-    stored = cached(tmp_path / "s.arrow", lambda: split, 16, 100_000, True)
+    stored = cached(tmp_path / "s.arrow", lambda: split, Form(16, 100_000), True)
     assert stored.skipped == ("image 1",)
     assert np.array_equal(stored.images.pixels, np.stack(good))
     assert stored.images.labels.tolist() == [0, 2, 0]
@@ -159,10 +164,10 @@ def test_a_decompression_bomb_is_refused_before_its_pixels_are_read():
         decode(bytes(header), 16, PLENTY)
 
 
-@pytest.mark.parametrize("damage", ["cut", "footer", "labels", "pixels", "empty", "text"])
+@pytest.mark.parametrize("damage", ["cut", "footer", "labels", "one pixel", "empty", "text"])
 def test_a_damaged_file_is_noticed_and_built_again(tmp_path, damage):
     path = tmp_path / "s.arrow"
-    split = listing([photo(16, 16, seed) for seed in range(40)])
+    split = listing([photo(16, 16, seed) for seed in range(600)])
     whole = store(path, split)
     good = path.read_bytes()
     bad = bytearray(good)
@@ -173,9 +178,8 @@ def test_a_damaged_file_is_noticed_and_built_again(tmp_path, damage):
     elif damage == "labels":
         at = good.index(np.arange(3).astype(np.int64).tobytes())
         bad[at] = 2
-    elif damage == "pixels":
-        at = good.index(split_pixels := photo(16, 16, 7).tobytes())
-        bad[at : at + len(split_pixels)] = bytes(len(split_pixels))
+    elif damage == "one pixel":
+        bad[good.index(photo(16, 16, 507).tobytes()) + 300] ^= 1
     else:
         bad = bytearray(b"" if damage == "empty" else b"hello\n" * 100)
     del whole
@@ -183,7 +187,7 @@ def test_a_damaged_file_is_noticed_and_built_again(tmp_path, damage):
     with pytest.raises(BadStore):
         read(path)
     again = store(path, split)
-    assert np.array_equal(again.images.pixels[7], photo(16, 16, 7))
+    assert np.array_equal(again.images.pixels[507], photo(16, 16, 507))
     assert path.read_bytes() == good
 
 
@@ -216,6 +220,7 @@ import sys, time
 from pathlib import Path
 import numpy as np
 from rayfed_ssl.data.images import Listing
+from rayfed_ssl.data.decode import Form
 from rayfed_ssl.data.store import cached
 folder, me = Path(sys.argv[1]), sys.argv[2]
 (folder / f"ready-{me}").touch()
@@ -227,7 +232,7 @@ def listing():
             time.sleep(0.0005)                       # long enough that the other one certainly arrives
             yield str(row), np.full((8, 8, 3), row % 251, np.uint8)
     return Listing(np.arange(600), (), rows)
-print(cached(folder / "s.arrow", listing, 8, 100, False).digest)
+print(cached(folder / "s.arrow", listing, Form(8, 100), False).digest)
 """
 
 

@@ -1,0 +1,77 @@
+"""Changes of uint8 images that make clients' images look different while their labels mean the same.
+
+Noise, blur, brightness and contrast are those of Hendrycks and Dietterich 2019 (CIFAR-10-C) at five severities; blur
+is scaled with the image size, of which theirs is 32. Rotation is about the centre, by 15 degrees per severity, with
+black corners. The only randomness, the noise, comes from the generator a caller addresses.
+
+Shape legend: H height, W width, C channels (1 or 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageFilter
+
+Pixels = NDArray[np.uint8]  # (H, W, C)
+
+NOISE_STD = (0.04, 0.06, 0.08, 0.09, 0.10)  # of values in 0..1
+BLUR_SIGMA = (0.4, 0.6, 0.7, 0.8, 1.0)  # pixels of an image of 32
+BRIGHTNESS_SHIFT = (0.05, 0.1, 0.15, 0.2, 0.3)  # of the largest channel, in 0..1
+CONTRAST_FACTOR = (0.75, 0.5, 0.4, 0.3, 0.15)
+DEGREES = 15.0
+
+
+def unchanged(pixels: Pixels, severity: int, draw: np.random.Generator) -> Pixels:
+    return pixels
+
+
+def noise(pixels: Pixels, severity: int, draw: np.random.Generator) -> Pixels:
+    """Gaussian noise, drawn for every value of its own."""
+    return _bytes(pixels + 255 * NOISE_STD[severity - 1] * draw.standard_normal(pixels.shape))
+
+
+def blur(pixels: Pixels, severity: int, draw: np.random.Generator) -> Pixels:
+    """Pillow's Gaussian blur (three box blurs of the same variance)."""
+    radius = BLUR_SIGMA[severity - 1] * min(pixels.shape[:2]) / 32
+    return _filtered(pixels, lambda image: image.filter(ImageFilter.GaussianBlur(radius)))
+
+
+def brightness(pixels: Pixels, severity: int, draw: np.random.Generator) -> Pixels:
+    """The V of HSV raised, hue and saturation kept: all channels grow by one factor until the largest is full."""
+    value = pixels.max(axis=2, keepdims=True).astype(np.float64)
+    raised = np.minimum(value + 255 * BRIGHTNESS_SHIFT[severity - 1], 255)
+    scaled = pixels * (raised / np.maximum(value, 1))
+    return _bytes(np.where(value > 0, scaled, raised))
+
+
+def contrast(pixels: Pixels, severity: int, draw: np.random.Generator) -> Pixels:
+    """Every channel drawn towards its mean over the image."""
+    mean = pixels.mean(axis=(0, 1), keepdims=True)
+    return _bytes((pixels - mean) * CONTRAST_FACTOR[severity - 1] + mean)
+
+
+def rotation(pixels: Pixels, severity: int, draw: np.random.Generator) -> Pixels:
+    """Turned counterclockwise, bilinear."""
+    return _filtered(pixels, lambda image: image.rotate(DEGREES * severity, Image.Resampling.BILINEAR))
+
+
+CORRUPTIONS: dict[str, Callable[[Pixels, int, np.random.Generator], Pixels]] = {
+    "none": unchanged,
+    "noise": noise,
+    "blur": blur,
+    "brightness": brightness,
+    "contrast": contrast,
+    "rotation": rotation,
+}
+
+
+def _bytes(values: NDArray[np.float64]) -> Pixels:
+    return np.asarray(np.rint(values.clip(0, 255)), np.uint8)
+
+
+def _filtered(pixels: Pixels, change: Callable[[Image.Image], Image.Image]) -> Pixels:
+    image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
+    return np.asarray(change(image)).reshape(pixels.shape)

@@ -1,0 +1,132 @@
+"""From an encoded image to a uint8 square of the run's size and channels.
+
+Images of at most 8 bits keep their values. Grey images of more (12-bit and 16-bit PNG and TIFF, float TIFF) are scaled
+to 0..255 by ``data.range`` or, without one, by their own smallest and largest value.
+
+Shape legend: S image size, C channels (1 or 3).
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from rayfed_ssl.base.text import printable
+from rayfed_ssl.data.images import Payload
+
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+"""The decoders that image bytes may choose. Others would run programs (EPS starts Ghostscript) or open other files."""
+
+_WHITE_IS_ZERO, _PHOTOMETRIC = 0, 262  # TIFF 6.0, section 4
+_SIXTEEN_RAW = re.compile(r";16[BLN]")  # Pillow's names of 16-bit samples; BMP's "BGR;16" has 5 or 6 bits a channel
+_SIXTEEN_BITS = (0.0, 65535.0)
+
+
+class BadImage(Exception):
+    """An image that cannot be decoded; the text is the reason."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What every image is brought to: (size, size, channels), from images of at most ``max_pixels`` pixels.
+
+    ``range`` is the (lowest, highest) value of images of more than 8 bits; None: each image's own.
+    """
+
+    size: int
+    max_pixels: int = 50_000_000
+    channels: int = 3
+    range: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """``pixels`` (S, S, C) uint8; ``deep`` if the image had more than 8 bits and was scaled."""
+
+    pixels: NDArray[np.uint8]
+    deep: bool
+
+
+def decode(payload: Payload, form: Form) -> Decoded:
+    """Decode an image to its central square, resized with PIL's antialiased bilinear filter.
+
+    That is "short side to ``size``, then centre crop" in one step. Large JPEGs are decoded at a half, quarter or eighth
+    where that still leaves at least twice ``size``. EXIF orientation is not applied.
+
+    Raises:
+        BadImage: what cannot be decoded, images of more than ``max_pixels`` pixels (before their pixels are read),
+            images whose range cannot be told, formats other than ``FORMATS``.
+    """
+    if payload is None:
+        raise BadImage("no image bytes")
+    try:
+        with _opened(payload) as image:
+            width, height = image.size
+            if width * height > form.max_pixels:
+                raise BadImage(f"{width}x{height} pixels, more than max_pixels={form.max_pixels}")
+            mode = "L" if form.channels == 1 else "RGB"
+            deep_colour = _has_deep_colour(image, form.range)
+            image.draft(mode, (2 * form.size, 2 * form.size))
+            deep = _is_deep(image)
+            shallow = _scaled(image, form.range) if deep else image
+            return Decoded(_square(shallow.convert(mode), form), deep or deep_colour)
+    except BadImage:
+        raise
+    except Exception as error:  # decoders of damaged files raise anything: OSError, SyntaxError, struct.error, ...
+        raise BadImage(printable(" ".join(f"{type(error).__name__}: {error}".split()))) from error
+
+
+def _opened(payload: bytes | Path | NDArray[np.generic]) -> Image.Image:
+    if isinstance(payload, np.ndarray):
+        pixels = payload[..., 0] if payload.ndim == 3 and payload.shape[2] == 1 else payload
+        return Image.fromarray(np.ascontiguousarray(pixels))
+    return Image.open(io.BytesIO(payload) if isinstance(payload, bytes) else payload, formats=FORMATS)
+
+
+def _is_deep(image: Image.Image) -> bool:
+    return image.mode in ("I", "F") or image.mode.startswith("I;16")
+
+
+def _has_deep_colour(image: Image.Image, range: tuple[float, float] | None) -> bool:
+    """Whether an image has 16 bits in each of several channels.
+
+    Pillow reads their high bytes, which is right for the full range only. Raises BadImage for any other ``range``.
+    """
+    tiles = [tile.args if isinstance(tile.args, tuple) else (tile.args,) for tile in getattr(image, "tile", ())]
+    raw = [part for arguments in tiles for part in arguments if isinstance(part, str)]
+    deep = not _is_deep(image) and any(_SIXTEEN_RAW.search(part) for part in raw)
+    if deep and range != _SIXTEEN_BITS:
+        raise BadImage(
+            f"16 bits per channel in mode {image.mode}, of which the range cannot be told; "
+            "set data.range=[0,65535] if they use all of it, else convert to 8 bits"
+        )
+    return deep
+
+
+def _scaled(image: Image.Image, range: tuple[float, float] | None) -> Image.Image:
+    """A grey image of any depth to 8 bits: ``range``, or its own, becomes 0..255; values beyond are clipped."""
+    values = np.asarray(image).astype(np.float64)
+    if not np.isfinite(values).all():
+        raise BadImage("holds NaN or infinity")
+    low, high = (float(values.min()), float(values.max())) if range is None else range
+    if low == high:
+        raise BadImage(f"more than 8 bits and every pixel is {low:g}, so the range cannot be told; set data.range")
+    scaled = np.rint((values.clip(low, high) - low) * (255 / (high - low))).astype(np.uint8)
+    tags = getattr(image, "tag_v2", {})
+    return Image.fromarray(255 - scaled if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO else scaled)
+
+
+def _square(image: Image.Image, form: Form) -> NDArray[np.uint8]:
+    size, (width, height) = form.size, image.size
+    if (width, height) != (size, size):
+        short = min(width, height)
+        left, top = (width - short) / 2, (height - short) / 2
+        box = (left, top, left + short, top + short)
+        image = image.resize((size, size), Image.Resampling.BILINEAR, box=box)
+    return np.ascontiguousarray(np.asarray(image, dtype=np.uint8).reshape(size, size, form.channels))

@@ -1,0 +1,170 @@
+"""Partitions from a file: JSON (a list of lists of indices) or Parquet (columns ``client`` and ``index``).
+
+A run folder's ``partition.parquet`` has two more columns, which are respected: ``split`` (only ``train`` rows are
+shared out; the rest counts as known) and ``label`` (has to be the data set's). Rows without a client are public; they
+are client 0's where client 0 has no others.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import printable
+
+Indices = NDArray[np.int64]
+KEY = "data.partition.path"
+SHARED_OUT = "train"
+
+
+@dataclass(frozen=True)
+class FilePartition:
+    """What a file says: ``lists[j]`` the indices client j holds, ``names[j]``, and the public images' indices."""
+
+    lists: tuple[Indices, ...]
+    names: tuple[str, ...] | None
+    public: Indices
+
+    def of(self, clients: int) -> tuple[Indices, ...]:
+        """The lists, if there is one for each of so many clients. Raises UserError."""
+        if len(self.lists) != clients:
+            raise UserError(
+                f"clients.count: {clients}, but data.partition.path has {len(self.lists)} clients; set "
+                f"clients.count={len(self.lists)}"
+            )
+        return self.lists
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """``client`` (r,) positions in the lists, -1 for none; ``shared_out`` (r,) whether that client trains on it."""
+
+    client: NDArray[np.int64]
+    index: NDArray[np.int64]
+    shared_out: NDArray[np.bool_]
+    clients: int
+    names: tuple[str, ...] | None = None
+    label: NDArray[np.int64] | None = None
+
+
+def read_partition(path: Path, labels: NDArray[np.int64], partial: bool = False) -> FilePartition:
+    """Read a partition of the training images whose labels are ``labels`` (n,).
+
+    Raises:
+        UserError: an unreadable file, an index twice or out of range, labels of other images, or, unless ``partial``,
+            images that the file does not name.
+    """
+    path, where = path.expanduser(), printable(path)
+    rows = _from_parquet(path) if path.suffix == ".parquet" else _from_json(path)
+    count = len(labels)
+    beyond = rows.index[(rows.index < 0) | (rows.index >= count)]
+    if len(beyond):
+        raise UserError(
+            f"{KEY}: {where} holds the index {beyond[0]}, but there are {count} training images; allowed: 0 to "
+            f"{count - 1} (a file of a data set of another size, or data.limit?)"
+        )
+    known, times = np.unique(rows.index, return_counts=True)
+    if len(twice := known[times > 1]):
+        raise UserError(f"{KEY}: {where} holds the index {twice[0]} twice; an image has one client at most")
+    if len(known) < count and not partial:
+        raise UserError(
+            f"{KEY}: {where} names {len(known)} of {count} training images (a file of a data set of another size?); "
+            "data.partition.partial=true leaves the others to nobody"
+        )
+    if rows.label is not None and len(other := np.flatnonzero((rows.label >= 0) & (rows.label != labels[rows.index]))):
+        first = other[0]
+        raise UserError(
+            f"{KEY}: {where} gives image {rows.index[first]} the label {rows.label[first]}, which is "
+            f"{labels[rows.index[first]]} here ({len(other)} such images): it was made for another data set"
+        )
+    lists = [rows.index[rows.shared_out & (rows.client == client)] for client in range(rows.clients)]
+    public = rows.index[rows.client < 0]
+    if lists and not len(lists[0]) and len(public):  # client 0's images were the public ones of that run
+        lists[0], public = public, public[:0]
+    return FilePartition(tuple(lists), rows.names, public)
+
+
+def _from_json(path: Path) -> _Rows:
+    content = _content(path)
+    try:
+        lists: Any = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise _unlike(path, f"no JSON ({printable(error, 100)})") from error
+    if not isinstance(lists, list) or not all(isinstance(mine, list) for mine in lists):
+        raise _unlike(path, "no list of lists")
+    flat = [index for mine in lists for index in mine]
+    odd = next((index for index in flat if isinstance(index, bool) or not isinstance(index, int)), None)
+    if odd is not None:
+        raise _unlike(path, f"{printable(repr(odd), 40)} among the indices")
+    largest = max(flat, default=0)
+    if not -(2**62) < min(flat, default=0) <= largest < 2**62:
+        raise _unlike(path, "an index beyond 2^62")
+    client = np.repeat(np.arange(len(lists)), [len(mine) for mine in lists])
+    return _Rows(client, np.array(flat, np.int64), np.ones(len(flat), np.bool_), len(lists))
+
+
+def _content(path: Path) -> bytes:
+    try:
+        if path.exists() and not path.is_file():
+            raise UserError(f"{KEY}: {printable(path)} is no regular file (a folder, FIFO, socket or device)")
+        return path.read_bytes()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"{KEY}: {printable(path)} cannot be read ({reason})") from error
+
+
+def _unlike(path: Path, found: str) -> UserError:
+    return UserError(
+        f"{KEY}: {printable(path)} has {found}; allowed: JSON, one list of indices per client, or Parquet with the "
+        "columns client and index"
+    )
+
+
+def _from_parquet(path: Path) -> _Rows:
+    try:
+        table = pq.read_table(pa.BufferReader(_content(path)))
+    except (pa.ArrowException, OSError) as error:
+        raise _unlike(path, f"no readable Parquet ({printable(error, 100)})") from error
+    for name in ("client", "index"):
+        if table.column_names.count(name) != 1:
+            raise _unlike(path, f"the columns {printable(', '.join(table.column_names), 100)}")
+    if not pa.types.is_integer(table.schema.field("index").type) or table.column("index").null_count:
+        raise _unlike(path, "an index that is no integer")
+    try:
+        index = np.asarray(table.column("index").cast(pa.int64()).to_numpy(), np.int64)
+        client, names = _positions(table.column("client"), path)
+        split = table.column("split").to_pylist() if "split" in table.column_names else [SHARED_OUT] * len(index)
+        label = None
+        if "label" in table.column_names:
+            label = np.asarray(table.column("label").cast(pa.int64()).fill_null(-1).to_numpy(), np.int64)
+    except pa.ArrowException as error:
+        raise _unlike(path, printable(error, 100)) from error
+    shared_out = np.array([name == SHARED_OUT for name in split], np.bool_)
+    count = len(names) if names is not None else int(client.max(initial=-1)) + 1
+    return _Rows(client, index, shared_out, count, names, label)
+
+
+def _positions(column: pa.ChunkedArray, path: Path) -> tuple[NDArray[np.int64], tuple[str, ...] | None]:
+    """(client of each row, -1 for none; the clients' names): integers count clients, text names them, sorted."""
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    values = column.to_pylist()
+    if pa.types.is_integer(kind):
+        client = np.array([-1 if value is None else value for value in values], np.int64)
+        if client.min(initial=0) < -1 or client.max(initial=-1) > len(client):
+            odd = client[(client < -1) | (client > len(client))][0]
+            raise _unlike(path, f"the client {odd}")
+        return client, None
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        raise _unlike(path, f"clients of type {printable(kind)}")
+    known = sorted({value for value in values if value is not None})
+    position = {name: number for number, name in enumerate(known)}
+    client = np.array([-1 if value is None else position[value] for value in values], np.int64)
+    return client, tuple(printable(name) for name in known)

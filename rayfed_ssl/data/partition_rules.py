@@ -1,0 +1,178 @@
+"""The rules by which images are shared out: disjoint index arrays, one per client.
+
+Shape legend: n images to share out, N clients, C classes. ``chosen`` (n,) are the indices to share out, ``labels`` the
+labels of all images. The rules are those of the papers: FedSC's disjoint class blocks, FLESD's and FedX's class-wise
+Dirichlet, EasyFL's classes per client.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayfed_ssl.base.schema import UserError
+
+Indices = NDArray[np.int64]
+REDRAWS = 10_000
+
+
+def dirichlet(
+    chosen: Indices,
+    labels: NDArray[np.int64],
+    clients: int,
+    alpha: float,
+    min_size: int | None,
+    draw: np.random.Generator,
+) -> list[Indices]:
+    """Class-wise Dirichlet(alpha) over the clients, all classes redrawn until the smallest client is large enough.
+
+    Differs from FLESD's code: it redraws until the smallest client's class shares sum to more than 0.5/N, which for
+    balanced classes is 0.5/C of the mean client (5% for ten classes; 417 images of 50,000 for six clients), and drops
+    the remainders of floored counts; here the bound is a number of images and nothing is dropped. From FedX's code: no
+    cap of n/N images per client.
+    """
+    total = len(chosen)
+    least = min(10, max(1, total // (2 * clients))) if min_size is None else min_size
+    if least * clients > total:
+        raise UserError(
+            f"data.partition.min_size: {least} images for each of {clients} clients are more than the {total} there are"
+        )
+    classes = [chosen[labels[chosen] == label] for label in np.unique(labels[chosen])]
+    sizes = np.array([len(members) for members in classes])
+    best = 0
+    for _ in range(REDRAWS):
+        shares = draw.dirichlet(np.full(clients, alpha), size=len(classes))  # (C, N)
+        cuts = np.rint(np.cumsum(shares, axis=1) * sizes[:, None]).astype(np.int64)
+        cuts[:, -1] = sizes  # rounding of the sum must not lose an image
+        smallest = int(np.diff(cuts, axis=1, prepend=0).sum(axis=0).min())
+        if smallest >= least:
+            parts = [np.split(draw.permutation(members), cut[:-1]) for members, cut in zip(classes, cuts, strict=True)]
+            return [np.concatenate(mine) for mine in zip(*parts, strict=True)]
+        best = max(best, smallest)
+    raise UserError(
+        f"data.partition.alpha: {alpha} with {clients} clients left one below min_size={least} in {REDRAWS} draws"
+        f" (best: {best}); raise alpha, or lower data.partition.min_size or clients.count"
+    )
+
+
+def largest_remainder(total: int, shares: NDArray[np.float64]) -> NDArray[np.int64]:
+    """``total`` cut by ``shares`` (N,), which sum to 1: rounded down, and what is missing goes to the largest
+    fractional parts (of equal ones to the later)."""
+    exact = total * shares
+    counts = np.floor(exact).astype(np.int64)
+    missing = total - int(counts.sum())
+    if missing:
+        counts[np.argsort(exact - counts, kind="stable")[len(counts) - missing :]] += 1
+    return counts
+
+
+def dirichlet_largest_remainder(
+    chosen: Indices, labels: NDArray[np.int64], clients: int, alpha: float, seed: int
+) -> list[Indices]:
+    """Class-wise Dirichlet(alpha) as fedbox draws it, with which published splits were made.
+
+    One draw of all shares (C, N) from numpy's legacy generator seeded with ``seed``; then, class by class, the class's
+    images are shuffled and cut by the largest remainder. Every image is held; a client may get none.
+    """
+    draw = np.random.RandomState(seed % 2**32)
+    present = np.unique(labels[chosen])
+    shares = draw.dirichlet(np.full(clients, alpha), size=len(present))
+    held: list[list[Indices]] = [[] for _ in range(clients)]
+    for label, share in zip(present, shares, strict=True):
+        members = chosen[labels[chosen] == label]
+        draw.shuffle(members)
+        for mine, part in zip(
+            held, np.split(members, np.cumsum(largest_remainder(len(members), share))[:-1]), strict=True
+        ):
+            mine.append(part)
+    return [np.concatenate(mine) for mine in held]
+
+
+def quantity(chosen: Indices, clients: int, sigma: float, min_size: int, draw: np.random.Generator) -> list[Indices]:
+    """Random images in shares of N log-normal(0, sigma) draws, redrawn until the smallest client is large enough."""
+    total = len(chosen)
+    if min_size * clients > total:
+        raise UserError(
+            f"data.partition.min_size: {min_size} images for each of {clients} clients are more than the {total} "
+            "there are"
+        )
+    best = 0
+    for _ in range(REDRAWS):
+        sizes = draw.lognormal(0.0, sigma, clients)
+        counts = largest_remainder(total, sizes / sizes.sum())
+        if counts.min() >= min_size:
+            return np.split(draw.permutation(chosen), np.cumsum(counts)[:-1])
+        best = max(best, int(counts.min()))
+    raise UserError(
+        f"data.partition.sigma: {sigma} with {clients} clients left one below min_size={min_size} in {REDRAWS} draws"
+        f" (best: {best}); lower sigma, data.partition.min_size or clients.count"
+    )
+
+
+def classes_per_client(
+    chosen: Indices, labels: NDArray[np.int64], clients: int, per_client: int, draw: np.random.Generator
+) -> list[Indices]:
+    """EasyFL's class split: each class is cut into ceil(N * per_client / C) parts, dealt from the least-used classes.
+
+    Ties between classes are broken at random. Where C does not divide N * per_client some parts are not dealt, and
+    their images are held by nobody, as there.
+    """
+    present = np.unique(labels[chosen])
+    count = len(present)
+    if per_client > count:
+        raise UserError(f"data.partition.classes: {per_client} classes per client, but the images have {count}")
+    parts = -(-clients * per_client // count)
+    pieces = []
+    for label in present:
+        members = chosen[labels[chosen] == label]
+        if len(members) < parts:
+            raise UserError(
+                f"clients.count: class {label} has {len(members)} images but must be cut into {parts} parts"
+            )
+        pieces.append(np.array_split(draw.permutation(members), parts))
+    used = np.zeros(count, dtype=np.int64)
+    shards = []
+    for _ in range(clients):
+        least_used = np.lexsort((draw.random(count), used))[:per_client]
+        shards.append(np.concatenate([pieces[position][used[position]] for position in least_used]))
+        used[least_used] += 1
+    return shards
+
+
+def class_blocks(chosen: Indices, labels: NDArray[np.int64], clients: int, per_client: int | None) -> list[Indices]:
+    """FedSC's disjoint blocks of consecutive class numbers; classes beyond the last block are held by nobody."""
+    count = int(labels.max()) + 1
+    if per_client is None:
+        if count % clients:
+            raise UserError(
+                f"clients.count: {count} classes cannot be divided among {clients} clients; set data.partition.classes"
+            )
+        per_client = count // clients
+    if clients * per_client > count:
+        raise UserError(
+            f"data.partition.classes: {clients} clients with {per_client} classes each need {clients * per_client}"
+            f" classes; the images have {count}"
+        )
+    block = labels[chosen] // per_client
+    return [chosen[block == client] for client in range(clients)]
+
+
+def by_group(chosen: Indices, groups: NDArray[np.int64] | None, clients: int) -> list[Indices]:
+    """One client per natural group."""
+    if groups is None:
+        raise UserError(
+            "data.partition.name: folders (natural), but the images have no clients of their own; use"
+            " data.name=imagefolder with data.layout=clients, or data.columns.client"
+        )
+    stray = int((groups[chosen] < 0).sum())
+    if stray:
+        raise UserError(
+            f"data.partition.name: folders (natural), but {stray} images lie in no client's folder or have no client"
+        )
+    count = int(groups.max()) + 1
+    if count != clients:
+        raise UserError(
+            f"clients.count: {clients}, but the images are of {count} client folders or values; set "
+            f"clients.count={count}"
+        )
+    return [chosen[groups[chosen] == client] for client in range(clients)]

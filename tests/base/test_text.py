@@ -1,0 +1,33 @@
+"""Text from outside in one printable line."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from rayfed_ssl.base.text import printable
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain Ünïcode 图", "plain Ünïcode 图"),
+        ("\x1b[31m red\n", "\\x1b[31m red\\n"),
+        (os.fsdecode(b"\xff.png"), "\\xff.png"),
+        ("\ud800", "\\ud800"),
+        ("a\u202egnp.exe", "a\\u202egnp.exe"),  # right-to-left override
+        (7, "7"),
+    ],
+)
+def test_only_what_a_terminal_does_not_act_on(text, shown):
+    assert printable(text) == shown
+    assert printable(text).isprintable()
+
+
+def test_long_text_keeps_both_ends():
+    shown = printable("a" * 500 + "z" * 500, 50)
+    assert len(shown) == 50
+    assert shown.startswith("a" * 16)
+    assert shown.endswith("z" * 31)
+    assert printable("b" * 50, 50) == "b" * 50

@@ -1,0 +1,138 @@
+"""Decoding: depth, channels and which decoders image bytes may choose, against numpy."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image, TiffImagePlugin
+
+from rayfed_ssl.data.decode import BadImage, Form, decode
+
+RAMP = np.tile(np.arange(4096, dtype=np.uint16).reshape(64, 64), (1, 1))  # what a 12-bit camera writes
+FORM = Form(64)
+
+
+def file_of(pixels: np.ndarray, kind: str, **options) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, kind, **options)
+    return file.getvalue()
+
+
+def by_hand(values: np.ndarray, low: float, high: float) -> np.ndarray:
+    """0..255 from low..high, rounded half to even, as (S, S, 3)."""
+    scaled = np.rint((np.clip(values.astype(np.float64), low, high) - low) / (high - low) * 255)
+    return np.repeat(scaled.astype(np.uint8)[..., None], 3, axis=2)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+@pytest.mark.parametrize("depth", [12, 16])
+def test_grey_images_of_many_bits_use_the_whole_of_eight(kind, depth):
+    values = RAMP << (depth - 12)
+    decoded = decode(file_of(values, kind), FORM)
+    assert decoded.deep
+    assert len(np.unique(decoded.pixels)) == 256
+    assert np.array_equal(decoded.pixels, by_hand(values, values.min(), values.max()))
+
+
+def test_a_range_is_the_same_for_every_image():
+    dark, form = RAMP // 2, Form(64, range=(0, 4095))
+    assert np.array_equal(decode(file_of(dark, "PNG"), form).pixels, by_hand(dark, 0, 4095))
+    assert decode(file_of(RAMP * 2, "PNG"), form).pixels.max() == 255  # clipped beyond
+
+
+@pytest.mark.parametrize("kind", ["TIFF", "array"])
+def test_float_images_keep_their_levels(kind):
+    values = np.linspace(-1000.0, 3000.0, 64 * 64, dtype=np.float32).reshape(64, 64)  # Hounsfield units
+    payload = values if kind == "array" else file_of(values, kind)
+    assert np.array_equal(decode(payload, FORM).pixels, by_hand(values, -1000, 3000))
+    window = decode(payload, Form(64, range=(-160.0, 240.0)))
+    assert np.array_equal(window.pixels, by_hand(values, -160, 240))
+
+
+def test_white_is_zero_is_turned_around():
+    tags = TiffImagePlugin.ImageFileDirectory_v2()
+    tags[262] = 0
+    file = file_of(RAMP, "TIFF", tiffinfo=tags)
+    assert Image.open(io.BytesIO(file)).tag_v2[262] == 0
+    assert np.array_equal(decode(file, FORM).pixels, 255 - by_hand(RAMP, 0, 4095))
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        (np.full((8, 8), 700, np.uint16), "every pixel is 700, so the range cannot be told"),
+        (np.full((8, 8), np.nan, np.float32), "NaN"),
+    ],
+)
+def test_a_range_that_cannot_be_told_is_refused(values, reason):
+    with pytest.raises(BadImage, match=reason):
+        decode(file_of(values, "TIFF"), FORM)
+
+
+def deep_colour() -> bytes:
+    """A 16-bit RGB PNG, which Pillow reads and does not write: 2 x 2 pixels of 0x1234."""
+    import struct
+    import zlib
+
+    def chunk(name: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+
+    rows = (b"\0" + b"\x12\x34" * 6) * 2
+    header = struct.pack(">IIBBBBB", 2, 2, 16, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+def test_colour_of_sixteen_bits_needs_the_full_range_said():
+    for form in (Form(8), Form(8, range=(0, 4095))):
+        with pytest.raises(BadImage, match=r"16 bits per channel in mode RGB.*data\.range=\[0,65535\]"):
+            decode(deep_colour(), form)
+    decoded = decode(deep_colour(), Form(8, range=(0, 65535)))
+    assert decoded.deep
+    assert set(decoded.pixels.ravel()) == {0x12}
+
+
+def test_eight_bits_stay_what_they_were():
+    grey = (RAMP % 100).astype(np.uint8)
+    decoded = decode(file_of(grey, "PNG"), FORM)
+    assert not decoded.deep
+    assert np.array_equal(decoded.pixels, np.repeat(grey[..., None], 3, axis=2))
+
+
+def test_one_channel_is_the_luma():
+    colours = np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
+    decoded = decode(file_of(colours, "PNG"), Form(16, channels=1)).pixels
+    luma = colours @ np.array([0.299, 0.587, 0.114])  # ITU-R 601-2
+    assert decoded.shape == (16, 16, 1)
+    assert np.abs(decoded[..., 0] - luma).max() <= 1
+    grey = colours[..., 0]
+    for payload in (grey, grey[..., None], file_of(grey, "PNG")):
+        assert np.array_equal(decode(payload, Form(16, channels=1)).pixels[..., 0], grey)
+
+
+EPS = b"""%!PS-Adobe-3.0 EPSF-3.0
+%%BoundingBox: 0 0 10 10
+%%EndComments
+(/tmp/pwned) (w) file closefile
+%%EOF
+"""
+
+
+@pytest.mark.parametrize("kind", ["EPS", "PSD", "TGA", "PCX", "ICO", "PDF"])
+def test_bytes_choose_no_other_decoder(kind):
+    if kind == "EPS":
+        payload = EPS
+        assert Image.open(io.BytesIO(payload)).format == "EPS"  # so Pillow would have run Ghostscript
+    elif kind == "PSD":
+        payload = b"8BPS\0\1" + bytes(6) + b"\0\3" + b"\0\0\0\x08\0\0\0\x08\0\x08\0\3" + bytes(12)
+    else:
+        payload = file_of(np.zeros((16, 16, 3), np.uint8), kind)
+    with pytest.raises(BadImage, match="cannot identify"):
+        decode(payload, FORM)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM", "MPO"])
+def test_the_formats_we_mean_open(kind):
+    payload = file_of(np.full((16, 16, 3), 100, np.uint8), kind)
+    assert np.abs(decode(payload, Form(8)).pixels.astype(int) - 100).max() <= 2

@@ -1,0 +1,171 @@
+"""Partitions from files: both formats, a run's own table, and every way in which a file may not fit."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.data.partition import FromFile, Iid, client_names, hold_out, partition, take_public
+from rayfed_ssl.data.partition_file import read_partition
+from rayfed_ssl.reporting.tables import write_partition
+
+LABELS = np.arange(12) % 3
+LISTS = [[0, 5, 1], [2, 3, 4, 11], [6, 7, 8, 9, 10]]
+
+
+def write(path: Path, content) -> Path:
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+def parquet(path: Path, **columns) -> Path:
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def rows_of(lists) -> dict[str, list[int]]:
+    return {
+        "client": [client for client, mine in enumerate(lists) for _ in mine],
+        "index": [index for mine in lists for index in mine],
+    }
+
+
+def test_json_and_parquet_say_who_holds_what(tmp_path):
+    for path in (write(tmp_path / "p.json", LISTS), parquet(tmp_path / "p.parquet", **rows_of(LISTS))):
+        shards = partition(FromFile(path=path), LABELS, 3, 0)
+        assert [shard.tolist() for shard in shards] == [sorted(mine) for mine in LISTS]
+
+
+def test_a_client_column_of_text_names_clients(tmp_path):
+    names = ["north", "south", "east"]
+    rows = rows_of(LISTS)
+    path = parquet(tmp_path / "p.parquet", client=[names[client] for client in rows["client"]], index=rows["index"])
+    found = read_partition(path, LABELS)
+    assert found.names == ("east", "north", "south")
+    assert [held.tolist() for held in found.lists] == [LISTS[2], LISTS[0], LISTS[1]]
+
+
+@pytest.mark.parametrize("public", ["none", "share", "client 0"])
+def test_a_runs_own_partition_comes_out_again(tmp_path, public):
+    """``partition.parquet`` as a run writes it, read for a run with another seed."""
+    indices, rest = np.array([], np.int64), np.arange(12)
+    if public == "share":
+        indices, rest = hold_out(12, 0.25, 7)
+    shards = partition(Iid(), LABELS, 3, 7, indices=rest)
+    written = list(shards)
+    if public == "client 0":
+        indices, written[0] = shards[0], shards[0][:0]
+    write_partition(
+        tmp_path,
+        {client: {"train": shard} for client, shard in enumerate(written)},
+        LABELS,
+        indices if len(indices) else None,
+        LABELS[indices] if len(indices) else None,
+    )
+    config = FromFile(path=tmp_path / "partition.parquet")
+    taken, left = np.array([], np.int64), np.arange(12)
+    if public == "share":
+        taken, left = take_public(config, LABELS, 0.25, 99)
+        assert np.array_equal(taken, indices)
+    again = partition(config, LABELS, 3, 99, indices=left)
+    assert all(np.array_equal(one, other) for one, other in zip(shards, again, strict=True))
+
+
+def test_tasks_splits_are_known_but_only_train_is_shared_out(tmp_path):
+    splits = {"train": np.array([0, 1]), "es": np.array([2]), "rb": np.array([3]), "test": np.array([4, 5])}
+    other = {"train": np.array([6, 7, 8]), "es": np.array([9]), "rb": np.array([10]), "test": np.array([11])}
+    write_partition(tmp_path, {0: splits, 1: other}, LABELS, None)
+    shards = partition(FromFile(path=tmp_path / "partition.parquet"), LABELS, 2, 0)
+    assert [shard.tolist() for shard in shards] == [[0, 1], [6, 7, 8]]
+
+
+def test_public_images_taken_out_first_are_nobodys(tmp_path):
+    path = write(tmp_path / "p.json", LISTS)
+    public, rest = take_public(FromFile(path=path), LABELS, 0.25, 3)
+    assert np.array_equal(public, hold_out(12, 0.25, 3)[0])
+    shards = partition(FromFile(path=path), LABELS, 3, 3, indices=rest)
+    assert [shard.tolist() for shard in shards] == [sorted(set(mine) - set(public.tolist())) for mine in LISTS]
+
+
+def test_names_fall_back_on_numbers(tmp_path):
+    class Held:
+        labels, group_names = LABELS, ()
+
+    path = write(tmp_path / "p.json", LISTS)
+    assert client_names(FromFile(path=path), Held, 3) == ("client 0", "client 1", "client 2")
+    assert client_names(Iid(), Held, 2) == ("client 0", "client 1")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([[0, 1, 1], *LISTS[1:]], r"holds the index 1 twice"),
+        ([[*LISTS[0], 2], *LISTS[1:]], r"holds the index 2 twice"),
+        (
+            [[*LISTS[0], 12], *LISTS[1:]],
+            r"holds the index 12, but there are 12 training images; allowed: 0 to 11 .*size",
+        ),
+        ([[*LISTS[0], -1], *LISTS[1:]], r"holds the index -1, but there are 12"),
+        ([LISTS[0], LISTS[1], [6, 7]], r"names 9 of 12 training images \(.*another size.*partial=true"),
+        ([*LISTS[:2], LISTS[2][:2], LISTS[2][2:]], r"clients\.count: 3, but .* has 4 clients; set clients\.count=4"),
+        ([LISTS[0] + LISTS[1], LISTS[2], []], r"leaves 1 of 3 clients \(first: 2\) empty"),
+        ({"clients": LISTS}, r"has no list of lists; allowed: JSON"),
+        ([0, 1, 2], r"has no list of lists"),
+        ([[0, "1"], [2], [3]], r"'1' among the indices"),
+        ([[0.5], [2], [3]], r"0\.5 among the indices"),
+        ([[True], [2], [3]], r"True among the indices"),
+        ([[10**30], [2], [3]], r"an index beyond 2\^62"),
+        ("[[0, 1", r"has no JSON"),
+        ("[" * 100_000, r"has no JSON|no list of lists"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(tmp_path, content, message):
+    path = write(tmp_path / "p.json", content)
+    with pytest.raises(UserError, match=message) as error:
+        partition(FromFile(path=path), LABELS, 3, 0)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"index": [0]}, r"has the columns index; allowed"),
+        ({"client": [0] * 12, "index": [0.5] * 12}, r"an index that is no integer"),
+        ({"client": [0] * 12, "index": [None, *range(11)]}, r"an index that is no integer"),
+        ({"client": [10**8] * 12, "index": list(range(12))}, r"has the client 100000000"),
+        ({"client": [0.5] * 12, "index": list(range(12))}, r"clients of type double"),
+        (rows_of(LISTS) | {"label": [0] * 12}, r"gives image 5 the label 0, which is 2 here \(8 such images\)"),
+    ],
+)
+def test_tables_that_do_not_fit_are_refused(tmp_path, columns, message):
+    path = parquet(tmp_path / "p.parquet", **columns)
+    with pytest.raises(UserError, match=message):
+        partition(FromFile(path=path), LABELS, 3, 0)
+
+
+def test_partial_files_leave_the_rest_to_nobody(tmp_path):
+    path = write(tmp_path / "p.json", [[0], [5, 7], [1]])
+    shards = partition(FromFile(path=path, partial=True), LABELS, 3, 0)
+    assert [shard.tolist() for shard in shards] == [[0], [5, 7], [1]]
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path):
+    def refused(path: Path, message: str) -> None:
+        with pytest.raises(UserError, match=message) as error:
+            read_partition(path, LABELS)
+        assert str(error.value).isprintable()
+
+    refused(tmp_path / "none.json", r"data\.partition\.path: .*none\.json cannot be read \(No such file")
+    refused(tmp_path, r"is no regular file")
+    refused(tmp_path / ("x" * 5000), r"cannot be read \(File name too long\)")
+    refused(tmp_path / "a\0b", r"cannot be read")
+    os.mkfifo(tmp_path / "fifo.json")
+    refused(tmp_path / "fifo.json", r"is no regular file")
+    refused(write(tmp_path / "p.parquet", "text"), r"has no readable Parquet")

@@ -1,0 +1,146 @@
+"""Who holds which images: names of clients, their own test images, seeds of the split, files, feature skew."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.config import RunConfig, build
+from rayfed_ssl.data.corruptions import rotation
+from rayfed_ssl.federated.federation import Federation, deal
+from rayfed_ssl.reporting.tables import write_partition
+
+
+def run(tmp_path: Path, changes: dict[str, object] | None = None) -> RunConfig:
+    document = {
+        "method": {"name": "fedsimclr"},
+        "data": {"name": "digits", "image_size": 8, "limit": 120, "test_limit": 20},
+        "clients": {"count": 3},
+    }
+    return build(document, changes or {}, origin="a test")
+
+
+def dealt(tmp_path: Path, **changes) -> Federation:
+    return deal(run(tmp_path, {key.replace("__", "."): value for key, value in changes.items()}), tmp_path / "cache")
+
+
+def held(federation: Federation) -> list[list[int]]:
+    return [shard["train"].tolist() for shard in federation.shards]
+
+
+def put(root: Path, names: list[str]) -> Path:
+    for number, name in enumerate(names):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((8, 8, 3), number * 10, np.uint8)).save(root / name)
+    return root
+
+
+FOLDERS = [
+    "train/ward 7/a/1.png", "train/ward 7/b/1.png", "train/ambulance/a/1.png", "train/ambulance/b/2.png",
+    "test/ambulance/a/1.png", "test/a/1.png", "test/ward 7/b/1.png", "test/ward 7/a/1.png",
+]  # fmt: skip
+
+
+def of_folders(tmp_path: Path, **changes) -> Federation:
+    root = put(tmp_path / "images", FOLDERS)
+    config = RunConfig.model_validate(
+        {
+            "method": {"name": "fedsimclr"},
+            "data": {"name": "imagefolder", "path": str(root), "layout": "clients", "image_size": 8} | changes,
+            "clients": {"count": 2},
+        }
+    )
+    return deal(config, tmp_path / "cache")
+
+
+@pytest.mark.parametrize("name", ["folders", "natural"])
+def test_clients_of_folders_have_their_names_and_their_own_test_images(tmp_path, name):
+    federation = of_folders(tmp_path, partition={"name": name})
+    assert federation.names == ("ambulance", "ward 7")
+    test = federation.dataset.test
+    assert [len(rows) for rows in federation.own_tests] == [1, 2]
+    colours = [sorted(test.pixels[rows, 0, 0, 0].tolist()) for rows in federation.own_tests]
+    assert colours == [[40], [60, 70]]
+
+
+def test_other_partitions_of_the_same_folders_have_neither(tmp_path):
+    federation = of_folders(tmp_path, partition={"name": "iid"})
+    assert federation.names == ("client 0", "client 1")
+    assert federation.own_tests is None
+
+
+def test_the_splits_own_seed_lets_runs_differ_on_one_split(tmp_path):
+    public = {"data__public": {"source": "share", "share": 0.2}}
+    first = dealt(tmp_path, seed=1, data__partition__seed=7, **public)
+    second = dealt(tmp_path, seed=2, data__partition__seed=7, **public)
+    as_before = dealt(tmp_path, seed=7, **public)
+    assert held(first) == held(second) == held(as_before)
+    assert np.array_equal(first.public_indices, second.public_indices)
+    assert held(first) != held(dealt(tmp_path, seed=1, **public))
+
+
+def test_tasks_follow_the_splits_seed_too(tmp_path):
+    tasks = {"data__tasks": [[0, 1], [2, 3], [4, 5]], "data__public": {"source": "share", "share": 0.2}}
+    first = dealt(tmp_path, seed=1, data__partition__seed=7, **tasks)
+    assert held(first) == held(dealt(tmp_path, seed=7, **tasks)) != held(dealt(tmp_path, seed=1, **tasks))
+    assert first.names == ("client 0", "client 1", "client 2")
+
+
+def test_a_runs_partition_is_taken_over_with_its_public_images(tmp_path):
+    public = {"data__public": {"source": "share", "share": 0.25}}
+    first = dealt(tmp_path, seed=1, **public)
+    labels = first.dataset.train.labels
+    indices = first.public_indices
+    write_partition(tmp_path, dict(enumerate(first.shards)), labels, indices, labels[indices])
+    path = str(tmp_path / "partition.parquet")
+    second = dealt(tmp_path, seed=2, data__partition={"name": "file", "path": path}, **public)
+    assert held(second) == held(first)
+    assert np.array_equal(second.public_indices, indices)
+    with pytest.raises(UserError, match=r"data\.partition\.path: .*index \d+, but there are 60 training images"):
+        dealt(tmp_path, data__limit=60, data__partition={"name": "file", "path": path})
+    with pytest.raises(UserError, match=r"names 120 of 200 training images"):
+        dealt(tmp_path, data__limit=200, data__partition={"name": "file", "path": path})
+
+
+def test_a_file_of_lists(tmp_path):
+    lists = [list(range(0, 120, 3)), list(range(1, 120, 3)), list(range(2, 120, 3))]
+    path = tmp_path / "lists.json"
+    path.write_text(json.dumps(lists))
+    assert held(dealt(tmp_path, data__partition={"name": "file", "path": str(path)})) == lists
+
+
+def test_feature_skew_reaches_what_clients_train_on(tmp_path):
+    skew = {"name": "feature_skew", "corruptions": ["none", "rotation"], "severity": 4}
+    plain, skewed = dealt(tmp_path), dealt(tmp_path, data__partition=skew)
+    assert held(plain) == held(skewed)  # the split itself is the iid one
+    for client, turned in ((0, False), (1, True), (2, False)):
+        row = skewed.shards[client]["train"][0]
+        before, after = plain.dataset.train.pixels[row], skewed.dataset.train.pixels[row]
+        expected = rotation(before, 4, np.random.default_rng()) if turned else before
+        assert np.array_equal(after, expected)
+    assert skewed.dataset.digest != plain.dataset.digest
+
+
+def test_public_images_take_the_runs_channels(tmp_path):
+    public = {"source": "source", "images": {"name": "digits", "image_size": 8}}
+    federation = dealt(tmp_path, data__channels=1, data__public=public)
+    assert federation.dataset.train.pixels.shape[1:] == federation.public.pixels.shape[1:] == (8, 8, 1)
+
+
+def test_a_share_cannot_be_taken_out_of_natural_clients(tmp_path):
+    with pytest.raises(UserError, match=r"data\.public\.source: 'share' cannot be taken out of `natural`"):
+        run(tmp_path, {"data.partition": {"name": "natural"}, "data.public": {"source": "share"}})
+
+
+def test_public_images_of_client_0_are_as_client_0_has_them(tmp_path):
+    changes = {"method": {"name": "flesd"}, "data.partition": {"name": "feature_skew", "corruptions": ["rotation"]}}
+    config = run(tmp_path, changes | {"data.public": {"source": "client 0"}})
+    federation, plain = deal(config, tmp_path / "cache"), dealt(tmp_path)
+    row = federation.public_indices[0]
+    expected = rotation(plain.dataset.train.pixels[row], 3, np.random.default_rng())
+    assert np.array_equal(federation.public.pixels[0], expected)
