@@ -123,6 +123,11 @@ def _check_data(config: RunConfig) -> None:
             f"data.partition: found '{data.partition.name}' beside data.tasks, which says itself who holds "
             "what; allowed then: none"
         )
+    if data.tasks is not None and config.evaluation.select is not None:
+        raise ValueError(
+            "evaluation.select: found a share beside data.tasks, where every client holds images out itself (rb, "
+            "measured as select/task); allowed then: null"
+        )
     if data.partition.name == "folders" and data.public.source == "share":
         raise ValueError("data.public.source: 'share' cannot be taken out of `folders`; allowed: client 0, source")
 

@@ -16,7 +16,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data import partition as partitions
 from rayfed_ssl.data import sources
 from rayfed_ssl.data.images import Dataset, Images
-from rayfed_ssl.data.partition import hold_out
+from rayfed_ssl.data.partition import hold_out, stratified_share
 from rayfed_ssl.data.tasks import split_tasks
 from rayfed_ssl.settings.run import RunSettings
 
@@ -34,6 +34,7 @@ class Federation:
     public: Images | None
     public_indices: np.ndarray | None  # into dataset.train, where the public images came out of it
     tasks: tuple[tuple[int, ...], ...] | None = None  # class ids of each client's own task
+    held_out: np.ndarray | None = None  # training images that nobody holds, to choose by (evaluation.select)
 
     @cached_property
     def clients(self) -> tuple[int, ...]:
@@ -70,9 +71,13 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
         return _deal_tasks(config, dataset)
     train = dataset.train
     public_config = config.data.public
-    rest, public, public_indices = np.arange(len(train.labels)), None, None
+    rest, public, public_indices, held_out = np.arange(len(train.labels)), None, None, None
+    if config.evaluation.select is not None:
+        held_out = stratified_share(train.labels, config.evaluation.select.share, config.seed)
+        rest = np.delete(rest, held_out)
     if public_config.source == "share":
-        public_indices, rest = hold_out(len(train.labels), public_config.share, config.seed)
+        taken, kept = hold_out(len(rest), public_config.share, config.seed)
+        public_indices, rest = rest[taken], rest[kept]
     shards = partitions.partition(
         config.data.partition, train.labels, config.clients.count, config.seed, groups=train.groups, indices=rest
     )
@@ -89,7 +94,7 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
             public = sources.load(resized, cache, "data.public.images").train
     elif public_indices is not None:
         public = _subset(train, public_indices)
-    return Federation(dataset, tuple({"train": shard} for shard in shards), public, public_indices)
+    return Federation(dataset, tuple({"train": shard} for shard in shards), public, public_indices, None, held_out)
 
 
 def _deal_tasks(config: RunSettings, dataset: Dataset) -> Federation:
