@@ -193,7 +193,8 @@ def tune(
     if results.ranking:
         screen.print(ranked(results))
     if results.winner is not None:
-        say(f"{'winner':<13} {folder / 'best.yaml'}")
+        name = f"first of {len(results.level) + 1} level" if results.level else "winner"
+        say(f"{name:<13} {folder / 'best.yaml'}")
     say(f"{'table':<13} {folder / 'results.parquet'}")
     say(f"{'curves':<13} tensorboard --logdir {folder}")
     if stopped and results.left:
