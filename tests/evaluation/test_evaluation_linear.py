@@ -113,7 +113,9 @@ def test_a_papers_recipe_equals_a_plain_loop_on_raw_features(name: RecipeName) -
     told = {"easyfl": (2048, 3e-3, 0.0, False), "fedx": (64, 1e-3, 1e-6, True), "fedu2": (512, 3e-3, 0.0, True)}
     batch, lr, decay, shuffled = told[name]
     assert (PAPERS[name].epochs, PAPERS[name].standardise) == ({"easyfl": 200, "fedx": 100, "fedu2": 200}[name], False)
-    probe = LinearProbe(train_x, train_y, 10, replace(PAPERS[name], epochs=5), 7)
+    assert PAPERS[name].batch_size == batch
+    batch = min(batch, 300)  # so that an epoch has more than one step, and the order matters
+    probe = LinearProbe(train_x, train_y, 10, replace(PAPERS[name], epochs=5, batch_size=batch), 7)
 
     start, order = generator(7, "linear", "init"), generator(7, "linear", "order")
     layer = torch.nn.Linear(64, 10).double()
