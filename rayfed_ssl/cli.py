@@ -57,14 +57,6 @@ class Executor(StrEnum):
     local = "local"
 
 
-class Protocol(StrEnum):
-    """What `evaluate` can measure."""
-
-    knn = "knn"
-    linear = "linear"
-    fewshot = "fewshot"
-
-
 @app.command()
 def run(
     config: Annotated[Path, typer.Argument(help="A YAML file, such as configs/demo.yaml.")],
@@ -151,20 +143,21 @@ def methods(as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = 
 @app.command()
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
-    protocol: Annotated[list[Protocol] | None, typer.Option(help="By default the run's own; may be repeated.")] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[evaluation.key=value]...", help="Other settings of protocols than the run's."),
+    ] = None,
+    protocol: Annotated[
+        list[str] | None,
+        typer.Option(help="knn, linear, fewshot, semi, transfer, cluster, rank or angles; by default the run's own."),
+    ] = None,
 ) -> None:
-    """Evaluate the encoder(s) of a finished run again; writes RUN/evaluation.json."""
+    """Evaluate the encoder(s) of a finished run again; adds to RUN/evaluation.json. --protocol may be repeated."""
     from rayfed_ssl.simulation.reevaluation import reevaluate
-    from rayfed_ssl.terminal.progress import console, shown
+    from rayfed_ssl.terminal.progress import console, evaluation_tables
 
-    found = reevaluate(run, tuple(dict.fromkeys(protocol or ())))
-    rows = {**found["accuracy"], **{f"untrained {name}": v for name, v in found["untrained"].items()}}
-    rows["raw pixels"] = found["pixels"]
-    protocols = list(dict.fromkeys(name for values in found["accuracy"].values() for name in values))
-    table = Table("encoder", *protocols, box=box.SIMPLE)
-    for name, values in rows.items():
-        table.add_row(name, *(shown(values.get(p)) for p in protocols))
-    console().print(table)
+    for table in evaluation_tables(reevaluate(run, protocol or (), changes or ())):
+        console().print(table)
 
 
 @app.command()
@@ -200,7 +193,8 @@ def tune(
     if results.ranking:
         screen.print(ranked(results))
     if results.winner is not None:
-        say(f"{'winner':<13} {folder / 'best.yaml'}")
+        name = f"first of {len(results.level) + 1} level" if results.level else "winner"
+        say(f"{name:<13} {folder / 'best.yaml'}")
     say(f"{'table':<13} {folder / 'results.parquet'}")
     say(f"{'curves':<13} tensorboard --logdir {folder}")
     if stopped and results.left:

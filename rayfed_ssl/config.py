@@ -16,7 +16,7 @@ from pydantic import PrivateAttr, field_validator, model_validator
 from rayfed_ssl import extensions
 from rayfed_ssl.base.choice import OneOf
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.data.partition import Iid, Natural
+from rayfed_ssl.data.partition import FromFile, Iid, Natural
 from rayfed_ssl.extensions import Extension
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.settings import files as configfile
@@ -124,6 +124,16 @@ def _check_data(config: RunConfig) -> None:
     if isinstance(data.partition, Natural) and data.public.source == "share":
         name = data.partition.name
         raise ValueError(f"data.public.source: 'share' cannot be taken out of `{name}`; allowed: client 0, source")
+    if data.tasks is not None and config.evaluation.select is not None:
+        raise ValueError(
+            "evaluation.select: found a share beside data.tasks, where every client holds images out itself (rb, "
+            "measured as select/task); allowed then: null"
+        )
+    if isinstance(data.partition, FromFile) and config.evaluation.select is not None:
+        raise ValueError(
+            "evaluation.select: found a share beside data.partition.name=file, which says itself who holds what; "
+            "allowed then: null"
+        )
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:

@@ -24,10 +24,18 @@ from typing import Any
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.table import Table
+from rayfed_ssl.data.sources import SOURCES
+from rayfed_ssl.evaluation import PROTOCOLS
 from rayfed_ssl.methods import METHODS
+from rayfed_ssl.models import ENCODERS
+from rayfed_ssl.objectives import OBJECTIVES
 
 TABLES: dict[str, Table[Any]] = {
     "METHODS": METHODS,
+    "OBJECTIVES": OBJECTIVES,
+    "ENCODERS": ENCODERS,
+    "SOURCES": SOURCES,
+    "PROTOCOLS": PROTOCOLS,
 }
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _loaded: dict[str, Extension] = {}  # by name: what this process has added to the tables

@@ -278,7 +278,9 @@ def test_evaluate_again_gives_the_runs_own_numbers(call: Call, tmp_path: Path) -
     assert f"{summary['accuracy']['knn']:.3f}" in out
     status, _, _ = call("evaluate", "runs/tiny", "--protocol", "linear", "--protocol", "knn")
     found = json.loads((tmp_path / "runs/tiny/evaluation.json").read_text())
-    assert list(found["accuracy"]["global"]) == ["linear", "knn"]
+    assert set(found["accuracy"]["global"]) == {"linear", "knn", "fewshot"}  # added, not replaced
+    assert found["accuracy"]["global"]["fewshot"] == summary["accuracy"]["fewshot"]
+    assert found["evaluation"]["fewshot"]["draws"] == 20
     assert found["evaluation"]["linear"]["epochs"] == 200
 
 
@@ -296,9 +298,9 @@ def test_evaluate_refuses_what_it_cannot_measure(call: Call, tmp_path: Path) -> 
     (tmp_path / "empty").mkdir()
     status, _, err = call("evaluate", "empty")
     assert (status, err) == (2, "empty: found no encoder in empty/encoder; it is no run folder\n")
-    status, _, err = call("evaluate", "empty", "--protocol", "transfer")
+    status, _, err = call("evaluate", "empty", "--protocol", "transfr")
     assert status == 2
-    assert all(name in err for name in ("knn", "linear", "fewshot"))
+    assert all(name in err for name in ("knn", "linear", "fewshot", "did you mean transfer?"))
 
 
 def test_doctor_says_what_is_there_and_what_is_missing(

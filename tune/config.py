@@ -7,7 +7,10 @@
     points: [{train.rounds: 2, train.local_epochs: 20}, ...]     keys that vary together (search: grid)
     search: random
     trials: 20
-    metric: accuracy.knn                     dotted key of summary.json
+    metric: select.knn                       dotted key of summary.json: what the trials are chosen by
+
+``select.*`` is measured on training images that no client holds (``evaluation.select``; with ``data.tasks``, each
+client's own), ``accuracy.*`` on the test images, which then choose.
 
 Every trial's config is built before the first starts, so a wrong key or value costs no training.
 """
@@ -35,7 +38,7 @@ from rayfed_ssl.settings import files as configfile
 Point = dict[str, Any]
 DIGITS = 6  # significant ones of a number drawn from a range
 TRIALS = 20
-METRICS = ("accuracy", "best", "untrained", "communication", "epsilon", "wall_s", "train_images_per_s")
+METRICS = ("select", "accuracy", "best", "untrained", "communication", "epsilon", "wall_s", "train_images_per_s")
 PERTURBED = ("method", "objective", "plugins", "augment", "train")  # blocks that may change under a trained network
 
 
@@ -159,9 +162,10 @@ class SweepConfig(Block):
             raise ValueError("space.seed: found with repeat > 1, which varies the seed; must be one of them")
         if self.metric.split(".")[0] not in METRICS:
             raise ValueError(f"metric: found '{self.metric}'; must be a key of summary.json under {', '.join(METRICS)}")
-        if self.scheduler.name != "none" and not self.metric.startswith("accuracy."):
+        if self.scheduler.name != "none" and not self.metric.startswith(("select.", "accuracy.")):
             raise ValueError(
-                f"metric: found '{self.metric}' with scheduler={self.scheduler.name}; must be accuracy.PROTOCOL"
+                f"metric: found '{self.metric}' with scheduler={self.scheduler.name}; must be select.PROTOCOL or "
+                "accuracy.PROTOCOL"
             )
         if isinstance(self.scheduler, Pbt):
             self._can_be_perturbed()
@@ -229,9 +233,10 @@ class Sweep:
         runs = [self.run(point) for point in some]
         kind, _, rest = self.settings.metric.partition(".")
         for config in runs:
-            measured = ["task"] if config.data.tasks is not None else list(config.evaluation.protocols)
-            if kind in ("accuracy", "best", "untrained") and rest.split(".")[0] not in measured:
-                allowed = ", ".join(f"{kind}.{name}" for name in measured) or "none: nothing is evaluated"
+            measured = measured_by(config, kind)
+            if kind in ("select", "accuracy", "best", "untrained") and rest.split(".")[0] not in measured:
+                missing = "none: set evaluation.select.share" if kind == "select" else "none: nothing is evaluated"
+                allowed = ", ".join(f"{kind}.{name}" for name in measured) or missing
                 raise UserError(f"metric: found '{self.settings.metric}'; this sweep's runs have {allowed}")
             if self.settings.scheduler.name != "none" and not config.evaluation.every:
                 raise UserError(
@@ -239,6 +244,27 @@ class Sweep:
                     "on the way; must be at least 1"
                 )
         return runs[0]
+
+
+def measured_by(config: RunConfig, kind: str) -> list[str]:
+    """What a run's summary has under ``accuracy``, or under ``select``."""
+    if config.data.tasks is not None:
+        return ["task"]
+    return list(config.evaluation.selecting if kind == "select" else config.evaluation.scores)
+
+
+def default_metric(document: Mapping[str, Any], overrides: Mapping[str, Any]) -> str:
+    """What chooses where a sweep's file does not say: held-out images where its runs have any, else ``accuracy.knn``,
+    which is of test images.
+    """
+    run = configfile.merge(document, overrides)
+    if (run.get("data") or {}).get("tasks") is not None:
+        return "select.task"
+    evaluation = run.get("evaluation") or {}
+    if evaluation.get("select") is None:
+        return "accuracy.knn"
+    protocols = evaluation.get("protocols") or ["knn"]
+    return f"select.{'knn' if 'knn' in protocols else protocols[0]}"
 
 
 def draw(settings: SweepConfig, number: int) -> Point:
@@ -281,6 +307,8 @@ def load(path: Path, changes: Sequence[str] = ()) -> Sweep:
     overrides = dict(settings.overrides)
     profile = overrides.pop("profile", None)
     resolved = configfile.overlay(configfile.read(base), None if profile is None else str(profile))
+    chosen = {} if "metric" in document else {"metric": default_metric(resolved, overrides)}
+    settings = configfile.validate(SweepConfig, {**document, **chosen}, origin=str(path))
     imports = gather(resolved.get("imports"), base.parent)
     if imports:
         resolved["imports"] = [extension.name for extension in imports]

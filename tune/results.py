@@ -1,14 +1,14 @@
 """What a sweep came to: a table, ``results.parquet``, the winner as ``best.yaml``, parallel coordinates.
 
 A configuration's score is the worst (or the mean, the best) of its repeats; only one whose repeats all ran to their
-last round can win.
+last round can win. Those whose means cannot be told from the winner's are level with it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from rich import box
 from rich.table import Table
+from scipy.stats import t as student_t  # type: ignore[import-untyped]
 
+from rayfed_ssl.reporting.summary import HELD_OUT_LABELS, TEST_LABELS
 from rayfed_ssl.reporting.tables import replace_file
 from rayfed_ssl.settings import files as configfile
 from tune.book import OVER, Book, scheduled
@@ -29,13 +31,18 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Results:
-    """``rows``: one per trial. ``ranking``: configurations with a score, the best first, of which ``winner`` is one."""
+    """``rows``: one per trial. ``ranking``: configurations with a score, the best first, of which ``winner`` is one.
+
+    ``level``: the other finished configurations whose interval (see ``interval``) overlaps the winner's, or whose value
+    is the same where there is one training of each.
+    """
 
     sweep: Sweep
     folder: Path
     rows: list[Row]
     ranking: list[int]
     winner: int | None
+    level: tuple[int, ...] = ()
 
     @property
     def counts(self) -> dict[str, int]:
@@ -51,6 +58,17 @@ class Results:
         over = sum(self.counts.get(status, 0) for status in OVER)
         return self.sweep.count * self.sweep.settings.repeat - over
 
+    @property
+    def chosen_by(self) -> str | None:
+        """Whose labels chose the winner: the test images', those of held-out images, or nobody's."""
+        kind = self.sweep.settings.metric.partition(".")[0]
+        return {"select": HELD_OUT_LABELS, "accuracy": TEST_LABELS, "best": TEST_LABELS}.get(kind)
+
+    def values(self, configuration: int) -> list[float]:
+        """The metric of each repeat that has one."""
+        found = [row[self.sweep.settings.metric] for row in self.of(configuration)]
+        return [value for value in found if value is not None]
+
     def of(self, configuration: int) -> list[Row]:
         return [row for row in self.rows if row["configuration"] == configuration]
 
@@ -61,8 +79,10 @@ def collect(sweep: Sweep, book: Book) -> Results:
     scores = {c: configuration_score(sweep, book, c) for c in range(book.configurations)}
     sign = -1.0 if sweep.settings.mode == "max" else 1.0
     ranking = sorted((c for c, s in scores.items() if s is not None), key=lambda c: (sign * (scores[c] or 0.0), c))
-    finished = (c for c in ranking if all(e.status == "complete" for e in book.of(c)))
-    results = Results(sweep, book.folder, rows, ranking, next(finished, None))
+    finished = [c for c in ranking if all(e.status == "complete" for e in book.of(c))]
+    results = Results(sweep, book.folder, rows, ranking, finished[0] if finished else None)
+    level = [c for c in finished[1:] if overlap(results.values(finished[0]), results.values(c))]
+    results = replace(results, level=tuple(level))
     replace_file(book.folder / "results.parquet", lambda path: pq.write_table(table(rows), path))
     if ranking:
         draw_parallel(results, book.folder)
@@ -71,6 +91,21 @@ def collect(sweep: Sweep, book: Book) -> Results:
         config = sweep.run(scheduled(book.folder / entry.name, entry.point), name=f"{book.folder.name}-best")
         configfile.dump(config, book.folder / "best.yaml")
     return results
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """The 95% confidence interval of the mean by Student's t; of a single value that value alone."""
+    mean = float(np.mean(values))
+    if len(values) < 2:
+        return mean, mean
+    half = float(student_t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values)))
+    return mean - half, mean + half
+
+
+def overlap(a: Sequence[float], b: Sequence[float]) -> bool:
+    """Whether the intervals of two configurations' values have a point in common."""
+    (low, high), (lower, higher) = interval(a), interval(b)
+    return low <= higher and lower <= high
 
 
 def rows_of(sweep: Sweep, book: Book) -> list[Row]:
@@ -90,7 +125,11 @@ def rows_of(sweep: Sweep, book: Book) -> list[Row]:
             "score": configuration_score(sweep, book, entry.configuration),
             **{key: point[key] for key in sweep.settings.keys if key in point},
         }
-        accuracies = {f"accuracy.{name}": _mean(value) for name, value in summary.get("accuracy", {}).items()}
+        accuracies = {
+            f"{kind}.{name}": _mean(value)
+            for kind in ("accuracy", "select")
+            for name, value in summary.get(kind, {}).items()
+        }
         sent = summary.get("communication", {})
         rows.append({**base, **accuracies, **sent, "wall_s": summary.get("wall_s")})
     return rows
@@ -121,25 +160,57 @@ def _number(value: Any) -> bool:
 
 
 def ranked(results: Results) -> Table:
-    """The configurations for a terminal, the best first; failed and unfinished ones are not among them."""
+    """The configurations for a terminal, the best first; failed and unfinished ones are not among them.
+
+    The first column marks the winner, ``*``, or, where others are level with it, all of them, ``=``.
+    """
     settings = results.sweep.settings
     head = f"{settings.metric}, {settings.score} of {settings.repeat}" if settings.repeat > 1 else settings.metric
-    shown = Table("", "folder", *settings.keys, head, "rounds", "MB up", "status", box=box.SIMPLE)
+    spread = ["mean +- deviation"] if settings.repeat > 1 else []
+    shown = Table("", "folder", *settings.keys, head, *spread, "rounds", "MB up", "status", box=box.SIMPLE)
+    shown.caption = "; ".join(remarks(results))
     for configuration in results.ranking:
         rows = results.of(configuration)
         first, last = rows[0], rows[-1]
         folders = first["folder"] if len(rows) == 1 else f"{first['folder']} to {last['folder'].rpartition('-')[2]}"
         sent = [row["up_bytes"] / 1e6 for row in rows if row.get("up_bytes") is not None]
         shown.add_row(
-            "*" if configuration == results.winner else "",
+            _mark(results, configuration),
             folders,
             *(str(first.get(key, "-")) for key in settings.keys),
             f"{first['score']:.4g}",
+            *([_spread(results.values(configuration))] if spread else []),
             "-" if first["rounds"] is None else str(first["rounds"]),
             f"{sum(sent) / len(sent):.2f}" if sent else "-",
             ", ".join(dict.fromkeys(row["status"] for row in rows)),
         )
     return shown
+
+
+def remarks(results: Results) -> list[str]:
+    """What a reader of the table has to know of the choice: whose labels made it, and whether there is a winner."""
+    lines = [f"chosen by {results.chosen_by}"] if results.chosen_by else []
+    if results.level:
+        how = (
+            "their means' 95% intervals (Student's t) overlap"
+            if results.sweep.settings.repeat > 1
+            else "their values are the same"
+        )
+        lines.append(f"level: {len(results.level) + 1} configurations (=), because {how}")
+    elif results.winner is not None and results.sweep.settings.repeat == 1:
+        lines.append("one training of each, so differences may be chance (repeat: 3 shows their spread)")
+    return lines
+
+
+def _mark(results: Results, configuration: int) -> str:
+    if results.level:
+        return "=" if configuration in (results.winner, *results.level) else ""
+    return "*" if configuration == results.winner else ""
+
+
+def _spread(values: Sequence[float]) -> str:
+    deviation = f"{np.std(values, ddof=1):.2g}" if len(values) > 1 else "-"
+    return f"{np.mean(values):.4g} +- {deviation}" if values else "-"
 
 
 # -- parallel coordinates ----------------------------------------------------------------------------------------------

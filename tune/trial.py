@@ -29,6 +29,7 @@ from actors.driver import persisting
 from actors.plan import planned, reserve
 from actors.pool import Pool
 from rayfed_ssl.config import RunConfig
+from rayfed_ssl.evaluation import SELECT
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.results import Evaluated, Subject
@@ -82,12 +83,14 @@ class WatchedCohort(RayCohort):
         return found
 
     def complete(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """(round, what its summary would say under ``accuracy``), once each."""
+        """(round, what its summary would say under ``accuracy`` and ``select``), once each."""
         for round in sorted(self.known):
             if len(self.known[round]) == self.awaited[round]:
                 of = self.known.pop(round)
                 of = {None: of[None]} if None in of else of
-                yield round, {name: {c: v[name] for c, v in of.items() if name in v} for v in of.values() for name in v}
+                by_tag = {tag: {c: v[tag] for c, v in of.items() if tag in v} for v in of.values() for tag in v}
+                select = {tag.removeprefix(SELECT): by_tag[tag] for tag in by_tag if tag.startswith(SELECT)}
+                yield round, {"accuracy": {tag: by_tag[tag] for tag in by_tag if "/" not in tag}, "select": select}
 
 
 class Trial(tune.Trainable):  # type: ignore[misc]
@@ -233,8 +236,8 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         self.reached = progress.round
         if self.sweep.settings.scheduler.name == "none" or not any(k.startswith("eval/") for k in progress.values):
             return
-        for round, accuracy in self.cohort.complete():
-            value = measured({"accuracy": accuracy}, self.sweep.settings.metric)
+        for round, summary in self.cohort.complete():
+            value = measured(summary, self.sweep.settings.metric)
             if not 0 < round < progress.rounds or value is None or self.stop_wanted.is_set():
                 continue
             self.news.put({"round": round, SCORE: value, "done": False})

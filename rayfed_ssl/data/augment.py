@@ -23,7 +23,7 @@ from typing import Annotated, Literal, Self
 import torch
 import torch.nn.functional as F
 from pydantic import Field, model_validator
-from torch import Tensor
+from torch import Generator, Tensor
 
 from rayfed_ssl.base.schema import Block, UserError
 
@@ -32,6 +32,7 @@ RATIO = (3 / 4, 4 / 3)  # width / height of a crop
 TRIES = 10  # RandomResizedCrop falls back on the centre crop after so many misfits
 GRAY_WEIGHTS = (0.2989, 0.587, 0.114)  # ITU-R 601-2 luma, the digits torchvision uses
 
+Pair = tuple[float, float]
 HALF = (0.5, 0.5, 0.5)
 CIFAR10_MEAN, CIFAR10_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -41,7 +42,7 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 class Recipe:
     """What may be done to an image, and how often. Probability 0, strength 0 or ``WHOLE`` leaves an operation out."""
 
-    crop_scale: tuple[float, float] = WHOLE  # share of the area kept by a random resized crop
+    crop_scale: Pair = WHOLE  # share of the area kept by a random resized crop
     pad: int = 0  # reflect-pad by so many pixels and crop back to size
     flip: bool = False  # horizontal, probability 1/2
     jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)  # brightness, contrast, saturation, hue
@@ -52,6 +53,7 @@ class Recipe:
     solarize_p: float = 0.0  # threshold 1/2
     mean: tuple[float, float, float] = CIFAR10_MEAN
     std: tuple[float, float, float] = CIFAR10_STD
+    crop_ratio: Pair = RATIO  # width / height of a random resized crop
 
     @property
     def crops(self) -> bool:
@@ -153,7 +155,7 @@ def draw(recipe: Recipe, n: int, size: tuple[int, int], generator: torch.Generat
     found: dict[str, Tensor] = {}
     if recipe.crops:
         found["box"] = (
-            resized_crop_boxes(n, size, recipe.crop_scale, generator)
+            resized_crop_boxes(n, size, recipe.crop_scale, generator, recipe.crop_ratio)
             if recipe.crop_scale != WHOLE
             else pad_crop_boxes(n, size, recipe.pad, generator)
         )
@@ -184,22 +186,22 @@ def _jitter_order(generator: torch.Generator) -> tuple[str, ...]:
     return orders[int.from_bytes(digest, "big") % len(orders)]
 
 
-def resized_crop_boxes(n: int, size: tuple[int, int], scale: tuple[float, float], generator: torch.Generator) -> Tensor:
+def resized_crop_boxes(n: int, size: tuple[int, int], scale: Pair, draws: Generator, aspect: Pair = RATIO) -> Tensor:
     """``n`` boxes (n, 4) with torchvision's ``RandomResizedCrop`` distribution.
 
-    Area uniform in ``scale``, aspect ratio log-uniform in 3/4..4/3, the first of ten tries that fits, else the
+    Area uniform in ``scale``, width / height log-uniform in ``aspect``, the first of ten tries that fits, else the
     largest centre crop of an allowed ratio; the position is uniform among the whole pixels.
     """
     height, width = size
-    u = torch.rand(4, n, TRIES, generator=generator, device=generator.device)
+    u = torch.rand(4, n, TRIES, generator=draws, device=draws.device)
     area = (scale[0] + u[0] * (scale[1] - scale[0])) * (height * width)
-    ratio = torch.exp(math.log(RATIO[0]) + u[1] * math.log(RATIO[1] / RATIO[0]))
+    ratio = torch.exp(math.log(aspect[0]) + u[1] * math.log(aspect[1] / aspect[0]))
     h, w = (area / ratio).sqrt().round(), (area * ratio).sqrt().round()
     fits = (h > 0) & (h <= height) & (w > 0) & (w <= width)
     top, left = (u[2] * (height - h + 1)).floor(), (u[3] * (width - w + 1)).floor()
     first = fits.to(torch.uint8).argmax(dim=1).view(n, 1, 1).expand(n, 1, 4)
     box = torch.stack([top, left, h, w], dim=2).gather(1, first).squeeze(1)
-    centre_h, centre_w = min(height, round(width / RATIO[0])), min(width, round(height * RATIO[1]))
+    centre_h, centre_w = min(height, round(width / aspect[0])), min(width, round(height * aspect[1]))
     for column, value in enumerate(((height - centre_h) // 2, (width - centre_w) // 2, centre_h, centre_w)):
         box[:, column] = torch.where(fits.any(dim=1), box[:, column], value)
     return box
@@ -391,8 +393,7 @@ def augment(pixels: Tensor, recipe: Recipe, generator: torch.Generator, views: i
     (views * B, C, H, W) float32, view by view: rows 0..B-1 are view 1. The memory format of ``pixels`` is kept.
     """
     many = torch.cat([pixels] * views)
-    height, width = pixels.shape[2:]
-    return apply(many, draw(recipe, len(many), (height, width), generator), recipe)
+    return apply(many, draw(recipe, len(many), (pixels.shape[2], pixels.shape[3]), generator), recipe)
 
 
 def clean(pixels: Tensor, recipe: Recipe) -> Tensor:

@@ -232,6 +232,24 @@ def hold_out(count: int, share: float, seed: int) -> tuple[Indices, Indices]:
     return np.sort(order[:taken]), np.sort(order[taken:])
 
 
+def stratified_share(labels: NDArray[np.int64], share: float, seed: int) -> Indices:
+    """Rows, ascending, of a random ``share`` of each class (rounded), that no client is to hold.
+
+    At least one image of a class is taken and at least one left; of a class with one image none is taken. ``labels``
+    (n,), negative where unknown. Raises UserError where no image can be taken.
+    """
+    order = numpy_generator(seed, "select").permutation(np.flatnonzero(labels >= 0))
+    taken = []
+    for label in np.unique(labels[order]):
+        members = order[labels[order] == label]
+        taken.append(members[: min(max(1, round(share * len(members))), len(members) - 1)])
+    if not sum(len(rows) for rows in taken):
+        raise UserError(
+            f"evaluation.select: found a share of {share}, but no class has two labelled training images; allowed: null"
+        )
+    return np.sort(np.concatenate(taken))
+
+
 def label_histogram(shards: list[Indices], labels: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
     """How many images of each class each client holds, (N, C); unlabelled images are not counted."""
     held = [labels[shard] for shard in shards]

@@ -1,151 +1,98 @@
-"""Evaluation of a frozen encoder: kNN, linear probe and few-shot accuracy on cached features of clean images.
+"""Evaluation of a frozen encoder by the protocols of a table: ``PROTOCOLS``.
 
-The caller picks rows with ``labelled_rows``, turns them into features with ``extract`` and hands those to ``evaluate``;
-``settings`` is written beside every result, so that no number stands without its k, epochs or draws.
-
-Shapes: N train images, M test images, B batch, D embedding.
+The caller makes a ``Material`` (images, labels, the encoder) and hands it to ``evaluate``; ``settings`` is written
+beside every result, so that no number stands without its k, epochs or draws.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from pydantic import Field
-from torch import Tensor
 
-from rayfed_ssl.base.schema import Block, UserError
-from rayfed_ssl.base.seeding import numpy_generator
-from rayfed_ssl.evaluation.fewshot import FewShotConfig, fewshot_accuracy
-from rayfed_ssl.evaluation.finetune import FineTuneConfig, fine_tune, label_fraction
-from rayfed_ssl.evaluation.knn import KnnConfig, knn_accuracy
-from rayfed_ssl.evaluation.linear import LinearConfig, linear_probe
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.evaluation.config import EvaluationConfig, SelectConfig
+from rayfed_ssl.evaluation.material import SELECT, FrozenEncoder, Material, Split, extract, labelled_rows
+from rayfed_ssl.evaluation.protocol import Comparison, Protocol
+from rayfed_ssl.evaluation.table import PROTOCOLS
 
 __all__ = [
+    "PROTOCOLS",
+    "SELECT",
+    "Comparison",
     "EvaluationConfig",
-    "FewShotConfig",
-    "FineTuneConfig",
-    "KnnConfig",
-    "LinearConfig",
+    "FrozenEncoder",
+    "Material",
+    "Protocol",
+    "SelectConfig",
+    "Split",
+    "check",
     "evaluate",
     "extract",
-    "fewshot_accuracy",
-    "fine_tune",
-    "knn_accuracy",
-    "label_fraction",
     "labelled_rows",
-    "linear_probe",
+    "recorded",
     "settings",
+    "settings_of",
 ]
 
-Protocol: TypeAlias = Literal["knn", "linear", "fewshot"]
+
+FEATURES = "backbone, clean images, eval mode"
 
 
-class EvaluationConfig(Block):
-    """The ``evaluation`` block of a run."""
-
-    protocols: tuple[Protocol, ...] = ("knn", "linear", "fewshot")
-    every: int = Field(1, ge=0)
-    """Rounds between evaluations; 0 is at the end only."""
-    knn: KnnConfig = KnnConfig()
-    linear: LinearConfig = LinearConfig()
-    fewshot: FewShotConfig = FewShotConfig()
-    train_images: int | None = Field(None, ge=1)
-    """At most so many labelled train images are used, the first in a seeded order; null is all of them."""
-    targets: tuple[Annotated[float, Field(gt=0, le=1)], ...] = ()
-    """Accuracies, as fractions: the summary says in which round each protocol first reached them."""
-    batch_size: int = Field(500, ge=1)
-    """Images per forward pass."""
-
-
-def labelled_rows(labels: NDArray[np.int64], limit: int | None, seed: int) -> NDArray[np.int64]:
-    """Rows with a label (not negative), ascending; at most ``limit``, the first in an order seeded by ``seed``."""
-    rows = np.flatnonzero(labels >= 0)
-    if limit is not None and len(rows) > limit:
-        rows = np.sort(numpy_generator(seed, "evaluation", "train_images").permutation(rows)[:limit])
-    return rows
-
-
-def extract(
-    represent: Callable[[Tensor], Tensor],
-    pixels: NDArray[np.uint8],
-    clean: Callable[[Tensor], Tensor],
-    batch_size: int,
-    device: torch.device | str,
-) -> Tensor:
-    """Features (N, D) float32 on the CPU of ``pixels`` (N, H, W, 3) uint8.
-
-    Args:
-        represent: images (B, 3, H, W) as ``clean`` leaves them -> (B, ...) features, flattened here. In eval mode.
-        clean: uint8 (B, 3, H, W) on ``device`` -> what the encoder takes, without augmentation.
-    """
-    parts = []
-    with torch.inference_mode():
-        for start in range(0, len(pixels), batch_size):
-            block = torch.from_numpy(
-                np.array(pixels[start : start + batch_size])
-            )  # a copy: a mapped array is read-only
-            images = clean(block.permute(0, 3, 1, 2).to(device))
-            parts.append(represent(images).flatten(1).float().cpu())
-    return torch.cat(parts)
-
-
-def evaluate(
-    train_x: Tensor,
-    train_y: Tensor,
-    test_x: Tensor,
-    test_y: Tensor,
-    config: EvaluationConfig,
-    classes: int,
-    seed: int,
-) -> dict[str, float]:
-    """Accuracy as a fraction for each of ``config.protocols``, in that order.
-
-    Args:
-        train_x, test_x: (N, D) and (M, D) features on the CPU.
-        train_y, test_y: (N,) and (M,) int64; rows with a negative label are left out.
-        seed: of the choice of ``config.train_images`` rows and of the linear probe. Few-shot draws do not depend on it.
+def evaluate(material: Material, config: EvaluationConfig) -> dict[str, float]:
+    """The values of each of ``config.protocols`` by tag, in that order; accuracies are fractions.
 
     Raises:
-        UserError: if no train or no test image has a label, or a label is too large, or a feature is not finite.
+        UserError: if a protocol needs labels and no image has one, or a label is too large, or a feature is not finite.
     """
-    if not config.protocols:
-        return {}
-    train_x, train_y = _labelled("train", train_x, train_y, config.train_images, classes, seed)
-    test_x, test_y = _labelled("test", test_x, test_y, None, classes, seed)
-    data = train_x, train_y, test_x, test_y
-    measure: dict[Protocol, Callable[[], float]] = {
-        "knn": lambda: knn_accuracy(*data, classes=classes, **config.knn.model_dump()),
-        "linear": lambda: linear_probe(*data, classes=classes, seed=seed, **config.linear.model_dump()),
-        "fewshot": lambda: fewshot_accuracy(*data, **config.fewshot.model_dump()),
-    }
-    return {protocol: measure[protocol]() for protocol in config.protocols}
+    values: dict[str, float] = {}
+    for name, protocol in config.rows.items():
+        values |= protocol.measure(material, config.of(name))
+    return values
+
+
+def recorded(tag: str) -> str:
+    """The tag in the table of metrics: ``eval/knn`` for ``knn``; one with a slash is recorded as it is."""
+    return tag if "/" in tag else f"eval/{tag}"
 
 
 def settings(config: EvaluationConfig) -> dict[str, Any]:
     """What is written beside every result: the settings of each protocol in use, and what they have in common."""
-    used: dict[str, Any] = {protocol: getattr(config, protocol).model_dump() for protocol in config.protocols}
-    return {"features": "backbone, clean images, eval mode", "train_images": config.train_images, **used}
+    return _common(config) | {name: config.of(name).model_dump(mode="json") for name in config.protocols}
 
 
-def _labelled(split: str, x: Tensor, y: Tensor, limit: int | None, classes: int, seed: int) -> tuple[Tensor, Tensor]:
-    """The labelled rows of a split, checked."""
-    rows = torch.from_numpy(labelled_rows(y.numpy(), limit, seed))
-    if len(rows) == 0:
+def settings_of(config: EvaluationConfig, protocol: str) -> dict[str, Any]:
+    """Everything behind one protocol's results."""
+    return _common(config) | config.of(protocol).model_dump(mode="json")
+
+
+def _common(config: EvaluationConfig) -> dict[str, Any]:
+    common: dict[str, Any] = {"features": FEATURES, "train_images": config.train_images}
+    if config.metrics != ("accuracy",):
+        common["metrics"] = list(config.metrics)
+    if config.select is not None:
+        common["select"] = config.select.model_dump(mode="json")
+    return common
+
+
+def check(config: EvaluationConfig, train: NDArray[np.int64], test: NDArray[np.int64], image_size: int) -> None:
+    """Refuse protocols that these images cannot serve, before rounds are spent on them.
+
+    Args:
+        train, test: (N,) and (M,) labels, negative where there is none.
+    Raises:
+        UserError: labels are missing, or a protocol's own settings cannot work.
+    """
+    for split, labels in (("train", train), ("test", test)):
+        if config.labelled and not (labels >= 0).any():
+            raise UserError(
+                f"evaluation.protocols: found {', '.join(config.labelled)}, but none of the {len(labels)} {split} "
+                "images has a label; allowed without labels: rank, or []"
+            )
+    if "fewshot" in config.protocols and (count := len(np.unique(train[train >= 0]))) < 2:
         raise UserError(
-            f"evaluation.protocols: found {len(y)} {split} images, none with a label; allowed without labels: []"
+            f"evaluation.protocols: found fewshot, but the training images are of {count} class; it needs 2 or more"
         )
-    if len(rows) < len(y):
-        x, y = x[rows], y[rows]
-    if int(y.max()) >= classes:
-        raise UserError(f"data: found label {int(y.max())} in the {split} images, allowed: 0 to {classes - 1}")
-    broken = int((~x.isfinite().all(dim=1)).sum())
-    if broken:
-        raise UserError(
-            f"train.optimizer.lr: found features that are not finite for {broken} of {len(x)} {split} images (training"
-            " diverged), allowed: a smaller value"
-        )
-    return x, y
+    for name, protocol in config.rows.items():
+        protocol.ready(config.of(name), image_size)

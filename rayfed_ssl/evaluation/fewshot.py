@@ -6,6 +6,7 @@ Shapes: N train images, M test images, D embedding.
 from __future__ import annotations
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from pydantic import Field
 from sklearn.linear_model import LogisticRegression
@@ -14,6 +15,9 @@ from torch import Tensor
 
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.seeding import numpy_generator
+from rayfed_ssl.evaluation.material import Material, Split
+from rayfed_ssl.evaluation.metrics import accuracy
+from rayfed_ssl.evaluation.protocol import Protocol
 from rayfed_ssl.evaluation.standard import moments, standardise
 
 
@@ -55,19 +59,60 @@ def fewshot_accuracy(
     Raises:
         UserError: where the train images show fewer than two classes.
     """
-    labels, truth = train_y.numpy(), test_y.numpy()
-    found = len(np.unique(labels))
-    if found < 2:
-        raise UserError(
-            f"evaluation.protocols: fewshot found {found} class among the labelled images, allowed: 2 or more"
-        )
-    mean, std = moments(train_x)
-    test = standardise(test_x, mean, std).numpy()
     accuracies = []
     with threadpool_limits(limits=1, user_api="blas"):  # another thread count gives other bits
+        shots = FewShots(train_x, train_y, labels_per_class, C)
+        test = standardise(test_x, *shots.moments).numpy()
         for draw in range(draws):
-            rows = draw_rows(labels, labels_per_class, draw)
-            shots = standardise(train_x[rows], mean, std).double().numpy()
-            model = LogisticRegression(C=C, max_iter=1000).fit(shots, labels[rows])
-            accuracies.append(float(np.mean(model.predict(test) == truth)))
+            predicted = torch.from_numpy(shots.fit(draw).predict(test))
+            accuracies.append(accuracy(predicted, predicted, test_y))
     return float(np.mean(accuracies))
+
+
+class FewShots:
+    """Classifiers on draws of few labels, from features standardised by all train images (N, D), labels unread.
+
+    Raises:
+        UserError: where the train images show fewer than two classes.
+    """
+
+    def __init__(self, x: Tensor, y: Tensor, labels_per_class: int, C: float) -> None:
+        self.x, self.labels, self.labels_per_class, self.C = x, y.numpy(), labels_per_class, C
+        found = len(np.unique(self.labels))
+        if found < 2:
+            raise UserError(
+                f"evaluation.protocols: fewshot found {found} class among the labelled images, allowed: 2 or more"
+            )
+        self.moments = moments(x)
+
+    def fit(self, draw: int) -> LogisticRegression:
+        """scikit-learn's logistic regression on the rows of one draw."""
+        rows = draw_rows(self.labels, self.labels_per_class, draw)
+        shots = standardise(self.x[rows], *self.moments).double().numpy()
+        return LogisticRegression(C=self.C, max_iter=1000).fit(shots, self.labels[rows])
+
+
+def measure(material: Material, config: FewShotConfig) -> dict[str, float]:
+    """``fewshot``: each metric's mean over the draws."""
+    train = material.train
+    found: dict[str, list[float]] = {}
+    with threadpool_limits(limits=1, user_api="blas"):  # another thread count gives other bits
+        shots = FewShots(train.features, train.labels, config.labels_per_class, config.C)
+        standard = {split: standardise(split.features, *shots.moments).numpy() for split in material.tests.values()}
+        for draw in range(config.draws):
+            model = shots.fit(draw)
+
+            def answer(split: Split, model: LogisticRegression = model) -> tuple[Tensor, Tensor]:
+                scores = torch.zeros(len(split.labels), material.classes, dtype=torch.float64)
+                if "auc" in material.metrics:
+                    scores[:, torch.from_numpy(model.classes_)] = torch.from_numpy(
+                        model.predict_proba(standard[split])
+                    ).double()
+                return torch.from_numpy(model.predict(standard[split])), scores
+
+            for name, value in material.classified("fewshot", answer).items():
+                found.setdefault(name, []).append(value)
+    return {name: float(np.mean(values)) for name, values in found.items()}
+
+
+FEWSHOT = Protocol(FewShotConfig, measure, lambda settings: ("fewshot",))

@@ -11,6 +11,9 @@ from pydantic import Field
 from torch import Tensor
 
 from rayfed_ssl.base.schema import Block
+from rayfed_ssl.evaluation.material import Material, Split
+from rayfed_ssl.evaluation.metrics import accuracy
+from rayfed_ssl.evaluation.protocol import Protocol
 from rayfed_ssl.evaluation.standard import capped
 
 SIMILARITIES = 2**24
@@ -36,6 +39,27 @@ def votes(similarity: Tensor, labels: Tensor, temperature: float, classes: int) 
     return weights.new_zeros(len(weights), classes).scatter_add_(1, labels, weights)
 
 
+def knn_votes(
+    train_x: Tensor, train_y: Tensor, test_x: Tensor, *, classes: int, k: int = 200, temperature: float = 0.1
+) -> Tensor:
+    """(M, C): the votes that each class has among a test image's nearest train images by cosine.
+
+    Args:
+        train_x, test_x: (N, D) and (M, D) float features; normalised here.
+        train_y: (N,) int64 in [0, classes).
+
+    Differs: k is clamped to a tenth of the train images; the classes are counted, not fixed at 10; the features are the
+    backbone's, where EasyFL and FedSC use the projector's.
+    """
+    k = capped(k, len(train_x))
+    bank = F.normalize(train_x, dim=1).T  # (D, N)
+    parts = []
+    for block in torch.split(test_x, max(1, SIMILARITIES // len(train_x))):
+        similarity, index = (F.normalize(block, dim=1) @ bank).topk(k, dim=1)  # (B, k)
+        parts.append(votes(similarity, train_y[index], temperature, classes))
+    return torch.cat(parts)
+
+
 def knn_accuracy(
     train_x: Tensor,
     train_y: Tensor,
@@ -46,20 +70,20 @@ def knn_accuracy(
     k: int = 200,
     temperature: float = 0.1,
 ) -> float:
-    """Fraction of test images whose class wins the vote of their nearest train images by cosine.
+    """Fraction of test images (labels ``test_y`` (M,)) whose class has the most votes, see ``knn_votes``."""
+    tally = knn_votes(train_x, train_y, test_x, classes=classes, k=k, temperature=temperature)
+    return accuracy(tally.argmax(dim=1), tally, test_y)
 
-    Args:
-        train_x, test_x: (N, D) and (M, D) float features; normalised here.
-        train_y, test_y: (N,) and (M,) int64 in [0, classes).
 
-    Differs: k is clamped to a tenth of the train images; the classes are counted, not fixed at 10; the features are the
-    backbone's, where EasyFL and FedSC use the projector's.
-    """
-    k = capped(k, len(train_x))
-    bank = F.normalize(train_x, dim=1).T  # (D, N)
-    rows = max(1, SIMILARITIES // len(train_x))
-    hits = 0
-    for block, truth in zip(torch.split(test_x, rows), torch.split(test_y, rows), strict=True):
-        similarity, index = (F.normalize(block, dim=1) @ bank).topk(k, dim=1)  # (B, k)
-        hits += int((votes(similarity, train_y[index], temperature, classes).argmax(dim=1) == truth).sum())
-    return hits / len(test_x)
+def measure(material: Material, config: KnnConfig) -> dict[str, float]:
+    """``knn``."""
+
+    def answer(split: Split) -> tuple[Tensor, Tensor]:
+        train = material.train
+        tally = knn_votes(train.features, train.labels, split.features, classes=material.classes, **config.model_dump())
+        return tally.argmax(dim=1), tally / tally.sum(dim=1, keepdim=True)
+
+    return material.classified("knn", answer)
+
+
+KNN = Protocol(KnnConfig, measure, lambda settings: ("knn",))

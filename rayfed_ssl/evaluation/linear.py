@@ -5,22 +5,72 @@ Shapes: N train images, M test images, B batch, D embedding, C classes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
 import torch
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import Tensor
 
 from rayfed_ssl.base.schema import Block
 from rayfed_ssl.base.seeding import generator
+from rayfed_ssl.evaluation.material import Material, Split
+from rayfed_ssl.evaluation.metrics import accuracy
+from rayfed_ssl.evaluation.protocol import Protocol
 from rayfed_ssl.evaluation.standard import capped, moments, standardise
+
+RecipeName = Literal["ours", "easyfl", "fedx", "fedu2"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a linear classifier is trained, by Adam, on cached features."""
+
+    epochs: int
+    lr: float
+    batch_size: int
+    weight_decay: float = 0.0  # times the weight, added to the gradient
+    shuffle: bool = True  # anew every epoch; False: always the data set's order
+    standardise: bool = False  # by the train images' mean and deviation
+    cap: bool = False  # batches of a tenth of the train images at most
+
+
+PAPERS: Mapping[RecipeName, Recipe] = {
+    "easyfl": Recipe(200, 3e-3, 2048, shuffle=False),  # EasyFL's linear evaluation, for FedU and FedEMA
+    "fedx": Recipe(100, 1e-3, 64, weight_decay=1e-6),  # Han et al. 2022 (FedX), official code
+    "fedu2": Recipe(200, 3e-3, 512),  # Liao et al. 2024 (FedU2), official code
+}
+"""The papers' probes that need clean, cached features only. FLESD's and Orchestra's augment the train images."""
 
 
 class LinearConfig(Block):
-    """The ``evaluation.linear`` block."""
+    """The ``evaluation.linear`` block. ``epochs``, ``lr`` and ``batch_size`` are those of the recipe ``ours``."""
 
+    recipes: tuple[RecipeName, ...] = ("ours",)
+    """``ours`` is recorded as ``linear``, a paper's beside it as ``linear_<recipe>``."""
     epochs: int = Field(200, ge=1)
     lr: float = Field(3e-3, gt=0)
     batch_size: int = Field(2048, ge=1)
     """Images per step; never more than a tenth of the train images."""
+
+    @field_validator("recipes")
+    @classmethod
+    def _some(cls, recipes: tuple[RecipeName, ...]) -> tuple[RecipeName, ...]:
+        if not recipes or len(set(recipes)) < len(recipes):
+            raise ValueError("must be one or more recipes, each once")
+        return recipes
+
+    def recipe(self, name: RecipeName) -> Recipe:
+        """What the name stands for."""
+        if name != "ours":
+            return PAPERS[name]
+        return Recipe(self.epochs, self.lr, self.batch_size, standardise=True, cap=True)
+
+
+def tag(recipe: RecipeName, name: str = "linear") -> str:
+    """``linear`` for ours, ``linear_<recipe>`` for a paper's; ``name`` stands for ``linear``."""
+    return name if recipe == "ours" else f"{name}_{recipe}"
 
 
 def linear_probe(
@@ -46,17 +96,42 @@ def linear_probe(
     Differs: features are standardised, batches reshuffled and at most a tenth of the images (one step an epoch does not
     converge in 200), and the accuracy is over images, not a mean over batches.
     """
-    mean, std = moments(train_x)
-    weight, bias = fit(
-        standardise(train_x, mean, std), train_y, classes, epochs, lr, capped(batch_size, len(train_x)), seed
-    )
-    predicted = torch.addmm(bias, weight, standardise(test_x, mean, std).T).argmax(dim=0)
-    return int((predicted == test_y).sum()) / len(test_y)
+    probe = LinearProbe(train_x, train_y, classes, Recipe(epochs, lr, batch_size, standardise=True, cap=True), seed)
+    logits = probe(test_x)
+    return accuracy(logits.argmax(dim=0), logits.T, test_y)
+
+
+class LinearProbe:
+    """A linear classifier trained by ``recipe`` on features (N, D) and labels (N,) in [0, C)."""
+
+    def __init__(self, x: Tensor, y: Tensor, classes: int, recipe: Recipe, seed: int) -> None:
+        self.moments = moments(x) if recipe.standardise else None
+        batch_size = capped(recipe.batch_size, len(x)) if recipe.cap else min(recipe.batch_size, len(x))
+        self.weight, self.bias = fit(
+            self._scaled(x), y, classes, recipe.epochs, recipe.lr, batch_size, seed,
+            weight_decay=recipe.weight_decay, shuffle=recipe.shuffle,
+        )  # fmt: skip
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Logits (C, M) of features (M, D)."""
+        return torch.addmm(self.bias, self.weight, self._scaled(x).T)
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        return x.float() if self.moments is None else standardise(x, *self.moments)
 
 
 @torch.no_grad()
 def fit(
-    x: Tensor, y: Tensor, classes: int, epochs: int, lr: float, batch_size: int, seed: int
+    x: Tensor,
+    y: Tensor,
+    classes: int,
+    epochs: int,
+    lr: float,
+    batch_size: int,
+    seed: int,
+    *,
+    weight_decay: float = 0.0,
+    shuffle: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """The probe's weight (C, D) and bias (C, 1), from uniform weights within 1/sqrt(D) and zero biases.
 
@@ -67,10 +142,11 @@ def fit(
     bound = x.shape[1] ** -0.5
     weight = torch.empty(classes, x.shape[1]).uniform_(-bound, bound, generator=start)
     bias = torch.zeros(classes, 1)
-    optimizer = torch.optim.Adam([weight, bias], lr=lr, fused=True)
+    optimizer = torch.optim.Adam([weight, bias], lr=lr, weight_decay=weight_decay, fused=True)
     columns = torch.arange(batch_size)
     for _ in range(epochs):
-        for rows in torch.split(torch.randperm(len(x), generator=order), batch_size):
+        rows_of_epoch = torch.randperm(len(x), generator=order) if shuffle else torch.arange(len(x))
+        for rows in torch.split(rows_of_epoch, batch_size):
             images, truth = x.index_select(0, rows), y[rows]
             error = torch.addmm(bias, weight, images.T).softmax(dim=0)  # (C, B)
             error[truth, columns[: len(rows)]] -= 1  # d(cross-entropy of one image) / d(its logits)
@@ -78,3 +154,21 @@ def fit(
             bias.grad = error.sum(dim=1, keepdim=True) / len(rows)
             optimizer.step()
     return weight, bias
+
+
+def measure(material: Material, config: LinearConfig, name: str = "linear") -> dict[str, float]:
+    """``linear``, and ``linear_<recipe>`` for every recipe of a paper; ``name`` stands for ``linear``."""
+    values: dict[str, float] = {}
+    for recipe in config.recipes:
+        train = material.train
+        probe = LinearProbe(train.features, train.labels, material.classes, config.recipe(recipe), material.seed)
+
+        def answer(split: Split, probe: LinearProbe = probe) -> tuple[Tensor, Tensor]:
+            logits = probe(split.features)  # (C, M)
+            return logits.argmax(dim=0), logits.T.softmax(dim=1)
+
+        values |= material.classified(tag(recipe, name), answer)
+    return values
+
+
+LINEAR = Protocol(LinearConfig, measure, lambda settings: tuple(tag(name) for name in settings.recipes))

@@ -18,6 +18,8 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import forked
 from rayfed_ssl.base.weights import Weights, pack, unpack
 from rayfed_ssl.data.augment import clean
+from rayfed_ssl.evaluation import FrozenEncoder, Material, Split
+from rayfed_ssl.evaluation.fewshot import FEWSHOT
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.models import StartReport, build_network, start_values
 from rayfed_ssl.models.network import Network
@@ -137,8 +139,8 @@ class Workbench:
     def evaluate(
         self, encoder: str, weights: Weights | None, classes: int | None = None, client: int | None = None
     ) -> dict[str, float]:
-        """The configured label-using protocols on the frozen encoder: eval mode, clean images. None: the encoder that
-        ``client`` begins with. ``classes`` is what the weights' classifier was built for, by default all of the data.
+        """The values of the configured protocols for the frozen encoder, by tag. None: the encoder that ``client``
+        begins with. ``classes`` is what the weights' classifier was built for, by default all of the data.
         """
         if not self.config.evaluation.protocols:
             return {}
@@ -149,37 +151,59 @@ class Workbench:
             return self._untrained[key]
         network = self.network(encoder, "evaluated", classes)
         unpack(weights, network)
-        network.eval()
-        (train, train_y), (test, test_y) = self._probe_images()
-        train_x, test_x = self._features(network, train), self._features(network, test)
-        return self._measure(train_x, train_y, test_x, test_y, self.config.evaluation)
+        return evaluation.evaluate(self.material(self.frozen(network)), self.config.evaluation)
 
     def evaluate_pixels(self) -> float:
         """Few-shot accuracy of the raw pixels: what an encoder has to beat."""
-        (train, train_y), (test, test_y) = self._probe_images()
-        train_x, test_x = (torch.from_numpy(np.array(p)).reshape(len(p), -1) for p in (train, test))
-        only = self.config.evaluation.model_copy(update={"protocols": ("fewshot",)})
-        return self._measure(train_x, train_y, test_x, test_y, only)["fewshot"]
+        return FEWSHOT.measure(self.material(None), self.config.evaluation.fewshot)["fewshot"]
 
-    def _measure(
-        self,
-        train_x: Tensor,
-        train_y: np.ndarray,
-        test_x: Tensor,
-        test_y: np.ndarray,
-        config: evaluation.EvaluationConfig,
-    ) -> dict[str, float]:
-        labels = torch.tensor(train_y), torch.tensor(test_y)
-        return evaluation.evaluate(
-            train_x, labels[0], test_x, labels[1], config, self.federation.classes, self.config.seed
+    def frozen(self, network: Network) -> FrozenEncoder:
+        """The network's encoder, in eval mode from now on."""
+        network.eval()
+        return FrozenEncoder(
+            network.encoder,
+            network.dim,
+            self.recipe,
+            self.device,
+            self.config.evaluation.batch_size,
+            self.memory_format,
         )
 
-    def _probe_images(self) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-        """(pixels, labels) of labelled training images, at most `evaluation.train_images`, and of test images."""
-        train, test = self.federation.dataset.train, self.federation.dataset.test
-        rows = evaluation.labelled_rows(train.labels, self.config.evaluation.train_images, self.config.seed)
-        whole = len(rows) == len(train.labels)
-        return (train.pixels if whole else train.pixels[rows], train.labels[rows]), (test.pixels, test.labels)
+    def material(self, frozen: FrozenEncoder | None) -> Material:
+        """What protocols look at: labelled training images, at most ``evaluation.train_images``, test images, and the
+        held-out training images where there are any. None: raw pixels.
+        """
+        federation, config = self.federation, self.config.evaluation
+        train, test, held_out = federation.dataset.train, federation.dataset.test, federation.held_out
+        known, pool_rows = train.labels, np.arange(len(train.labels))
+        if held_out is not None:
+            known, pool_rows = _only(train.labels, np.delete(pool_rows, held_out)), np.delete(pool_rows, held_out)
+        rows = evaluation.labelled_rows(known, config.train_images, self.config.seed)
+        features = _flattened if frozen is None else frozen.features
+        classes = federation.classes
+        tests = {"": Split("test", test.pixels, test.labels, classes, features)}
+        if held_out is not None and frozen is not None:
+            chosen = Split("held-out", train.pixels, _only(train.labels, held_out), classes, features)
+            tests[evaluation.SELECT] = chosen
+        return Material(
+            Split("train", train.pixels, _only(train.labels, rows), classes, features),
+            tests,
+            train.pixels,
+            pool_rows,
+            classes,
+            self.config.seed,
+            ("accuracy",) if frozen is None else config.metrics,
+            frozen,
+        )
 
-    def _features(self, network: Network, pixels: np.ndarray) -> Tensor:
-        return evaluation.extract(network.represent, pixels, self.clean, self.config.evaluation.batch_size, self.device)
+
+def _only(labels: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """``labels`` (N,) of ``rows``, and -1 elsewhere."""
+    kept = np.full_like(labels, -1)
+    kept[rows] = labels[rows]
+    return kept
+
+
+def _flattened(pixels: np.ndarray) -> Tensor:
+    """(N, H, W, 3) uint8 to (N, H * W * 3)."""
+    return torch.from_numpy(np.array(pixels)).reshape(len(pixels), -1)

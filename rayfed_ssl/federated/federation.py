@@ -17,6 +17,7 @@ from rayfed_ssl.data import partition as partitions
 from rayfed_ssl.data import sources
 from rayfed_ssl.data.feature_skew import skew_features
 from rayfed_ssl.data.images import Dataset, Images
+from rayfed_ssl.data.partition import hold_out, stratified_share
 from rayfed_ssl.data.tasks import split_tasks
 from rayfed_ssl.settings.run import RunSettings
 
@@ -36,6 +37,7 @@ class Federation:
     names: tuple[str, ...]  # of the clients: folder, value of the client column, or "client 3"
     tasks: tuple[tuple[int, ...], ...] | None = None  # class ids of each client's own task
     own_tests: tuple[np.ndarray, ...] | None = None  # rows of dataset.test that are each client's own; None: no such
+    held_out: np.ndarray | None = None  # training images that nobody holds, to choose by (evaluation.select)
 
     @cached_property
     def clients(self) -> tuple[int, ...]:
@@ -72,10 +74,16 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
         return _deal_tasks(config, dataset)
     train = dataset.train
     public_config = config.data.public
-    rest, public, public_indices = np.arange(len(train.labels)), None, None
-    split = config.data.partition
-    if public_config.source == "share":
+    split, public, public_indices, held_out = config.data.partition, None, None, None
+    rest = np.arange(len(train.labels))
+    if config.evaluation.select is not None:
+        held_out = stratified_share(train.labels, config.evaluation.select.share, config.seed)
+        rest = np.delete(rest, held_out)
+    if public_config.source == "share" and held_out is None:
         public_indices, rest = partitions.take_public(split, train.labels, public_config.share, config.seed)
+    elif public_config.source == "share":
+        taken, kept = hold_out(len(rest), public_config.share, split.split_seed(config.seed))
+        public_indices, rest = rest[taken], rest[kept]
     shards = partitions.partition(
         split, train.labels, config.clients.count, config.seed, groups=train.groups, indices=rest
     )
@@ -98,7 +106,9 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
         public = _subset(train, public_indices)
     names = partitions.client_names(split, train, config.clients.count)
     dealt = tuple({"train": shard} for shard in shards)
-    return Federation(dataset, dealt, public, public_indices, names, own_tests=_own_tests(split, dataset))
+    return Federation(
+        dataset, dealt, public, public_indices, names, own_tests=_own_tests(split, dataset), held_out=held_out
+    )
 
 
 def _own_tests(split: partitions.Partition, dataset: Dataset) -> tuple[np.ndarray, ...] | None:

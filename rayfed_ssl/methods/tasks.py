@@ -25,6 +25,7 @@ from pydantic import Field
 from torch import Tensor
 
 from rayfed_ssl.base.weights import Weights, unpack
+from rayfed_ssl.evaluation import SELECT
 from rayfed_ssl.federated.client import EncoderClient, descend
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.method import ClientFootprint
@@ -171,14 +172,17 @@ class TaskClient(EncoderClient[Config]):
         return float(F.cross_entropy(self.logits(self.network, split), self.split_labels(split)))
 
     def evaluate(self, encoder: str, weights: Weights | None) -> dict[str, float]:
-        """``task``, the accuracy on this client's own test split, beside the configured protocols."""
+        """``task``, the accuracy on this client's own test split; ``select/task``, that on its roll-back split; and the
+        configured protocols.
+        """
         own = self.state.get("model") if weights is None else weights
         values = super().evaluate(encoder, own)
         if not self.supervised:
             return values
         network = self.bench.network(encoder, "evaluated", self.classes)
         unpack(self.bench.initial(encoder, self.classes, self.id) if own is None else own, network)
-        return {"task": self.accuracy(network, "test"), **values}
+        task = {"task": self.accuracy(network, "test"), f"{SELECT}task": self.accuracy(network, "rb")}
+        return {**task, **values}
 
 
 class EarlyStopping:

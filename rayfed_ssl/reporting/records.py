@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from rayfed_ssl.federated.ledger import Booking
 from rayfed_ssl.reporting.tables import (
     COMMUNICATION,
+    EVALUATED,
     METRICS,
     Commit,
     Metric,
@@ -132,8 +133,8 @@ class Records:
         if len(self._rows) + sum(len(bookings) for bookings in self._bookings) < SPILL:
             return
         self._write(round)
-        waiting = [row for row in self._held if row.tag.startswith("eval/")]
-        self._board.scalars(row for row in self._held if not row.tag.startswith("eval/"))
+        waiting = [row for row in self._held if row.tag.startswith(EVALUATED)]
+        self._board.scalars(row for row in self._held if not row.tag.startswith(EVALUATED))
         self._held = waiting
 
     def _write(self, round: int) -> None:

@@ -1,8 +1,10 @@
 """``summary.json``: what a run came to, from its committed tables, so that a resumed run gives the same summary.
 
 Accuracies are fractions. Tags: ``eval/<protocol>`` with client null is the global encoder; where only clients are
-evaluated, the value is ``{client: value}``. Round 0 is before training, ``eval/pixels_<protocol>`` a baseline on raw
-pixels. Values that are not finite become null, because JSON has neither NaN nor infinity.
+evaluated, the value is ``{client: value}``. Round 0 is before training, ``eval/pixels_<protocol>`` a baseline on
+raw pixels. ``select/<protocol>`` is measured on training images that nobody trained on, ``features/<name>`` describes
+features without labels; a run without them has neither key. Values that are not finite become null, because JSON has
+neither NaN nor infinity.
 """
 
 from __future__ import annotations
@@ -16,19 +18,20 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rayfed_ssl.reporting.tables import communication_parts, communication_totals, read_metrics, write_json
+from rayfed_ssl.reporting.tables import EVALUATED, communication_parts, communication_totals, read_metrics, write_json
 
 PIXELS = "pixels_"
+TEST_LABELS, HELD_OUT_LABELS = "test labels", "held-out labels"  # what a best round was chosen by
 Accuracy = float | dict[str, float | None] | None
 History = dict[str, dict[int, dict[int | None, float]]]  # protocol -> round -> client (None: global) -> value
 
 
-def history(metrics: pa.Table) -> History:
-    """The rows ``eval/<protocol>`` by protocol, round and client; a global value hides its clients' values."""
+def history(metrics: pa.Table, group: str = "eval") -> History:
+    """The rows ``<group>/<name>`` by name, round and client; a global value hides its clients' values."""
     tags = metrics["tag"].cast(pa.string())
     found: History = {}
-    for row in metrics.filter(pc.match_substring_regex(tags, "^eval/[^/]+$")).to_pylist():
-        rounds = found.setdefault(row["tag"].removeprefix("eval/"), {})
+    for row in metrics.filter(pc.match_substring_regex(tags, f"^{group}/[^/]+$")).to_pylist():
+        rounds = found.setdefault(row["tag"].removeprefix(f"{group}/"), {})
         rounds.setdefault(row["round"], {})[row["client"]] = row["value"]
     for rounds in found.values():
         for round, values in rounds.items():
@@ -37,13 +40,22 @@ def history(metrics: pa.Table) -> History:
     return found
 
 
-def best_and_last(metrics: pa.Table) -> tuple[dict[str, dict[str, Any]], dict[str, Accuracy]]:
-    """``({protocol: {"value", "round"}}, {protocol: value or {client: value}})``: the best and the last evaluation.
+def evaluated_rounds(metrics: pa.Table) -> set[int]:
+    """The rounds of which something was evaluated, whatever it was."""
+    tags = metrics["tag"].cast(pa.string())
+    return set(metrics.filter(pc.match_substring_regex(tags, f"^({'|'.join(EVALUATED)})"))["round"].to_pylist())
 
-    The best is over trained rounds, of clients' values by their mean, the earlier round where two are equal; a round
-    whose mean is not finite is never the best. A run without a trained round answers with round 0.
+
+def best_and_last(metrics: pa.Table) -> tuple[dict[str, dict[str, Any]], dict[str, Accuracy]]:
+    """``({protocol: {"value", "round", "by"}}, {protocol: value or {client: value}})``: the best and the last one.
+
+    The best round is that with the highest value on held-out images, ``select/<protocol>``, given as ``select``, where
+    there is one (``by``: "held-out labels"), else the one with the highest value itself (``by``: "test labels"). It is
+    one of the trained rounds; of clients' values the mean counts; of equal rounds the earlier is the best, and one
+    whose mean is not finite never is. A run without a trained round answers with round 0.
     """
     from_round = 1 if metrics.num_rows and pc.max(metrics["round"]).as_py() >= 1 else 0
+    chosen_by = history(metrics, "select")
     best: dict[str, dict[str, Any]] = {}
     last: dict[str, Accuracy] = {}
     for protocol, rounds in sorted(history(metrics).items()):
@@ -52,11 +64,22 @@ def best_and_last(metrics: pa.Table) -> tuple[dict[str, dict[str, Any]], dict[st
             continue
         last[protocol] = _accuracy(rounds[trained[-1]])
         means = {round: fmean(rounds[round].values()) for round in trained}
-        finite = [round for round in trained if math.isfinite(means[round])]
+        select = {round: fmean(values.values()) for round, values in chosen_by.get(protocol, {}).items()}
+        by = {round: select[round] for round in trained if round in select} or means
+        finite = [round for round in by if math.isfinite(by[round]) and math.isfinite(means[round])]
         if finite:
-            at = max(finite, key=lambda round: (means[round], -round))
-            best[protocol] = {"value": means[at], "round": at}
+            at = max(finite, key=lambda round: (by[round], -round))
+            found = {"value": means[at], "round": at}
+            if by is means:
+                best[protocol] = {**found, "by": TEST_LABELS}
+            else:
+                best[protocol] = {**found, "by": HELD_OUT_LABELS, "select": by[at]}
     return best, last
+
+
+def last_of(metrics: pa.Table, group: str) -> dict[str, Accuracy]:
+    """``{name: value or {client: value}}`` of ``<group>/<name>`` in the last round that has it."""
+    return {name: _accuracy(rounds[max(rounds)]) for name, rounds in sorted(history(metrics, group).items())}
 
 
 def rounds_to(metrics: pa.Table, targets: Sequence[float]) -> dict[str, dict[str, int | None]]:
@@ -95,6 +118,7 @@ def summarise(
     evaluated = history(metrics)
     untrained = {name: _accuracy(at[0]) for name, at in sorted(evaluated.items()) if 0 in at}
     wall_s = pc.max(metrics["wall_s"]).as_py()
+    more = {"select": last_of(metrics, "select"), "features": last_of(metrics, "features")}
     return {
         "method": method,
         "dataset": dataset,
@@ -110,6 +134,7 @@ def summarise(
         "wall_s": 0.0 if wall_s is None else wall_s,
         "train_images_per_s": _images_per_s(metrics),
         "status": status,
+        **{name: values for name, values in more.items() if values},
     }
 
 

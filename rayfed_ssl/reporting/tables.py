@@ -40,6 +40,7 @@ COMMUNICATION = pa.schema(
 )
 
 PARTITION = pa.schema([("client", pa.int32()), ("split", _NAME), ("index", pa.int64()), ("label", pa.int64())])
+EVALUATED = ("eval/", "select/", "features/")  # what an evaluation's tags begin with
 PART = re.compile(r"part-(\d{5,})(?:_(\d+))?\.parquet")
 
 
@@ -170,14 +171,16 @@ def write_partition(
     labels: np.ndarray | Mapping[int, np.ndarray],
     public: np.ndarray | None,
     public_labels: np.ndarray | None = None,
+    held_out: np.ndarray | None = None,
 ) -> None:
-    """Write ``partition.parquet``: client (null: public), split, index, label (null where there is none).
+    """Write ``partition.parquet``: client (null: nobody's own), split, index, label (null where there is none).
 
     Args:
         shards: client -> split (train, es, rb, test) -> indices into the source (n,).
         labels: the labels of the source (images,), or of each client's own source where tasks differ.
         public: indices of the public images (m,), or None.
         public_labels: the labels of exactly these images (m,); None writes null.
+        held_out: indices of the images to choose by, split "select"; their labels are the source's.
     """
     pieces = []
     for client in sorted(shards):
@@ -185,6 +188,8 @@ def write_partition(
         pieces += [_partition_piece(client, split, index, own[index]) for split, index in shards[client].items()]
     if public is not None:
         pieces.append(_partition_piece(None, "public", public, public_labels))
+    if held_out is not None and not isinstance(labels, Mapping):
+        pieces.append(_partition_piece(None, "select", held_out, np.asarray(labels)[held_out]))
     rows = pa.concat_tables([PARTITION.empty_table(), *pieces]).unify_dictionaries()
     replace_file(folder / "partition.parquet", lambda path: pq.write_table(rows, path, compression="zstd"))
 

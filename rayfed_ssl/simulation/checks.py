@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rayfed_ssl import evaluation
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig, result_affecting
 from rayfed_ssl.config import load as load_config
@@ -79,17 +80,8 @@ def check_labels(config: RunConfig, federation: Federation) -> None:
             f"objective.name: found '{config.objective.name}', but {unknown} of {len(trained)} training images have no "
             "label; allowed without labels: a self-supervised objective"
         )
-    for split, images in (("train", federation.dataset.train), ("test", federation.dataset.test)):
-        if config.evaluation.protocols and not (images.labels >= 0).any():
-            raise UserError(
-                f"evaluation.protocols: found {', '.join(config.evaluation.protocols)}, but none of the "
-                f"{len(images.labels)} {split} images has a label; allowed without labels: []"
-            )
-    known = np.unique(federation.dataset.train.labels)
-    if "fewshot" in config.evaluation.protocols and (count := int((known >= 0).sum())) < 2:
-        raise UserError(
-            f"evaluation.protocols: found fewshot, but the training images are of {count} class; it needs 2 or more"
-        )
+    train, test = federation.dataset.train, federation.dataset.test
+    evaluation.check(config.evaluation, train.labels, test.labels, config.data.image_size)
 
 
 def describe(config: RunConfig, federation: Federation) -> str:
@@ -98,6 +90,8 @@ def describe(config: RunConfig, federation: Federation) -> str:
     line = f"{config.method.name} on {federation.dataset.name}: {len(federation.clients)} clients x {spread} images"
     if sizes.min() < config.train.batch_size:
         line += f"; batches of min({config.train.batch_size}, shard)"
+    if federation.held_out is not None:
+        line += f"; {len(federation.held_out)} training images held out to choose by"
     if skipped := federation.dataset.skipped:
         line += f"; {len(skipped)} broken images left out"
     return line

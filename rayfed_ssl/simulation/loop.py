@@ -20,6 +20,7 @@ from rayfed_ssl import extensions
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.config import RunConfig
+from rayfed_ssl.evaluation import recorded
 from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation, deal
@@ -172,7 +173,7 @@ class Run:
 
     def evaluate(self, t: int) -> None:
         """Start evaluating what this method ends with, beside the next round."""
-        if t == 0 and self.config.evaluation.protocols:  # beside the untrained encoders, the raw pixels
+        if t == 0 and self.config.evaluation.labelled:  # beside the untrained encoders, the raw pixels
             self.cohort.evaluate(0, [PIXELS, *self.server.subjects_before()])
         else:
             self.cohort.evaluate(t, self.server.subjects() if t else self.server.subjects_before())
@@ -190,7 +191,7 @@ class Run:
         known = self.shown if t == self.shown_round else {}
         known[client] = {**known.get(client, {}), **values}
         names = sorted({name for of_client in known.values() for name in of_client})
-        means = {f"eval/{name}": float(np.mean([v[name] for v in known.values() if name in v])) for name in names}
+        means = {recorded(name): float(np.mean([v[name] for v in known.values() if name in v])) for name in names}
         first = "the untrained encoder" if self.config.model.start is None else "the encoder as it started"
         self.say(t, f"evaluated round {t}" if t else f"evaluated {first}", means)
 

@@ -13,7 +13,7 @@ import yaml
 
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.partition import label_histogram
-from rayfed_ssl.evaluation import settings
+from rayfed_ssl.evaluation import recorded, settings
 from rayfed_ssl.extensions import digests
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation
@@ -24,7 +24,7 @@ from rayfed_ssl.federated.results import ClientMatrix
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.reporting.environment import write_environment
 from rayfed_ssl.reporting.records import Records
-from rayfed_ssl.reporting.summary import history, rounds_to, summarise, write_summary
+from rayfed_ssl.reporting.summary import evaluated_rounds, rounds_to, summarise, write_summary
 from rayfed_ssl.reporting.tables import read_metrics, write_partition
 
 
@@ -45,7 +45,12 @@ class Recorder:
         federation, labels = self.federation, self.federation.dataset.train.labels
         public = federation.public_indices
         write_partition(
-            self.folder, dict(enumerate(federation.shards)), labels, public, None if public is None else labels[public]
+            self.folder,
+            dict(enumerate(federation.shards)),
+            labels,
+            public,
+            None if public is None else labels[public],
+            held_out=federation.held_out,
         )
         dump = yaml.safe_dump(self.config.model_dump(mode="json"), sort_keys=False)
         self.records.text("config", f"```yaml\n{dump}\n```")
@@ -101,12 +106,12 @@ class Recorder:
         self.records.communication(ledger.drain())
 
     def evaluation(self, t: int, client: int | None, values: dict[str, float]) -> None:
-        for protocol, value in values.items():
-            self.records.metric(t, f"eval/{protocol}", value, client)
+        for tag, value in values.items():
+            self.records.metric(t, recorded(tag), value, client)
 
     def evaluated(self, t: int) -> bool:
         """Whether the committed tables hold round t's evaluation: a checkpoint has all of a round's, or none."""
-        return any(t in rounds for rounds in history(read_metrics(self.folder)).values())
+        return t in evaluated_rounds(read_metrics(self.folder))
 
     def commit(self, t: int) -> None:
         self.records.commit(t)

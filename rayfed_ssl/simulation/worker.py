@@ -51,7 +51,7 @@ class Worker(Workbench):
     def assess(self, round: int, subject: Subject, state: State | None) -> dict[str, float]:
         """Evaluate one subject: raw pixels, the global encoder, or the client's own as its state holds it."""
         if subject == PIXELS:
-            return {"pixels_fewshot": self.evaluate_pixels()} if self.config.evaluation.protocols else {}
+            return {"pixels_fewshot": self.evaluate_pixels()} if self.config.evaluation.labelled else {}
         client = SERVER if subject.client is None else subject.client
         with forked(self.config.seed, round, client, "evaluate", device=self.device):
             worker = self._client(self.method.client, client, round, "evaluate", dict(state or {}))

@@ -17,6 +17,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from rayfed_ssl.reporting.summary import TEST_LABELS
 from rayfed_ssl.simulation.loop import Progress
 
 EVALUATION, PIXELS = "eval/", "pixels_"
@@ -111,18 +112,45 @@ def console() -> Console:
 
 
 def accuracy_table(summary: Mapping[str, Any]) -> Table:
-    """Per protocol: raw pixels, the encoder before the first round, the last round, the best round."""
+    """Per protocol: raw pixels, the encoder before the first round, the last and the best round, and what chose that."""
+    ways = {best.get("by", TEST_LABELS) for best in summary["best"].values()}
+    head = f"best (by {ways.pop()})" if len(ways) == 1 else "best"
     before = "before" if "start" in summary else "untrained"
-    table = Table("protocol", "pixels", before, "last", "best", box=box.SIMPLE)
+    table = Table("protocol", "pixels", before, "last", head, box=box.SIMPLE)
     for protocol, last in summary["accuracy"].items():
         best = summary["best"].get(protocol)
+        by = f", by {best['by']}" if best and ways else ""
         table.add_row(
             protocol,
             shown(summary["pixels"].get(protocol)),
             shown(summary["untrained"].get(protocol)),
             shown(last),
-            f"{best['value']:.3f} (round {best['round']})" if best else "-",
+            f"{best['value']:.3f} (round {best['round']}{by})" if best else "-",
         )
+    return table
+
+
+def evaluation_tables(found: Mapping[str, Any]) -> list[Table]:
+    """What ``evaluation.json`` holds: scores by encoder, beside them those on held-out images, and features."""
+    rows: dict[str, dict[str, float]] = {name: dict(values) for name, values in found.get("accuracy", {}).items()}
+    for name, values in found.get("select", {}).items():
+        rows.setdefault(name, {}).update({f"select.{tag}": value for tag, value in values.items()})
+    for name, values in found.get("untrained", {}).items():
+        rows.setdefault(f"untrained {name}", {}).update(values)
+    if "pixels" in found:
+        rows["raw pixels"] = found["pixels"]
+    features = {
+        name: {tag: value for tag, value in values.items() if not tag.startswith("spectrum/")}
+        for name, values in found.get("features", {}).items()
+    }
+    return [_by_encoder(part) for part in (rows, features) if part]
+
+
+def _by_encoder(rows: Mapping[str, Mapping[str, float]]) -> Table:
+    tags = list(dict.fromkeys(tag for values in rows.values() for tag in values))
+    table = Table("encoder", *tags, box=box.SIMPLE)
+    for name, values in rows.items():
+        table.add_row(name, *(shown(values.get(tag)) for tag in tags))
     return table
 
 

@@ -7,17 +7,14 @@ import pytest
 import torch
 from scipy.optimize import minimize
 from scipy.special import logsumexp
-from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+from sklearn.preprocessing import StandardScaler
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import numpy_generator
-from rayfed_ssl.evaluation.fewshot import draw_rows, fewshot_accuracy
-
-
-def digits() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    x, y = load_digits(return_X_y=True)
-    x, y = torch.tensor(x, dtype=torch.float32), torch.tensor(y, dtype=torch.int64)
-    return x[:1200], y[:1200], x[1200:], y[1200:]
+from rayfed_ssl.evaluation.fewshot import FewShotConfig, draw_rows, fewshot_accuracy, measure
+from tests.evaluation.materials import digits, of_features
 
 
 def softmax_regression(x: np.ndarray, y: np.ndarray, classes: int, C: float) -> np.ndarray:
@@ -99,3 +96,28 @@ def test_one_class_is_refused_and_collapsed_features_are_chance() -> None:
         fewshot_accuracy(x, torch.zeros(40, dtype=torch.int64), x, torch.zeros(40, dtype=torch.int64))
     labels = torch.arange(40) % 4
     assert fewshot_accuracy(x, labels, x, labels, draws=2) == 0.25
+
+
+def test_test_moments_play_no_part_and_metrics_are_means_over_draws() -> None:
+    """Each test row is classified as it would be alone: other test images shift no feature."""
+    train_x, train_y, test_x, test_y = digits()
+    config = FewShotConfig(draws=3)
+    whole = measure(of_features(train_x, train_y, test_x, test_y, metrics=("accuracy", "auc")), config)
+    assert whole["fewshot"] == fewshot_accuracy(train_x, train_y, test_x, test_y, draws=3)
+    odd, even = (
+        measure(of_features(train_x, train_y, test_x[rows], test_y[rows]), config)["fewshot"] * len(test_x[rows])
+        for rows in (slice(0, 10), slice(10, None))
+    )
+    assert whole["fewshot"] * len(test_x) == pytest.approx(odd + even)
+    ten_brighter = test_x + torch.tensor([0.0] * 63 + [500.0])  # a pixel nearly always 0: its train deviation decides
+    shifted = measure(of_features(train_x, train_y, ten_brighter, test_y), config)["fewshot"]
+    assert shifted < whole["fewshot"] - 0.1
+
+    areas = []
+    x, test = train_x.double().numpy(), test_x.double().numpy()
+    scaler = StandardScaler().fit(x)
+    for draw in range(3):
+        rows = draw_rows(train_y.numpy(), 5, draw)
+        model = LogisticRegression(max_iter=1000).fit(scaler.transform(x[rows]), train_y.numpy()[rows])
+        areas.append(roc_auc_score(test_y.numpy(), model.predict_proba(scaler.transform(test)), multi_class="ovr"))
+    assert whole["fewshot_auc"] == pytest.approx(np.mean(areas), abs=1e-4)

@@ -7,16 +7,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_digits
+from sklearn.metrics import roc_auc_score
+from sklearn.neighbors import KNeighborsClassifier
 
 from rayfed_ssl.evaluation import knn
 from rayfed_ssl.evaluation.standard import capped
-
-
-def digits() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    x, y = load_digits(return_X_y=True)
-    x, y = torch.tensor(x, dtype=torch.float32), torch.tensor(y, dtype=torch.int64)
-    return x[:1200], y[:1200], x[1200:], y[1200:]
+from tests.evaluation.materials import digits, of_features
 
 
 def loop_accuracy(
@@ -84,3 +80,18 @@ def test_collapsed_features_are_chance_not_a_crash() -> None:
     for value in (0.0, 3.0):
         x = torch.full((100, 5), value)
         assert knn.knn_accuracy(x, labels, x, labels, classes=4) == 0.25
+
+
+def test_shares_of_the_vote_rank_images_for_the_area_under_the_curve() -> None:
+    """Against scikit-learn's classifier with the same neighbours and weights."""
+    train_x, train_y, test_x, test_y = digits()
+
+    def weight(distance: np.ndarray) -> np.ndarray:  # of unit vectors: cosine = 1 - distance^2 / 2
+        return np.asarray(np.exp((1 - distance**2 / 2) / 0.1))
+
+    x, test = (part / part.norm(dim=1, keepdim=True) for part in (train_x.double(), test_x.double()))
+    theirs = KNeighborsClassifier(120, weights=weight).fit(x.numpy(), train_y.numpy())
+    expected = roc_auc_score(test_y.numpy(), theirs.predict_proba(test.numpy()), multi_class="ovr", average="macro")
+    values = knn.measure(of_features(*digits(), metrics=("accuracy", "auc")), knn.KnnConfig())
+    assert values["knn_auc"] == pytest.approx(expected, abs=1e-4)
+    assert values["knn"] == pytest.approx(theirs.score(test.numpy(), test_y.numpy()), abs=2 / len(test_y))

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from sklearn.datasets import load_digits
+from pydantic import ValidationError
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import balanced_accuracy_score
 from sklearn.preprocessing import StandardScaler
 
 from rayfed_ssl.base.seeding import generator
-from rayfed_ssl.evaluation.linear import fit, linear_probe
+from rayfed_ssl.evaluation.linear import PAPERS, LinearConfig, LinearProbe, RecipeName, fit, linear_probe, measure
 from rayfed_ssl.evaluation.standard import moments, standardise
+from tests.evaluation.materials import digits, of_features
 
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
-
-
-def digits() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    x, y = load_digits(return_X_y=True)
-    x, y = torch.tensor(x, dtype=torch.float32), torch.tensor(y, dtype=torch.int64)
-    return x[:1200], y[:1200], x[1200:], y[1200:]
 
 
 def test_moments_equal_the_standard_scaler() -> None:
@@ -107,3 +105,43 @@ def test_features_made_in_inference_mode_can_be_probed() -> None:
 def test_collapsed_features_are_chance_not_a_crash() -> None:
     x, labels = torch.full((100, 5), 3.0), torch.arange(100) % 4
     assert linear_probe(x, labels, x, labels, classes=4, seed=0, epochs=5) == 0.25
+
+
+@pytest.mark.parametrize("name", ["easyfl", "fedx", "fedu2"])
+def test_a_papers_recipe_equals_a_plain_loop_on_raw_features(name: RecipeName) -> None:
+    train_x, train_y, test_x, _ = digits()
+    told = {"easyfl": (2048, 3e-3, 0.0, False), "fedx": (64, 1e-3, 1e-6, True), "fedu2": (512, 3e-3, 0.0, True)}
+    batch, lr, decay, shuffled = told[name]
+    assert (PAPERS[name].epochs, PAPERS[name].standardise) == ({"easyfl": 200, "fedx": 100, "fedu2": 200}[name], False)
+    assert PAPERS[name].batch_size == batch
+    batch = min(batch, 300)  # so that an epoch has more than one step, and the order matters
+    probe = LinearProbe(train_x, train_y, 10, replace(PAPERS[name], epochs=5, batch_size=batch), 7)
+
+    start, order = generator(7, "linear", "init"), generator(7, "linear", "order")
+    layer = torch.nn.Linear(64, 10).double()
+    with torch.no_grad():
+        layer.weight.copy_(torch.empty(10, 64).uniform_(-1 / 8, 1 / 8, generator=start))
+        layer.bias.zero_()
+    optimizer = torch.optim.Adam(layer.parameters(), lr=lr, weight_decay=decay)
+    for _ in range(5):
+        rows = torch.randperm(1200, generator=order) if shuffled else torch.arange(1200)
+        for some in rows.split(batch):
+            optimizer.zero_grad()
+            F.cross_entropy(layer(train_x[some].double()), train_y[some]).backward()
+            optimizer.step()
+    torch.testing.assert_close(probe(test_x).T.double(), layer(test_x.double()).detach(), atol=2e-3, rtol=1e-3)
+
+
+def test_recipes_have_tags_of_their_own_and_ours_stays_as_it_is() -> None:
+    config = LinearConfig(recipes=("ours", "fedu2"), epochs=20)
+    data = digits()
+    values = measure(of_features(*data, metrics=("accuracy", "balanced_accuracy")), config)
+    assert list(values) == ["linear", "linear_balanced_accuracy", "linear_fedu2", "linear_fedu2_balanced_accuracy"]
+    assert values["linear"] == linear_probe(*data, classes=10, seed=3, epochs=20)
+    predicted = LinearProbe(data[0], data[1], 10, PAPERS["fedu2"], 3)(data[2]).argmax(dim=0)
+    assert values["linear_fedu2"] == float((predicted == data[3]).double().mean())
+    theirs = balanced_accuracy_score(data[3].numpy(), predicted.numpy())
+    assert values["linear_fedu2_balanced_accuracy"] == pytest.approx(theirs)
+    for wrong in ([], ["ours", "ours"], ["flesd"]):
+        with pytest.raises(ValidationError):
+            LinearConfig.model_validate({"recipes": wrong})

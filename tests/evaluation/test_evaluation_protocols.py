@@ -7,12 +7,27 @@ import json
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
-from sklearn.datasets import load_digits
+from pydantic import Field, ValidationError
 
-from rayfed_ssl import evaluation
-from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.evaluation import EvaluationConfig, evaluate, extract, labelled_rows, settings
+from rayfed_ssl.base.schema import Block, UserError
+from rayfed_ssl.evaluation import (
+    PROTOCOLS,
+    EvaluationConfig,
+    Material,
+    Protocol,
+    Split,
+    check,
+    evaluate,
+    extract,
+    labelled_rows,
+    recorded,
+    settings,
+    settings_of,
+)
+from rayfed_ssl.evaluation.fewshot import fewshot_accuracy
+from rayfed_ssl.evaluation.knn import knn_accuracy
+from rayfed_ssl.evaluation.linear import linear_probe
+from tests.evaluation.materials import digits, of_features
 
 FAST = EvaluationConfig.model_validate({"linear": {"epochs": 30, "batch_size": 128}, "fewshot": {"draws": 2}})
 
@@ -20,12 +35,6 @@ FAST = EvaluationConfig.model_validate({"linear": {"epochs": 30, "batch_size": 1
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
-
-
-def digits() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    x, y = load_digits(return_X_y=True)
-    x, y = torch.tensor(x, dtype=torch.float32), torch.tensor(y, dtype=torch.int64)
-    return x[:1200], y[:1200], x[1200:], y[1200:]
 
 
 def test_extract_sees_clean_images_in_order_whatever_the_batch() -> None:
@@ -64,42 +73,46 @@ def test_labelled_rows_are_a_seeded_choice_of_known_labels() -> None:
 
 def test_evaluate_equals_the_protocols_one_by_one() -> None:
     data = digits()
-    result = evaluate(*data, FAST, 10, 3)
-    assert list(result) == ["knn", "linear", "fewshot"]
-    assert result["knn"] == evaluation.knn_accuracy(*data, classes=10)
-    assert result["linear"] == evaluation.linear_probe(*data, classes=10, seed=3, epochs=30, batch_size=128)
-    assert result["fewshot"] == evaluation.fewshot_accuracy(*data, draws=2)
-    assert result == evaluate(*data, FAST, 10, 3)
-    assert evaluate(*data, FAST.model_copy(update={"protocols": ()}), 10, 3) == {}
+    material = of_features(*data)
+    result = evaluate(material, FAST)
+    assert list(result) == ["knn", "linear", "fewshot"] == list(FAST.scores)
+    assert result["knn"] == knn_accuracy(*data, classes=10)
+    assert result["linear"] == linear_probe(*data, classes=10, seed=3, epochs=30, batch_size=128)
+    assert result["fewshot"] == fewshot_accuracy(*data, draws=2)
+    assert result == evaluate(material, FAST)
+    assert evaluate(material, FAST.model_copy(update={"protocols": ()})) == {}
+    every = FAST.model_copy(update={"metrics": ("accuracy", "balanced_accuracy", "auc")})
+    more = evaluate(of_features(*data, metrics=every.metrics), every)
+    assert tuple(more) == every.scores
+    assert {name: value for name, value in more.items() if name in result} == result
 
 
-def test_unlabelled_rows_and_rows_over_the_limit_take_no_part() -> None:
+def test_unlabelled_rows_take_no_part() -> None:
     train_x, train_y, test_x, test_y = digits()
-    config = FAST.model_copy(update={"train_images": 300})
     hidden = train_y.clone()
     hidden[::2] = -1
-    rows = torch.from_numpy(labelled_rows(hidden.numpy(), 300, 3))
     spoiled = torch.full_like(train_x, torch.nan)
-    spoiled[rows] = train_x[rows]  # whatever else is read would be noticed
-    chosen = evaluate(train_x[rows], train_y[rows], test_x, test_y, config, 10, 3)
-    assert evaluate(spoiled, hidden, test_x, test_y, config, 10, 3) == chosen
+    spoiled[1::2] = train_x[1::2]  # whatever else is read would be noticed
+    chosen = evaluate(of_features(train_x[1::2], train_y[1::2], test_x, test_y), FAST)
+    assert evaluate(of_features(spoiled, hidden, test_x, test_y), FAST) == chosen
     assert chosen["knn"] > 0.8
 
 
 def test_what_cannot_be_measured_is_one_line() -> None:
     train_x, train_y, test_x, test_y = digits()
-    broken = train_x.clone()
+    broken, large = train_x.clone(), train_y.clone()
     broken[7, 3] = torch.inf
+    large[3] = 10
     cases = [
-        ((train_x, torch.full_like(train_y, -1), test_x, test_y, FAST, 10, 0), r"evaluation\.protocols: .*train"),
-        ((train_x, train_y, test_x, torch.full_like(test_y, -1), FAST, 10, 0), r"evaluation\.protocols: .*test"),
-        ((train_x, train_y, test_x, test_y, FAST, 9, 0), "found label 9"),
-        ((broken, train_y, test_x, test_y, FAST, 10, 0), "not finite for 1 of 1200 train images"),
-        ((train_x, train_y, test_x * torch.nan, test_y, FAST, 10, 0), "not finite for 597 of 597 test images"),
+        ((train_x, torch.full_like(train_y, -1), test_x, test_y), r"evaluation\.protocols: .*1200 train images, none"),
+        ((train_x, train_y, test_x, torch.full_like(test_y, -1)), r"evaluation\.protocols: .*597 test images, none"),
+        ((train_x, large, test_x, test_y), "found label 10 in the train images, allowed: 0 to 9"),
+        ((broken, train_y, test_x, test_y), "not finite for 1 of 1200 train images"),
+        ((train_x, train_y, test_x * torch.nan, test_y), "not finite for 597 of 597 test images"),
     ]
-    for arguments, message in cases:
+    for data, message in cases:
         with pytest.raises(UserError, match=message) as caught:
-            evaluate(*arguments)
+            evaluate(of_features(*data), FAST)
         assert "\n" not in str(caught.value)
 
 
@@ -109,15 +122,96 @@ def test_settings_name_every_number_behind_a_result() -> None:
         "features": "backbone, clean images, eval mode",
         "train_images": None,
         "knn": {"k": 200, "temperature": 0.1},
-        "linear": {"epochs": 200, "lr": 3e-3, "batch_size": 2048},
+        "linear": {"recipes": ["ours"], "epochs": 200, "lr": 3e-3, "batch_size": 2048},
         "fewshot": {"labels_per_class": 5, "draws": 20, "C": 1.0},
     }
     assert set(settings(EvaluationConfig(protocols=("knn",)))) == {"features", "train_images", "knn"}
+    config = EvaluationConfig.model_validate({"metrics": ["accuracy", "auc"], "select": {"share": 0.2}})
+    assert settings_of(config, "knn") == {
+        "features": "backbone, clean images, eval mode",
+        "train_images": None,
+        "metrics": ["accuracy", "auc"],
+        "select": {"share": 0.2},
+        "k": 200,
+        "temperature": 0.1,
+    }
+    for name in PROTOCOLS:
+        json.dumps(settings_of(EvaluationConfig(), name))
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"every": -1}, {"knn": {"k": 0}}, {"protocols": ["semi"]}, {"fewshot": {"shots": 5}}]
+    ("wrong", "message"),
+    [
+        ({"every": -1}, "greater than or equal to 0"),
+        ({"knn": {"k": 0}}, "greater than or equal to 1"),
+        ({"fewshot": {"shots": 5}}, "not permitted"),
+        (
+            {"protocols": ["linaer"]},
+            r"evaluation\.protocols: found 'linaer'; must be one of knn, .*did you mean linear\?",
+        ),
+        ({"protocols": ["angles"]}, "allowed: rayfed-ssl evaluate RUN --protocol angles"),
+        ({"metrics": ["auc"]}, r"evaluation\.metrics: found auc; must include accuracy"),
+        ({"options": {"knn": {}}}, r"evaluation\.options: found knn; must be a protocol that another package adds"),
+        ({"select": {"share": 1.0}}, "less than 1"),
+        ({"semi": {"fractions": []}}, "at least 1"),
+    ],
 )
-def test_wrong_settings_are_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(ValidationError):
+def test_wrong_settings_are_refused(wrong: dict[str, object], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
         EvaluationConfig.model_validate(wrong)
+
+
+class Centroid(Block):
+    """Settings of a protocol that somebody else wrote."""
+
+    power: int = Field(2, ge=1)
+
+
+def nearest_centroid(material: Material, config: Centroid) -> dict[str, float]:
+    train = material.train
+    centres = torch.stack([train.features[train.labels == c].mean(dim=0) for c in range(material.classes)])
+
+    def answer(split: Split) -> tuple[torch.Tensor, torch.Tensor]:
+        distance = torch.cdist(split.features, centres, p=config.power)
+        return distance.argmin(dim=1), (-distance).softmax(dim=1)
+
+    return material.classified("centroid", answer)
+
+
+def test_a_protocol_of_another_package_is_a_row_with_settings_of_its_own() -> None:
+    PROTOCOLS.add("centroid", Protocol(Centroid, nearest_centroid, lambda settings: ("centroid",)), "a test")
+    try:
+        config = EvaluationConfig.model_validate({"protocols": ["centroid"], "options": {"centroid": {"power": 1}}})
+        assert config.scores == ("centroid",)
+        assert settings(config)["centroid"] == {"power": 1}
+        train_x, train_y, test_x, test_y = digits()
+        values = evaluate(of_features(train_x, train_y, test_x, test_y), config)
+        x, y, test = train_x.double().numpy(), train_y.numpy(), test_x.double().numpy()
+        centres = [x[y == label].mean(axis=0) for label in range(10)]
+        nearest = [min(range(10), key=lambda c: np.abs(row - centres[c]).sum()) for row in test]
+        assert values == {"centroid": pytest.approx(np.mean(nearest == test_y.numpy()))}
+        with pytest.raises(ValidationError, match=r"evaluation\.options\.centroid\.power: found 0; input should be"):
+            EvaluationConfig.model_validate({"options": {"centroid": {"power": 0}}})
+    finally:
+        PROTOCOLS.remove("a test")
+
+
+def test_images_are_checked_before_a_run() -> None:
+    known, blank = np.array([0, 1, 0]), np.array([-1, -1])
+    check(EvaluationConfig(), known, known, 8)
+    check(EvaluationConfig(protocols=("rank",)), blank, blank[:0], 8)
+    cases = [
+        ({}, known, blank, "but none of the 2 test images has a label; allowed without labels: rank"),
+        ({"protocols": ["rank", "cluster"]}, blank, known, "found cluster, but none of the 2 train images"),
+        ({}, known[:1], known, "found fewshot, but the training images are of 1 class"),
+        ({"protocols": ["transfer"]}, known, known, r"evaluation\.transfer\.data: found nothing"),
+    ]
+    for document, train, test, message in cases:
+        with pytest.raises(UserError, match=message):
+            check(EvaluationConfig.model_validate(document), train, test, 8)
+
+
+def test_tags_with_a_slash_are_recorded_as_they_are() -> None:
+    assert [recorded(tag) for tag in ("knn", "select/knn", "features/rankme")] == [
+        "eval/knn", "select/knn", "features/rankme",
+    ]  # fmt: skip

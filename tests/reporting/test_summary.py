@@ -10,11 +10,12 @@ import pytest
 
 from rayfed_ssl.federated.ledger import Booking
 from rayfed_ssl.reporting.records import Records
-from rayfed_ssl.reporting.summary import best_and_last, rounds_to, summarise, write_summary
+from rayfed_ssl.reporting.summary import best_and_last, evaluated_rounds, last_of, rounds_to, summarise, write_summary
 from rayfed_ssl.reporting.tables import METRICS, table
 
 KEYS = """method dataset seed rounds clients accuracy best untrained pixels communication epsilon wall_s
 train_images_per_s status"""
+TEST = {"by": "test labels"}
 
 
 def record(folder: Path, rounds: range, resume_round: int | None = None) -> None:
@@ -57,7 +58,10 @@ def test_the_summary_of_a_run(tmp_path: Path) -> None:
         "rounds": 4,
         "clients": 2,
         "accuracy": {"knn": None, "task": {"0": 0.6, "1": 0.2}},
-        "best": {"knn": {"value": 0.7, "round": 2}, "task": {"value": 0.5, "round": 2}},
+        "best": {
+            "knn": {"value": 0.7, "round": 2, "by": "test labels"},
+            "task": {"value": 0.5, "round": 2, "by": "test labels"},
+        },
         "untrained": {"knn": 0.2, "task": {"0": 0.0, "1": 0.1}},
         "pixels": {"fewshot": 0.25},
         "communication": {"up_bytes": 28, "down_bytes": 36},
@@ -80,13 +84,33 @@ def test_a_resumed_run_gives_the_same_summary(tmp_path: Path) -> None:
 def test_best_is_of_trained_rounds_and_the_earlier_of_equals() -> None:
     rows = [(0, 0.9), (1, 0.4), (2, 0.6), (3, 0.6), (4, 0.5)]
     metrics = table([(t, None, "eval/linear", value, 0.0) for t, value in rows], METRICS)
-    assert best_and_last(metrics) == ({"linear": {"value": 0.6, "round": 2}}, {"linear": 0.5})
+    assert best_and_last(metrics) == ({"linear": {"value": 0.6, "round": 2, **TEST}}, {"linear": 0.5})
+
+
+def test_held_out_images_choose_the_best_round_whatever_the_test_labels_say() -> None:
+    select = [(1, 0.5), (2, 0.3), (3, 0.6), (4, 0.6), (0, 0.9)]
+    tests = [(1, 0.99), (2, 0.2), (3, 0.1), (4, 0.8), (0, 1.0)]
+    rows = [(t, None, "select/knn", value, 0.0) for t, value in select]
+    rows += [(t, None, "eval/knn", value, 0.0) for t, value in tests]
+    rows += [(t, c, "eval/task", 0.1 * t * c, 0.0) for t in (1, 2) for c in (0, 1)]
+    rows += [(t, c, "select/task", 0.5 - 0.1 * t + 0.2 * c, 0.0) for t in (1, 2) for c in (0, 1)]
+    best, last = best_and_last(table(rows, METRICS))
+    assert best["knn"] == {"value": 0.1, "round": 3, "by": "held-out labels", "select": 0.6}
+    assert best["task"] == {"value": 0.05, "round": 1, "by": "held-out labels", "select": 0.5}
+    assert last == {"knn": 0.8, "task": {"0": 0.0, "1": 0.2}}
+    assert last_of(table(rows, METRICS), "select") == {"knn": 0.6, "task": {"0": 0.3, "1": 0.5}}
+    rows += [(5, None, "features/rankme", 3.0, 0.0), (6, None, "features/spectrum/000", 3.0, 0.0)]
+    assert evaluated_rounds(table(rows, METRICS)) == {0, 1, 2, 3, 4, 5, 6}
+    assert last_of(table(rows, METRICS), "features") == {"rankme": 3.0}
 
 
 def test_untrained_is_not_passed_off_as_trained() -> None:
     untrained = (0, None, "eval/linear", 0.9, 0.0)
     assert best_and_last(table([untrained, (1, None, "train/loss", 2.0, 0.0)], METRICS)) == ({}, {})
-    assert best_and_last(table([untrained], METRICS)) == ({"linear": {"value": 0.9, "round": 0}}, {"linear": 0.9})
+    assert best_and_last(table([untrained], METRICS)) == (
+        {"linear": {"value": 0.9, "round": 0, **TEST}},
+        {"linear": 0.9},
+    )
 
 
 def test_protocols_evaluated_at_different_rounds_and_a_global_value_beside_its_clients() -> None:
@@ -94,7 +118,7 @@ def test_protocols_evaluated_at_different_rounds_and_a_global_value_beside_its_c
     rows += [(4, client, "eval/knn", 0.1, 0.0) for client in range(3)] + [(4, None, "eval/knn/top5", 0.9, 0.0)]
     best, last = best_and_last(table(rows, METRICS))
     assert last == {"knn": 0.5, "linear": 0.7}
-    assert best == {"knn": {"value": 0.5, "round": 4}, "linear": {"value": 0.7, "round": 2}}
+    assert best == {"knn": {"value": 0.5, "round": 4, **TEST}, "linear": {"value": 0.7, "round": 2, **TEST}}
 
 
 def test_rounds_to_an_accuracy_are_of_the_clients_mean_and_not_of_round_0() -> None:

@@ -96,7 +96,7 @@ def test_a_searched_method_brings_its_own_block_and_objective(tmp_path: Path) ->
         (["search=bayes"], "search: found 'bayes'"),
         (["trials=0"], "trials: found 0"),
         (["scheduler=asha", "evaluation.every=0"], "evaluation.every: found 0 with scheduler=asha"),
-        (["scheduler=asha", "metric=best.knn.value"], "must be accuracy.PROTOCOL"),
+        (["scheduler=asha", "metric=best.knn.value"], "must be select.PROTOCOL or accuracy.PROTOCOL"),
         (["scheduler=pbt", "search=random", "space.clients.count={choice: [2]}"], "space.clients.count: found with"),
         (["scheduler=pbt", "search=random", "repeat=2"], "repeat: found more than 1"),
         (["base=nowhere.yaml"], "nowhere.yaml: found no such file"),
@@ -179,6 +179,38 @@ def test_a_shipped_sweep_is_valid_in_every_profile_and_names_its_command(path: P
         load(path, [f"profile={profile}"]).check()
     header = [line for line in path.read_text().splitlines() if line.startswith("#")]
     assert any(f"rayfed-ssl tune configs/tune/{path.name}" in line for line in header)
+
+
+@pytest.mark.parametrize(
+    ("changes", "metric"),
+    [
+        ([], "accuracy.knn"),
+        (["evaluation.select={share: 0.2}"], "select.knn"),
+        (["evaluation.select.share=0.2", "evaluation.protocols=[linear]"], "select.linear"),
+        (["evaluation.select={share: 0.2}", "metric=accuracy.knn"], "accuracy.knn"),
+        (["data.tasks=[[0, 1], [2, 3]]", "method.name=fedavg_trunk", "data.public.source=share"], "select.task"),
+    ],
+)
+def test_held_out_images_choose_where_there_are_any(tmp_path: Path, changes: list[str], metric: str) -> None:
+    made = sweep(tmp_path, *changes, space={LR: {"grid": [0.1, 0.2]}})
+    assert made.settings.metric == metric
+    made.check()
+
+
+def test_a_sweep_cannot_choose_by_what_its_runs_do_not_hold_out(tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"found 'select\.knn'; this sweep's runs have none: set evaluation\.select\.share"
+    ):
+        sweep(tmp_path, "metric=select.knn").check()
+    chosen = ["metric=select.linear", "evaluation.select={share: 0.1}", "evaluation.metrics=[accuracy, auc]"]
+    with pytest.raises(UserError, match=r"found 'select\.linear'; this sweep's runs have select\.knn, select\.knn_auc"):
+        sweep(tmp_path, *chosen).check()
+    sweep(tmp_path, *chosen, "metric=select.knn_auc", "scheduler=asha").check()
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_no_shipped_sweep_chooses_by_test_labels(path: Path) -> None:
+    assert load(path).settings.metric.startswith("select.")
 
 
 def test_communication_rounds_has_the_three_series() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import scipy.stats
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
@@ -16,11 +17,11 @@ from rayfed_ssl.config import load as load_run
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.blocks import ResourcesConfig
 from rayfed_ssl.storage import checkpoint
-from tests.tune.sweeps import LR, sweep
+from tests.tune.sweeps import GRID, LR, sweep
 from tune import room as room_module
 from tune.book import Book, scheduled
 from tune.config import Sweep
-from tune.results import axis, collect, ranked, table
+from tune.results import axis, collect, interval, ranked, remarks, table
 from tune.room import room
 from tune.sweep import run_sweep
 from tune.trial import exploit
@@ -61,6 +62,56 @@ def test_the_winner_has_the_best_worst_repeat_among_complete_configurations(tmp_
     assert results.left == 1
     assert (out / "figures" / "parallel.png").exists()
     assert ranked(results).row_count == 3
+
+
+def test_configurations_whose_intervals_overlap_are_level(tmp_path: Path) -> None:
+    values = [0.80, 0.82, 0.84, 0.79, 0.81, 0.85, 0.60, 0.62, 0.61]  # means 0.82, 0.8167, 0.61
+    made = sweep(tmp_path, space={LR: {"grid": [0.1, 0.2, 0.3]}}, repeat=3, score="mean")
+    out = tmp_path / "out"
+    results = collect(made, booked(made, out, {n: ("complete", value) for n, value in enumerate(values)}))
+    assert (results.winner, results.level) == (0, (1,))
+    theirs = scipy.stats.t.interval(0.95, 2, loc=np.mean(values[3:6]), scale=scipy.stats.sem(values[3:6]))
+    assert interval(values[3:6]) == pytest.approx(theirs)
+    shown = ranked(results)
+    assert list(shown.columns[0].cells) == ["=", "=", ""]
+    assert list(shown.columns[4].cells) == ["0.82 +- 0.02", "0.8167 +- 0.031", "0.61 +- 0.01"]
+    assert shown.caption == (
+        "chosen by test labels; level: 2 configurations (=), because their means' 95% intervals (Student's t) overlap"
+    )
+
+
+def test_one_training_each_is_level_only_with_its_equals(tmp_path: Path) -> None:
+    space = {LR: {"grid": [0.1, 0.2, 0.3]}}
+    for name, values, level, mark in (("a", [0.5, 0.5, 0.4], (1,), "="), ("b", [0.5, 0.49, 0.4], (), "*")):
+        made = sweep(tmp_path / name, space=space)
+        ends = {n: ("complete", value) for n, value in enumerate(values)}
+        results = collect(made, booked(made, tmp_path / name / "out", ends))
+        assert (results.winner, results.level) == (0, level)
+        assert next(iter(ranked(results).columns[0].cells)) == mark
+        assert ("same" in remarks(results)[1]) == bool(level)
+        assert ("one training of each" in remarks(results)[1]) == (not level)
+
+
+def test_the_table_says_whose_labels_chose(tmp_path: Path) -> None:
+    for metric, words in (
+        ("accuracy.knn", "chosen by test labels"),
+        ("best.knn.value", "chosen by test labels"),
+        ("select.knn", "chosen by held-out labels"),
+    ):
+        made = sweep(tmp_path / metric, f"metric={metric}", "evaluation.select={share: 0.2}", **GRID)
+        out = tmp_path / metric / "out"
+        book = booked(made, out, {0: ("complete", 0.9), 1: ("complete", 0.1)})
+        for entry, value in zip(book.entries[:2], (0.2, 0.7), strict=True):
+            path = out / entry.name / "summary.json"
+            summary = json.loads(path.read_text())
+            summary |= {"select": {"knn": value}, "best": {"knn": {"value": 0.9 - value, "by": "test labels"}}}
+            path.write_text(json.dumps(summary))
+        results = collect(made, book)
+        assert results.winner == (1 if metric == "select.knn" else 0)
+        assert remarks(results)[0] == words
+        assert pq.read_table(out / "results.parquet").to_pylist()[1]["select.knn"] == 0.7
+    made = sweep(tmp_path, "metric=communication.up_bytes", space={LR: {"grid": [0.1]}})
+    assert collect(made, booked(made, tmp_path / "bytes", {0: ("complete", 0.9)})).chosen_by is None
 
 
 def test_a_smaller_value_wins_with_mode_min(tmp_path: Path) -> None:

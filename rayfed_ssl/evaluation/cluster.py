@@ -1,0 +1,62 @@
+"""Clustering: how well k-means on the features of unlabelled images finds their classes.
+
+Shapes: M test images, D embedding.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch.nn.functional as F
+from pydantic import Field
+from sklearn.cluster import KMeans
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+from torch import Tensor
+
+from rayfed_ssl.base.schema import Block
+from rayfed_ssl.base.seeding import seed_of
+from rayfed_ssl.evaluation.material import Material
+from rayfed_ssl.evaluation.protocol import Protocol
+
+
+class ClusterConfig(Block):
+    """The ``evaluation.cluster`` block."""
+
+    clusters: int | None = Field(None, ge=1)
+    """Of k-means; null: as many as there are classes. Never more than images."""
+    starts: int = Field(10, ge=1)
+    """Runs of k-means from different centres, of which the tightest counts."""
+    normalise: bool = True
+    """Whether features are scaled to length 1 first."""
+
+
+def clustered(features: Tensor, clusters: int, starts: int, seed: int) -> np.ndarray:
+    """(M,) the cluster of each row of ``features`` (M, D), by scikit-learn's k-means (k-means++ starts)."""
+    means = KMeans(min(clusters, len(features)), n_init=starts, random_state=seed_of(seed, "cluster") % 2**32)
+    with threadpool_limits(limits=1):  # another thread count gives other bits
+        return np.asarray(means.fit_predict(features.double().numpy()))
+
+
+def measure(material: Material, config: ClusterConfig) -> dict[str, float]:
+    """``cluster_nmi`` and ``cluster_ari``: normalised mutual information (arithmetic mean of the entropies) and
+    adjusted Rand index (chance is 0) between the clusters of the images measured on and their classes.
+
+    No label takes part in the clustering.
+    """
+    values: dict[str, float] = {}
+    for prefix, split in material.tests.items():
+        features = F.normalize(split.features, dim=1) if config.normalise else split.features
+        found = clustered(features, config.clusters or material.classes, config.starts, material.seed)
+        truth = split.labels.numpy()
+        values[f"{prefix}cluster_nmi"] = float(normalized_mutual_info_score(truth, found))
+        values[f"{prefix}cluster_ari"] = float(adjusted_rand_score(truth, found))
+    return values
+
+
+CLUSTER = Protocol(
+    ClusterConfig,
+    measure,
+    lambda settings: ("cluster_nmi", "cluster_ari"),
+    frozenset({"labels", "test"}),
+    classifies=False,
+)

@@ -1,0 +1,121 @@
+"""The ``evaluation`` block of a run."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from rayfed_ssl.base.schema import Block
+from rayfed_ssl.evaluation.angles import AnglesConfig
+from rayfed_ssl.evaluation.cluster import ClusterConfig
+from rayfed_ssl.evaluation.fewshot import FewShotConfig
+from rayfed_ssl.evaluation.knn import KnnConfig
+from rayfed_ssl.evaluation.linear import LinearConfig
+from rayfed_ssl.evaluation.metrics import Metric, named
+from rayfed_ssl.evaluation.protocol import Comparison, Protocol
+from rayfed_ssl.evaluation.rank import RankConfig
+from rayfed_ssl.evaluation.semi import SemiConfig
+from rayfed_ssl.evaluation.table import PROTOCOLS
+from rayfed_ssl.evaluation.transfer import TransferConfig
+
+
+class SelectConfig(Block):
+    """The ``evaluation.select`` block: labelled training images that no client holds, to choose by."""
+
+    share: float = Field(0.1, gt=0, lt=1)
+    """Of each class, drawn by the run's seed before the images are dealt."""
+
+
+class EvaluationConfig(Block):
+    """The ``evaluation`` block of a run."""
+
+    protocols: tuple[str, ...] = ("knn", "linear", "fewshot")
+    every: int = Field(1, ge=0)
+    """Rounds between evaluations; 0 is at the end only."""
+    metrics: tuple[Metric, ...] = ("accuracy",)
+    """What is recorded of each classification; ``knn_auc`` beside ``knn``."""
+    select: SelectConfig | None = None
+    """Held-out training images, on which protocols are measured too; null: none."""
+    knn: KnnConfig = KnnConfig()
+    linear: LinearConfig = LinearConfig()
+    fewshot: FewShotConfig = FewShotConfig()
+    semi: SemiConfig = SemiConfig()
+    transfer: TransferConfig = TransferConfig()
+    cluster: ClusterConfig = ClusterConfig()
+    rank: RankConfig = RankConfig()
+    angles: AnglesConfig = AnglesConfig()
+    options: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Settings of protocols that others added, by protocol."""
+    train_images: int | None = Field(None, ge=1)
+    """At most so many labelled train images are used, the first in a seeded order; null is all of them."""
+    targets: tuple[Annotated[float, Field(gt=0, le=1)], ...] = ()
+    """Accuracies, as fractions: the summary says in which round each protocol first reached them."""
+    batch_size: int = Field(500, ge=1)
+    """Images per forward pass."""
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        if "accuracy" not in self.metrics:
+            raise ValueError(f"evaluation.metrics: found {', '.join(self.metrics) or '[]'}; must include accuracy")
+        for name in self.protocols:
+            if name not in PROTOCOLS:
+                raise ValueError(PROTOCOLS.unknown("evaluation.protocols", name))
+            if isinstance(PROTOCOLS[name], Comparison):
+                raise ValueError(
+                    f"evaluation.protocols: found {name}, which compares the encoders of a finished run; allowed: "
+                    f"rayfed-ssl evaluate RUN --protocol {name}"
+                )
+        for name, given in self.options.items():
+            if name in type(self).model_fields or name not in PROTOCOLS:
+                theirs = [name for name in PROTOCOLS if name not in type(self).model_fields]
+                raise ValueError(
+                    f"evaluation.options: found {name}; must be a protocol that another package adds "
+                    f"({', '.join(theirs) or 'none is installed'})"
+                )
+            try:
+                PROTOCOLS[name].config.model_validate(given)
+            except ValidationError as error:
+                wrong = error.errors()[0]
+                key = ".".join(map(str, ("evaluation.options", name, *wrong["loc"])))
+                raise ValueError(
+                    f"{key}: found {wrong['input']!r}; {wrong['msg'][:1].lower()}{wrong['msg'][1:]}"
+                ) from None
+        return self
+
+    def of(self, protocol: str) -> Block:
+        """The settings block of a protocol, whoever added it."""
+        if protocol in type(self).model_fields:
+            block: Block = getattr(self, protocol)
+            return block
+        made: Block = PROTOCOLS[protocol].config.model_validate(self.options.get(protocol, {}))
+        return made
+
+    @property
+    def rows(self) -> dict[str, Protocol[Any]]:
+        """The rows of ``protocols``."""
+        found = {name: PROTOCOLS[name] for name in self.protocols}
+        return {name: row for name, row in found.items() if isinstance(row, Protocol)}
+
+    @property
+    def labelled(self) -> tuple[str, ...]:
+        """The ``protocols`` that need labels of the run's own images."""
+        return tuple(name for name, row in self.rows.items() if "labels" in row.needs)
+
+    @property
+    def scores(self) -> tuple[str, ...]:
+        """What is recorded as ``eval/<score>``, in order."""
+        return tuple(score for name in self.protocols for score in self.scores_of(name))
+
+    def scores_of(self, protocol: str) -> tuple[str, ...]:
+        """The scores of one of ``protocols``."""
+        row = self.rows[protocol]
+        tags = row.tags(self.of(protocol))
+        return tuple(named(tag, metric) for tag in tags for metric in self.metrics) if row.classifies else tags
+
+    @property
+    def selecting(self) -> tuple[str, ...]:
+        """The scores that are measured on held-out images too."""
+        if self.select is None:
+            return ()
+        return tuple(score for name in self.labelled for score in self.scores_of(name))

@@ -1,0 +1,181 @@
+"""What a protocol is given: a frozen encoder, labelled images with its features of them, and what to measure on.
+
+Shapes: N train images, M test images, B batch, S image side, D embedding, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.seeding import numpy_generator
+from rayfed_ssl.data.augment import Recipe, augment, clean
+from rayfed_ssl.evaluation.metrics import Metric, measured
+
+SELECT = "select/"
+"""Before the tag of a value measured on held-out training images."""
+
+
+def labelled_rows(labels: NDArray[np.int64], limit: int | None, seed: int) -> NDArray[np.int64]:
+    """Rows with a label (not negative), ascending; at most ``limit``, the first in an order seeded by ``seed``."""
+    rows = np.flatnonzero(labels >= 0)
+    if limit is not None and len(rows) > limit:
+        rows = np.sort(numpy_generator(seed, "evaluation", "train_images").permutation(rows)[:limit])
+    return rows
+
+
+def extract(
+    represent: Callable[[Tensor], Tensor],
+    pixels: NDArray[np.uint8],
+    clean: Callable[[Tensor], Tensor],
+    batch_size: int,
+    device: torch.device | str,
+) -> Tensor:
+    """Features (N, D) float32 on the CPU of ``pixels`` (N, H, W, 3) uint8.
+
+    Args:
+        represent: images (B, 3, H, W) as ``clean`` leaves them -> (B, ...) features, flattened here. In eval mode.
+        clean: uint8 (B, 3, H, W) on ``device`` -> what the encoder takes, without augmentation.
+    """
+    parts = []
+    with torch.inference_mode():
+        for start in range(0, len(pixels), batch_size):
+            block = torch.from_numpy(
+                np.array(pixels[start : start + batch_size])
+            )  # a copy: a mapped array is read-only
+            images = clean(block.permute(0, 3, 1, 2).to(device))
+            parts.append(represent(images).flatten(1).float().cpu())
+    return torch.cat(parts)
+
+
+@dataclass(frozen=True)
+class FrozenEncoder:
+    """An encoder in eval mode, with the preprocessing of its images. ``module`` maps (B, 3, S, S) to (B, ``dim``)."""
+
+    module: nn.Module
+    dim: int
+    recipe: Recipe  # of the run's augmentation; its mean and std are those of clean images
+    device: torch.device
+    batch_size: int  # images per forward pass
+    memory_format: torch.memory_format = torch.channels_last
+
+    def features(self, pixels: NDArray[np.uint8]) -> Tensor:
+        """(N, D) float32 on the CPU of clean ``pixels`` (N, S, S, 3) uint8."""
+        return extract(self.module, pixels, self.clean, self.batch_size, self.device)
+
+    def clean(self, pixels: Tensor) -> Tensor:
+        """uint8 (B, 3, S, S) on the device -> what ``module`` takes, without augmentation."""
+        return clean(pixels, self.recipe).contiguous(memory_format=self.memory_format)
+
+    def views(self, pixels: Tensor, recipe: Recipe, draws: torch.Generator, count: int) -> Tensor:
+        """uint8 (B, 3, S, S) on the device -> ``count`` augmented views (count * B, 3, S, S), view by view."""
+        return augment(pixels, recipe, draws, views=count).contiguous(memory_format=self.memory_format)
+
+    def batch(self, pixels: NDArray[np.uint8]) -> Tensor:
+        """(B, S, S, 3) uint8 -> (B, 3, S, S) uint8 on the device."""
+        return torch.from_numpy(np.array(pixels)).permute(0, 3, 1, 2).to(self.device)
+
+
+class Split:
+    """Labelled images of one part of a data set; features are computed at their first use.
+
+    Args:
+        name: what the images are, for messages ("train").
+        pixels: (N, S, S, 3) uint8.
+        labels: (N,) int64; rows with a negative label are left out.
+        classes: labels must be below.
+        features: pixels -> (N, D), whatever represents them: an encoder, or the pixels themselves.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        pixels: NDArray[np.uint8],
+        labels: NDArray[np.int64],
+        classes: int,
+        features: Callable[[NDArray[np.uint8]], Tensor],
+    ) -> None:
+        self.name, self._given, self._pixels, self._features, self._classes = name, labels, pixels, features, classes
+
+    @cached_property
+    def rows(self) -> NDArray[np.int64]:
+        """The labelled rows. Raises UserError where there is none, or a label is too large."""
+        rows = np.flatnonzero(self._given >= 0)
+        if not len(rows):
+            raise UserError(
+                f"evaluation.protocols: found {len(self._given)} {self.name} images, none with a label; allowed "
+                "without labels: rank, or []"
+            )
+        if (largest := int(self._given[rows].max())) >= self._classes:
+            raise UserError(f"data: found label {largest} in the {self.name} images, allowed: 0 to {self._classes - 1}")
+        return rows
+
+    @cached_property
+    def pixels(self) -> NDArray[np.uint8]:
+        """(N, S, S, 3) uint8 of the labelled rows."""
+        return self._pixels if len(self.rows) == len(self._given) else self._pixels[self.rows]
+
+    @cached_property
+    def labels(self) -> Tensor:
+        """(N,) int64 in [0, classes)."""
+        return torch.tensor(self._given[self.rows])
+
+    @cached_property
+    def features(self) -> Tensor:
+        """(N, D) of the labelled rows. Raises UserError where one is not finite."""
+        features = self._features(self.pixels)
+        broken = int((~features.isfinite().all(dim=1)).sum()) if features.is_floating_point() else 0
+        if broken:
+            raise UserError(
+                f"train.optimizer.lr: found features that are not finite for {broken} of {len(features)} {self.name}"
+                " images (training diverged), allowed: a smaller value"
+            )
+        return features
+
+
+@dataclass(frozen=True)
+class Material:
+    """One encoder (or the raw pixels) with the images it is measured on.
+
+    ``tests`` are what is measured on, by what stands before a value's tag: "" the test images, and SELECT the held-out
+    training images where there are any. ``pool`` are all training images (n, S, S, 3), of which protocols that need no
+    label look at ``pool_rows``.
+    """
+
+    train: Split
+    tests: Mapping[str, Split]
+    pool: NDArray[np.uint8]
+    pool_rows: NDArray[np.int64]
+    classes: int
+    seed: int
+    metrics: tuple[Metric, ...] = ("accuracy",)
+    frozen: FrozenEncoder | None = None  # None: raw pixels
+
+    @property
+    def encoder(self) -> FrozenEncoder:
+        """The encoder. Raises ValueError where raw pixels are measured."""
+        if self.frozen is None:
+            raise ValueError("raw pixels have no encoder")
+        return self.frozen
+
+    def classified(self, tag: str, answer: Callable[[Split], tuple[Tensor, Tensor]]) -> dict[str, float]:
+        """The metrics of a classifier on each of ``tests``.
+
+        Args:
+            answer: a split of M images -> the predicted classes (M,), and probabilities (M, C).
+        """
+        values: dict[str, float] = {}
+        for prefix, split in self.tests.items():
+            predicted, scores = answer(split)
+            values |= {
+                prefix + name: value
+                for name, value in measured(tag, predicted, scores, split.labels, self.metrics).items()
+            }
+        return values

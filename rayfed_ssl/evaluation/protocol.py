@@ -1,0 +1,50 @@
+"""What a protocol is made of: a settings block, what it needs, and a function from that to values by tag.
+
+A protocol that others add is a row like ours: an entry point of the group ``rayfed_ssl.protocols`` names a
+``Protocol``; its settings stand under ``evaluation.options.NAME``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayfed_ssl.base.schema import Block
+from rayfed_ssl.evaluation.material import FrozenEncoder, Material
+
+Settings = TypeVar("Settings", bound=Block)
+Need = Literal["labels", "train", "test", "encoder"]
+"""``labels`` of the images it uses, ``train`` and ``test`` images, the ``encoder`` itself and not only its features."""
+
+
+@dataclass(frozen=True)
+class Protocol(Generic[Settings]):
+    """Measures one encoder.
+
+    ``measure`` returns ``{tag: value}``. A tag without a slash is a score, larger being better, and is recorded as
+    ``eval/<tag>``. A tag with a slash is recorded as it is: ``features/<tag>`` describes features without judging them,
+    and what was measured on held-out images begins with ``select/``. A score's tag is the protocol's name, or begins
+    with it and an underscore.
+    """
+
+    config: type[Settings]
+    measure: Callable[[Material, Settings], dict[str, float]]
+    tags: Callable[[Settings], tuple[str, ...]]
+    """The scores ``measure`` returns for the test images, by ``evaluation.metrics: [accuracy]``."""
+    needs: frozenset[Need] = frozenset({"labels", "train", "test"})
+    classifies: bool = True
+    """Whether each tag is an accuracy, so that ``evaluation.metrics`` adds others beside it."""
+    ready: Callable[[Settings, int], None] = lambda settings, image_size: None
+    """Raises UserError for settings that cannot work, before a run writes its first file."""
+
+
+@dataclass(frozen=True)
+class Comparison(Generic[Settings]):
+    """Compares the encoders of a finished run: ``{name: encoder}`` and images (N, S, S, 3) -> ``{tag: value}``."""
+
+    config: type[Settings]
+    compare: Callable[[Mapping[str, FrozenEncoder], NDArray[np.uint8], Settings], dict[str, float]]

@@ -1,0 +1,54 @@
+"""Semi-supervised accuracy: the whole network fine-tuned on a small share of the labels, drawn class by class."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+from torch import Tensor
+
+from rayfed_ssl.evaluation.finetune import FineTuneConfig, fine_tune, label_fraction
+from rayfed_ssl.evaluation.material import Material, Split
+from rayfed_ssl.evaluation.protocol import Protocol
+
+
+class SemiConfig(FineTuneConfig):
+    """The ``evaluation.semi`` block."""
+
+    fractions: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field((0.01, 0.1), min_length=1)
+    """Shares of each class whose labels are used; recorded as ``semi_1`` and ``semi_10``."""
+
+
+def tag(fraction: float) -> str:
+    """``semi_<percent>``, with ``p`` for a decimal point."""
+    return f"semi_{100 * fraction:g}".replace(".", "p")
+
+
+def measure(material: Material, config: SemiConfig) -> dict[str, float]:
+    """``semi_<percent>`` for each of ``config.fractions``, measured after the last epoch.
+
+    Source: Liao et al. 2024 (FedU2), semi-supervised evaluation, see ``fine_tune``.
+    """
+    values: dict[str, float] = {}
+    labels = material.train.labels.numpy()
+    for fraction in config.fractions:
+        rows = label_fraction(labels, fraction, material.seed)
+        classify = fine_tune(
+            material.encoder, material.train.pixels[rows], labels[rows],
+            classes=material.classes, config=config, seed=material.seed, key="evaluation.semi",
+        )  # fmt: skip
+
+        def answer(split: Split) -> tuple[Tensor, Tensor]:
+            scores = classify(split.pixels)  # noqa: B023 - called before the next turn of the loop
+            return scores.argmax(dim=1), scores.exp()
+
+        values |= material.classified(tag(fraction), answer)
+    return values
+
+
+SEMI = Protocol(
+    SemiConfig,
+    measure,
+    lambda settings: tuple(tag(fraction) for fraction in settings.fractions),
+    frozenset({"labels", "train", "test", "encoder"}),
+)

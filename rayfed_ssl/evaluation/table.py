@@ -1,0 +1,31 @@
+"""The protocols by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rayfed_ssl.base.table import Table
+from rayfed_ssl.evaluation.angles import ANGLES
+from rayfed_ssl.evaluation.cluster import CLUSTER
+from rayfed_ssl.evaluation.fewshot import FEWSHOT
+from rayfed_ssl.evaluation.knn import KNN
+from rayfed_ssl.evaluation.linear import LINEAR
+from rayfed_ssl.evaluation.protocol import Comparison, Protocol
+from rayfed_ssl.evaluation.rank import RANK
+from rayfed_ssl.evaluation.semi import SEMI
+from rayfed_ssl.evaluation.transfer import TRANSFER
+
+PROTOCOLS: Table[Protocol[Any] | Comparison[Any]] = Table(
+    "protocol",
+    "rayfed_ssl.protocols",
+    {
+        "knn": KNN,
+        "linear": LINEAR,
+        "fewshot": FEWSHOT,
+        "semi": SEMI,
+        "transfer": TRANSFER,
+        "cluster": CLUSTER,
+        "rank": RANK,
+        "angles": ANGLES,
+    },
+)

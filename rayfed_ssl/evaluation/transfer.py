@@ -1,0 +1,87 @@
+"""Transfer: what the encoder is worth on another data set, by a linear probe and by fine-tuning the whole network."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from rayfed_ssl.base.schema import Block, UserError
+from rayfed_ssl.data.images import Dataset
+from rayfed_ssl.data.sources import SourceConfig, load
+from rayfed_ssl.evaluation import linear as probe
+from rayfed_ssl.evaluation.finetune import FineTuneConfig, fine_tune
+from rayfed_ssl.evaluation.linear import LinearConfig
+from rayfed_ssl.evaluation.material import Material, Split
+from rayfed_ssl.evaluation.protocol import Protocol
+
+KEY = "evaluation.transfer"
+
+
+class TransferConfig(Block):
+    """The ``evaluation.transfer`` block."""
+
+    data: SourceConfig | None = None
+    """The other data set, with labels; its images are resized to the run's. ``test`` images are its own."""
+    by: tuple[Literal["linear", "finetune"], ...] = Field(("linear",), min_length=1)
+    linear: LinearConfig = LinearConfig()
+    finetune: FineTuneConfig = FineTuneConfig()
+
+
+@functools.lru_cache(maxsize=4)
+def dataset(config: TransferConfig, image_size: int) -> Dataset:
+    """The other data set. Raises UserError where none is named, it cannot be read, or has no labels to measure by."""
+    if config.data is None:
+        raise UserError(f"{KEY}.data: found nothing; transfer needs another data set: name, and path where it has one")
+    found = load(config.data.model_copy(update={"image_size": image_size}), key=f"{KEY}.data")
+    for name, images in (("train", found.train), ("test", found.test)):
+        if not (images.labels >= 0).any():
+            raise UserError(f"{KEY}.data: found no {name} image with a label in {found.name}; transfer needs labels")
+    return found
+
+
+def measure(material: Material, config: TransferConfig) -> dict[str, float]:
+    """``transfer_linear`` and ``transfer_finetune``, as ``config.by`` says, with all labels of the other data set."""
+    images = dataset(config, material.pool.shape[1])
+    classes = max(len(images.train.class_names), int(images.train.labels.max()) + 1)
+    train, test = (
+        Split(f"{KEY}.data {name}", part.pixels, part.labels, classes, material.encoder.features)
+        for name, part in (("train", images.train), ("test", images.test))
+    )
+    other = replace(material, train=train, tests={"": test}, classes=classes)
+    values: dict[str, float] = {}
+    if "linear" in config.by:
+        values |= probe.measure(other, config.linear, "transfer_linear")
+    if "finetune" in config.by:
+        values |= _finetune(other, config.finetune)
+    return values
+
+
+def _finetune(other: Material, config: FineTuneConfig) -> dict[str, float]:
+    classify = fine_tune(
+        other.encoder, other.train.pixels, other.train.labels.numpy(),
+        classes=other.classes, config=config, seed=other.seed, key=f"{KEY}.finetune",
+    )  # fmt: skip
+
+    def answer(split: Split) -> tuple[Tensor, Tensor]:
+        scores = classify(split.pixels)
+        return scores.argmax(dim=1), scores.exp()
+
+    return other.classified("transfer_finetune", answer)
+
+
+def tags(config: TransferConfig) -> tuple[str, ...]:
+    """What ``measure`` returns."""
+    probes = tuple(probe.tag(name, "transfer_linear") for name in config.linear.recipes)
+    return (*(probes if "linear" in config.by else ()), *(("transfer_finetune",) if "finetune" in config.by else ()))
+
+
+def ready(config: TransferConfig, image_size: int) -> None:
+    """Raises UserError where the other data set is not there."""
+    dataset(config, image_size)
+
+
+TRANSFER = Protocol(TransferConfig, measure, tags, frozenset({"encoder"}), ready=ready)

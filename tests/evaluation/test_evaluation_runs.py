@@ -1,0 +1,207 @@
+"""Protocols within runs: eval mode, held-out images that choose, resumed diagnostics, encoders measured again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.weights import pack
+from rayfed_ssl.data.augment import clean
+from rayfed_ssl.data.partition import stratified_share
+from rayfed_ssl.evaluation.knn import knn_accuracy
+from rayfed_ssl.federated.bench import Workbench
+from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.simulation.reevaluation import reevaluate
+from tests.tiny import measured, run_locally, tiny
+
+SELECT = {"evaluation__select": {"share": 0.2}}
+SEMI = {"fractions": [0.5], "epochs": 1, "batch_size": 16}
+
+
+def test_encoders_are_measured_in_eval_mode_and_left_as_they_were() -> None:
+    config = tiny("fedsimclr")
+    bench = Workbench(config, deal(config))
+    network = bench.network("small_cnn_bn")
+    draws = torch.Generator().manual_seed(0)
+    for name, buffer in network.encoder.named_buffers():  # running statistics that no batch has
+        if "running" in name:
+            buffer.uniform_(0.5, 2.0, generator=draws)
+    weights = pack(network)
+    bench.network("small_cnn_bn", "evaluated").train()
+    value = bench.evaluate("small_cnn_bn", weights)["knn"]
+    evaluated = bench.network("small_cnn_bn", "evaluated")
+    assert np.array_equal(pack(evaluated).vector, weights.vector)
+
+    network.eval()
+    data = bench.federation.dataset
+    features = []
+    for images in (data.train, data.test):
+        pixels = torch.tensor(np.array(images.pixels)).permute(0, 3, 1, 2)
+        with torch.no_grad():
+            features.append(network.encoder(clean(pixels, bench.recipe)))
+    labels = [torch.tensor(images.labels) for images in (data.train, data.test)]
+    assert value == knn_accuracy(features[0], labels[0], features[1], labels[1], classes=10)
+    network.train()
+    with torch.no_grad():
+        wrong = [
+            network.encoder(clean(torch.tensor(np.array(p.pixels)).permute(0, 3, 1, 2), bench.recipe))
+            for p in (data.train, data.test)
+        ]
+    assert value != knn_accuracy(wrong[0], labels[0], wrong[1], labels[1], classes=10)
+
+
+def test_a_share_of_each_class_is_held_out_before_images_are_dealt() -> None:
+    labels = np.repeat([-1, 0, 1, 2, 3], [10, 50, 20, 2, 1])
+    rows = stratified_share(labels, 0.1, 0)
+    assert np.unique(labels[rows], return_counts=True)[0].tolist() == [0, 1, 2]
+    assert np.unique(labels[rows], return_counts=True)[1].tolist() == [5, 2, 1]
+    assert rows.tolist() == sorted(set(rows.tolist())) == stratified_share(labels, 0.1, 0).tolist()
+    assert rows.tolist() != stratified_share(labels, 0.1, 1).tolist()
+    for none in (np.full(9, -1), np.arange(9)):
+        with pytest.raises(
+            UserError, match=r"^evaluation\.select: found a share of 0\.1, but no class has two labelled"
+        ):
+            stratified_share(none, 0.1, 0)
+
+
+@pytest.mark.parametrize("public", [{}, {"data__public": {"source": "share", "share": 0.2}}])
+def test_nobody_holds_what_is_held_out(public: dict[str, object]) -> None:
+    config = tiny("fedsimclr", **SELECT, **public)
+    federation = deal(config)
+    held_out = federation.held_out
+    assert held_out is not None
+    assert held_out.tolist() == stratified_share(federation.dataset.train.labels, 0.2, config.seed).tolist()
+    others = [shard["train"] for shard in federation.shards]
+    if public:
+        assert federation.public_indices is not None
+        others.append(federation.public_indices)
+    assert sorted(np.concatenate([held_out, *others]).tolist()) == list(range(240))
+    bench = Workbench(config, federation)
+    frozen = bench.frozen(bench.network("small_cnn_bn"))
+    material = bench.material(frozen)
+    assert sorted([*material.train.rows.tolist(), *held_out.tolist()]) == list(range(240))
+    assert (
+        material.tests["select/"].rows.tolist()
+        == held_out.tolist()
+        == sorted(set(range(240)) - set(material.pool_rows))
+    )
+    assert list(bench.material(None).tests) == [""]
+
+
+def test_a_run_records_held_out_values_features_and_what_chose_the_best(tmp_path: Path) -> None:
+    config = tiny(
+        "fedsimclr", evaluation__protocols=["knn", "semi", "cluster", "rank"], evaluation__semi=SEMI,
+        evaluation__metrics=["accuracy", "auc"], evaluation__rank={"images": 40, "spectrum": 2}, **SELECT,
+    )  # fmt: skip
+    summary = run_locally(config, tmp_path / "run")
+    found = measured(tmp_path / "run")
+    scores = ["knn", "knn_auc", "semi_50", "semi_50_auc", "cluster_nmi", "cluster_ari"]
+    features = ["alignment", "uniformity", "rankme"]
+    for round in range(4):
+        tags = {tag for t, _, tag in found if t == round and tag.startswith(("eval/", "select/", "features/"))}
+        pixels = {"eval/pixels_fewshot"} if round == 0 else set()
+        described = {f"features/{name}" for name in (*features, "spectrum/000", "spectrum/001")}
+        assert tags == pixels | described | {f"{group}/{name}" for group in ("eval", "select") for name in scores}
+    assert list(summary["accuracy"]) == sorted(scores) == list(summary["select"])
+    assert list(summary["features"]) == sorted(features)
+    select = {t: found[t, None, "select/knn"] for t in (1, 2, 3)}
+    chosen = max(select, key=lambda t: (select[t], -t))
+    assert summary["best"]["knn"] == {
+        "value": found[chosen, None, "eval/knn"], "round": chosen, "by": "held-out labels", "select": select[chosen],
+    }  # fmt: skip
+    rows = pq.read_table(tmp_path / "run" / "partition.parquet").to_pylist()
+    held_out = deal(config).held_out
+    assert held_out is not None
+    assert [row["index"] for row in rows if row["split"] == "select"] == held_out.tolist()
+    assert all(row["client"] is None and row["label"] >= 0 for row in rows if row["split"] == "select")
+
+    again = reevaluate(tmp_path / "run", ["knn"])
+    assert again["accuracy"]["global"]["knn"] == summary["accuracy"]["knn"]
+    assert again["select"]["global"]["knn"] == summary["select"]["knn"]
+
+
+def test_diagnostics_alone_need_no_label_and_appear_once_after_a_resume(tmp_path: Path) -> None:
+    config = tiny("fedsimclr", evaluation__protocols=["rank"])
+    run_locally(config, tmp_path / "whole")
+    seen = 0
+
+    def stopping() -> bool:
+        nonlocal seen
+        seen += 1
+        return seen == 3
+
+    assert run_locally(config, tmp_path / "run", stopping=stopping)["status"] == "stopped"
+    summary = run_locally(config, tmp_path / "run", resume=True)
+    assert measured(tmp_path / "run") == measured(tmp_path / "whole")
+    assert summary["accuracy"] == {}
+    assert set(summary["features"]) == {"alignment", "uniformity", "rankme"}
+
+
+def test_task_clients_are_measured_on_their_roll_back_split_too(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    config = tiny("fedavg_trunk", evaluation__protocols=[], method__rollback=False)
+    summary = run_locally(config, run)
+    found = measured(run)
+    for client in range(4):
+        assert found[3, client, "select/task"] == found[3, client, "client/rb_accuracy"]
+    assert summary["best"]["task"]["by"] == "held-out labels"
+    with pytest.raises(UserError, match=r"^evaluation\.select: found a share beside data\.tasks"):
+        tiny("fedavg_trunk", **SELECT)
+
+
+def test_a_finished_run_is_measured_by_other_protocols_one_after_another(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    summary = run_locally(tiny("fedfoa", train__rounds=1), run)
+    first = reevaluate(run)
+    assert first["accuracy"]["client-00000"] == {"knn": summary["accuracy"]["knn"]["0"]}
+    old = json.loads((run / "evaluation.json").read_text())
+    old["evaluation"] = {"features": "backbone, clean images, eval mode", "train_images": None, "knn": {"k": 200}}
+    (run / "evaluation.json").write_text(json.dumps(old))  # as an earlier version wrote it
+    found = reevaluate(run, ["semi", "angles"], ["evaluation.semi={fractions: [0.5], epochs: 1, batch_size: 16}"])
+    assert found == json.loads((run / "evaluation.json").read_text())
+    for name in [f"client-{client:05d}" for client in range(4)]:
+        assert found["accuracy"][name]["knn"] == first["accuracy"][name]["knn"]
+        assert 0 <= found["accuracy"][name]["semi_50"] <= 1
+    assert found["evaluation"]["knn"] == {"features": old["evaluation"]["features"], "train_images": None, "k": 200}
+    assert found["evaluation"]["semi"]["epochs"] == 1
+    assert set(found["untrained"]["small_cnn"]) == {"knn", "semi_50"}
+    angles = found["features"]["between encoders"]
+    assert angles["angle"] == pytest.approx(np.mean([v for tag, v in angles.items() if tag != "angle"]))
+    again = reevaluate(run, ["semi"], ["evaluation.semi={fractions: [0.2], epochs: 1, batch_size: 16}"])
+    assert set(again["accuracy"]["client-00000"]) == {"knn", "semi_20"}  # other settings, other numbers
+    assert again["features"] == found["features"]
+
+
+def test_what_evaluate_refuses_is_one_line_and_leaves_the_file(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run_locally(tiny("fedsimclr", train__rounds=1), run)
+    reevaluate(run)
+    before = (run / "evaluation.json").read_bytes()
+    cases = [
+        (["smi"], [], r"^--protocol: found 'smi'; must be one of knn, .*did you mean semi\?"),
+        (
+            ["knn"],
+            ["evaluation.select={share: 0.5}"],
+            r"^evaluation\.select: found a change of what the run was; allowed",
+        ),
+        (["knn"], ["train.rounds=2"], r"^train\.rounds: found a change of what the run was"),
+        (["knn"], ["evaluation.knn.k=0"], r"^evaluation\.knn\.k: found 0; must be at least 1"),
+        (["transfer"], [], r"^evaluation\.transfer\.data: found nothing; transfer needs another data set"),
+        (["angles"], [], r"found angles with encoders global \(\d+ dimensions\); it needs at least two"),
+    ]
+    for protocols, changes, message in cases:
+        with pytest.raises(UserError, match=message) as caught:
+            reevaluate(run, protocols, changes)
+        assert "\n" not in str(caught.value)
+    assert (run / "evaluation.json").read_bytes() == before
+    for damage in ("{", "[1]", '{"accuracy": 3}'):
+        (run / "evaluation.json").write_text(damage)
+        with pytest.raises(UserError, match=r"evaluation\.json: cannot be read .*; mend it, or move it away"):
+            reevaluate(run)
+        assert (run / "evaluation.json").read_text() == damage
