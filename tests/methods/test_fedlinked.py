@@ -18,7 +18,12 @@ from rayfed_ssl.base.weights import pack, unpack
 from rayfed_ssl.config import RunConfig, build, load
 from rayfed_ssl.data import sources
 from rayfed_ssl.data.images import Dataset, Images
+from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.ledger import Ledger
+from rayfed_ssl.federated.messages import Reply
+from rayfed_ssl.federated.setup import Setup
+from rayfed_ssl.methods import METHODS
 from rayfed_ssl.methods.fedlinked import Config, gains, target, utilities
 from rayfed_ssl.methods.tasks import EarlyStopping
 from rayfed_ssl.settings.files import ConfigError
@@ -437,13 +442,109 @@ def test_roll_back_returns_to_the_best_round(tmp_path: Path) -> None:
             for r in sorted(pq.read_table(tmp_path / "a" / "metrics.parquet").to_pylist(), key=lambda r: r["round"])
             if r["tag"] == "client/rb_accuracy" and r["client"] == client
         ]
-        best = int(np.argmax(scores)) + 1  # the earliest of equals
+        best = max(t for t, score in enumerate(scores, 1) if score == max(scores))  # the latest of equals
         trained = next(s for r, o, c, _, s in cohort.asked if (r, o, c) == (best, "train", client))
         np.testing.assert_array_equal(states[client]["model"].vector, trained["model"].vector)
     assert summary["rounds"] == 3
     _, plain = run(tmp_path / "b", train__rounds=1, method__rollback=False)
     last = {c: s["model"].vector for r, o, c, _, s in plain.asked if (r, o) == (1, "train")}
     assert all(np.array_equal(state["model"].vector, last[client]) for client, state in plain.states())
+
+
+def test_of_equal_rounds_the_latest_is_kept(done: tuple[Path, dict[str, Any], Watched]) -> None:
+    """Algorithm 3, line 22: >=."""
+    bench, state = done[2].bench, {}
+    for t, score in ((1, 0.5), (2, 0.75), (3, 0.75), (4, 0.5)):
+        worker: Any = bench.method.client(bench, 0, t, "train", state)
+        worker.load_own()
+        worker.accuracy = lambda network, split, score=score: score
+        worker.keep_own_and_best()
+        state = worker.state
+    assert (state["best_round"], state["best_accuracy"]) == (3, 0.75)
+
+
+def test_gamma_adds_its_gradient_to_every_step() -> None:
+    """gamma sum theta^2 written out beside each of the three losses, one step of plain SGD; the head has no part in
+    following, the trunk none in fine-tuning.
+    """
+    gamma, lr = 0.3, 0.05
+    options = {"train__local_steps": 1, "train__optimizer": {"name": "sgd", "lr": lr, "momentum": 0}}
+
+    def moved(operation: str, gamma: float) -> dict[str, torch.Tensor]:
+        config = tiny(method__gamma=gamma, model={"channels": 4, "representation": 6, "dropout": 0}, **options)
+        bench = Worker(config, deal(config))
+        worker: Any = bench.method.client(bench, 1, 1, operation, {})
+        worker.load_own()
+        before = {name: p.detach().clone() for name, p in worker.network.named_parameters()}
+        torch.manual_seed(0)  # of dropout, none here
+        if operation == "train":
+            worker.fit(lambda v, rows: worker.objective.step(worker.network, v, None, worker.labels()[rows]))
+        elif operation == "distil":
+            worker.distil(torch.ones(len(worker.public), 6), 1.0)
+        else:
+            worker.fine_tune(1)
+        return {name: p.detach() - before[name] for name, p in worker.network.named_parameters()} | {"": before}
+
+    for operation, parts in (("train", ("encoder", "classifier")), ("distil", ("encoder",)), ("tune", ("classifier",))):
+        with_gamma, without = moved(operation, gamma), moved(operation, 0.0)
+        start: Any = with_gamma.pop("")
+        for name, step in with_gamma.items():
+            expected = -lr * 2 * gamma * start[name] if name.startswith(parts) else torch.zeros_like(start[name])
+            torch.testing.assert_close(step - without[name], expected, atol=2e-7, rtol=1e-4)
+
+
+def test_a_client_without_a_target_has_its_head_fine_tuned_all_the_same(
+    done: tuple[Path, dict[str, Any], Watched],
+) -> None:
+    bench = done[2].bench
+    worker: Any = bench.method.client(bench, 1, 1, "follow", {})
+    worker.load_own()
+    trunk, head = pack(worker.network.encoder).vector, pack(worker.network.classifier).vector
+    before = worker.cross_entropy("train")
+    assert worker.follow(None, 1.0) == {}
+    worker.load_own()  # what it keeps
+    np.testing.assert_array_equal(pack(worker.network.encoder).vector, trunk)
+    assert np.abs(pack(worker.network.classifier).vector - head).max() > 1e-4
+    assert worker.cross_entropy("train") < before
+    assert "distillation" not in worker.metrics
+
+
+def test_whoever_has_no_target_is_asked_to_follow_none() -> None:
+    """Client 1's representations are the opposite of everybody's, and the transformation is off."""
+    config = tiny(method__transformation=False)
+    federation = deal(config)
+    public = federation.public
+    assert public is not None
+    alpha = np.random.default_rng(0).normal(size=(len(public), 6)).astype(np.float32)
+
+    class Opposed(LocalCohort):
+        told: dict[int, dict[str, Any]]
+
+        def ask(self, operation: str, **options: Any) -> Any:
+            whom = options.get("clients") or self.clients
+            if operation == "represent":
+                return iter([Reply(c, {"representations": -alpha if c == 1 else alpha}) for c in whom])
+            if operation == "follow":
+                self.told = {c: options["each"](c) for c in whom}
+            return iter([Reply(c, {}) for c in whom])
+
+    cohort = Opposed(config, federation, Ledger())
+    server = METHODS["fedlinked"].server(Setup(config, federation, Initial(config, federation)))
+    server.start(cohort)
+    cohort.begin_round(1, (0, 1, 2))
+    server.round(1, cohort)
+    assert cohort.told[1] == {"target": None, "utility": 1.0}
+    assert cohort.told[0]["target"] is None  # one for it, one against
+    assert server.metrics["fedlinked/targets"] == 0
+    alpha[:, 0] *= 3
+    agreed = Opposed(tiny(), federation, Ledger())
+    server = METHODS["fedlinked"].server(Setup(tiny(), federation, Initial(tiny(), federation)))
+    server.start(agreed)
+    agreed.begin_round(1, (0, 1, 2))
+    server.round(1, agreed)
+    for c, sign in enumerate((1, -1, 1)):  # with the transformation everybody agrees
+        np.testing.assert_allclose(agreed.told[c]["target"], sign * alpha, atol=1e-4)
+    assert server.metrics["fedlinked/targets"] == 3
 
 
 def encoders(folder: Path) -> list[bytes]:
