@@ -10,10 +10,10 @@ import pytest
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig, build, load
-from rayfed_ssl.settings.files import ConfigError
 from rayfed_ssl.data import sources
-from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.data.sources import SourceConfig
+from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.settings.files import ConfigError
 
 
 def config_of(seed: int = 0, **public: Any) -> RunConfig:
