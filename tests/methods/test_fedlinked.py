@@ -453,7 +453,7 @@ def test_roll_back_returns_to_the_best_round(tmp_path: Path) -> None:
 
 def test_of_equal_rounds_the_latest_is_kept(done: tuple[Path, dict[str, Any], Watched]) -> None:
     """Algorithm 3, line 22: >=."""
-    bench, state = done[2].bench, {}
+    bench, state = done[2].worker, {}
     for t, score in ((1, 0.5), (2, 0.75), (3, 0.75), (4, 0.5)):
         worker: Any = bench.method.client(bench, 0, t, "train", state)
         worker.load_own()
@@ -496,7 +496,7 @@ def test_gamma_adds_its_gradient_to_every_step() -> None:
 def test_a_client_without_a_target_has_its_head_fine_tuned_all_the_same(
     done: tuple[Path, dict[str, Any], Watched],
 ) -> None:
-    bench = done[2].bench
+    bench = done[2].worker
     worker: Any = bench.method.client(bench, 1, 1, "follow", {})
     worker.load_own()
     trunk, head = pack(worker.network.encoder).vector, pack(worker.network.classifier).vector
