@@ -127,8 +127,7 @@ class Client(TaskClient[Config]):
     @property
     def weight_decay(self) -> float:
         """The run's own, plus 2 gamma: the gradient of gamma ||theta||^2 is 2 gamma theta."""
-        decay: float = super().weight_decay + 2 * self.method.gamma
-        return decay
+        return super().weight_decay + 2 * self.method.gamma
 
     def represent(self) -> dict[str, Any]:
         """(1) alpha_j of the public images, (M, r) in eval mode."""

@@ -17,6 +17,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import pack, unpack
 from rayfed_ssl.config import RunConfig, build, load
 from rayfed_ssl.data import sources
+from rayfed_ssl.data.augment import clean
 from rayfed_ssl.data.images import Dataset, Images
 from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import deal
@@ -343,6 +344,63 @@ def test_following_moves_the_trunk_and_fine_tuning_the_head(done: tuple[Path, di
     worker.fine_tune(2)
     np.testing.assert_array_equal(pack(network.encoder).vector, trunk)
     assert not np.array_equal(pack(network.classifier).vector, head)
+
+
+def test_following_sees_the_public_images_in_training_mode() -> None:
+    """Loss and step by hand, the same dropout drawn from torch's global generator; in eval mode there is none."""
+    changes = {"train__local_steps": 1, "train__optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0}}
+    config = tiny(model={"channels": 4, "representation": 6, "dropout": 0.5}, **changes)
+    bench = Worker(config, deal(config))
+    worker: Any = bench.method.client(bench, 1, 1, "follow", {})
+    worker.load_own()
+    network, target = worker.network, torch.randn(len(worker.public), 6, generator=torch.Generator().manual_seed(0))
+    before = [p.detach().clone() for p in network.encoder.parameters()]
+    (rows,) = worker.batches(len(target))
+    losses = {}
+    for training in (True, False):
+        torch.manual_seed(7)
+        images = bench.clean(worker.public[rows])
+        losses[training] = 0.7 * (network.train(training).represent(images) - target[rows]).square().mean()
+    gradients = torch.autograd.grad(losses[True], list(network.encoder.parameters()))
+    assert abs(float(losses[True].detach() - losses[False].detach())) > 1e-4
+    torch.manual_seed(7)
+    worker.distil(target, 0.7)
+    assert worker.metrics["distillation"] == pytest.approx(float(losses[True].detach()), rel=1e-5)
+    for new, old, gradient in zip(network.encoder.parameters(), before, gradients, strict=True):
+        torch.testing.assert_close(new.detach(), old - 0.1 * gradient, atol=1e-7, rtol=1e-5)
+
+
+def right(cohort: LocalCohort, client: int, model: Any, split: str) -> float:
+    """The share of a split's images that a client's model names rightly, image by image."""
+    federation = cohort.federation
+    network = Initial(cohort.config, federation).network("fedlinked_cnn", federation.task_classes(client)).eval()
+    unpack(model, network)
+    images, task, hits = federation.dataset.train, TINY["data"]["tasks"][client], []
+    for index in federation.shards[client][split]:
+        pixels = torch.tensor(np.array(images.pixels[index]))[None].permute(0, 3, 1, 2)
+        with torch.no_grad():
+            logits = network.classify(clean(pixels, cohort.config.augment.recipe()))
+        hits.append(task[int(logits.argmax())] == images.labels[index])
+    return float(np.mean(hits))
+
+
+def test_the_best_round_is_chosen_by_rb_and_the_task_measured_on_test(
+    done: tuple[Path, dict[str, Any], Watched],
+) -> None:
+    _, summary, cohort = done
+    apart: dict[str, set[float]] = {"rb": set(), "test": set()}
+    for client in range(3):
+        trained = {t: s for t, o, c, _, s in cohort.asked if (o, c) == ("train", client)}
+        for t, state in trained.items():
+            scores = {split: right(cohort, client, state["model"], split) for split in ("train", "es", "rb", "test")}
+            if state["best_round"] == t:
+                assert state["best_accuracy"] == pytest.approx(scores["rb"], abs=1e-6)
+            apart["rb"] |= {abs(scores["rb"] - scores[split]) for split in ("train", "es", "test")}
+        ((_, state),) = cohort.states([client])
+        found = summary["accuracy"]["task"][str(client)]
+        assert found == pytest.approx(right(cohort, client, state["model"], "test"), abs=1e-6)
+        apart["test"] |= {abs(found - right(cohort, client, state["model"], split)) for split in ("rb", "es", "train")}
+    assert all(max(gaps) > 0.02 for gaps in apart.values())  # the splits can be told apart
 
 
 def test_a_client_that_follows_comes_back_with_a_fine_tuned_head(
