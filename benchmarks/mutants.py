@@ -1,0 +1,176 @@
+"""Would the tests notice? Lines that a paper's equation fixes are broken on purpose, one at a time, and tests are run.
+
+    python benchmarks/mutants.py                        # all of benchmarks/mutants.toml; make mutants
+    python benchmarks/mutants.py --only flesd --jobs 2  # those whose file, text or equation holds "flesd"
+
+A mutant is applied to a temporary copy of the tree, never to the working tree. One line per mutant: which test killed
+it, or SURVIVED. Exit status 1 where one survives, 2 where the list or the unbroken tree is at fault.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import queue
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+TABLE = Path(__file__).with_suffix(".toml")
+COPIED = ("rayfed_ssl", "actors", "tune", "tests", "benchmarks", "configs", "docs", "pyproject.toml")
+LIMIT_S = 600  # a mutant that hangs is noticed, too
+FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+
+
+class BadTable(ValueError):
+    """An entry of the table does not fit the tree. The message names the entry."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One broken line."""
+
+    file: str  # name of a file below rayfed_ssl/, wherever it lies
+    breaks: str  # the equation, and what is wrong without the line
+    text: str  # found once in the files of that name
+    replacement: str
+    tests: tuple[str, ...]  # names of test files below tests/, wherever they lie
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.breaks}"
+
+    def applied(self, root: Path) -> tuple[Path, str]:
+        """The file this changes below ``root``, and its new content. Raises BadTable."""
+        holders = [(p, s) for p in sorted((root / "rayfed_ssl").rglob(self.file)) if self.text in (s := read(p))]
+        found = sum(source.count(self.text) for _, source in holders)
+        if found != 1:
+            raise BadTable(f"{self}: found {found} times in files named {self.file}, wanted once: {self.text!r}")
+        ((path, source),) = holders
+        return path, source.replace(self.text, self.replacement)
+
+    def test_files(self, root: Path) -> list[Path]:
+        """Raises BadTable for a name that no test file has, or several."""
+        chosen = []
+        for name in self.tests:
+            found = sorted((root / "tests").rglob(name))
+            if len(found) != 1:
+                raise BadTable(f"{self}: found {len(found)} test files named {name}, wanted one")
+            chosen += found
+        return chosen
+
+
+def read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def load(table: Path = TABLE) -> list[Mutant]:
+    """The mutants of a table: groups of one file and its tests, each with rows [what breaks, text, replacement]."""
+    groups = tomllib.loads(read(table))["group"]
+    return [Mutant(g["file"], *row, tuple(g["tests"])) for g in groups for row in g["mutants"]]
+
+
+def python(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A Python that imports the tree at ``root`` and leaves no bytecode, whose date could hide a change."""
+    environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=root, env=environment, capture_output=True, text=True, timeout=LIMIT_S
+    )
+
+
+def pytest(root: Path, tests: Sequence[Path]) -> subprocess.CompletedProcess[str]:
+    return python(root, "-m", "pytest", "-x", "-q", "-rfE", "-p", "no:cacheprovider", *map(str, tests))
+
+
+@contextmanager
+def copies(count: int) -> Iterator[list[Path]]:
+    """So many copies of the tree. Raises RuntimeError where a copy is not what its Python imports."""
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        roots = [Path(folder).resolve() / str(i) for i in range(count)]
+        for root in roots:
+            root.mkdir()
+            for name in COPIED:
+                source = ROOT / name
+                if source.is_dir():
+                    shutil.copytree(source, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+                else:
+                    shutil.copy(source, root / name)
+            imported = python(root, "-c", "import rayfed_ssl.config; print(rayfed_ssl.config.__file__)").stdout.strip()
+            if not Path(imported).is_relative_to(root):
+                raise RuntimeError(f"{root}: its Python imports {imported or 'nothing'}")
+        yield roots
+
+
+def verdict(mutant: Mutant, root: Path) -> tuple[bool, str]:
+    """Whether the tests killed it, and which one did."""
+    path, broken = mutant.applied(root)
+    whole = read(path)
+    path.write_text(broken, encoding="utf-8")
+    try:
+        ran = pytest(root, mutant.test_files(root))
+    except subprocess.TimeoutExpired:
+        return True, f"{LIMIT_S} s without an end"
+    finally:
+        path.write_text(whole, encoding="utf-8")
+    if ran.returncode == 0:
+        return False, ""
+    killer = FAILED.search(ran.stdout)
+    if ran.returncode != 1 or killer is None:  # a mutant that cannot be imported shows nothing
+        raise BadTable(f"{mutant}: the tests did not run: {(ran.stdout + ran.stderr).strip()[-400:]}")
+    return True, killer[1]
+
+
+def check_whole(mutants: Sequence[Mutant], root: Path) -> None:
+    """Raise BadTable where the tests fail without any mutant."""
+    ran = pytest(root, sorted({test for mutant in mutants for test in mutant.test_files(root)}))
+    if ran.returncode:
+        raise BadTable(f"the unbroken tree fails its own tests:\n{ran.stdout[-2000:]}{ran.stderr[-500:]}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", metavar="PATTERN", help="regular expression over file, equation, text")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="mutants at a time, each with a core and a copy of the tree"
+    )
+    options = parser.parse_args()
+    wanted = re.compile(options.only, re.IGNORECASE)
+    mutants = [m for m in load() if wanted.search(f"{m}\n{m.text}")]
+    survivors = 0
+    try:
+        for mutant in mutants:
+            mutant.applied(ROOT)
+            mutant.test_files(ROOT)
+        with copies(options.jobs) as roots, ThreadPoolExecutor(options.jobs) as pool:
+            check_whole(mutants, roots[0])
+            free: queue.Queue[Path] = queue.Queue()
+            for root in roots:
+                free.put(root)
+
+            def judged(mutant: Mutant) -> tuple[bool, str]:
+                root = free.get()
+                try:
+                    return verdict(mutant, root)
+                finally:
+                    free.put(root)
+
+            for mutant, (killed, by) in zip(mutants, pool.map(judged, mutants), strict=True):
+                survivors += not killed
+                print(f"killed    {mutant}  [{by}]" if killed else f"SURVIVED  {mutant}", flush=True)
+    except BadTable as error:
+        print(f"mutants: {error}", file=sys.stderr)
+        return 2
+    print(f"{len(mutants)} mutants, {len(mutants) - survivors} killed, {survivors} survived")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
