@@ -10,11 +10,11 @@ it, or SURVIVED. Exit status 1 where one survives, 2 where the list or the unbro
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import queue
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import tomllib
@@ -27,6 +27,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = Path(__file__).with_suffix(".toml")
 COPIED = ("rayfed_ssl", "actors", "tune", "tests", "benchmarks", "configs", "docs", "pyproject.toml")
+CONTEXT = multiprocessing.get_context("forkserver")
+PRELOADED = ["torch", "torchvision", "sklearn.linear_model", "scipy.optimize", "pyarrow.parquet", "pydantic", "pytest"]
 LIMIT_S = 600  # a mutant that hangs is noticed, too
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
@@ -78,21 +80,46 @@ def load(table: Path = TABLE) -> list[Mutant]:
     return [Mutant(g["file"], *row, tuple(g["tests"])) for g in groups for row in g["mutants"]]
 
 
-def python(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A Python that imports the tree at ``root`` and leaves no bytecode, whose date could hide a change."""
-    environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, *arguments], cwd=root, env=environment, capture_output=True, text=True, timeout=LIMIT_S
-    )
+def pytest(root: Path, tests: Sequence[Path]) -> tuple[int, str]:
+    """The exit status and the output of the tests of the tree at ``root``, in a fresh process. Raises TimeoutError.
+
+    The process is forked from one that has the large libraries in memory, which takes longer than most of the tests.
+    """
+    output = root / "output.txt"
+    process = CONTEXT.Process(target=run_tests, args=(root, [str(test) for test in tests], output))
+    process.start()
+    process.join(LIMIT_S)
+    if process.is_alive():
+        process.kill()
+        process.join()
+        raise TimeoutError(f"{LIMIT_S} s without an end")
+    assert process.exitcode is not None
+    return process.exitcode, read(output)
 
 
-def pytest(root: Path, tests: Sequence[Path]) -> subprocess.CompletedProcess[str]:
-    return python(root, "-m", "pytest", "-x", "-q", "-rfE", "-p", "no:cacheprovider", *map(str, tests))
+def run_tests(root: Path, tests: Sequence[str], output: Path) -> None:
+    """What the process does. It leaves no bytecode, whose date could hide a change."""
+    import pytest
+
+    os.environ |= {"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
+    sys.dont_write_bytecode = True
+    os.chdir(root)
+    sys.path.insert(0, str(root))
+    with output.open("w", encoding="utf-8") as file:
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
+        import rayfed_ssl.config
+
+        if not Path(rayfed_ssl.config.__file__).is_relative_to(root):
+            sys.exit(f"not the copy below {root} was imported, but {rayfed_ssl.config.__file__}")
+        status = pytest.main(["-x", "-rfE", "-p", "no:cacheprovider", *tests])
+        sys.stdout.flush()
+    os._exit(int(status))  # nothing is left to do
 
 
 @contextmanager
 def copies(count: int) -> Iterator[list[Path]]:
-    """So many copies of the tree. Raises RuntimeError where a copy is not what its Python imports."""
+    """So many copies of the tree."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         roots = [Path(folder).resolve() / str(i) for i in range(count)]
         for root in roots:
@@ -103,9 +130,6 @@ def copies(count: int) -> Iterator[list[Path]]:
                     shutil.copytree(source, root / name, ignore=shutil.ignore_patterns("__pycache__"))
                 else:
                     shutil.copy(source, root / name)
-            imported = python(root, "-c", "import rayfed_ssl.config; print(rayfed_ssl.config.__file__)").stdout.strip()
-            if not Path(imported).is_relative_to(root):
-                raise RuntimeError(f"{root}: its Python imports {imported or 'nothing'}")
         yield roots
 
 
@@ -115,24 +139,24 @@ def verdict(mutant: Mutant, root: Path) -> tuple[bool, str]:
     whole = read(path)
     path.write_text(broken, encoding="utf-8")
     try:
-        ran = pytest(root, mutant.test_files(root))
-    except subprocess.TimeoutExpired:
-        return True, f"{LIMIT_S} s without an end"
+        status, output = pytest(root, mutant.test_files(root))
+    except TimeoutError as error:
+        return True, str(error)
     finally:
         path.write_text(whole, encoding="utf-8")
-    if ran.returncode == 0:
+    if status == 0:
         return False, ""
-    killer = FAILED.search(ran.stdout)
-    if ran.returncode != 1 or killer is None:  # a mutant that cannot be imported shows nothing
-        raise BadTable(f"{mutant}: the tests did not run: {(ran.stdout + ran.stderr).strip()[-400:]}")
+    killer = FAILED.search(output)
+    if status != 1 or killer is None:  # a mutant that cannot be imported shows nothing
+        raise BadTable(f"{mutant}: the tests did not run: {output.strip()[-400:]}")
     return True, killer[1]
 
 
 def check_whole(mutants: Sequence[Mutant], root: Path) -> None:
     """Raise BadTable where the tests fail without any mutant."""
-    ran = pytest(root, sorted({test for mutant in mutants for test in mutant.test_files(root)}))
-    if ran.returncode:
-        raise BadTable(f"the unbroken tree fails its own tests:\n{ran.stdout[-2000:]}{ran.stderr[-500:]}")
+    status, output = pytest(root, sorted({test for mutant in mutants for test in mutant.test_files(root)}))
+    if status:
+        raise BadTable(f"the unbroken tree fails its own tests:\n{output[-2000:]}")
 
 
 def main() -> int:
@@ -145,6 +169,8 @@ def main() -> int:
     wanted = re.compile(options.only, re.IGNORECASE)
     mutants = [m for m in load() if wanted.search(f"{m}\n{m.text}")]
     survivors = 0
+    os.environ["OMP_NUM_THREADS"] = "1"  # read by torch when it is imported
+    CONTEXT.set_forkserver_preload(PRELOADED)
     try:
         for mutant in mutants:
             mutant.applied(ROOT)
