@@ -11,6 +11,7 @@ import torch
 
 from rayfed_ssl.federated.client import EncoderClient, descend
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.objectives.base import Step
 from rayfed_ssl.simulation.worker import Worker
 from tests import reference
 from tests.tiny import tiny
@@ -86,6 +87,23 @@ def test_an_epoch_shows_every_image_once_in_a_new_order() -> None:
     other = [rows.tolist() for rows in client_of(round=2).batches(50, epochs=1, size=16)]
     assert other != drawn[:3]
     assert [len(rows) for rows in client.batches(10, epochs=1, size=16)] == [10]
+
+
+def test_training_mode_comes_back_after_a_look_between_epochs() -> None:
+    client, modes = client_of(), []
+    network, local = client.network, client.objective_loss()
+
+    def loss(views: tuple[torch.Tensor, ...], rows: torch.Tensor) -> Step:
+        modes.append(network.training)
+        return local(views, rows)
+
+    def look() -> bool:
+        network.eval()
+        return False
+
+    network.eval()
+    client.fit(loss, epochs=3, stop=look)
+    assert modes == [True] * 3 * (len(client.indices) // 16)
 
 
 def test_the_reported_loss_is_the_mean_over_steps_of_what_was_minimised() -> None:

@@ -49,6 +49,24 @@ def test_targets_travel_and_are_averaged_like_the_weights(method: str) -> None:
     assert not np.array_equal(model["weights"].vector[:100], model["target"].vector[:100])  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("weights", ["size", "uniform"])
+def test_clients_count_by_their_images_or_alike(weights: str) -> None:
+    config = tiny("fedsimclr", method__weights=weights)
+    federation = deal(config)
+    initial = Initial(config, federation)
+    cohort, worker = LocalCohort(config, federation, Ledger()), Worker(config, federation)
+    server = METHODS["fedsimclr"].server(Setup(config, federation, initial))
+    server.start(cohort)
+    cohort.begin_round(1, federation.clients)
+    server.round(1, cohort)
+    message = {"weights": initial("small_cnn_bn")}
+    vectors = [worker.execute("train", c, 1, message, None)[0].reply["weights"].vector for c in federation.clients]
+    means = {"size": sum(q * v.astype(np.float64) for q, v in zip(federation.shares, vectors, strict=True)),
+             "uniform": np.mean(vectors, axis=0, dtype=np.float64)}  # fmt: skip
+    np.testing.assert_allclose(server.state["weights"].vector, means[weights], atol=1e-6)
+    assert np.abs(means["size"] - means["uniform"]).max() > 1e-3
+
+
 def test_the_target_is_in_training_mode_and_follows_after_the_step() -> None:
     """One step by hand: the loss has BatchNorm's batch statistics in both networks, the target's running statistics
     move by its own two forwards, its parameters by the decay.

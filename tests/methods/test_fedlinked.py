@@ -370,6 +370,27 @@ def test_following_sees_the_public_images_in_training_mode() -> None:
         torch.testing.assert_close(new.detach(), old - 0.1 * gradient, atol=1e-7, rtol=1e-5)
 
 
+def test_the_head_is_fine_tuned_with_its_dropout_on_the_frozen_trunks_features() -> None:
+    changes = {"train__local_steps": 1, "train__optimizer": {"name": "sgd", "lr": 0.5, "momentum": 0}}
+    config = tiny(model={"channels": 4, "representation": 6, "dropout": 0.5, "head_dropout": 0.5}, **changes)
+    bench = Worker(config, deal(config))
+    worker: Any = bench.method.client(bench, 1, 1, "follow", {})
+    worker.load_own()
+    (rows,) = worker.batches(len(worker.indices), purpose="order of the head")
+    with torch.no_grad():
+        features = worker.network.eval().represent(bench.clean(worker.pixels()))[rows]
+    weight, bias = (p.detach().clone().requires_grad_() for p in worker.network.classifier.parameters())
+    torch.manual_seed(5)
+    logits = torch.nn.functional.dropout(features, 0.5) @ weight.T + bias
+    labels = worker.labels()[rows]
+    loss = -(logits.log_softmax(1)[torch.arange(len(rows)), labels]).mean()
+    gradients = torch.autograd.grad(loss, (weight, bias))
+    torch.manual_seed(5)
+    worker.fine_tune(None)
+    for new, old, gradient in zip(worker.network.classifier.parameters(), (weight, bias), gradients, strict=True):
+        torch.testing.assert_close(new.detach(), old.detach() - 0.5 * gradient, atol=1e-6, rtol=1e-5)
+
+
 def right(cohort: LocalCohort, client: int, model: Any, split: str) -> float:
     """The share of a split's images that a client's model names rightly, image by image."""
     federation = cohort.federation
