@@ -374,7 +374,8 @@ def test_distillation_is_equations_5_to_10_step_by_step() -> None:
     and key encoder are in training mode, and the key encoder follows by (1 - zeta).
     """
     zeta, m, size, epochs = 0.9, 24, 16, 2
-    config = {"momentum": zeta, "anchors": m, "batch_size": size, "epochs": epochs, "lr": 0.01, "weight_decay": 0}
+    config = {"momentum": zeta, "anchors": m, "batch_size": size, "epochs": epochs, "lr": 0.01, "weight_decay": 0,
+              "tau_teacher": 0.2, "tau_student": 0.15}  # fmt: skip
     bench = bench_of(clients__count=3, **{f"method__{key}": value for key, value in config.items()})
     pixels, weights = bench.images(bench.published["public"]), bench.initial("small_cnn_bn")
     draw, count = np.random.default_rng(0), len(pixels)
@@ -388,7 +389,7 @@ def test_distillation_is_equations_5_to_10_step_by_step() -> None:
         unpack(weights, network)
         network.train()
     rows = [r.astype(np.float64) / np.linalg.norm(r, axis=1, keepdims=True) for r in teachers]
-    ensemble = torch.tensor((np.exp(rows[0] @ rows[0].T / 0.1) + np.exp(rows[1] @ rows[1].T / 0.1)) / 2)  # M (N, N)
+    ensemble = torch.tensor((np.exp(rows[0] @ rows[0].T / 0.2) + np.exp(rows[1] @ rows[1].T / 0.2)) / 2)  # M (N, N)
 
     def unit(z: torch.Tensor) -> torch.Tensor:
         return z.double() / z.double().norm(dim=1, keepdim=True)
@@ -406,7 +407,7 @@ def test_distillation_is_equations_5_to_10_step_by_step() -> None:
         with torch.no_grad():
             queue = (queue + list(zip(batch.tolist(), unit(key.project(key_view)), strict=True)))[size:]
         positions, keys = [i for i, _ in queue], torch.stack([k for _, k in queue])
-        q = (unit(student.project(query_view)) @ keys.T / 0.1).softmax(1)
+        q = (unit(student.project(query_view)) @ keys.T / 0.15).softmax(1)
         p = ensemble[batch][:, positions]
         p = p / p.sum(1, keepdim=True)
         loss = (p * (p / q).log()).sum(1).mean()
@@ -428,7 +429,7 @@ def test_distillation_is_equations_5_to_10_step_by_step() -> None:
         before = student.project(clean)
         unpack(outcome.reply["weights"], student)
         torch.testing.assert_close(student.project(clean), by_hand, atol=0.03, rtol=0)
-    assert (before - by_hand).abs().max() > 0.2  # it went somewhere
+    assert (before - by_hand).abs().max() > 0.1  # it went somewhere
 
 
 def moved(weights: Weights) -> Weights:
