@@ -42,7 +42,7 @@ def tiny(config: RunConfig) -> RunConfig:
     if data["partition"]["name"] == "class_blocks":
         data["partition"]["classes"] = 10 // count
     if data["public"]["source"] == "source":
-        data["public"] = {"source": "share", "share": 0.2}
+        data["public"] = {"source": "share", "share": 0.2, "sample": None}
     if data["tasks"] is not None:
         count, data["task_images"] = len(data["tasks"]), None
         data["tasks"] = [[3 * j, 3 * j + 1] for j in range(count)]

@@ -40,19 +40,22 @@ def test_fedavg_sends_weights_both_ways(method: str, tmp_path: Path) -> None:
 
 
 def test_fedsc_adds_one_matrix_each_way(tmp_path: Path) -> None:
-    """P + d^2 down and up; the weights go down once although two operations use them."""
-    config = tiny("fedsc", train__rounds=2, participation__fraction=1.0)
+    """P + d^2 down and up; the weights go down once although two operations use them. In round 1 alpha is 1: no
+    matrix is of use, none is sent.
+    """
+    config = tiny("fedsc", train__rounds=3, participation__fraction=1.0)
     (p, b), d = floats(config), config.projection_dim
     weights = {"weights": 4 * p, "weights.buffers": 4 * b}
     found = traffic(config, tmp_path / "run")
-    for t in (1, 2):
-        for c in range(4):
+    for c in range(4):
+        assert found[1, c, "down"] == found[1, c, "up"] == weights
+        for t in (2, 3):
             assert found[t, c, "down"] == weights | {"rest": 4 * d * d}
             assert found[t, c, "up"] == weights | {"correlation": 4 * d * d}
 
 
 def test_fedsc_asks_everybody_first_and_then_the_sampled(tmp_path: Path) -> None:
-    found = traffic(tiny("fedsc", train__rounds=2), tmp_path / "run")
+    found = traffic(tiny("fedsc", train__rounds=2, method__alpha="share"), tmp_path / "run")
     assert {c for t, c, _ in found if t == 1} == {0, 1, 2, 3}
     assert len({c for t, c, _ in found if t == 2}) == 2
 

@@ -162,13 +162,18 @@ class EncoderClient(Generic[Config]):
             return optimizer.lr
         return optimizer.lr / 2 * (1 + math.cos(math.pi * (self.round - 1) / self.config.train.rounds))
 
+    @property
+    def weight_decay(self) -> float:
+        """lambda: the optimiser adds lambda theta to the gradient (adamw: takes lr lambda theta off theta)."""
+        return self.config.train.optimizer.weight_decay
+
     def optimizer(self, parameters: list[Tensor]) -> torch.optim.Optimizer:
         """A fresh optimiser: no momentum carries over between rounds."""
         config, lr = self.config.train.optimizer, self.learning_rate
         if config.name == "sgd":
-            return torch.optim.SGD(parameters, lr, config.momentum, weight_decay=config.weight_decay)
+            return torch.optim.SGD(parameters, lr, config.momentum, weight_decay=self.weight_decay)
         kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
-        return kind(parameters, lr, weight_decay=config.weight_decay)
+        return kind(parameters, lr, weight_decay=self.weight_decay)
 
     def batch_size(self, count: int) -> int:
         """Rows of every batch out of ``count`` images."""

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.data import partition as partitions
 from rayfed_ssl.data import sources
 from rayfed_ssl.data.feature_skew import skew_features
@@ -102,6 +103,8 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
             form = {"image_size": config.data.image_size, "channels": config.data.channels}
             resized = public_config.images.model_copy(update=form)
             public = sources.load(resized, cache, "data.public.images").train
+        if public_config.sample is not None:
+            public = _sample(public, public_config.sample, config.seed)
     elif public_indices is not None:
         public = _subset(train, public_indices)
     names = partitions.client_names(split, train, config.clients.count)
@@ -147,6 +150,16 @@ def _class_id(name: str | int, names: tuple[str, ...], dataset: Dataset) -> int:
     if isinstance(name, int) and (dataset.train.labels == name).any():
         return name
     raise UserError(f"data.tasks: found class '{name}'; {dataset.name} has {', '.join(names) or 'unnamed classes'}")
+
+
+def _sample(images: Images, count: int, seed: int) -> Images:
+    """``count`` of the images, uniformly without replacement, in their order. Raises UserError for too many."""
+    if count > len(images):
+        raise UserError(
+            f"data.public.sample: found {count}; data.public.images holds {len(images)}; allowed: 1 to {len(images)}"
+        )
+    drawn = numpy_generator(seed, "public", "sample").choice(len(images), count, replace=False)
+    return _subset(images, np.sort(drawn))
 
 
 def _subset(images: Images, indices: np.ndarray) -> Images:

@@ -13,7 +13,8 @@ is this plug-in over a local objective with no weights exchanged, so every clien
 Differs: the printed ||.||_2 is the Frobenius norm, unsquared (``norm``); R has a non-negative diagonal, without which
 means of R and traces are arbitrary; Q* is a constant in the gradient, which is exact (envelope theorem); the server's
 bank is double-buffered: round t reads what round t - 1 wrote. Z is the online projector's output of view 1 (``views``),
-not normalised (``normalize``).
+not normalised (``normalize``). The paper has every client in every round; here one that is not asked stays in the bank
+with the R it sent last.
 
 Shape legend: m batch rows, n projection dimension, P admitted peers.
 """

@@ -7,12 +7,17 @@ A_kj B_kj alpha_k / sum_k A_kj alone; the client follows it (3.6), fine-tunes it
 its private images, and remembers its best round, to which it returns after the last one. The public images are with
 everybody beforehand, so they are not booked.
 
-Differs : A_kj = s G_kj / ||G_.j||_2 is normalised per target, as the constraint sum_k A_kj^2 =
+Differs: A_kj = s G_kj / ||G_.j||_2 is normalised per target, as the constraint sum_k A_kj^2 =
 eta says and the published tables show; printed (3.5) divides by the norm over all pairs. s = sqrt(eta) meets the
 constraint, s = eta (``utility_scale: eta``) reproduces the tables. f*_j does not depend on s, so eta has no effect in
 the printed update; ``weighted_distillation`` multiplies the loss by sum_k A_kj, the factor that (3.6) drops. (Adam is
 all but blind to such a factor: a sweep over eta says something with ``train.optimizer.name: sgd``.) Distillation sees
-clean public images in training mode; its loss is the mean, not the sum, over images and dimensions.
+clean public images in training mode; its loss is the mean, not the sum, over images and dimensions. A client without
+a target, because the utilities of the others cancel, distils nothing; its head is fine-tuned like everybody's.
+
+gamma sum_j ||theta_j||^2 (3.1, 3.7) is ``gamma``: weight decay 2 gamma, its gradient, in whatever a client trains, on
+top of ``train.optimizer.weight_decay``. The thesis gives no value; 0 by default. As losses are means here, gamma
+stands beside means. beta, the weight of the cross-entropy (3.7), has no place: the two losses are minimised in turn.
 
 G grows with the length of the representations, which is no likeness of tasks; beside the utilities A the same without
 that, the likeness G_kj / (||P_k||_F ||P_j||_F) in 0 .. 1, is recorded. Nothing is done with it.
@@ -53,6 +58,7 @@ class Config(TaskConfig):
     weighted_distillation: bool = False  # times sum_k A_kj
     distillation_epochs: Epochs = None  # on the public images; None: train.local_epochs
     fine_tune_epochs: Epochs = None  # of the head; None: train.local_epochs
+    gamma: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # of gamma ||theta||^2
 
     @property
     def scale(self) -> float:
@@ -118,15 +124,23 @@ class Client(TaskClient[Config]):
         assert images is not None
         return self.bench.images(images.pixels)
 
+    @property
+    def weight_decay(self) -> float:
+        """The run's own, plus 2 gamma: the gradient of gamma ||theta||^2 is 2 gamma theta."""
+        return super().weight_decay + 2 * self.method.gamma
+
     def represent(self) -> dict[str, Any]:
         """(1) alpha_j of the public images, (M, r) in eval mode."""
         self.load_own()
         return {"representations": self.represented(self.network, self.public).cpu().numpy()}
 
-    def follow(self, target: np.ndarray, utility: float) -> dict[str, Any]:
-        """(4) distil f*_j (M, r) into the trunk, times ``utility``; (5) fine-tune the head on the frozen trunk."""
+    def follow(self, target: np.ndarray | None, utility: float) -> dict[str, Any]:
+        """(4) distil f*_j (M, r), where there is one, into the trunk, times ``utility``; (5) fine-tune the head on the
+        frozen trunk.
+        """
         self.load_own()
-        self.distil(torch.tensor(target, device=self.bench.device), utility)
+        if target is not None:
+            self.distil(torch.tensor(target, device=self.bench.device), utility)
         self.fine_tune(self.method.fine_tune_epochs)
         self.keep_own()
         return {}
@@ -189,14 +203,15 @@ class Server(TaskServer[Config]):
             clients = list(sent)
             linked = cohort.serve("link", representations=np.stack(list(sent.values())))  # (2)
             self.note(clients, linked["utility"], linked["likeness"])
-            row = {client: i for i, client in enumerate(clients) if linked["exists"][i]}
-            self.metrics["fedlinked/targets"] = float(len(row))
+            row = {client: i for i, client in enumerate(clients)}
+            self.metrics["fedlinked/targets"] = float(linked["exists"].sum())
 
             def own(client: int) -> dict[str, Any]:  # (3)
-                factor = float(linked["utility"][:, row[client]].sum()) if self.method.weighted_distillation else 1.0
-                return {"target": linked["targets"][row[client]], "utility": factor}
+                j = row[client]
+                factor = float(linked["utility"][:, j].sum()) if self.method.weighted_distillation else 1.0
+                return {"target": linked["targets"][j] if linked["exists"][j] else None, "utility": factor}
 
-            for _ in cohort.ask("follow", each=own, clients=list(row)):  # (4), (5)
+            for _ in cohort.ask("follow", each=own, clients=clients):  # (4), (5)
                 pass
         for _ in cohort.ask("train"):  # (6), (7)
             pass

@@ -6,7 +6,8 @@ each one contrast against images it never sees: L_j = -2 Tr R+_j + alpha ||R_j||
 
 A client that is not asked is represented by the matrix it sent last; the first round that shares asks everybody. In
 rounds that do not share (``share_every``, ``share_rounds``) the last matrices serve; before the first exchange, and for
-a client that knows of nobody else, the loss is plain spectral contrast.
+a client that knows of nobody else, the loss is plain spectral contrast. An exchange whose matrices would serve in no
+round with alpha below 1 does not take place: with ``alpha: decay`` and an exchange in every round that is round 1's.
 
 With ``method.privacy`` this is DP-CalR (Algorithm 2): each client adds i.i.d. Gaussian noise to R_j before it leaves,
 and the server subtracts from the sum what it received. Embeddings are clipped to ||z||^2 <= mu = ``objective.clip`` in
@@ -17,7 +18,10 @@ client that is asked in every sharing round. Nothing else that leaves a client i
 Differs: R_{-j} = sum_{k != j} q_k R_k / (1 - q_j) exactly, where the released code takes the unweighted mean of the
 others, and of the models, which is the same only for equal q_j (``rest: uniform, weights: uniform``). alpha falls
 linearly from 1 towards q_j and would get there one round after the last; the released code's floor is 0.2 for every
-client (``alpha_floor: 0.2``). The released code adds noise in every round, shared or not; here noise belongs to what is
+client (``alpha_floor: 0.2``). At alpha = 1 the others' matrices have weight 0: the released code exchanges them all the
+same in its first round, here that release is saved, and the alphas stay the paper's. With partial participation the
+paper changes one setting (appendix C), but the text at hand has lost which: alpha here is that of full participation.
+The released code adds noise in every round, shared or not; here noise belongs to what is
 shared. Noise is not symmetrised: Tr(R_j E) sees only its symmetric part.
 
 Shape legend: D projection, N clients.
@@ -61,10 +65,20 @@ class Config(MethodConfig):
     privacy: PrivacyConfig | None = None  # DP-CalR
 
     def sharing_rounds(self, rounds: int) -> tuple[int, ...]:
-        """The rounds among 1 .. ``rounds`` in which R is exchanged, ascending."""
+        """The rounds among 1 .. ``rounds`` in which R is exchanged, ascending.
+
+        An exchange serves from its round until the next one; it is left out where alpha is 1 all that time.
+        """
         if self.share_rounds is not None:
-            return tuple(sorted(set(self.share_rounds)))
-        return tuple(range(1, rounds + 1, self.share_every))
+            wanted = sorted(set(self.share_rounds))
+        else:
+            wanted = list(range(1, rounds + 1, self.share_every))
+        untils = [*wanted[1:], rounds + 1]
+        return tuple(t for t, until in zip(wanted, untils, strict=True) if any(map(self.others_count, range(t, until))))
+
+    def others_count(self, t: int) -> bool:
+        """Whether alpha is below 1 in round t, for a client that does not hold all images."""
+        return self.alpha == "share" or (t > 1 and self.alpha_floor != 1)
 
 
 def check(config: RunSettings) -> None:
@@ -107,7 +121,8 @@ def noise_scale(config: RunSettings, images: int) -> float:
     method, mu = config.method_as(Config), config.objective_as(SpectralConfig).clip
     assert method.privacy is not None
     assert mu is not None
-    return method.privacy.noise_scale(mu, images, len(method.sharing_rounds(config.train.rounds)))
+    releases = len(method.sharing_rounds(config.train.rounds))
+    return method.privacy.noise_scale(mu, images, max(1, releases))
 
 
 def alpha_of(t: int, rounds: int, floor: float) -> float:
@@ -176,7 +191,7 @@ class Server(MethodServer[Config]):
         self.state["releases"] = {}  # client -> how many it sent
 
     def asks_everybody(self, t: int) -> bool:
-        return t == min(self.sharing)
+        return t in self.sharing[:1]
 
     def round(self, t: int, cohort: Cohort) -> None:
         bank: dict[int, np.ndarray] = self.state["bank"]

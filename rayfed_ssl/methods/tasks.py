@@ -133,11 +133,13 @@ class TaskClient(EncoderClient[Config]):
             descend(optimizer, loss, self.config.train.optimizer.clip_norm)
 
     def keep_own_and_best(self) -> None:
-        """End of a round: keep this client's model, and note it where it is the best so far on ``rb``."""
+        """End of a round: keep this client's model, and note it where no earlier one was better on ``rb``. Of equals
+        the latest counts (thesis, Algorithm 3, line 22).
+        """
         self.keep_own()
         score = self.accuracy(self.network, "rb")
         self.metrics["rb_accuracy"] = score
-        if self.method.rollback and score > self.state.get("best_accuracy", -1.0):
+        if self.method.rollback and score >= self.state.get("best_accuracy", -1.0):
             self.state |= {"best": self.state["model"], "best_accuracy": score, "best_round": self.round}
 
     def roll_back(self) -> dict[str, Any]:

@@ -25,17 +25,21 @@ class MethodConfig(Block):
 
 class PublicConfig(Block):
     """Unlabelled images everybody may see: `client 0` (that client's shard; it then does not train, unless the method
-    uses no public images), a `share` of the training images, or another `source`.
+    uses no public images), a `share` of the training images, or another `source`, whose training `images` these are:
+    all of them, or a `sample` of so many, drawn with the run's seed.
     """
 
     source: Literal["none", "client 0", "share", "source"] = "none"
     share: Annotated[float, Field(gt=0, lt=1)] = 0.1
     images: SourceConfig | None = None
+    sample: Annotated[int, Field(ge=1)] | None = None
 
     @model_validator(mode="after")
     def _source_named(self) -> PublicConfig:
         if (self.source == "source") != (self.images is not None):
             raise ValueError("data.public.images names the images of `source: source`, and goes with no other source")
+        if self.sample is not None and self.images is None:
+            raise ValueError(f"data.public.sample: found {self.sample}; it is a sample of data.public.images")
         return self
 
 

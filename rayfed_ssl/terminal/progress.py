@@ -112,7 +112,7 @@ def console() -> Console:
 
 
 def accuracy_table(summary: Mapping[str, Any]) -> Table:
-    """Per protocol: raw pixels, the encoder before the first round, the last and the best round, and what chose that."""
+    """Per protocol: raw pixels, the encoder before the first round, the last and the best round, and what chose it."""
     ways = {best.get("by", TEST_LABELS) for best in summary["best"].values()}
     head = f"best (by {ways.pop()})" if len(ways) == 1 else "best"
     before = "before" if "start" in summary else "untrained"

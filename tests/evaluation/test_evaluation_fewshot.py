@@ -34,10 +34,9 @@ def softmax_regression(x: np.ndarray, y: np.ndarray, classes: int, C: float) -> 
     return np.asarray(found.x).reshape(-1, classes)
 
 
-@pytest.mark.parametrize(("labels_per_class", "C"), [(5, 1.0), (2, 0.1)])
-def test_equals_the_plain_implementation_on_digits(labels_per_class: int, C: float) -> None:
-    train_x, train_y, test_x, test_y = digits()
-    x, y, test, truth = (part.double().numpy() for part in (train_x, train_y, test_x, test_y))
+def plain(data: tuple[torch.Tensor, ...], labels_per_class: int, C: float) -> float:
+    """Mean accuracy over four draws; features standardised by the moments of the train images."""
+    x, y, test, truth = (part.double().numpy() for part in data)
     y = y.astype(int)
     mean, std = x.mean(axis=0), x.std(axis=0)
     std[std == 0] = 1.0
@@ -53,9 +52,24 @@ def test_equals_the_plain_implementation_on_digits(labels_per_class: int, C: flo
         w = softmax_regression((x[taken] - mean) / std, y[taken], 10, C)
         logits = np.hstack([(test - mean) / std, np.ones((len(test), 1))]) @ w
         accuracies.append((logits.argmax(axis=1) == truth).mean())
-    got = fewshot_accuracy(train_x, train_y, test_x, test_y, labels_per_class=labels_per_class, draws=4, C=C)
-    assert got == pytest.approx(np.mean(accuracies), abs=1.5 / len(test))
+    return float(np.mean(accuracies))
+
+
+@pytest.mark.parametrize(("labels_per_class", "C"), [(5, 1.0), (2, 0.1)])
+def test_equals_the_plain_implementation_on_digits(labels_per_class: int, C: float) -> None:
+    data = digits()
+    got = fewshot_accuracy(*data, labels_per_class=labels_per_class, draws=4, C=C)
+    assert got == pytest.approx(plain(data, labels_per_class, C), abs=1.5 / len(data[3]))
     assert 0.5 < got < 0.95
+
+
+def test_the_test_images_do_not_set_the_scale() -> None:
+    """Test images of another brightness and contrast than the train images stay so."""
+    train_x, train_y, test_x, test_y = digits()
+    data = train_x, train_y, 0.5 * test_x + 4, test_y
+    got = fewshot_accuracy(*data, draws=4)
+    assert got == pytest.approx(plain(data, 5, 1.0), abs=0.02)
+    assert got < fewshot_accuracy(train_x, train_y, test_x, test_y, draws=4) - 0.1  # the change shows
 
 
 def test_a_draw_has_five_of_each_class_and_is_fixed() -> None:

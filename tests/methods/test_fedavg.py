@@ -1,4 +1,4 @@
-"""Averaged momentum targets: the third of BYOL's conventions, against a loop over clients."""
+"""FedAvg: a step of BYOL by hand, and averaged momentum targets, the third of its conventions, against a loop."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from rayfed_ssl.base.weights import Weights
+from rayfed_ssl.base.weights import Weights, unpack
 from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.federated.ledger import Ledger
@@ -17,6 +18,7 @@ from rayfed_ssl.methods import METHODS
 from rayfed_ssl.settings.files import ConfigError
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.worker import Worker
+from tests import reference
 from tests.tiny import booked, encoders, run_locally, tiny
 
 
@@ -45,6 +47,54 @@ def test_targets_travel_and_are_averaged_like_the_weights(method: str) -> None:
             np.testing.assert_allclose(server.state[name].vector, mean, atol=1e-6)
         model = {name: server.state[name] for name in ("weights", "target")}
     assert not np.array_equal(model["weights"].vector[:100], model["target"].vector[:100])  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("weights", ["size", "uniform"])
+def test_clients_count_by_their_images_or_alike(weights: str) -> None:
+    config = tiny("fedsimclr", method__weights=weights)
+    federation = deal(config)
+    initial = Initial(config, federation)
+    cohort, worker = LocalCohort(config, federation, Ledger()), Worker(config, federation)
+    server = METHODS["fedsimclr"].server(Setup(config, federation, initial))
+    server.start(cohort)
+    cohort.begin_round(1, federation.clients)
+    server.round(1, cohort)
+    message = {"weights": initial("small_cnn_bn")}
+    vectors = [worker.execute("train", c, 1, message, None)[0].reply["weights"].vector for c in federation.clients]
+    means = {"size": sum(q * v.astype(np.float64) for q, v in zip(federation.shares, vectors, strict=True)),
+             "uniform": np.mean(vectors, axis=0, dtype=np.float64)}  # fmt: skip
+    np.testing.assert_allclose(server.state["weights"].vector, means[weights], atol=1e-6)
+    assert np.abs(means["size"] - means["uniform"]).max() > 1e-3
+
+
+def test_the_target_is_in_training_mode_and_follows_after_the_step() -> None:
+    """One step by hand: the loss has BatchNorm's batch statistics in both networks, the target's running statistics
+    move by its own two forwards, its parameters by the decay.
+    """
+    config = tiny("fedbyol", objective={"name": "byol", "decay": 0.75}, train__local_steps=1)
+    federation = deal(config)
+    worker, initial = Worker(config, federation), Initial(config, federation)
+    weights = initial("small_cnn_bn")
+    outcome, state = worker.execute("train", 1, 1, {"weights": weights}, None)
+
+    client = worker.method.client(worker, 1, 1, "train", {})
+    rows = next(client.batches(len(client.indices)))
+    views = client.views(client.pixels()[rows], client.generator("views"), 2)
+    online = initial.network("small_cnn_bn").train()
+    target = initial.network("small_cnn_bn", without={"predictor"}).train()
+    with torch.no_grad():
+        z = [target.project(view) for view in views]
+        p = [online.predict(online.project(view)) for view in views]
+    assert outcome.metrics["loss"] == pytest.approx(reference.byol(*p, *z), rel=1e-5)
+    unpack(outcome.reply["weights"], online)
+    with torch.no_grad():
+        for name, parameter in target.named_parameters():
+            parameter.copy_(0.75 * parameter + 0.25 * online.get_parameter(name))
+    kept = initial.network("small_cnn_bn", without={"predictor"})
+    unpack(state["target"], kept.encoder, kept.projector)  # type: ignore[arg-type]
+    for (name, found), expected in zip(kept.state_dict().items(), target.state_dict().values(), strict=True):
+        if found.is_floating_point():
+            torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5, msg=name)
 
 
 def test_the_three_conventions_differ_and_only_one_sends_the_target(tmp_path: Path) -> None:

@@ -17,8 +17,14 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import pack, unpack
 from rayfed_ssl.config import RunConfig, build, load
 from rayfed_ssl.data import sources
+from rayfed_ssl.data.augment import clean
 from rayfed_ssl.data.images import Dataset, Images
+from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.ledger import Ledger
+from rayfed_ssl.federated.messages import Reply
+from rayfed_ssl.federated.setup import Setup
+from rayfed_ssl.methods import METHODS
 from rayfed_ssl.methods.fedlinked import Config, gains, target, utilities
 from rayfed_ssl.methods.tasks import EarlyStopping
 from rayfed_ssl.settings.files import ConfigError
@@ -340,6 +346,84 @@ def test_following_moves_the_trunk_and_fine_tuning_the_head(done: tuple[Path, di
     assert not np.array_equal(pack(network.classifier).vector, head)
 
 
+def test_following_sees_the_public_images_in_training_mode() -> None:
+    """Loss and step by hand, the same dropout drawn from torch's global generator; in eval mode there is none."""
+    changes = {"train__local_steps": 1, "train__optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0}}
+    config = tiny(model={"channels": 4, "representation": 6, "dropout": 0.5}, **changes)
+    bench = Worker(config, deal(config))
+    worker: Any = bench.method.client(bench, 1, 1, "follow", {})
+    worker.load_own()
+    network, target = worker.network, torch.randn(len(worker.public), 6, generator=torch.Generator().manual_seed(0))
+    before = [p.detach().clone() for p in network.encoder.parameters()]
+    (rows,) = worker.batches(len(target))
+    losses = {}
+    for training in (True, False):
+        torch.manual_seed(7)
+        images = bench.clean(worker.public[rows])
+        losses[training] = 0.7 * (network.train(training).represent(images) - target[rows]).square().mean()
+    gradients = torch.autograd.grad(losses[True], list(network.encoder.parameters()))
+    assert abs(float(losses[True].detach() - losses[False].detach())) > 1e-4
+    torch.manual_seed(7)
+    worker.distil(target, 0.7)
+    assert worker.metrics["distillation"] == pytest.approx(float(losses[True].detach()), rel=1e-5)
+    for new, old, gradient in zip(network.encoder.parameters(), before, gradients, strict=True):
+        torch.testing.assert_close(new.detach(), old - 0.1 * gradient, atol=1e-7, rtol=1e-5)
+
+
+def test_the_head_is_fine_tuned_with_its_dropout_on_the_frozen_trunks_features() -> None:
+    changes = {"train__local_steps": 1, "train__optimizer": {"name": "sgd", "lr": 0.5, "momentum": 0}}
+    config = tiny(model={"channels": 4, "representation": 6, "dropout": 0.5, "head_dropout": 0.5}, **changes)
+    bench = Worker(config, deal(config))
+    worker: Any = bench.method.client(bench, 1, 1, "follow", {})
+    worker.load_own()
+    (rows,) = worker.batches(len(worker.indices), purpose="order of the head")
+    with torch.no_grad():
+        features = worker.network.eval().represent(bench.clean(worker.pixels()))[rows]
+    weight, bias = (p.detach().clone().requires_grad_() for p in worker.network.classifier.parameters())
+    torch.manual_seed(5)
+    logits = torch.nn.functional.dropout(features, 0.5) @ weight.T + bias
+    labels = worker.labels()[rows]
+    loss = -(logits.log_softmax(1)[torch.arange(len(rows)), labels]).mean()
+    gradients = torch.autograd.grad(loss, (weight, bias))
+    torch.manual_seed(5)
+    worker.fine_tune(None)
+    for new, old, gradient in zip(worker.network.classifier.parameters(), (weight, bias), gradients, strict=True):
+        torch.testing.assert_close(new.detach(), old.detach() - 0.5 * gradient, atol=1e-6, rtol=1e-5)
+
+
+def right(cohort: LocalCohort, client: int, model: Any, split: str) -> float:
+    """The share of a split's images that a client's model names rightly, image by image."""
+    federation = cohort.federation
+    network = Initial(cohort.config, federation).network("fedlinked_cnn", federation.task_classes(client)).eval()
+    unpack(model, network)
+    images, task, hits = federation.dataset.train, TINY["data"]["tasks"][client], []
+    for index in federation.shards[client][split]:
+        pixels = torch.tensor(np.array(images.pixels[index]))[None].permute(0, 3, 1, 2)
+        with torch.no_grad():
+            logits = network.classify(clean(pixels, cohort.config.augment.recipe()))
+        hits.append(task[int(logits.argmax())] == images.labels[index])
+    return float(np.mean(hits))
+
+
+def test_the_best_round_is_chosen_by_rb_and_the_task_measured_on_test(
+    done: tuple[Path, dict[str, Any], Watched],
+) -> None:
+    _, summary, cohort = done
+    apart: dict[str, set[float]] = {"rb": set(), "test": set()}
+    for client in range(3):
+        trained = {t: s for t, o, c, _, s in cohort.asked if (o, c) == ("train", client)}
+        for t, state in trained.items():
+            scores = {split: right(cohort, client, state["model"], split) for split in ("train", "es", "rb", "test")}
+            if state["best_round"] == t:
+                assert state["best_accuracy"] == pytest.approx(scores["rb"], abs=1e-6)
+            apart["rb"] |= {abs(scores["rb"] - scores[split]) for split in ("train", "es", "test")}
+        ((_, state),) = cohort.states([client])
+        found = summary["accuracy"]["task"][str(client)]
+        assert found == pytest.approx(right(cohort, client, state["model"], "test"), abs=1e-6)
+        apart["test"] |= {abs(found - right(cohort, client, state["model"], split)) for split in ("rb", "es", "train")}
+    assert all(max(gaps) > 0.02 for gaps in apart.values())  # the splits can be told apart
+
+
 def test_a_client_that_follows_comes_back_with_a_fine_tuned_head(
     done: tuple[Path, dict[str, Any], Watched],
 ) -> None:
@@ -437,13 +521,109 @@ def test_roll_back_returns_to_the_best_round(tmp_path: Path) -> None:
             for r in sorted(pq.read_table(tmp_path / "a" / "metrics.parquet").to_pylist(), key=lambda r: r["round"])
             if r["tag"] == "client/rb_accuracy" and r["client"] == client
         ]
-        best = int(np.argmax(scores)) + 1  # the earliest of equals
+        best = max(t for t, score in enumerate(scores, 1) if score == max(scores))  # the latest of equals
         trained = next(s for r, o, c, _, s in cohort.asked if (r, o, c) == (best, "train", client))
         np.testing.assert_array_equal(states[client]["model"].vector, trained["model"].vector)
     assert summary["rounds"] == 3
     _, plain = run(tmp_path / "b", train__rounds=1, method__rollback=False)
     last = {c: s["model"].vector for r, o, c, _, s in plain.asked if (r, o) == (1, "train")}
     assert all(np.array_equal(state["model"].vector, last[client]) for client, state in plain.states())
+
+
+def test_of_equal_rounds_the_latest_is_kept(done: tuple[Path, dict[str, Any], Watched]) -> None:
+    """Algorithm 3, line 22: >=."""
+    bench, state = done[2].worker, {}
+    for t, score in ((1, 0.5), (2, 0.75), (3, 0.75), (4, 0.5)):
+        worker: Any = bench.method.client(bench, 0, t, "train", state)
+        worker.load_own()
+        worker.accuracy = lambda network, split, score=score: score
+        worker.keep_own_and_best()
+        state = worker.state
+    assert (state["best_round"], state["best_accuracy"]) == (3, 0.75)
+
+
+def test_gamma_adds_its_gradient_to_every_step() -> None:
+    """gamma sum theta^2 written out beside each of the three losses, one step of plain SGD; the head has no part in
+    following, the trunk none in fine-tuning.
+    """
+    gamma, lr = 0.3, 0.05
+    options = {"train__local_steps": 1, "train__optimizer": {"name": "sgd", "lr": lr, "momentum": 0}}
+
+    def moved(operation: str, gamma: float) -> dict[str, torch.Tensor]:
+        config = tiny(method__gamma=gamma, model={"channels": 4, "representation": 6, "dropout": 0}, **options)
+        bench = Worker(config, deal(config))
+        worker: Any = bench.method.client(bench, 1, 1, operation, {})
+        worker.load_own()
+        before = {name: p.detach().clone() for name, p in worker.network.named_parameters()}
+        torch.manual_seed(0)  # of dropout, none here
+        if operation == "train":
+            worker.fit(lambda v, rows: worker.objective.step(worker.network, v, None, worker.labels()[rows]))
+        elif operation == "distil":
+            worker.distil(torch.ones(len(worker.public), 6), 1.0)
+        else:
+            worker.fine_tune(1)
+        return {name: p.detach() - before[name] for name, p in worker.network.named_parameters()} | {"": before}
+
+    for operation, parts in (("train", ("encoder", "classifier")), ("distil", ("encoder",)), ("tune", ("classifier",))):
+        with_gamma, without = moved(operation, gamma), moved(operation, 0.0)
+        start: Any = with_gamma.pop("")
+        for name, step in with_gamma.items():
+            expected = -lr * 2 * gamma * start[name] if name.startswith(parts) else torch.zeros_like(start[name])
+            torch.testing.assert_close(step - without[name], expected, atol=2e-7, rtol=1e-4)
+
+
+def test_a_client_without_a_target_has_its_head_fine_tuned_all_the_same(
+    done: tuple[Path, dict[str, Any], Watched],
+) -> None:
+    bench = done[2].worker
+    worker: Any = bench.method.client(bench, 1, 1, "follow", {})
+    worker.load_own()
+    trunk, head = pack(worker.network.encoder).vector, pack(worker.network.classifier).vector
+    before = worker.cross_entropy("train")
+    assert worker.follow(None, 1.0) == {}
+    worker.load_own()  # what it keeps
+    np.testing.assert_array_equal(pack(worker.network.encoder).vector, trunk)
+    assert np.abs(pack(worker.network.classifier).vector - head).max() > 1e-4
+    assert worker.cross_entropy("train") < before
+    assert "distillation" not in worker.metrics
+
+
+def test_whoever_has_no_target_is_asked_to_follow_none() -> None:
+    """Client 1's representations are the opposite of everybody's, and the transformation is off."""
+    config = tiny(method__transformation=False)
+    federation = deal(config)
+    public = federation.public
+    assert public is not None
+    alpha = np.random.default_rng(0).normal(size=(len(public), 6)).astype(np.float32)
+
+    class Opposed(LocalCohort):
+        told: dict[int, dict[str, Any]]
+
+        def ask(self, operation: str, **options: Any) -> Any:
+            whom = options.get("clients") or self.clients
+            if operation == "represent":
+                return iter([Reply(c, {"representations": -alpha if c == 1 else alpha}) for c in whom])
+            if operation == "follow":
+                self.told = {c: options["each"](c) for c in whom}
+            return iter([Reply(c, {}) for c in whom])
+
+    cohort = Opposed(config, federation, Ledger())
+    server = METHODS["fedlinked"].server(Setup(config, federation, Initial(config, federation)))
+    server.start(cohort)
+    cohort.begin_round(1, (0, 1, 2))
+    server.round(1, cohort)
+    assert cohort.told[1] == {"target": None, "utility": 1.0}
+    assert cohort.told[0]["target"] is None  # one for it, one against
+    assert server.metrics["fedlinked/targets"] == 0
+    alpha[:, 0] *= 3
+    agreed = Opposed(tiny(), federation, Ledger())
+    server = METHODS["fedlinked"].server(Setup(tiny(), federation, Initial(tiny(), federation)))
+    server.start(agreed)
+    agreed.begin_round(1, (0, 1, 2))
+    server.round(1, agreed)
+    for c, sign in enumerate((1, -1, 1)):  # with the transformation everybody agrees
+        np.testing.assert_allclose(agreed.told[c]["target"], sign * alpha, atol=1e-4)
+    assert server.metrics["fedlinked/targets"] == 3
 
 
 def encoders(folder: Path) -> list[bytes]:

@@ -166,7 +166,7 @@ def expected_rest(values: dict[int, float], q: np.ndarray, j: int) -> float:
 
 
 def test_unsampled_clients_stay_in_the_bank_with_their_last_matrix() -> None:
-    server, play = scripted()
+    server, play = scripted(**{"method.alpha": "share"})
     first = play(1)
     assert first.asked == [0, 1, 2, 3]
     second = play(2, clients=(1, 3))
@@ -199,10 +199,51 @@ def test_every_other_round() -> None:
     assert [bool(play(t).asked) for t in (1, 2, 3)] == [True, False, True]
 
 
+@pytest.mark.parametrize(
+    ("rounds", "options", "expected"),
+    [
+        (4, {}, (2, 3, 4)),  # alpha is 1 in round 1, and round 2 brings new matrices
+        (4, {"alpha": "share"}, (1, 2, 3, 4)),
+        (4, {"alpha_floor": 0.2}, (2, 3, 4)),
+        (4, {"alpha_floor": 1.0}, ()),
+        (5, {"share_every": 2}, (1, 3, 5)),  # round 1's matrices serve in round 2
+        (5, {"share_rounds": [4, 1]}, (1, 4)),
+        (5, {"share_rounds": [1, 2, 4]}, (2, 4)),
+        (1, {}, ()),
+        (1, {"alpha": "share"}, (1,)),
+    ],
+)
+def test_an_exchange_that_no_loss_would_use_is_left_out(
+    rounds: int, options: dict[str, Any], expected: tuple[int, ...]
+) -> None:
+    config = tiny("fedsc", train__rounds=rounds, **{f"method__{key}": value for key, value in options.items()})
+    server = Server(Setup(config, deal(config), lambda name: None))  # type: ignore[arg-type, return-value]
+    assert server.sharing == expected
+    assert [t for t in range(1, rounds + 1) if server.asks_everybody(t)] == list(expected[:1])
+    server.start(None)
+    for t in range(1, rounds + 1):
+        script = Script(server.setup.federation)
+        server.round(t, script)
+        assert script.asked == ([0, 1, 2, 3] if t in expected else [])
+
+
+def test_at_alpha_one_the_others_change_no_bit() -> None:
+    """Why round 1 of the decay can do without its exchange."""
+    _, bench = bench_of()
+    rest = np.random.default_rng(2).normal(size=(8, 8)).astype(np.float32)
+    message = {"weights": bench.initial("small_cnn_bn"), "alpha": 1.0}
+    with_others, alone, less = (
+        bench.execute("train", 1, 1, {**message, **fields}, None)[0].reply["weights"].vector
+        for fields in ({"rest": rest}, {"rest": None}, {"rest": rest, "alpha": 0.9})
+    )
+    np.testing.assert_array_equal(with_others, alone)
+    assert not np.array_equal(less, alone)
+
+
 def test_the_others_count_by_their_images_unless_they_are_to_count_alike() -> None:
     values = {k: 100.0 + k for k in range(4)}
     for options, uniform in (({}, False), ({"method.rest": "uniform"}, True)):
-        server, play = scripted(**options)
+        server, play = scripted(**{"method.alpha": "share"}, **options)
         told, shares = play(1).told, server.setup.shares
         by_images, alike = ([expected_rest(values, q, j) for j in range(4)] for q in (shares, np.ones(4)))
         assert np.abs(np.subtract(by_images, alike)).max() > 0.01
@@ -216,12 +257,12 @@ def test_models_count_by_their_images_unless_they_are_to_count_alike() -> None:
 
 
 def test_a_client_whose_matrix_was_lost_contrasts_against_everybody_who_is_known() -> None:
-    server, play = scripted()
+    server, play = scripted(**{"method.alpha": "share"})
     told = play(1, silent=frozenset({2})).told
     values = {0: 100.0, 1: 101.0, 3: 103.0}
     for j in range(4):
         close(told[j]["rest"], expected_rest(values, server.setup.shares, j), rtol=1e-6)
-    alone = scripted()[1](1, silent=frozenset({0, 1, 2})).told
+    alone = scripted(**{"method.alpha": "share"})[1](1, silent=frozenset({0, 1, 2})).told
     assert alone[3] == {"rest": None, "alpha": 1.0}
     close(alone[0]["rest"], 103, rtol=1e-6)
 
@@ -384,12 +425,13 @@ def test_epsilon_is_what_each_client_released(tmp_path: Path) -> None:
 
 
 @needs_accounting
-def test_a_target_is_kept_by_whoever_is_asked_every_time(tmp_path: Path) -> None:
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_target_is_kept_by_whoever_is_asked_every_time(every: int, tmp_path: Path) -> None:
     lines: list[str] = []
-    config = tiny("fedsc", method__privacy={"epsilon": 3.0}, method__share_every=2)
+    config = tiny("fedsc", method__privacy={"epsilon": 3.0}, method__share_every=every)
     summary = run_locally(config, tmp_path / "run", report=lambda p: lines.append(p.line))
     spent, sizes = summary["privacy"], deal(config).sizes
-    assert spent["planned_releases"] == 2  # rounds 1 and 3 of 3
+    assert spent["planned_releases"] == 2  # rounds 1 and 3 of 3; with an exchange in every round 2 and 3
     for client, releases in spent["releases"].items():
         assert spent["sigma"][client] == pytest.approx(privacy.sigma_for(3.0, 4.0, int(sizes[client]), 2, 1e-2))
         closed = spent["epsilon_closed_form"][client]
@@ -408,6 +450,14 @@ def test_a_target_is_kept_by_whoever_is_asked_every_time(tmp_path: Path) -> None
     text = statement.tensor_proto.string_val[0].decode()
     for words in ("epsilon", "delta: 0.01", "replace one image of one client", "not_covered: weights theta_j"):
         assert words in text
+
+
+@needs_accounting
+def test_where_no_exchange_is_of_use_nothing_is_spent(tmp_path: Path) -> None:
+    config = tiny("fedsc", method__privacy={"epsilon": 3.0}, train__rounds=1, evaluation__protocols=[])
+    spent = run_locally(config, tmp_path / "run")["privacy"]
+    assert spent["planned_releases"] == 0
+    assert set(spent["epsilon"].values()) == set(spent["releases"].values()) == {0}
 
 
 def test_without_privacy_nothing_is_claimed(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.base.weights import Weights, unpack
 from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.federated.bench import Initial
@@ -366,6 +367,69 @@ def test_the_result_is_the_student_not_the_momentum_encoder() -> None:
     moved = np.abs(student - start.vector)[: start.parameters]
     assert moved.max() > 1e-3
     assert measured["kl_last_epoch"] < measured["kl_first_epoch"]
+
+
+def test_distillation_is_equations_5_to_10_step_by_step() -> None:
+    """Twelve steps written out: keys of the second view join the queue before the loss, all teachers count, student
+    and key encoder are in training mode, and the key encoder follows by (1 - zeta).
+    """
+    zeta, m, size, epochs = 0.9, 24, 16, 2
+    config = {"momentum": zeta, "anchors": m, "batch_size": size, "epochs": epochs, "lr": 0.01, "weight_decay": 0,
+              "tau_teacher": 0.2, "tau_student": 0.15}  # fmt: skip
+    bench = bench_of(clients__count=3, **{f"method__{key}": value for key, value in config.items()})
+    pixels, weights = bench.images(bench.published["public"]), bench.initial("small_cnn_bn")
+    draw, count = np.random.default_rng(0), len(pixels)
+    teachers = [draw.normal(size=(count, d)).astype(np.float32) for d in (4, 6)]
+    message = {"weights": weights, "teachers": [{"representations": r} for r in teachers]}
+    outcome, _ = bench.execute("distil", SERVER, 3, message, None)
+
+    service: Any = bench.method.service(bench, SERVER, 3, "distil", {})  # type: ignore[misc]
+    student, key = (bench._initial.network("small_cnn_bn").to(memory_format=torch.channels_last) for _ in range(2))  # type: ignore[call-overload]
+    for network in (student, key):
+        unpack(weights, network)
+        network.train()
+    rows = [r.astype(np.float64) / np.linalg.norm(r, axis=1, keepdims=True) for r in teachers]
+    ensemble = torch.tensor((np.exp(rows[0] @ rows[0].T / 0.2) + np.exp(rows[1] @ rows[1].T / 0.2)) / 2)  # M (N, N)
+
+    def unit(z: torch.Tensor) -> torch.Tensor:
+        return z.double() / z.double().norm(dim=1, keepdim=True)
+
+    views = service.generator("views")
+    order = numpy_generator(bench.config.seed, 3, SERVER, "distil", "warm up").permutation(count)[:m].tolist()
+    queue: list[tuple[int, torch.Tensor]] = []  # (position, key), the oldest first
+    with torch.no_grad():
+        for part in np.array_split(order, 2):
+            (view,) = service.views(pixels[part], views, 1)
+            queue += zip(part.tolist(), unit(key.project(view)), strict=True)
+    optimizer, losses = torch.optim.Adam(student.parameters(), 0.01), []
+    for batch in service.batches(count, epochs, size):
+        query_view, key_view = service.views(pixels[batch], views, 2)
+        with torch.no_grad():
+            queue = (queue + list(zip(batch.tolist(), unit(key.project(key_view)), strict=True)))[size:]
+        positions, keys = [i for i, _ in queue], torch.stack([k for _, k in queue])
+        q = (unit(student.project(query_view)) @ keys.T / 0.15).softmax(1)
+        p = ensemble[batch][:, positions]
+        p = p / p.sum(1, keepdim=True)
+        loss = (p * (p / q).log()).sum(1).mean()
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        losses.append(float(loss.detach()))
+        with torch.no_grad():
+            for mu, theta in zip(key.parameters(), student.parameters(), strict=True):
+                mu.copy_(zeta * mu + (1 - zeta) * theta)
+    first, last = np.mean(losses[: len(losses) // 2]), np.mean(losses[len(losses) // 2 :])
+    assert len(losses) >= 4
+    assert outcome.metrics["kl_first_epoch"] == pytest.approx(first, rel=1e-4)
+    assert outcome.metrics["kl_last_epoch"] == pytest.approx(last, rel=1e-3)
+    with torch.no_grad():
+        clean = bench.clean(pixels[:20])
+        by_hand = student.eval().project(clean)
+        unpack(weights, student)
+        before = student.project(clean)
+        unpack(outcome.reply["weights"], student)
+        torch.testing.assert_close(student.project(clean), by_hand, atol=0.03, rtol=0)
+    assert (before - by_hand).abs().max() > 0.1  # it went somewhere
 
 
 def moved(weights: Weights) -> Weights:

@@ -1,0 +1,46 @@
+"""The workbench: evaluation sees clean images through an encoder in eval mode."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from rayfed_ssl import evaluation
+from rayfed_ssl.base.weights import unpack
+from rayfed_ssl.data.augment import clean
+from rayfed_ssl.federated.bench import Initial, Workbench
+from rayfed_ssl.federated.federation import deal
+from tests.tiny import tiny
+
+
+def test_evaluation_has_the_encoder_in_eval_mode() -> None:
+    """BatchNorm's running statistics are far from those of any batch, so the mode shows in the features."""
+    config = tiny("fedsimclr", evaluation__protocols=["knn", "fewshot"], evaluation__fewshot={"draws": 3})
+    federation = deal(config)
+    bench, initial = Workbench(config, federation), Initial(config, federation)
+    weights = initial("small_cnn_bn")
+    vector, draw = weights.vector.copy(), np.random.default_rng(0)
+    buffers = vector[weights.parameters :]
+    buffers[:] = buffers * draw.uniform(0.01, 3, buffers.shape) + 0.3 * draw.uniform(0, 1, buffers.shape)
+    weights = weights.with_vector(vector)
+    found = bench.evaluate("small_cnn_bn", weights)
+
+    dataset, values = federation.dataset, {}
+    for training in (False, True):
+        network = initial.network("small_cnn_bn")
+        unpack(weights, network)
+        network.train(training)
+        with torch.no_grad():
+            train_x, test_x = (
+                network.represent(clean(torch.tensor(np.array(s.pixels)).permute(0, 3, 1, 2), config.augment.recipe()))
+                for s in (dataset.train, dataset.test)
+            )
+        labels = torch.tensor(dataset.train.labels), torch.tensor(dataset.test.labels)
+        knn = evaluation.knn_accuracy(train_x, labels[0], test_x, labels[1], classes=10)
+        few = evaluation.fewshot_accuracy(train_x, labels[0], test_x, labels[1], draws=3)
+        values[training] = {"knn": knn, "fewshot": few}
+    for protocol, value in values[False].items():
+        assert abs(found[protocol] - value) <= 1.5 / len(dataset.test)
+        assert abs(values[True][protocol] - value) > 2.5 / len(dataset.test)
+    again = bench.evaluate("small_cnn_bn", weights)
+    assert found == again
