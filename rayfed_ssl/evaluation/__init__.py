@@ -93,6 +93,14 @@ def extract(
     return torch.cat(parts)
 
 
+class BrokenFeatures(UserError):
+    """Features that are not finite, of ``broken`` among ``count`` images: training diverged."""
+
+    def __init__(self, broken: int, count: int, split: str) -> None:
+        self.found = f"features that are not finite for {broken} of {count} {split} images"
+        super().__init__(f"train.optimizer.lr: found {self.found} (training diverged), allowed: a smaller value")
+
+
 def evaluate(
     train_x: Tensor,
     train_y: Tensor,
@@ -144,8 +152,5 @@ def _labelled(split: str, x: Tensor, y: Tensor, limit: int | None, classes: int,
         raise UserError(f"data: found label {int(y.max())} in the {split} images, allowed: 0 to {classes - 1}")
     broken = int((~x.isfinite().all(dim=1)).sum())
     if broken:
-        raise UserError(
-            f"train.optimizer.lr: found features that are not finite for {broken} of {len(x)} {split} images (training"
-            " diverged), allowed: a smaller value"
-        )
+        raise BrokenFeatures(broken, len(x), split)
     return x, y

@@ -39,6 +39,7 @@ COMMUNICATION = pa.schema(
     ]
 )
 
+DROPPED = pa.schema([("round", pa.int32()), ("client", pa.int32()), ("operation", _NAME), ("reason", pa.string())])
 PARTITION = pa.schema([("client", pa.int32()), ("split", _NAME), ("index", pa.int64()), ("label", pa.int64())])
 PART = re.compile(r"part-(\d{5,})(?:_(\d+))?\.parquet")
 
@@ -51,6 +52,15 @@ class Metric(NamedTuple):
     tag: str
     value: float
     wall_s: float
+
+
+class Drop(NamedTuple):
+    """One row of ``dropped.parquet``: whose operation failed in which round, and why."""
+
+    round: int
+    client: int
+    operation: str
+    reason: str
 
 
 class Commit(NamedTuple):
@@ -98,10 +108,11 @@ class Parts:
     def __init__(self, folder: Path, schema: pa.Schema) -> None:
         self.folder = folder
         self.schema = schema
-        folder.mkdir(parents=True, exist_ok=True)
 
     def files(self) -> dict[Commit, Path]:
         """The parts in the order in which they were committed."""
+        if not self.folder.exists():
+            return {}
         found = ((PART.fullmatch(path.name), path) for path in self.folder.iterdir())
         return dict(sorted((Commit(int(m[1]), int(m[2] or 0)), path) for m, path in found if m))
 
@@ -141,6 +152,11 @@ def metrics_parts(folder: Path) -> Parts:
 
 def communication_parts(folder: Path) -> Parts:
     return Parts(folder / "communication.parquet", COMMUNICATION)
+
+
+def dropped_parts(folder: Path) -> Parts:
+    """The clients left out under ``on_client_error: drop``; absent where there was none."""
+    return Parts(folder / "dropped.parquet", DROPPED)
 
 
 def read_metrics(folder: Path) -> pa.Table:

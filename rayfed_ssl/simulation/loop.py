@@ -23,6 +23,7 @@ from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation, deal
 from rayfed_ssl.federated.ledger import Ledger
+from rayfed_ssl.federated.messages import ClientError, Diverged
 from rayfed_ssl.federated.plugin import ServerPlugin
 from rayfed_ssl.federated.results import PIXELS
 from rayfed_ssl.federated.server import MethodServer
@@ -59,6 +60,7 @@ class Run:
         self.shown_round = 0  # the round evaluated last, and by client what was measured of it
         self.shown: dict[int | None, dict[str, float]] = {}
         self.start = 0
+        self.done = 0  # the round finished last
         self.saved = -1  # the round of the newest checkpoint that is known to be intact
         self.claim = Claim(folder)
         self.leaving = ExitStack()  # what is let go in the end, the last first
@@ -86,8 +88,9 @@ class Run:
         self.leaving.callback(self.cohort.close)
         self.server, self.plugins = self._servers()
         self.cohort.plugins = self.plugins
+        self.cohort.on_drop = self._dropped
         if restored is not None:
-            self.start = self.saved = self._restore(restored)
+            self.start = self.saved = self.done = self._restore(restored)
         else:
             self.server.start(self.cohort)
             self.cohort.commit()
@@ -164,6 +167,7 @@ class Run:
         seconds = time.perf_counter() - began
         with self.writing(f"the records of round {t}"):
             values = self.recorder.round(t, self.cohort, self.server, seconds)
+        self.done = t
         self.say(t, f"round {t}/{self.rounds}", values)
 
     def evaluate(self, t: int) -> None:
@@ -205,8 +209,23 @@ class Run:
         self.saved = t
         checkpoint.prune(root, config.keep, config.keep_every)
 
+    def _dropped(self, error: ClientError) -> None:
+        self.say(
+            error.round, f"client {error.client} dropped in round {error.round} ({error.operation}): {error.reason}"
+        )
+
     def say(self, t: int, line: str, values: dict[str, float] | None = None) -> None:
         self.report(Progress(t, self.rounds, line, values or {}))
+
+    def diverge(self, error: Diverged) -> dict[str, Any]:
+        """End a run that diverged: its records up to the last finished round stay, and the summary says why."""
+        with suppress(ClientError):  # the same again, of what was still being evaluated
+            self.collect(wait=True)
+        with self.writing("the results"):
+            self.recorder.commit(self.done)
+            summary = self.recorder.summary(self.done, "diverged", self.server.privacy(), error)
+            self.recorder.close()
+        return summary
 
     def finish(self, t: int, status: str) -> dict[str, Any]:
         self.collect(wait=True)
@@ -232,8 +251,9 @@ def run(
     stopping: Callable[[], bool] = lambda: False,
     saved: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Run to the last round, or until ``stopping`` says so after a round. Returns the summary that stands in the
-    folder; ``saved`` is called after every checkpoint.
+    """Run to the last round, or until ``stopping`` says so after a round, or until training diverges. Returns the
+    summary that stands in the folder; its ``status`` is complete, stopped or diverged. ``saved`` is called after every
+    checkpoint.
 
     Raises:
         UserError: the configuration asks for something the images or the folder do not allow, or another run writes
@@ -242,31 +262,39 @@ def run(
     """
     this = Run(config, folder, connect, resume, report)
     try:
-        every = config.evaluation.every
-        t = this.start
-        if (t == 0 or due(t, every, this.rounds)) and not this.recorder.evaluated(t):
-            this.evaluate(t)
-        for t in range(this.start + 1, this.rounds + 1):
-            if stopping():
-                t -= 1
-                break
-            this.round(t)
-            saves = due(t, config.checkpoint.every, this.rounds)
-            if saves:
-                this.collect(wait=True)
-                this.save(t)
-                saved()
-            if due(t, every, this.rounds):
-                this.evaluate(t)
-            this.collect()
-        done = t == this.rounds
-        if not done and this.saved != t:
-            this.collect(wait=True)  # so that a checkpoint holds all of a round's evaluations, or none
-            this.save(t)
-            saved()
-        return this.finish(t, "complete" if done else "stopped")
+        return _rounds(this, stopping, saved)
+    except Diverged as error:
+        return this.diverge(error)
     finally:
         this.close()
+
+
+def _rounds(this: Run, stopping: Callable[[], bool], saved: Callable[[], None]) -> dict[str, Any]:
+    """From where the run is to its end. Raises what a round raises."""
+    config = this.config
+    every = config.evaluation.every
+    t = this.start
+    if (t == 0 or due(t, every, this.rounds)) and not this.recorder.evaluated(t):
+        this.evaluate(t)
+    for t in range(this.start + 1, this.rounds + 1):
+        if stopping():
+            t -= 1
+            break
+        this.round(t)
+        saves = due(t, config.checkpoint.every, this.rounds)
+        if saves:
+            this.collect(wait=True)
+            this.save(t)
+            saved()
+        if due(t, every, this.rounds):
+            this.evaluate(t)
+        this.collect()
+    done = t == this.rounds
+    if not done and this.saved != t:
+        this.collect(wait=True)  # so that a checkpoint holds all of a round's evaluations, or none
+        this.save(t)
+        saved()
+    return this.finish(t, "complete" if done else "stopped")
 
 
 def due(t: int, every: int, last: int) -> bool:

@@ -4,6 +4,7 @@ tables.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,14 @@ from rayfed_ssl.evaluation import settings
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import Ledger
-from rayfed_ssl.federated.messages import SERVER
+from rayfed_ssl.federated.messages import SERVER, Diverged
 from rayfed_ssl.federated.plugin import ServerPlugin
 from rayfed_ssl.federated.results import ClientMatrix
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.reporting.environment import write_environment
 from rayfed_ssl.reporting.records import Records
 from rayfed_ssl.reporting.summary import history, rounds_to, summarise, write_summary
-from rayfed_ssl.reporting.tables import read_metrics, write_partition
+from rayfed_ssl.reporting.tables import Drop, read_metrics, write_partition
 
 
 class Recorder:
@@ -76,7 +77,8 @@ class Recorder:
             values["train/images"] = sum(images.values())
             values["system/images_per_s"] = values["train/images"] / seconds
         if cohort.dropped:
-            values["system/dropped_clients"] = float(len(cohort.dropped))
+            values["system/dropped_clients"] = float(len({error.client for error in cohort.dropped}))
+            self.records.dropped(Drop(t, error.client, error.operation, error.reason) for error in cohort.dropped)
         sources: list[MethodServer[Any] | ServerPlugin[Any]] = [server, *cohort.plugins.values()]
         for source in sources:
             values |= source.metrics
@@ -119,8 +121,15 @@ class Recorder:
             figures.save_figure(self.folder, name, figure)
             self.records.image(f"clients/{name}", figures.pixels(figure), t)
 
-    def summary(self, t: int, status: str, privacy: dict[str, Any] | None) -> dict[str, Any]:
-        """Write and return summary.json, and the accuracy figure."""
+    def summary(
+        self, t: int, status: str, privacy: dict[str, Any] | None, diverged: Diverged | None = None
+    ) -> dict[str, Any]:
+        """Write and return summary.json, and the accuracy figure.
+
+        Args:
+            t: completed rounds.
+            diverged: what ended the run, if that did.
+        """
         summary = summarise(
             self.folder,
             method=self.config.method.name,
@@ -132,6 +141,14 @@ class Recorder:
             epsilon=None if privacy is None else privacy["epsilon"],
         )
         summary["evaluation"] = settings(self.config.evaluation)
+        if diverged is not None:
+            summary["diverged"] = {
+                "round": diverged.round,
+                "client": None if diverged.client == SERVER else diverged.client,
+                "operation": diverged.operation,
+                "largest": diverged.largest if math.isfinite(diverged.largest) else None,
+                "reason": str(diverged),
+            }
         if privacy is not None:
             summary["privacy"] = privacy
             self.records.text("privacy", f"```yaml\n{yaml.safe_dump(privacy, sort_keys=False)}\n```", t)
