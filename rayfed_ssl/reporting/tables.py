@@ -113,6 +113,8 @@ class Parts:
         """The parts in the order in which they were committed."""
         if not self.folder.exists():
             return {}
+        if not self.folder.is_dir():
+            raise UserError(f"{self.folder}: found a file, not a folder of parts; the run's records are damaged there")
         found = ((PART.fullmatch(path.name), path) for path in self.folder.iterdir())
         return dict(sorted((Commit(int(m[1]), int(m[2] or 0)), path) for m, path in found if m))
 
@@ -126,14 +128,15 @@ class Parts:
         """The rows of all parts, or of those at most ``up_to``, or of those past ``after``."""
         files = [path for at, path in self.files().items() if (not up_to or at <= up_to) and (not after or at > after)]
         schema = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
-        read = [self._part(path, columns).cast(schema) for path in files]
+        read = [self._part(path, columns) for path in files]
         return pa.concat_tables([schema.empty_table(), *read])
 
     def _part(self, path: Path, columns: list[str] | None) -> pa.Table:
         """One part. Raises UserError for a file that is not what was written."""
+        schema = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
         try:
-            return pq.ParquetFile(path).read(columns=columns)
-        except (pa.ArrowException, OSError) as error:
+            return pq.ParquetFile(path).read(columns=columns).cast(schema)
+        except (pa.ArrowException, OSError, ValueError, KeyError) as error:
             reason = " ".join(str(error).split())
             raise UserError(f"{path}: cannot be read ({reason}); the run's records are damaged there") from None
 

@@ -30,7 +30,7 @@ from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS, plugin_halves
 from rayfed_ssl.settings import files as configfile
-from rayfed_ssl.simulation.checks import check_labels, check_shards, describe, examine_folder
+from rayfed_ssl.simulation.checks import check_labels, check_same_images, check_shards, describe, examine_folder
 from rayfed_ssl.simulation.export import export_encoders
 from rayfed_ssl.simulation.recorder import Recorder
 from rayfed_ssl.storage import checkpoint
@@ -81,6 +81,8 @@ class Run:
         self.say(0, describe(config, self.federation))
         check_shards(config, self.federation)
         check_labels(config, self.federation)
+        if restored is not None:
+            check_same_images(folder, self.federation)
         if (check := METHODS[config.method.name].check_federation) is not None:
             check(config, self.federation)
         self.ledger = Ledger()
@@ -146,16 +148,35 @@ class Run:
 
     def _restore(self, found: tuple[int, Path]) -> int:
         round, folder = found
-        tree, clients = checkpoint.load(folder)
-        self.server.state = tree["server"]
-        for name, plugin in self.plugins.items():
-            plugin.state = tree["plugins"][name]
-        self.ledger.restore(tree["ledger"])
-        self.cohort.restore(clients)
+        try:
+            tree, clients = checkpoint.load(folder)
+            self._take_states(tree, folder)
+            self.ledger.restore(tree["ledger"])
+            self.cohort.restore(clients)
+        except checkpoint.Damaged as error:
+            raise UserError(f"{error}; remove {folder} to go on from an earlier checkpoint, or from round 0") from None
         for name, value in tree["published"].items():
             self.cohort.publish(name, value)
         self.say(round, f"resumed from round {round} ({folder.name})")
         return round
+
+    def _take_states(self, tree: Any, folder: Path) -> None:
+        """The server's and the plug-ins' states. Raises Damaged where one lacks what it began with."""
+        file = folder / "server.json"
+        parts = ("server", "plugins", "ledger", "published")
+        if not isinstance(tree, dict) or not all(isinstance(tree.get(part), dict) for part in parts):
+            raise checkpoint.Damaged(f"{file}: holds no {', '.join(parts)}")
+        owners: dict[str, MethodServer[Any] | ServerPlugin[Any]] = {"server": self.server, **self.plugins}
+        for name, owner in owners.items():
+            state = tree["server"] if owner is self.server else tree["plugins"].get(name)
+            if not isinstance(state, dict) or (missing := owner.state.keys() - state.keys()):
+                lacks = ", ".join(sorted(missing)) if isinstance(state, dict) else "all"
+                raise checkpoint.Damaged(f"{file}: the state of {name} lacks {lacks}")
+            owner.state = state
+        try:
+            self.server.subjects()
+        except KeyError as error:
+            raise checkpoint.Damaged(f"{file}: the state of server lacks {error}") from None
 
     # -- one round -----------------------------------------------------------------------------------------------------
 

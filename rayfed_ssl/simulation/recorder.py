@@ -36,7 +36,13 @@ class Recorder:
     ) -> None:
         self.config, self.folder, self.federation = config, folder, federation
         self.records = Records(folder, resume_round=resumed_from, clients=config.clients.count)
-        write_environment(folder, device=device, threads=config.resources.threads)
+        write_environment(
+            folder,
+            device=device,
+            threads=config.resources.threads,
+            images=federation.dataset.digest,
+            resumed=resumed_from is not None,
+        )
         if resumed_from is None:
             self._first_page()
 

@@ -17,6 +17,7 @@ from rayfed_ssl.evaluation import EvaluationConfig, settings
 from rayfed_ssl.federated.bench import Workbench
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.reporting.tables import write_json
+from rayfed_ssl.simulation.checks import check_same_images
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,9 @@ def reevaluate(run: Path, protocols: tuple[str, ...]) -> dict[str, Any]:
     if not config.evaluation.protocols:
         allowed = ", ".join(sorted(set(EvaluationConfig().protocols)))
         raise UserError(f"--protocol: found none, in the run's configuration neither; must be one of {allowed}")
-    bench = Workbench(config, deal(config))
+    federation = deal(config)
+    check_same_images(run, federation)
+    bench = Workbench(config, federation)
     pixels = {"fewshot": bench.evaluate_pixels()}
     document = {
         "accuracy": {one.name: _accuracy(bench, config, one) for one in encoders},
