@@ -23,7 +23,7 @@ from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import Ledger
-from rayfed_ssl.federated.messages import SERVER, Averaging, Chunk, ClientError, Each, State, Task
+from rayfed_ssl.federated.messages import SERVER, Averaging, Chunk, ClientError, Diverged, Each, State, Task
 from rayfed_ssl.federated.results import Evaluated, Subject
 from rayfed_ssl.simulation.memory import check_fits, estimate, free_memory
 from rayfed_ssl.simulation.worker import Worker
@@ -205,7 +205,7 @@ class RayCohort(Cohort):
         match call.error:
             case None:
                 return call.value  # type: ignore[no-any-return]
-            case UserError() | StateLost():
+            case UserError() | StateLost() | Diverged():
                 raise call.error
         trace = str(call.error.__cause__ or call.error)
         raise ClientError(SERVER if client is None else client, round, "evaluate", call.where, trace)

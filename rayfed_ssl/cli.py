@@ -114,13 +114,16 @@ def stop(run: Annotated[str, typer.Argument(help="The name of a run that was sta
 
 
 def ended(screen: Console, summary: dict[str, Any], where: Path | str, rounds: int) -> None:
-    """Say what a run came to; a run that was stopped ends with a status of its own."""
+    """Say what a run came to; a run that was stopped or diverged ends with a status of its own."""
     from rayfed_ssl.terminal.progress import conclude
 
     conclude(screen, summary, where)
     if summary["status"] == "stopped":
         screen.print(f"stopped after round {summary['rounds']} of {rounds}; --resume continues it", highlight=False)
         raise typer.Exit(STOPPED)
+    if summary["status"] == "diverged":
+        screen.print(summary["diverged"]["reason"], markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -200,6 +203,8 @@ def tune(
     if stopped and results.left:
         say(f"stopped with {results.left} trial(s) left; --resume continues")
         raise typer.Exit(STOPPED)
+    if diverged := results.counts.get("diverged"):
+        say(f"{diverged} trial(s) diverged, which --resume does not run again")
     if failed := results.counts.get("failed"):
         say(f"{failed} trial(s) failed; --resume runs them again")
         raise typer.Exit(1)

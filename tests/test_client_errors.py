@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import pickle
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +16,12 @@ import pytest
 import safetensors.numpy
 
 from rayfed_ssl.base.weights import Weights
+from rayfed_ssl.cli import main
+from rayfed_ssl.federated.aggregation import NonFinite, to_fixed
 from rayfed_ssl.federated.client import EncoderClient
-from rayfed_ssl.federated.messages import SERVER, ClientError
+from rayfed_ssl.federated.messages import SERVER, Diverged
 from rayfed_ssl.methods import METHODS
+from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.storage import checkpoint
 from tests.tiny import encoders, measured, run_locally, tiny
 
@@ -65,17 +71,110 @@ def states(folder: Path, round: int) -> dict[int, Any]:
 def test_a_learning_rate_that_explodes_ends_the_run_and_says_why(policy: str, tmp_path: Path) -> None:
     """Under ``drop``, too: of no client at all there is no mean."""
     config = tiny("fedsimclr", train__optimizer__lr=1e30, on_client_error=policy)
-    with pytest.raises(ClientError, match=r"client \d failed in round 1, operation 'train'") as caught:
-        run_locally(config, tmp_path / "run")
-    assert "NonFinite" in str(caught.value)
+    summary = run_locally(config, tmp_path / "run")
+    assert summary == json.loads((tmp_path / "run/summary.json").read_text())
+    assert (summary["status"], summary["rounds"]) == ("diverged", 0)
+    told = summary["diverged"]
+    assert (told["round"], told["client"], told["operation"]) == (1, 0 if policy == "fail" else 3, "train")
+    assert re.fullmatch(
+        rf"diverged in round 1: client {told['client']}, operation 'train' replied with NaN or infinity in 'weights' "
+        r"\(largest finite value \S+\); lower the learning rate \(train.optimizer.lr\) or the weight of the loss term",
+        told["reason"],
+    )
+    assert told["largest"] is None or told["largest"] > 1e6
+    assert summary["untrained"]  # what was measured before is kept
     assert not (tmp_path / "run/encoder").exists()
 
 
-def test_one_bad_update_fails_the_run_by_default(poison: Poison, tmp_path: Path) -> None:
+def test_a_run_that_diverges_later_keeps_its_records_and_resumes_to_the_same_end(
+    poison: Poison, tmp_path: Path
+) -> None:
+    poison(lambda client, round, operation: (client, round) == (2, 4))
+    config = tiny("fedbyol", train__rounds=5, checkpoint__every=2)
+    summary = run_locally(config, tmp_path / "run")
+    assert (summary["status"], summary["rounds"]) == ("diverged", 3)
+    before = measured(tmp_path / "run")
+    assert {round for round, _, tag in before if tag == "train/loss"} == {1, 2, 3}
+    assert {round for round, _, tag in before if tag == "eval/knn"} == {0, 1, 2, 3}
+    again = run_locally(config, tmp_path / "run", resume=True)
+    assert again["diverged"] == summary["diverged"]
+    assert measured(tmp_path / "run") == before
+
+
+def test_a_value_too_large_for_a_mean_is_named() -> None:
+    with pytest.raises(NonFinite, match=r"below 2\^21 in magnitude \(largest finite value 3e\+06\)") as caught:
+        to_fixed(0.5, np.array([1.0, -3e6, np.nan], np.float32))
+    assert caught.value.largest == 3e6
+
+
+def test_an_encoder_whose_features_are_not_finite_has_diverged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluate = EncoderClient.evaluate
+
+    def broken(self: EncoderClient, encoder: str, weights: Weights | None) -> dict[str, float]:
+        if self.round == 2:
+            assert weights is not None
+            weights = with_nan(weights)
+        return evaluate(self, encoder, weights)
+
+    monkeypatch.setattr(EncoderClient, "evaluate", broken)
+    summary = run_locally(tiny("fedsimclr"), tmp_path / "run")
+    assert (summary["status"], summary["rounds"]) == ("diverged", 2)
+    assert summary["diverged"]["reason"].startswith("diverged in round 2: the encoder, features that are not finite")
+    assert summary["diverged"]["largest"] is None
+    assert summary["diverged"]["client"] is None
+
+
+def test_divergence_keeps_its_kind_between_processes() -> None:
+    error = pickle.loads(pickle.dumps(Diverged(3, 2, "train", "here", "operation 'train' replied with NaN", 5.0)))
+    assert isinstance(error, Diverged)
+    assert (error.client, error.round, error.largest, error.reason) == (3, 2, 5.0, "operation 'train' replied with NaN")
+    assert str(error).startswith("diverged in round 2: client 3, operation 'train' replied with NaN; lower")
+
+
+def test_the_command_says_in_one_line_that_a_run_diverged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "config.yaml"
+    configfile.dump(tiny("fedsimclr", train__optimizer__lr=1e30), config)
+    with pytest.raises(SystemExit) as end:
+        main(["run", str(config), "--executor", "local", "--out", str(tmp_path / "run")])
+    assert end.value.code == 1
+    out, err = capsys.readouterr()
+    assert out.count("diverged in round 1: client 0") == 1
+    assert "Traceback" not in out + err
+
+
+def test_a_dropped_client_is_named_when_it_happens_and_counts_once(poison: Poison, tmp_path: Path) -> None:
+    """FedSC asks twice in a round: for training, and for a correlation matrix."""
+    poison(lambda client, round, operation: client == 1)
+    config = tiny("fedsc", on_client_error="drop", participation__fraction=1.0, checkpoint__every=1)
+    lines: list[str] = []
+    interrupted = run_locally(config, tmp_path / "run", stopping=lambda: any("round 2/" in line for line in lines),
+                              report=lambda p: lines.append(p.line))  # fmt: skip
+    assert interrupted["rounds"] == 2
+    summary = run_locally(config, tmp_path / "run", resume=True, report=lambda p: lines.append(p.line))
+    rows = pq.read_table(tmp_path / "run/dropped.parquet").to_pylist()
+    assert len({(row["round"], row["operation"]) for row in rows}) == len(rows)  # none twice, though resumed
+    assert {row["round"] for row in rows} == {1, 2, 3}
+    assert {row["client"] for row in rows} == {1}
+    assert max(sum(row["round"] == t for row in rows) for t in (1, 2, 3)) > 1  # several operations of one round
+    assert all(row["reason"].startswith(f"operation '{row['operation']}' replied with NaN") for row in rows)
+    assert summary["dropped"] == {"clients": 1, "times": 3}
+    assert {value for (_, _, tag), value in measured(tmp_path / "run").items() if tag == DROPPED} == {1.0}
+    said = [line for line in lines if line.startswith("client 1 dropped in round 1 (train): operation 'train' replied")]
+    assert len(said) == 1
+
+
+def test_a_run_that_drops_nobody_has_no_such_table(tmp_path: Path) -> None:
+    assert run_locally(tiny("fedsimclr", train__rounds=1), tmp_path / "run")["dropped"] == {"clients": 0, "times": 0}
+    assert not (tmp_path / "run/dropped.parquet").exists()
+
+
+def test_one_bad_update_ends_the_run_by_default(poison: Poison, tmp_path: Path) -> None:
     poison(lambda client, round, operation: (client, round) == (2, 2))
-    with pytest.raises(ClientError, match="client 2 failed in round 2, operation 'train'") as caught:
-        run_locally(tiny("fedbyol"), tmp_path / "run")
-    assert "NonFinite: operation 'train' replied with NaN or infinity in 'weights'" in str(caught.value)
+    summary = run_locally(tiny("fedbyol"), tmp_path / "run")
+    assert summary["diverged"]["reason"].startswith(
+        "diverged in round 2: client 2, operation 'train' replied with NaN or infinity in 'weights'"
+    )
+    assert 0 < summary["diverged"]["largest"] < 1e3
     assert [round for round, _ in checkpoint.complete(tmp_path / "run/checkpoints")] == [1]
 
 

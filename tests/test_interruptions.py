@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import builtins
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.federated.messages import ClientError
+from rayfed_ssl.settings import files as configfile
+from rayfed_ssl.simulation.checks import WRITTEN
 from rayfed_ssl.simulation.loop import Progress
+from rayfed_ssl.simulation.reevaluation import reevaluate
+from rayfed_ssl.storage import checkpoint
 from tests.tiny import booked, encoders, measured, run_locally, tiny
 
 
@@ -131,10 +143,178 @@ def test_a_folder_that_holds_something_else_is_not_written_over(name: str, resum
     assert (folder / name).read_text() == "somebody's"
 
 
+@pytest.mark.parametrize("text", ["theme: dark\n", "method: {name: fedsimclr}\n", "\x00", "[1", ""])
+def test_a_foreign_config_is_not_written_over(text: str, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(UserError, match=r"--out: .* holds a config.yaml that no run has written"):
+        run_locally(tiny("fedsimclr"), tmp_path, resume=True)
+    assert (tmp_path / "config.yaml").read_text() == text
+    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
+
+
+def test_a_run_killed_before_its_first_record_can_be_resumed(tmp_path: Path) -> None:
+    configfile.dump(tiny("fedsimclr", train__rounds=1), tmp_path / "config.yaml")
+    assert run_locally(tiny("fedsimclr", train__rounds=1), tmp_path, resume=True)["status"] == "complete"
+
+
+def test_figures_of_somebody_else_are_not_written_over(tmp_path: Path) -> None:
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures/accuracy.png").write_bytes(b"mine")
+    with pytest.raises(UserError, match=r"holds figures and no config.yaml"):
+        run_locally(tiny("fedsimclr"), tmp_path)
+    assert (tmp_path / "figures/accuracy.png").read_bytes() == b"mine"
+
+
+def test_resume_wants_a_run_or_nothing(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(UserError, match=r"holds thesis.tex and no config.yaml, so there is no run to --resume"):
+        run_locally(tiny("fedsimclr"), tmp_path, resume=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+    config = tiny("fedsimclr", train__rounds=1)
+    assert run_locally(config, tmp_path / "new", resume=True)["status"] == "complete"
+
+
+def test_everything_a_run_writes_is_looked_for_first(tmp_path: Path) -> None:
+    run_locally(tiny("fedfoa", train__rounds=2), tmp_path / "run")
+    left = {path.name for path in (tmp_path / "run").iterdir()} - {"config.yaml"}
+    assert {name for name in left if not any(fnmatch(name, pattern) for pattern in WRITTEN)} == set()
+
+
+def test_other_images_than_the_run_began_with_are_refused(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    for split, count in (("train", 40), ("test", 10)):
+        for k in range(count):
+            folder = data / split / "ab"[k % 2]
+            folder.mkdir(parents=True, exist_ok=True)
+            pixels = np.random.default_rng([k, len(split)]).integers(0, 256, (16, 16, 3), np.uint8)
+            Image.fromarray(pixels).save(folder / f"{k:02d}.png")
+    own = {"data__name": "imagefolder", "data__path": str(data), "data__limit": None, "data__test_limit": None}
+    config = tiny("fedsimclr", clients__count=2, train__batch_size=4, **own)
+    stopped_at(config, tmp_path / "run", 1)
+    recorded = json.loads((tmp_path / "run/environment.json").read_text())["images"]
+    (data / "train/a/00.png").write_bytes((data / "train/b/01.png").read_bytes())
+    with pytest.raises(UserError, match=rf"data\.path: found images with digest \w+, but the run .* with {recorded}"):
+        run_locally(config, tmp_path / "run", resume=True)
+    fresh = run_locally(config, tmp_path / "other")
+    assert fresh["status"] == "complete"
+    (data / "train/a/00.png").unlink()
+    with pytest.raises(UserError, match=r"data\.path: found images with digest"):
+        reevaluate(tmp_path / "other", ())
+
+
+# -- damaged checkpoints -----------------------------------------------------------------------------------------------
+
+
+def replaced(folder: Path, name: str, change: Callable[[Any], Any]) -> None:
+    """Change a JSON file of a checkpoint, and its marker with it."""
+    path, marker = folder / name, folder / "complete.json"
+    text = change(json.loads(path.read_text()))
+    path.write_text(text if isinstance(text, str) else json.dumps(text))
+    listed = json.loads(marker.read_text())
+    listed["files"][name] = {"bytes": path.stat().st_size, "blake2b": hashlib.blake2b(path.read_bytes()).hexdigest()}
+    marker.write_text(json.dumps(listed))
+
+
+def without(key: str) -> Callable[[Any], Any]:
+    """A tree's skeleton less one key of whatever map has it."""
+
+    def change(tree: Any) -> Any:
+        if isinstance(tree, dict) and "$map" in tree:
+            return {"$map": [[k, change(v)] for k, v in tree["$map"] if k != key]}
+        return tree
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("server.json", lambda tree: {}, "server.json: not what a checkpoint holds (found an object with no keys"),
+        ("server.json", lambda tree: [], "server.json: holds no server, plugins, ledger, published"),
+        ("server.json", lambda tree: "null", "server.json: holds no server"),
+        ("server.json", lambda tree: "{", "server.json: not what a checkpoint holds"),
+        ("server.json", lambda tree: "[" * 5000 + "]" * 5000, "server.json: not what a checkpoint holds"),
+        ("server.json", without("server"), "server.json: holds no server"),
+        ("server.json", without("weights"), "server.json: the state of server lacks 'weights'"),
+        ("server.json", without("ledger"), "server.json: holds no server"),
+        ("server.json", lambda tree: json.dumps(tree).replace('"000000"', '"000099"'), "array '000099' is missing"),
+        ("server.json", lambda tree: json.dumps(tree).replace('"000000"', "null"), "array None is missing"),
+        ("clients-00000.json", lambda tree: {}, "clients-00000.json: not what a checkpoint holds"),
+        ("clients-00000.json", lambda tree: [1], "clients-00000.json: holds no clients' states"),
+        ("clients-00000.json", lambda tree: {"$map": [["0", 1, 2]]}, "clients-00000.json: not what a checkpoint holds"),
+    ],
+)
+def test_a_checkpoint_that_does_not_hold_what_it_should_is_refused_by_name(
+    stopped: Path, name: str, change: Callable[[Any], Any], said: str, tmp_path: Path
+) -> None:
+    shutil.copytree(stopped, tmp_path / "run")
+    replaced(tmp_path / "run/checkpoints/round-00001", name, change)
+    with pytest.raises(UserError) as caught:
+        run_locally(tiny("fedbyol"), tmp_path / "run", resume=True)
+    assert said in str(caught.value)
+    assert "round-00001" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert json.loads((tmp_path / "run/summary.json").read_text())["rounds"] == 1  # as it was
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("stopped") / "run"
+    stopped_at(tiny("fedbyol"), folder, 1)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "marker",
+    [
+        '{"round": 1, "files": {}}',
+        '{"round": 1}',
+        "[]",
+        "null",
+        "",
+        "[" * 5000,
+        '{"files": {"server.json": 3}}',
+        "\udcff",
+    ],
+)
+def test_a_marker_that_does_not_list_the_files_passes_its_checkpoint_over(
+    stopped: Path, marker: str, tmp_path: Path
+) -> None:
+    shutil.copytree(stopped, tmp_path / "run")
+    path = tmp_path / "run/checkpoints/round-00001/complete.json"
+    path.write_bytes(marker.encode("utf-8", "surrogateescape"))
+    found, passed_over = checkpoint.newest(tmp_path / "run/checkpoints")
+    assert found is None
+    assert len(passed_over) == 1
+    assert "complete.json" in passed_over[0]
+
+
+@pytest.mark.parametrize("kind", ["empty", "other columns", "a folder", "other types", "not parts"])
+def test_each_kind_of_damaged_metrics_is_one_line(stopped: Path, kind: str, tmp_path: Path) -> None:
+    shutil.copytree(stopped, tmp_path / "run")
+    part = tmp_path / "run/metrics.parquet/part-00001.parquet"
+    part.unlink()
+    match kind:
+        case "empty":
+            part.write_bytes(b"")
+        case "other columns":
+            pq.write_table(pa.table({"x": [1]}), part)
+        case "a folder":
+            part.mkdir()
+        case "other types":
+            columns = {"round": ["one"], "client": [0], "tag": ["a"], "value": [1.0], "wall_s": [0.0]}
+            pq.write_table(pa.table(columns), part)
+        case "not parts":
+            shutil.rmtree(part.parent)
+            part.parent.write_text("")
+    with pytest.raises(UserError, match=r"metrics\.parquet\S*: (cannot be read|found a file)") as caught:
+        run_locally(tiny("fedbyol"), tmp_path / "run", resume=True)
+    assert "\n" not in str(caught.value)
+
+
 def test_a_run_without_a_checkpoint_may_begin_again_with_other_keys(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    with pytest.raises(ClientError):
-        run_locally(tiny("fedsimclr", train__optimizer__lr=1e30, checkpoint__every=0), folder)
+    run_locally(tiny("fedsimclr", train__optimizer__lr=1e30, checkpoint__every=0), folder)
     assert (folder / "config.yaml").exists()
     run_locally(tiny("fedsimclr"), folder, resume=True)
     run_locally(tiny("fedsimclr"), tmp_path / "plain")

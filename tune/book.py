@@ -1,7 +1,7 @@
 """``trials.json``: the trials of a sweep, in the order of their numbers, and what has become of each.
 
 It is written at every change, so a sweep that is killed at any moment knows what it had begun. Whether a trial is
-complete is said by its run folder's ``summary.json`` alone.
+complete, or diverged, is said by its run folder's ``summary.json`` alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from rayfed_ssl.reporting.tables import write_json
 from tune.config import Point
 
 SCHEDULE = "schedule.json"  # in a run folder: the exchanges of population-based training
-OVER = ("complete", "stopped")  # nothing is left to run; "stopped": by the scheduler
+OVER = ("complete", "stopped", "diverged")  # nothing is left to run; "stopped": by the scheduler
+WITHOUT_SCORE = ("failed", "diverged")
 
 
 @dataclass
@@ -29,7 +30,7 @@ class Entry:
     configuration: int
     repetition: int
     point: Point
-    status: str = "waiting"  # waiting | running | complete | stopped | failed
+    status: str = "waiting"  # waiting | running | complete | stopped | diverged | failed
     reports: list[tuple[int, float]] = field(default_factory=list)
 
     @property
@@ -50,8 +51,8 @@ class Book:
         if self.path.exists():
             self.entries = [Entry(**row) for row in json.loads(self.path.read_text())["trials"]]
             for entry in self.entries:
-                if self.complete(entry):
-                    entry.status = "complete"
+                if (ended := self.ended(entry)) is not None:
+                    entry.status = ended
                 elif entry.status not in OVER:
                     entry.status = "waiting"
 
@@ -77,9 +78,10 @@ class Book:
         path = self.folder / entry.name / "summary.json"
         return json.loads(path.read_text()) if path.exists() else None
 
-    def complete(self, entry: Entry) -> bool:
-        summary = self.summary(entry)
-        return summary is not None and summary["status"] == "complete"
+    def ended(self, entry: Entry) -> str | None:
+        """``complete`` or ``diverged`` where the trial's run folder says so."""
+        status = (self.summary(entry) or {}).get("status")
+        return str(status) if status in ("complete", "diverged") else None
 
     def value(self, entry: Entry, metric: str) -> float | None:
         """The trial's metric; of one that was stopped what was reported last."""

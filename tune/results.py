@@ -46,7 +46,7 @@ class Results:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many trials are complete, stopped (by the scheduler), failed, waiting."""
+        """How many trials are complete, stopped (by the scheduler), diverged, failed, waiting."""
         found: dict[str, int] = {}
         for row in self.rows:
             found[row["status"]] = found.get(row["status"], 0) + 1
@@ -54,7 +54,7 @@ class Results:
 
     @property
     def left(self) -> int:
-        """How many trials are neither complete nor stopped by the scheduler."""
+        """How many trials are neither complete, nor stopped by the scheduler, nor diverged."""
         over = sum(self.counts.get(status, 0) for status in OVER)
         return self.sweep.count * self.sweep.settings.repeat - over
 

@@ -10,7 +10,7 @@ from ray import tune
 from ray.tune.schedulers import AsyncHyperBandScheduler, PopulationBasedTraining, TrialScheduler
 
 from tune import config as sweep_config
-from tune.book import Book, scheduled
+from tune.book import OVER, Book, scheduled
 from tune.config import Asha, Pbt, Sweep
 from tune.search import SCORE, Proposals, domain
 
@@ -26,7 +26,7 @@ def scheduler(sweep: Sweep, book: Book) -> TrialScheduler | None:
                 max_t=max(longest, sweep.check().train.rounds, grace + 1),
             )  # fmt: skip
             for entry in book.entries:
-                if entry.status in ("complete", "stopped"):
+                if entry.status in OVER:
                     past = SimpleNamespace(trial_id=f"past-{entry.trial}")
                     made.on_trial_add(None, past)
                     for round, value in entry.reports:

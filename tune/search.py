@@ -16,7 +16,7 @@ from ray import tune
 from ray.tune.search import Searcher
 
 from rayfed_ssl.base.schema import UserError
-from tune.book import OVER, Book, Entry, scheduled, score
+from tune.book import OVER, WITHOUT_SCORE, Book, Entry, scheduled, score
 from tune.config import Dimension, Sweep, rounded
 
 SCORE = "score"  # what trials report
@@ -85,8 +85,8 @@ class Proposals(Searcher):  # type: ignore[misc]
         self._note(entry, result or {})
         if error:
             entry.status = "failed"
-        elif self.book.complete(entry):
-            entry.status = "complete"
+        elif (ended := self.book.ended(entry)) is not None:
+            entry.status = ended
         else:  # by the scheduler, or to be continued
             entry.status = "waiting" if self.stopping() else "stopped"
         self.book.save()
@@ -108,9 +108,9 @@ class Proposals(Searcher):  # type: ignore[misc]
 
 
 def configuration_score(sweep: Sweep, book: Book, configuration: int) -> float | None:
-    """From all repeats of a configuration; None where one has no value or failed."""
+    """From all repeats of a configuration; None where one has no value, failed or diverged."""
     entries = book.of(configuration)
-    if any(entry.status == "failed" for entry in entries):
+    if any(entry.status in WITHOUT_SCORE for entry in entries):
         return None
     return score([book.value(entry, sweep.settings.metric) for entry in entries], sweep.settings.score)
 

@@ -27,7 +27,7 @@ from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.simulation.checks import check_labels, check_shards
 from rayfed_ssl.storage.checkpoint import writable
 from tune import config as sweep_config
-from tune.book import Book, Entry, scheduled, trial_name
+from tune.book import OVER, Book, Entry, scheduled, trial_name
 from tune.config import Sweep
 from tune.results import Results, collect
 from tune.room import Patience, Room, room
@@ -85,7 +85,7 @@ def run_sweep(
         (folder / STOP).unlink(missing_ok=True)
         sweep_config.dump(sweep, folder)  # first: trials are nothing without what was asked
         book.save()
-        over = sum(entry.status in ("complete", "stopped") for entry in book.entries)
+        over = sum(entry.status in OVER for entry in book.entries)
         say(
             f"{sweep.count * sweep.settings.repeat} trials"
             + (f", {over} of them over already" if over else "")
@@ -180,4 +180,7 @@ def _line(sweep: Sweep, book: Book, entry: Entry) -> str:
     shown = "  ".join(f"{key}={value}" for key, value in point.items())
     measured = "-" if value is None else f"{value:.4g}"
     status = "interrupted" if entry.status == "waiting" else entry.status
-    return f"{entry.name}  {status}  {sweep.settings.metric} {measured}  {shown}{seed}"
+    line = f"{entry.name}  {status}  {sweep.settings.metric} {measured}  {shown}{seed}"
+    if entry.status == "diverged" and (summary := book.summary(entry)) is not None:
+        line += f": {summary['diverged']['reason']}"
+    return line

@@ -191,7 +191,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
             (self.folder / ERROR).write_text("".join(traceback.format_exception(error)))
             self.news.put(error)
             return
-        value = measured(summary, self.sweep.settings.metric)
+        value = None if summary["status"] == "diverged" else measured(summary, self.sweep.settings.metric)
         self.news.put({"round": summary["rounds"], "done": True} | ({} if value is None else {SCORE: value}))
 
     def _drive(self, config: RunConfig) -> dict[str, Any]:

@@ -70,8 +70,14 @@ class Watch(tune.Callback):  # type: ignore[misc]
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self.read_on()
         told = self.folder / str(trial) / ERROR
-        reason = f"{told.read_text().splitlines()[-1]} ({told})" if told.exists() else "its process died"
+        reason = f"{reason_of(told.read_text())} ({told})" if told.exists() else "its process died"
         self.say(f"{trial} failed: {reason}")
+
+
+def reason_of(trace: str) -> str:
+    """The last line of a traceback that says something."""
+    lines = [line.strip() for line in trace.splitlines() if line.strip(" ^~")]
+    return lines[-1] if lines else "no reason given"
 
 
 class Population(Watch):

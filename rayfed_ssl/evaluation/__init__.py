@@ -13,13 +13,22 @@ from numpy.typing import NDArray
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.evaluation.config import EvaluationConfig, SelectConfig
-from rayfed_ssl.evaluation.material import SELECT, FrozenEncoder, Material, Split, extract, labelled_rows
+from rayfed_ssl.evaluation.material import (
+    SELECT,
+    BrokenFeatures,
+    FrozenEncoder,
+    Material,
+    Split,
+    extract,
+    labelled_rows,
+)
 from rayfed_ssl.evaluation.protocol import Comparison, Protocol
 from rayfed_ssl.evaluation.table import PROTOCOLS
 
 __all__ = [
     "PROTOCOLS",
     "SELECT",
+    "BrokenFeatures",
     "Comparison",
     "EvaluationConfig",
     "FrozenEncoder",

@@ -55,6 +55,14 @@ def extract(
     return torch.cat(parts)
 
 
+class BrokenFeatures(UserError):
+    """Features that are not finite, of ``broken`` among ``count`` images: training diverged."""
+
+    def __init__(self, broken: int, count: int, split: str) -> None:
+        self.found = f"features that are not finite for {broken} of {count} {split} images"
+        super().__init__(f"train.optimizer.lr: found {self.found} (training diverged), allowed: a smaller value")
+
+
 @dataclass(frozen=True)
 class FrozenEncoder:
     """An encoder in eval mode, with the preprocessing of its images. ``module`` maps (B, 3, S, S) to (B, ``dim``)."""
@@ -133,10 +141,7 @@ class Split:
         features = self._features(self.pixels)
         broken = int((~features.isfinite().all(dim=1)).sum()) if features.is_floating_point() else 0
         if broken:
-            raise UserError(
-                f"train.optimizer.lr: found features that are not finite for {broken} of {len(features)} {self.name}"
-                " images (training diverged), allowed: a smaller value"
-            )
+            raise BrokenFeatures(broken, len(features), self.name)
         return features
 
 

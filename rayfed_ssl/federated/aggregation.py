@@ -10,6 +10,7 @@ integer without a word.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,7 +26,15 @@ Value = np.ndarray | Weights
 
 
 class NonFinite(ValueError):
-    """A reply holds NaN, infinity, or a value outside the fixed-point range."""
+    """A reply holds NaN, infinity, or a value outside the fixed-point range.
+
+    ``largest`` is the largest magnitude among its finite values; NaN where there is none.
+    """
+
+    def __init__(self, text: str, values: np.ndarray) -> None:
+        magnitudes = np.abs(values[np.isfinite(values)])
+        self.largest = float(magnitudes.max()) if magnitudes.size else math.nan
+        super().__init__(f"{text} (largest finite value {self.largest:.3g})")
 
 
 class MixedArchitectures(ValueError):
@@ -46,7 +55,7 @@ def to_fixed(weight: float, values: np.ndarray) -> np.ndarray:
     for start in range(0, flat.size, BLOCK):
         block = flat[start : start + BLOCK]
         if not np.abs(block).max(initial=0) < LIMIT:  # NaN compares false, too
-            raise NonFinite(f"values must be finite and below 2^21 in magnitude; found {np.abs(block).max()}")
+            raise NonFinite("values of a mean must be finite and below 2^21 in magnitude", flat)
         out[start : start + BLOCK] = np.rint(np.multiply(block, weight * SCALE, dtype=np.float64))
     return out.reshape(values.shape)
 

@@ -8,7 +8,7 @@ function, so they give the same bits.
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,7 +45,8 @@ class Cohort(abc.ABC):
         self.clients: tuple[int, ...] = federation.clients
         self.round = 0
         self.metrics: dict[int, dict[str, float]] = {}  # client -> what it measured this round
-        self.dropped: list[ClientError] = []
+        self.dropped: list[ClientError] = []  # of this round
+        self.on_drop: Callable[[ClientError], None] = lambda error: None  # called when it happens
         self.published: dict[str, Any] = {}
 
     @property
@@ -168,6 +169,7 @@ class Cohort(abc.ABC):
             if self.config.on_client_error == "fail":
                 raise error
             self.dropped.append(error)
+            self.on_drop(error)
         for outcome, booked in zip(chunk.outcomes, chunk.sizes, strict=True):
             self.ledger.book_up(outcome.client, task.operation, booked)
             self._note(outcome)

@@ -38,8 +38,33 @@ class ClientError(RuntimeError):
         super().__init__(f"{who} failed in round {round}, operation '{operation}', {where}\n{trace}")
         self.client, self.round, self.operation, self.where, self.trace = client, round, operation, where, trace
 
+    @property
+    def reason(self) -> str:
+        """The last line of the traceback: what was raised."""
+        lines = [line.strip() for line in self.trace.splitlines() if line.strip()]
+        return lines[-1] if lines else "no reason given"
+
     def __reduce__(self) -> tuple[Any, ...]:
         return ClientError, (self.client, self.round, self.operation, self.where, self.trace)
+
+
+class Diverged(ClientError):
+    """Training diverged: a reply, or what an encoder makes of images, is not finite or too large to be averaged.
+
+    The text is one line. ``largest`` is the largest finite magnitude found, NaN where there is none.
+    """
+
+    def __init__(self, client: int, round: int, operation: str, where: str, trace: str, largest: float) -> None:
+        super().__init__(client, round, operation, where, trace)
+        who = f"client {client}" if client != SERVER else "the encoder" if operation == "evaluate" else "server work"
+        self.args = (
+            f"diverged in round {round}: {who}, {trace}; lower the learning rate (train.optimizer.lr) or the weight of "
+            "the loss term",
+        )
+        self.largest = largest
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Diverged, (self.client, self.round, self.operation, self.where, self.trace, self.largest)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
@@ -23,12 +24,12 @@ URI_SECRET = re.compile(r"(\w+://)[^/@\s]+@")
 URI_QUERY = re.compile(r"(\w+://[^\s?]+)\?\S+")
 
 
-def environment(*, device: str, threads: int, imports: Mapping[str, str] | None = None) -> dict[str, Any]:
+def environment(*, device: str, threads: int, images: str, imports: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Versions, host, device, threads, git revision and command line; a package that is not installed is null.
 
     Bits depend on the CPU's instruction set and on the thread count (see ``seeding``), so both are here. Ray is looked
-    up, never imported. ``device`` is what clients train on, in words: their machine need not be this one. ``imports``
-    are the digests of the code a run brought along.
+    up, never imported. ``device`` is what clients train on, in words: their machine need not be this one. ``images``
+    is the digest of the data set, ``imports`` are those of the code a run brought along.
     """
     revision, changed = git_revision()
     return {
@@ -43,6 +44,7 @@ def environment(*, device: str, threads: int, imports: Mapping[str, str] | None 
         "device": device,
         "cuda": torch.version.cuda,
         "threads": threads,
+        "images": images,
         "git_revision": revision,
         "git_changed": changed,
         "imports": dict(imports or {}),
@@ -50,9 +52,37 @@ def environment(*, device: str, threads: int, imports: Mapping[str, str] | None 
     }
 
 
-def write_environment(folder: Path, *, device: str, threads: int, imports: Mapping[str, str] | None = None) -> None:
-    """Write ``environment.json`` into the run folder, atomically."""
-    write_json(folder / "environment.json", environment(device=device, threads=threads, imports=imports))
+def write_environment(
+    folder: Path, *, device: str, threads: int, images: str, resumed: bool, imports: Mapping[str, str] | None = None
+) -> None:
+    """Write ``environment.json`` into the run folder, atomically.
+
+    A resumed run keeps it. Where anything but the command line differs from what was written last, it adds
+    ``environment-2.json``, ``environment-3.json``, ...; a run that starts afresh removes those of an earlier attempt.
+    """
+    found = environment(device=device, threads=threads, images=images, imports=imports)
+    later = sorted(folder.glob("environment-*.json"), key=_number)
+    if not resumed:
+        for path in later:
+            path.unlink()
+    first = folder / "environment.json"
+    if not resumed or not first.exists():
+        write_json(first, found)
+    elif not _same(later[-1] if later else first, found):
+        write_json(folder / f"environment-{_number(later[-1]) + 1 if later else 2}.json", found)
+
+
+def _number(path: Path) -> int:
+    number = path.stem.rpartition("-")[2]
+    return int(number) if number.isdecimal() else 0
+
+
+def _same(path: Path, found: dict[str, Any]) -> bool:
+    """Whether the file says the same, but for the command line."""
+    try:
+        return bool({**json.loads(path.read_text(encoding="utf-8")), "command": found["command"]} == found)
+    except (OSError, ValueError, TypeError):
+        return False
 
 
 def git_revision(package: Path | None = None) -> tuple[str | None, bool | None]:

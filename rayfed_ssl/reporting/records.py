@@ -20,13 +20,16 @@ import pyarrow.compute as pc
 from rayfed_ssl.federated.ledger import Booking
 from rayfed_ssl.reporting.tables import (
     COMMUNICATION,
+    DROPPED,
     EVALUATED,
     METRICS,
     Commit,
+    Drop,
     Metric,
     bookings_table,
     communication_parts,
     communication_totals,
+    dropped_parts,
     metrics_parts,
     table,
 )
@@ -52,6 +55,7 @@ class Records:
     def __init__(self, folder: Path, *, resume_round: int | None = None, clients: int) -> None:
         self._metrics = metrics_parts(folder)
         self._communication = communication_parts(folder)
+        self._dropped = dropped_parts(folder)
         self._committed = BEFORE_THE_RUN if resume_round is None else Commit(resume_round, 0)
         kept = self._metrics.read(up_to=self._committed)
         sent = self._communication.read(["direction", "bytes"], up_to=self._committed)
@@ -59,6 +63,7 @@ class Records:
         self._open_round = self._told_round = self._committed.round  # of the communication scalars
         self._rows: list[Metric] = []
         self._held: list[Metric] = []
+        self._drops: list[Drop] = []
         self._bookings: list[pa.Table] = []
         already_s = pc.max(kept["wall_s"]).as_py() or 0.0
         self._zero = time.monotonic() - already_s
@@ -69,6 +74,7 @@ class Records:
             self._board.scalars(Metric(**row) for row in touched.to_pylist())
         self._metrics.remove_after(self._committed)
         self._communication.remove_after(self._committed)
+        self._dropped.remove_after(self._committed)
 
     @property
     def wall_s(self) -> float:
@@ -98,6 +104,10 @@ class Records:
             self._totals[f"{row.direction}_bytes"] += row.bytes
         if rows:
             self._bookings.append(bookings_table(rows))
+
+    def dropped(self, rows: Iterable[Drop]) -> None:
+        """Record clients that were left out."""
+        self._drops += rows
 
     def text(self, tag: str, markdown: str, round: int = 0) -> None:
         """A Markdown panel in TensorBoard, e.g. the config at the start; a resumed run does not repeat it."""
@@ -143,14 +153,16 @@ class Records:
             raise ValueError(f"round {self._committed.round} is committed: round {round} comes too late")
         self._tell_totals()
         late = self._committed.late + 1 if round == self._committed.round else 0
-        if self._rows or self._bookings:
+        if self._rows or self._bookings or self._drops:
             at = Commit(round, late)
+            if self._drops:
+                self._dropped.write(at, table(self._drops, DROPPED))
             self._communication.write(at, pa.concat_tables([COMMUNICATION.empty_table(), *self._bookings]))
             self._metrics.write(at, table(self._rows, METRICS))
             self._committed = at
         elif not late:
             self._committed = Commit(round, 0)
-        self._rows, self._bookings = [], []
+        self._rows, self._bookings, self._drops = [], [], []
 
     def close(self) -> None:
         """Close the event file. What was not committed is not written."""

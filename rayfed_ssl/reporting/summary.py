@@ -18,7 +18,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rayfed_ssl.reporting.tables import EVALUATED, communication_parts, communication_totals, read_metrics, write_json
+from rayfed_ssl.reporting.tables import (
+    EVALUATED,
+    communication_parts,
+    communication_totals,
+    dropped_parts,
+    read_metrics,
+    write_json,
+)
 
 PIXELS = "pixels_"
 TEST_LABELS, HELD_OUT_LABELS = "test labels", "held-out labels"  # what a best round was chosen by
@@ -129,12 +136,22 @@ def summarise(
         "best": best,
         "untrained": {name: value for name, value in untrained.items() if not name.startswith(PIXELS)},
         "pixels": {name.removeprefix(PIXELS): value for name, value in untrained.items() if name.startswith(PIXELS)},
+        "dropped": dropped(folder),
         "communication": communication_totals(communication_parts(folder).read(["direction", "bytes"])),
         "epsilon": _epsilon(epsilon),
         "wall_s": 0.0 if wall_s is None else wall_s,
         "train_images_per_s": _images_per_s(metrics),
         "status": status,
         **{name: values for name, values in more.items() if values},
+    }
+
+
+def dropped(folder: Path) -> dict[str, int]:
+    """Of the clients left out: how many there were, and in how many rounds, each client of a round counted once."""
+    rows = dropped_parts(folder).read(["round", "client"]).to_pylist()
+    return {
+        "clients": len({row["client"] for row in rows}),
+        "times": len({(row["round"], row["client"]) for row in rows}),
     }
 
 

@@ -39,6 +39,7 @@ COMMUNICATION = pa.schema(
     ]
 )
 
+DROPPED = pa.schema([("round", pa.int32()), ("client", pa.int32()), ("operation", _NAME), ("reason", pa.string())])
 PARTITION = pa.schema([("client", pa.int32()), ("split", _NAME), ("index", pa.int64()), ("label", pa.int64())])
 EVALUATED = ("eval/", "select/", "features/")  # what an evaluation's tags begin with
 PART = re.compile(r"part-(\d{5,})(?:_(\d+))?\.parquet")
@@ -52,6 +53,15 @@ class Metric(NamedTuple):
     tag: str
     value: float
     wall_s: float
+
+
+class Drop(NamedTuple):
+    """One row of ``dropped.parquet``: whose operation failed in which round, and why."""
+
+    round: int
+    client: int
+    operation: str
+    reason: str
 
 
 class Commit(NamedTuple):
@@ -99,10 +109,13 @@ class Parts:
     def __init__(self, folder: Path, schema: pa.Schema) -> None:
         self.folder = folder
         self.schema = schema
-        folder.mkdir(parents=True, exist_ok=True)
 
     def files(self) -> dict[Commit, Path]:
         """The parts in the order in which they were committed."""
+        if not self.folder.exists():
+            return {}
+        if not self.folder.is_dir():
+            raise UserError(f"{self.folder}: found a file, not a folder of parts; the run's records are damaged there")
         found = ((PART.fullmatch(path.name), path) for path in self.folder.iterdir())
         return dict(sorted((Commit(int(m[1]), int(m[2] or 0)), path) for m, path in found if m))
 
@@ -116,14 +129,15 @@ class Parts:
         """The rows of all parts, or of those at most ``up_to``, or of those past ``after``."""
         files = [path for at, path in self.files().items() if (not up_to or at <= up_to) and (not after or at > after)]
         schema = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
-        read = [self._part(path, columns).cast(schema) for path in files]
+        read = [self._part(path, columns) for path in files]
         return pa.concat_tables([schema.empty_table(), *read])
 
     def _part(self, path: Path, columns: list[str] | None) -> pa.Table:
         """One part. Raises UserError for a file that is not what was written."""
+        schema = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
         try:
-            return pq.ParquetFile(path).read(columns=columns)
-        except (pa.ArrowException, OSError) as error:
+            return pq.ParquetFile(path).read(columns=columns).cast(schema)
+        except (pa.ArrowException, OSError, ValueError, KeyError) as error:
             reason = " ".join(str(error).split())
             raise UserError(f"{path}: cannot be read ({reason}); the run's records are damaged there") from None
 
@@ -142,6 +156,11 @@ def metrics_parts(folder: Path) -> Parts:
 
 def communication_parts(folder: Path) -> Parts:
     return Parts(folder / "communication.parquet", COMMUNICATION)
+
+
+def dropped_parts(folder: Path) -> Parts:
+    """The clients left out under ``on_client_error: drop``; absent where there was none."""
+    return Parts(folder / "dropped.parquet", DROPPED)
 
 
 def read_metrics(folder: Path) -> pa.Table:

@@ -171,11 +171,15 @@ def dump(config: BaseModel, path: Path) -> None:
 
     The file appears whole or not at all.
     """
-    values = config.model_dump(mode="json")
-    text = yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(text, encoding="utf-8")
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    draft.write_text(dumped(config), encoding="utf-8")
     draft.replace(path)
+
+
+def dumped(config: BaseModel) -> str:
+    """The text that :func:`dump` writes."""
+    values = config.model_dump(mode="json")
+    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
 def _parse(text: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,8 +20,8 @@ from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.storage import checkpoint
 
 WRITTEN = (  # what a run writes over, or deletes
-    "metrics.parquet", "communication.parquet", "partition.parquet", "summary.json", "environment.json", "checkpoints",
-    "encoder", "events.out.tfevents.*",
+    "metrics.parquet", "communication.parquet", "dropped.parquet", "partition.parquet", "summary.json",
+    "environment.json", "environment-*.json", "checkpoints", "encoder", "figures", "events.out.tfevents.*",
 )  # fmt: skip
 
 
@@ -35,20 +36,25 @@ def with_start(config: RunConfig) -> RunConfig:
 def examine_folder(
     config: RunConfig, folder: Path, resume: bool, say: Callable[[str], None]
 ) -> tuple[int, Path] | None:
-    """What to resume from: (round, checkpoint), or None for a fresh start. Refuses to write over a run, or over what is
-    not one.
+    """What to resume from: (round, checkpoint), or None for a fresh start.
+
+    ``resume`` starts afresh in a folder that holds nothing, so that one command can be queued again and again.
+
+    Raises:
+        UserError: the folder cannot be written to; a run is there and ``resume`` is not set; what is there is no run.
     """
     existing = folder / "config.yaml"
     if existing.exists() and not resume:
         raise UserError(f"--out: {folder} already holds a run; add --resume to continue it, or name another folder")
     checkpoint.writable(folder)
     if not existing.exists():
-        if theirs := sorted({path.name for pattern in WRITTEN for path in folder.glob(pattern)}):
-            raise UserError(
-                f"--out: {folder} holds {', '.join(theirs[:3])} and no config.yaml, so it is no run, and a run would "
-                "write over that; name another folder"
-            )
+        _refuse_what_is_no_run(folder, resume)
         return None
+    if not made_by_a_run(folder):
+        raise UserError(
+            f"--out: {folder} holds a config.yaml that no run has written, and --resume would write over it; name a "
+            "folder that a run made, or another one"
+        )
     found, damaged = checkpoint.newest(folder / "checkpoints")
     for line in damaged:
         say(f"checkpoint passed over: {line}")
@@ -58,6 +64,49 @@ def examine_folder(
         refuse_other(config.extensions, folder, configfile.read(existing).get("imports"))
         result_affecting(load_config(existing), config, folder)
     return found
+
+
+def _refuse_what_is_no_run(folder: Path, resume: bool) -> None:
+    """Raise UserError where a run would write over something, or is to be resumed where there is none."""
+    if theirs := sorted({path.name for pattern in WRITTEN for path in folder.glob(pattern)}):
+        raise UserError(
+            f"--out: {folder} holds {', '.join(theirs[:3])} and no config.yaml, so it is no run, and a run would "
+            "write over that; name another folder"
+        )
+    others = sorted(path.name for path in folder.glob("*") if not path.name.startswith("."))
+    if resume and others:
+        raise UserError(
+            f"--out: {folder} holds {', '.join(others[:3])} and no config.yaml, so there is no run to --resume; name a "
+            "folder that a run made, or one that is empty"
+        )
+
+
+def made_by_a_run(folder: Path) -> bool:
+    """Whether a run has written the folder's ``config.yaml``: its records lie beside it, or, after a kill before the
+    first record, it reads as a run writes it.
+    """
+    if (folder / "environment.json").is_file() and (folder / "metrics.parquet").is_dir():
+        return True
+    try:
+        config = load_config(folder / "config.yaml")
+        return (folder / "config.yaml").read_text(encoding="utf-8") == configfile.dumped(config)
+    except (UserError, OSError, ValueError):
+        return False
+
+
+def check_same_images(folder: Path, federation: Federation) -> None:
+    """Raise UserError where the images are not those that the run in ``folder`` began with, as its environment.json
+    says. A run of a version that did not record them is taken at its word.
+    """
+    try:
+        began = json.loads((folder / "environment.json").read_text(encoding="utf-8")).get("images")
+    except (OSError, ValueError, AttributeError):
+        return
+    if began is not None and began != federation.dataset.digest:
+        raise UserError(
+            f"data.path: found images with digest {federation.dataset.digest}, but the run in {folder} began with "
+            f"{began}; restore the images it began with, or name another --out"
+        )
 
 
 def check_shards(config: RunConfig, federation: Federation) -> None:

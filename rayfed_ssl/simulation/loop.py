@@ -25,13 +25,21 @@ from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation, deal
 from rayfed_ssl.federated.ledger import Ledger
+from rayfed_ssl.federated.messages import ClientError, Diverged
 from rayfed_ssl.federated.plugin import ServerPlugin
 from rayfed_ssl.federated.results import PIXELS
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS, plugin_halves
 from rayfed_ssl.settings import files as configfile
-from rayfed_ssl.simulation.checks import check_labels, check_shards, describe, examine_folder, with_start
+from rayfed_ssl.simulation.checks import (
+    check_labels,
+    check_same_images,
+    check_shards,
+    describe,
+    examine_folder,
+    with_start,
+)
 from rayfed_ssl.simulation.export import export_encoders
 from rayfed_ssl.simulation.recorder import Recorder
 from rayfed_ssl.storage import checkpoint
@@ -61,6 +69,7 @@ class Run:
         self.shown_round = 0  # the round evaluated last, and by client what was measured of it
         self.shown: dict[int | None, dict[str, float]] = {}
         self.start = 0
+        self.done = 0  # the round finished last
         self.saved = -1  # the round of the newest checkpoint that is known to be intact
         self.claim = Claim(folder)
         self.leaving = ExitStack()  # what is let go in the end, the last first
@@ -82,6 +91,8 @@ class Run:
         self.say(0, describe(config, self.federation))
         check_shards(config, self.federation)
         check_labels(config, self.federation)
+        if restored is not None:
+            check_same_images(folder, self.federation)
         if (check := METHODS[config.method.name].check_federation) is not None:
             check(config, self.federation)
         begins = Initial(config, self.federation).notes()
@@ -90,8 +101,9 @@ class Run:
         self.leaving.callback(self.cohort.close)
         self.server, self.plugins = self._servers()
         self.cohort.plugins = self.plugins
+        self.cohort.on_drop = self._dropped
         if restored is not None:
-            self.start = self.saved = self._restore(restored)
+            self.start = self.saved = self.done = self._restore(restored)
         else:
             self.server.start(self.cohort)
             self.cohort.commit()
@@ -148,16 +160,35 @@ class Run:
 
     def _restore(self, found: tuple[int, Path]) -> int:
         round, folder = found
-        tree, clients = checkpoint.load(folder)
-        self.server.state = tree["server"]
-        for name, plugin in self.plugins.items():
-            plugin.state = tree["plugins"][name]
-        self.ledger.restore(tree["ledger"])
-        self.cohort.restore(clients)
+        try:
+            tree, clients = checkpoint.load(folder)
+            self._take_states(tree, folder)
+            self.ledger.restore(tree["ledger"])
+            self.cohort.restore(clients)
+        except checkpoint.Damaged as error:
+            raise UserError(f"{error}; remove {folder} to go on from an earlier checkpoint, or from round 0") from None
         for name, value in tree["published"].items():
             self.cohort.publish(name, value)
         self.say(round, f"resumed from round {round} ({folder.name})")
         return round
+
+    def _take_states(self, tree: Any, folder: Path) -> None:
+        """The server's and the plug-ins' states. Raises Damaged where one lacks what it began with."""
+        file = folder / "server.json"
+        parts = ("server", "plugins", "ledger", "published")
+        if not isinstance(tree, dict) or not all(isinstance(tree.get(part), dict) for part in parts):
+            raise checkpoint.Damaged(f"{file}: holds no {', '.join(parts)}")
+        owners: dict[str, MethodServer[Any] | ServerPlugin[Any]] = {"server": self.server, **self.plugins}
+        for name, owner in owners.items():
+            state = tree["server"] if owner is self.server else tree["plugins"].get(name)
+            if not isinstance(state, dict) or (missing := owner.state.keys() - state.keys()):
+                lacks = ", ".join(sorted(missing)) if isinstance(state, dict) else "all"
+                raise checkpoint.Damaged(f"{file}: the state of {name} lacks {lacks}")
+            owner.state = state
+        try:
+            self.server.subjects()
+        except KeyError as error:
+            raise checkpoint.Damaged(f"{file}: the state of server lacks {error}") from None
 
     # -- one round -----------------------------------------------------------------------------------------------------
 
@@ -169,6 +200,7 @@ class Run:
         seconds = time.perf_counter() - began
         with self.writing(f"the records of round {t}"):
             values = self.recorder.round(t, self.cohort, self.server, seconds)
+        self.done = t
         self.say(t, f"round {t}/{self.rounds}", values)
 
     def evaluate(self, t: int) -> None:
@@ -211,8 +243,23 @@ class Run:
         self.saved = t
         checkpoint.prune(root, config.keep, config.keep_every)
 
+    def _dropped(self, error: ClientError) -> None:
+        self.say(
+            error.round, f"client {error.client} dropped in round {error.round} ({error.operation}): {error.reason}"
+        )
+
     def say(self, t: int, line: str, values: dict[str, float] | None = None) -> None:
         self.report(Progress(t, self.rounds, line, values or {}))
+
+    def diverge(self, error: Diverged) -> dict[str, Any]:
+        """End a run that diverged: its records up to the last finished round stay, and the summary says why."""
+        with suppress(ClientError):  # the same again, of what was still being evaluated
+            self.collect(wait=True)
+        with self.writing("the results"):
+            self.recorder.commit(self.done)
+            summary = self.recorder.summary(self.done, "diverged", self.server.privacy(), error)
+            self.recorder.close()
+        return summary
 
     def finish(self, t: int, status: str) -> dict[str, Any]:
         self.collect(wait=True)
@@ -238,8 +285,9 @@ def run(
     stopping: Callable[[], bool] = lambda: False,
     saved: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Run to the last round, or until ``stopping`` says so after a round. Returns the summary that stands in the
-    folder; ``saved`` is called after every checkpoint.
+    """Run to the last round, or until ``stopping`` says so after a round, or until training diverges. Returns the
+    summary that stands in the folder; its ``status`` is complete, stopped or diverged. ``saved`` is called after every
+    checkpoint.
 
     Raises:
         UserError: the configuration asks for something the images or the folder do not allow, or another run writes
@@ -248,31 +296,39 @@ def run(
     """
     this = Run(config, folder, connect, resume, report)
     try:
-        every = config.evaluation.every
-        t = this.start
-        if (t == 0 or due(t, every, this.rounds)) and not this.recorder.evaluated(t):
-            this.evaluate(t)
-        for t in range(this.start + 1, this.rounds + 1):
-            if stopping():
-                t -= 1
-                break
-            this.round(t)
-            saves = due(t, config.checkpoint.every, this.rounds)
-            if saves:
-                this.collect(wait=True)
-                this.save(t)
-                saved()
-            if due(t, every, this.rounds):
-                this.evaluate(t)
-            this.collect()
-        done = t == this.rounds
-        if not done and this.saved != t:
-            this.collect(wait=True)  # so that a checkpoint holds all of a round's evaluations, or none
-            this.save(t)
-            saved()
-        return this.finish(t, "complete" if done else "stopped")
+        return _rounds(this, stopping, saved)
+    except Diverged as error:
+        return this.diverge(error)
     finally:
         this.close()
+
+
+def _rounds(this: Run, stopping: Callable[[], bool], saved: Callable[[], None]) -> dict[str, Any]:
+    """From where the run is to its end. Raises what a round raises."""
+    config = this.config
+    every = config.evaluation.every
+    t = this.start
+    if (t == 0 or due(t, every, this.rounds)) and not this.recorder.evaluated(t):
+        this.evaluate(t)
+    for t in range(this.start + 1, this.rounds + 1):
+        if stopping():
+            t -= 1
+            break
+        this.round(t)
+        saves = due(t, config.checkpoint.every, this.rounds)
+        if saves:
+            this.collect(wait=True)
+            this.save(t)
+            saved()
+        if due(t, every, this.rounds):
+            this.evaluate(t)
+        this.collect()
+    done = t == this.rounds
+    if not done and this.saved != t:
+        this.collect(wait=True)  # so that a checkpoint holds all of a round's evaluations, or none
+        this.save(t)
+        saved()
+    return this.finish(t, "complete" if done else "stopped")
 
 
 def due(t: int, every: int, last: int) -> bool:

@@ -4,6 +4,7 @@ tables.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,14 @@ from rayfed_ssl.extensions import digests
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import Ledger
-from rayfed_ssl.federated.messages import SERVER
+from rayfed_ssl.federated.messages import SERVER, Diverged
 from rayfed_ssl.federated.plugin import ServerPlugin
 from rayfed_ssl.federated.results import ClientMatrix
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.reporting.environment import write_environment
 from rayfed_ssl.reporting.records import Records
 from rayfed_ssl.reporting.summary import evaluated_rounds, rounds_to, summarise, write_summary
-from rayfed_ssl.reporting.tables import read_metrics, write_partition
+from rayfed_ssl.reporting.tables import Drop, read_metrics, write_partition
 
 
 class Recorder:
@@ -36,7 +37,14 @@ class Recorder:
     ) -> None:
         self.config, self.folder, self.federation = config, folder, federation
         self.records = Records(folder, resume_round=resumed_from, clients=config.clients.count)
-        write_environment(folder, device=device, threads=config.resources.threads, imports=digests(config.extensions))
+        write_environment(
+            folder,
+            device=device,
+            threads=config.resources.threads,
+            images=federation.dataset.digest,
+            resumed=resumed_from is not None,
+            imports=digests(config.extensions),
+        )
         if resumed_from is None:
             self._first_page()
 
@@ -82,7 +90,8 @@ class Recorder:
             values["train/images"] = sum(images.values())
             values["system/images_per_s"] = values["train/images"] / seconds
         if cohort.dropped:
-            values["system/dropped_clients"] = float(len(cohort.dropped))
+            values["system/dropped_clients"] = float(len({error.client for error in cohort.dropped}))
+            self.records.dropped(Drop(t, error.client, error.operation, error.reason) for error in cohort.dropped)
         sources: list[MethodServer[Any] | ServerPlugin[Any]] = [server, *cohort.plugins.values()]
         for source in sources:
             values |= source.metrics
@@ -125,8 +134,15 @@ class Recorder:
             figures.save_figure(self.folder, name, figure)
             self.records.image(f"clients/{name}", figures.pixels(figure), t)
 
-    def summary(self, t: int, status: str, privacy: dict[str, Any] | None) -> dict[str, Any]:
-        """Write and return summary.json, and the accuracy figure."""
+    def summary(
+        self, t: int, status: str, privacy: dict[str, Any] | None, diverged: Diverged | None = None
+    ) -> dict[str, Any]:
+        """Write and return summary.json, and the accuracy figure.
+
+        Args:
+            t: completed rounds.
+            diverged: what ended the run, if that did.
+        """
         summary = summarise(
             self.folder,
             method=self.config.method.name,
@@ -140,6 +156,14 @@ class Recorder:
         summary["evaluation"] = settings(self.config.evaluation)
         if (start := self.config.model.start) is not None:
             summary["start"] = {"path": str(start.path), "digest": start.sha256}
+        if diverged is not None:
+            summary["diverged"] = {
+                "round": diverged.round,
+                "client": None if diverged.client == SERVER else diverged.client,
+                "operation": diverged.operation,
+                "largest": diverged.largest if math.isfinite(diverged.largest) else None,
+                "reason": str(diverged),
+            }
         if privacy is not None:
             summary["privacy"] = privacy
             self.records.text("privacy", f"```yaml\n{yaml.safe_dump(privacy, sort_keys=False)}\n```", t)

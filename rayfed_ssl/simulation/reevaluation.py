@@ -21,6 +21,7 @@ from rayfed_ssl.models.network import Network
 from rayfed_ssl.models.values import load_values, read_safetensors
 from rayfed_ssl.reporting.tables import write_json
 from rayfed_ssl.settings.files import parse_overrides
+from rayfed_ssl.simulation.checks import check_same_images
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ def reevaluate(run: Path, protocols: Sequence[str] = (), changes: Sequence[str] 
     # Every network is filled from the folder or untrained, so the file that the run began with need not be here.
     config = config.model_copy(update={"model": config.model.model_copy(update={"start": None})})
     federation = deal(config)
+    check_same_images(run, federation)
     train, test = federation.dataset.train, federation.dataset.test
     evaluation.check(config.evaluation, train.labels, test.labels, config.data.image_size)
     bench = Workbench(config, federation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -12,12 +13,13 @@ import numpy as np
 from rayfed_ssl.base.seeding import forked
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.config import RunConfig
+from rayfed_ssl.evaluation import BrokenFeatures
 from rayfed_ssl.federated.aggregation import FixedPointSum, MixedArchitectures, NonFinite
 from rayfed_ssl.federated.bench import Workbench
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import sizes
-from rayfed_ssl.federated.messages import SERVER, TRAINS, Averaging, Chunk, ClientError, Outcome, State, Task
+from rayfed_ssl.federated.messages import SERVER, TRAINS, Averaging, Chunk, ClientError, Diverged, Outcome, State, Task
 from rayfed_ssl.federated.results import PIXELS, Subject
 from rayfed_ssl.methods import METHODS, plugin_halves
 
@@ -49,13 +51,20 @@ class Worker(Workbench):
         return Outcome(client, reply, metrics), worker.state
 
     def assess(self, round: int, subject: Subject, state: State | None) -> dict[str, float]:
-        """Evaluate one subject: raw pixels, the global encoder, or the client's own as its state holds it."""
+        """Evaluate one subject: raw pixels, the global encoder, or the client's own as its state holds it.
+
+        Raises:
+            Diverged: features are not finite.
+        """
         if subject == PIXELS:
             return {"pixels_fewshot": self.evaluate_pixels()} if self.config.evaluation.labelled else {}
         client = SERVER if subject.client is None else subject.client
         with forked(self.config.seed, round, client, "evaluate", device=self.device):
             worker = self._client(self.method.client, client, round, "evaluate", dict(state or {}))
-            return worker.evaluate(subject.encoder, subject.weights)
+            try:
+                return worker.evaluate(subject.encoder, subject.weights)
+            except BrokenFeatures as error:
+                raise Diverged(client, round, "evaluate", "", error.found, math.nan) from None
 
     def _client(
         self, kind: type[EncoderClient[Any]], client: int, round: int, operation: str, state: State
@@ -98,6 +107,9 @@ def run_chunk(
                 outcome = Outcome(client, reply, outcome.metrics)
         except MixedArchitectures:
             raise
+        except NonFinite as error:
+            chunk.errors.append(Diverged(client, task.round, task.operation, where, str(error), error.largest))
+            continue
         except Exception:
             chunk.errors.append(ClientError(client, task.round, task.operation, where, traceback.format_exc()))
             continue
@@ -112,4 +124,4 @@ def check_finite(fields: Mapping[str, Any], operation: str) -> None:
     for name, value in fields.items():
         array = value.vector if isinstance(value, Weights) else value
         if isinstance(array, np.ndarray) and array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise NonFinite(f"operation '{operation}' replied with NaN or infinity in '{name}'")
+            raise NonFinite(f"operation '{operation}' replied with NaN or infinity in '{name}'", array)

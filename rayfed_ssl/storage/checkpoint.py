@@ -31,6 +31,7 @@ from rayfed_ssl.base.weights import Weights
 
 GROUP_BYTES = 64 << 20
 MARKER = "complete.json"
+SUFFIXES = (".json", ".safetensors")
 NAME = re.compile(r"round-(\d{5,})")
 SET_ASIDE = re.compile(r"round-(\d{5,})\.damaged")
 PROBE = os.urandom(64 << 10)  # what a folder must take to count as writable; file systems compress zeros away
@@ -72,18 +73,35 @@ def flatten(tree: Any, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def unflatten(skeleton: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """The inverse of :func:`flatten`; tuples come back as lists."""
+    """The inverse of :func:`flatten`; tuples come back as lists.
+
+    Raises:
+        ValueError: an array is missing, or the skeleton is none that :func:`flatten` makes.
+    """
+
+    def array(key: Any) -> np.ndarray:
+        if not isinstance(key, str) or key not in arrays:
+            raise ValueError(f"array {key!r} is missing")
+        return arrays[key]
+
     match skeleton:
         case {"$weights": key, "layout": layout, "parameters": parameters}:
-            return Weights(layout, arrays[key], parameters)
+            vector = array(key)
+            if vector.ndim != 1 or not isinstance(layout, str) or not isinstance(parameters, int):
+                raise ValueError(f"array {key!r} and its layout are no weights")
+            return Weights(layout, vector, parameters)
         case {"$array": key}:
-            return arrays[key]
+            return array(key)
         case {"$scalar": key}:
-            return arrays[key][()]
-        case {"$map": items}:
+            return array(key)[()]
+        case {"$map": list(items)}:
             return {key: unflatten(value, arrays) for key, value in items}
         case list():
             return [unflatten(value, arrays) for value in skeleton]
+        case dict():
+            raise ValueError(
+                f"found an object with {', '.join(skeleton) or 'no keys'}, which a checkpoint does not write"
+            )
     return skeleton
 
 
@@ -100,6 +118,10 @@ def disk_errors() -> Iterator[None]:
         raise OSError(number, os.strerror(number)) from error
 
 
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def _write_tree(folder: Path, name: str, tree: Any) -> None:
     arrays: dict[str, np.ndarray] = {}
     skeleton = flatten(tree, arrays)
@@ -109,7 +131,12 @@ def _write_tree(folder: Path, name: str, tree: Any) -> None:
 
 
 def _read_tree(folder: Path, name: str) -> Any:
-    return unflatten(json.loads((folder / f"{name}.json").read_text()), load_file(folder / f"{name}.safetensors"))
+    """Raises Damaged, naming the file."""
+    skeleton = folder / f"{name}.json"
+    try:
+        return unflatten(json.loads(skeleton.read_text()), load_file(folder / f"{name}.safetensors"))
+    except (OSError, SafetensorError, ValueError, TypeError, RecursionError) as error:
+        raise Damaged(f"{skeleton}: not what a checkpoint holds ({_first_line(error)})") from None
 
 
 def _digest(path: Path) -> str:
@@ -179,11 +206,18 @@ def complete(root: Path) -> list[tuple[int, Path]]:
 
 
 def verify(folder: Path) -> None:
-    """Raises Damaged where a file's size or digest is not what the marker says, or either cannot be read."""
+    """Raises Damaged where a file's size or digest is not what the marker says, either cannot be read, or the marker
+    does not list what :func:`load` reads.
+    """
     try:
         listed = [(n, f["bytes"], f["blake2b"]) for n, f in json.loads((folder / MARKER).read_text())["files"].items()]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Damaged(f"{folder / MARKER}: not readable ({error})") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise Damaged(f"{folder / MARKER}: not readable ({_first_line(error)})") from None
+    named = {name for name, _, _ in listed}
+    read = {f"server{suffix}" for suffix in SUFFIXES} | {path.name for path in folder.glob("clients-*.json")}
+    read |= {f"{name.removesuffix('.json')}.safetensors" for name in read if name.startswith("clients-")}
+    if missing := sorted(read - named):
+        raise Damaged(f"{folder / MARKER}: does not list {', '.join(missing[:3])}")
     for name, size, digest in listed:
         path = folder / name
         try:
@@ -208,11 +242,14 @@ def newest(root: Path) -> tuple[tuple[int, Path] | None, list[str]]:
 
 
 def load(folder: Path) -> tuple[Any, Iterator[tuple[int, Any]]]:
-    """The server's tree, and the clients' states group by group."""
+    """The server's tree, and the clients' states group by group. Raises Damaged, naming the file."""
 
     def clients() -> Iterator[tuple[int, Any]]:
         for path in sorted(folder.glob("clients-*.json")):
-            yield from _read_tree(folder, path.stem).items()
+            group = _read_tree(folder, path.stem)
+            if not isinstance(group, dict) or not all(isinstance(client, int) for client in group):
+                raise Damaged(f"{path}: holds no clients' states")
+            yield from group.items()
 
     return _read_tree(folder, "server"), clients()
 

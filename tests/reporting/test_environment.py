@@ -23,9 +23,10 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def test_the_file_says_what_the_run_ran_on(tmp_path: Path) -> None:
-    write_environment(tmp_path, device="cpu", threads=3)
+    write_environment(tmp_path, device="cpu", threads=3, images="a1", resumed=False)
     written = json.loads((tmp_path / "environment.json").read_text())
-    assert written == environment(device="cpu", threads=3)
+    assert written == environment(device="cpu", threads=3, images="a1")
+    assert written["images"] == "a1"
     assert written["python"] == platform.python_version()
     assert written["versions"]["torch"] == torch.__version__
     assert written["versions"]["numpy"] == np.__version__
@@ -33,10 +34,28 @@ def test_the_file_says_what_the_run_ran_on(tmp_path: Path) -> None:
     assert (written["device"], written["threads"]) == ("cpu", 3)
 
 
+def test_the_first_machines_file_is_kept_and_another_adds_its_own(tmp_path: Path) -> None:
+    def write(device: str, resumed: bool) -> list[str]:
+        write_environment(tmp_path, device=device, threads=1, images="a1", resumed=resumed)
+        return sorted(path.name for path in tmp_path.iterdir())
+
+    assert write("cpu", False) == ["environment.json"]
+    first = (tmp_path / "environment.json").read_bytes()
+    assert write("cpu", True) == ["environment.json"]  # the same machine
+    assert write("H200", True) == ["environment-2.json", "environment.json"]
+    assert write("H200", True) == ["environment-2.json", "environment.json"]
+    assert write("cpu", True) == ["environment-2.json", "environment-3.json", "environment.json"]
+    for number in range(4, 12):  # in order of number, not of text
+        write(str(number), True)
+    assert json.loads((tmp_path / "environment-11.json").read_text())["device"] == "11"
+    assert (tmp_path / "environment.json").read_bytes() == first
+    assert write("L4", False) == ["environment.json"]  # a run that starts afresh
+
+
 def test_ray_is_looked_up_and_not_imported() -> None:
     code = (
         "import sys; from rayfed_ssl.reporting.environment import environment; "
-        "environment(device='cpu', threads=1); assert 'ray' not in sys.modules"
+        "environment(device='cpu', threads=1, images=''); assert 'ray' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
 

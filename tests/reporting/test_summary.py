@@ -13,7 +13,7 @@ from rayfed_ssl.reporting.records import Records
 from rayfed_ssl.reporting.summary import best_and_last, evaluated_rounds, last_of, rounds_to, summarise, write_summary
 from rayfed_ssl.reporting.tables import METRICS, table
 
-KEYS = """method dataset seed rounds clients accuracy best untrained pixels communication epsilon wall_s
+KEYS = """method dataset seed rounds clients accuracy best untrained pixels dropped communication epsilon wall_s
 train_images_per_s status"""
 TEST = {"by": "test labels"}
 
@@ -63,6 +63,7 @@ def test_the_summary_of_a_run(tmp_path: Path) -> None:
             "task": {"value": 0.5, "round": 2, "by": "test labels"},
         },
         "untrained": {"knn": 0.2, "task": {"0": 0.0, "1": 0.1}},
+        "dropped": {"clients": 0, "times": 0},
         "pixels": {"fewshot": 0.25},
         "communication": {"up_bytes": 28, "down_bytes": 36},
         "epsilon": None,

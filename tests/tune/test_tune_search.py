@@ -20,7 +20,7 @@ from tune.book import Book, Entry, measured, score, trial_name
 from tune.config import Sweep
 from tune.schedulers import Within, scheduler
 from tune.search import Proposals, domain, optimiser
-from tune.watch import Population, Watch
+from tune.watch import Population, Watch, reason_of
 
 ONE = {LR: {"grid": [0.1, 0.2, 0.3]}}
 RANGE: dict[str, Any] = {"space": {LR: {"uniform": [0.1, 0.9]}, "train.rounds": {"randint": [1, 4]}}, "trials": 3}
@@ -71,6 +71,35 @@ def test_a_restored_sweep_gives_what_is_not_over_and_nothing_else(tmp_path: Path
     assert [e.status for e in again.book.entries] == ["complete", "stopped", "waiting", "complete", "waiting"]
     assert again.book.entries[1].reports == [[1, 0.2], [2, 0.3]]
     assert [point["trial"] for point in drained(again)] == [2, 4]
+
+
+def test_a_trial_that_diverged_is_over_and_has_no_score(tmp_path: Path) -> None:
+    made = sweep(tmp_path, space={LR: {"grid": [0.1, 0.2, 0.3]}})
+    given, finished = proposals(made, tmp_path)
+    for number in range(3):
+        given.suggest(f"id-{number}")
+    given.on_trial_result("id-0", {"round": 1, "score": 0.9})  # before it did
+    finish(tmp_path, 0, 0.9, status="diverged")
+    given.on_trial_complete("id-0", {"round": 1, "done": True})
+    assert [entry.status for entry in finished] == ["diverged"]
+    finish(tmp_path, 1, 0.2, status="diverged")  # the command was killed before it heard of it
+    again, _ = proposals(made, tmp_path)
+    assert [e.status for e in again.book.entries] == ["diverged", "diverged", "waiting"]
+    assert [point["trial"] for point in drained(again)] == [2]
+    assert [search.configuration_score(made, again.book, c) for c in range(3)] == [None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("trace", "reason"),
+    [
+        ("Traceback\n  x = 1\nValueError: no room\n\n   \n", "ValueError: no room"),
+        ("AssertionError\n    ^^^^~~\n", "AssertionError"),
+        ("\n\n", "no reason given"),
+        ("", "no reason given"),
+    ],
+)
+def test_a_trials_reason_is_never_blank(trace: str, reason: str) -> None:
+    assert reason_of(trace) == reason
 
 
 def test_nothing_new_starts_once_a_stop_was_asked_for(tmp_path: Path) -> None:
