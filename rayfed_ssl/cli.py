@@ -154,12 +154,15 @@ def evaluate(
         list[str] | None,
         typer.Option(help="knn, linear, fewshot, semi, transfer, cluster, rank or angles; by default the run's own."),
     ] = None,
+    trust_imports: Annotated[
+        bool, typer.Option("--trust-imports", help="Run the code that the run folder brings along.")
+    ] = False,
 ) -> None:
     """Evaluate the encoder(s) of a finished run again; adds to RUN/evaluation.json. --protocol may be repeated."""
     from rayfed_ssl.simulation.reevaluation import reevaluate
     from rayfed_ssl.terminal.progress import console, evaluation_tables
 
-    for table in evaluation_tables(reevaluate(run, protocol or (), changes or ())):
+    for table in evaluation_tables(reevaluate(run, protocol or (), changes or (), trust_imports=trust_imports)):
         console().print(table)
 
 

@@ -167,10 +167,17 @@ def _line_of(error: BaseException, extension: Extension) -> str:
 
 
 def save(extensions: Sequence[Extension], folder: Path) -> None:
-    """Copies of the files beside the run's config.yaml. Raises OSError."""
-    for extension in extensions:
-        if extension.source is not None:
-            (folder / extension.name).write_text(extension.source, encoding="utf-8")
+    """Copies of the files beside the run's config.yaml.
+
+    Raises:
+        UserError: something else of that name is there. OSError: the disk takes no more.
+    """
+    copies = {folder / one.name: one.source.encode() for one in extensions if one.source is not None}
+    for path, source in copies.items():
+        if path.exists() and path.read_bytes() != source:
+            raise UserError(f"--out: {path} is not the file that imports names, and a run would write over it")
+    for path, source in copies.items():
+        path.write_bytes(source)
 
 
 def digests(extensions: Iterable[Extension]) -> dict[str, str]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from rayfed_ssl import evaluation
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.config import RunConfig, result_affecting
+from rayfed_ssl.config import RunConfig, load_untrusted, result_affecting
 from rayfed_ssl.config import load as load_config
 from rayfed_ssl.extensions import refuse_other
 from rayfed_ssl.federated.federation import Federation
@@ -88,7 +88,7 @@ def made_by_a_run(folder: Path) -> bool:
     if (folder / "environment.json").is_file() and (folder / "metrics.parquet").is_dir():
         return True
     try:
-        config = load_config(folder / "config.yaml")
+        config = load_untrusted(folder / "config.yaml")
         return (folder / "config.yaml").read_text(encoding="utf-8") == configfile.dumped(config)
     except (UserError, OSError, ValueError):
         return False
@@ -142,5 +142,5 @@ def describe(config: RunConfig, federation: Federation) -> str:
     if federation.held_out is not None:
         line += f"; {len(federation.held_out)} training images held out to choose by"
     if skipped := federation.dataset.skipped:
-        line += f"; {len(skipped)} broken images left out"
+        line += f"; {len(skipped)} broken images left out, named in skipped_images.txt"
     return line

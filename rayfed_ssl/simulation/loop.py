@@ -107,7 +107,7 @@ class Run:
         else:
             self.server.start(self.cohort)
             self.cohort.commit()
-        notes = [*begins, *self.server.notes()]
+        notes = [*self.federation.dataset.notes, *begins, *self.server.notes()]
         for line in notes:
             self.say(self.start, line)
         began = None if restored is None else self.start
@@ -115,8 +115,8 @@ class Run:
             for name in checkpoint.set_aside(folder / "checkpoints", self.saved):
                 self.say(self.start, f"checkpoints/{name}: set aside, so that it hides nothing that is saved from now")
             folder.mkdir(parents=True, exist_ok=True)
-            configfile.dump(config, folder / "config.yaml")
             extensions.save(config.extensions, folder)
+            configfile.dump(config, folder / "config.yaml")
             self.recorder = Recorder(config, folder, self.federation, self.cohort.device, began)
             self.leaving.callback(self._close_records)
             if began is None:

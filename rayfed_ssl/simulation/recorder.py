@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from rayfed_ssl.base.text import printable
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.partition import label_histogram
 from rayfed_ssl.evaluation import recorded, settings
@@ -26,7 +27,9 @@ from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.reporting.environment import write_environment
 from rayfed_ssl.reporting.records import Records
 from rayfed_ssl.reporting.summary import evaluated_rounds, rounds_to, summarise, write_summary
-from rayfed_ssl.reporting.tables import Drop, read_metrics, write_partition
+from rayfed_ssl.reporting.tables import Drop, read_metrics, replace_file, write_partition
+
+SKIPPED = "skipped_images.txt"  # by name, those that could not be decoded
 
 
 class Recorder:
@@ -51,6 +54,9 @@ class Recorder:
     def _first_page(self) -> None:
         """What is known before the first round: who holds what, and the configuration."""
         federation, labels = self.federation, self.federation.dataset.train.labels
+        if skipped := federation.dataset.skipped:
+            text = "".join(f"{printable(name)}\n" for name in skipped)
+            replace_file(self.folder / SKIPPED, lambda draft: draft.write_text(text, encoding="utf-8"))
         public = federation.public_indices
         write_partition(
             self.folder,

@@ -12,7 +12,7 @@ from typing import Any
 from rayfed_ssl import evaluation
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import pack
-from rayfed_ssl.config import RunConfig, load
+from rayfed_ssl.config import RunConfig, load_untrusted
 from rayfed_ssl.evaluation import PROTOCOLS, Comparison
 from rayfed_ssl.federated.bench import Workbench
 from rayfed_ssl.federated.federation import deal
@@ -45,13 +45,16 @@ def exported(run: Path) -> list[Exported]:
     return found
 
 
-def reevaluate(run: Path, protocols: Sequence[str] = (), changes: Sequence[str] = ()) -> dict[str, Any]:
+def reevaluate(
+    run: Path, protocols: Sequence[str] = (), changes: Sequence[str] = (), *, trust_imports: bool = False
+) -> dict[str, Any]:
     """Measure each exported encoder, the untrained ones and the raw pixels; what it finds is added to
     ``evaluation.json``, where results of other protocols stay.
 
     Args:
         protocols: which; by default the run's own.
         changes: ``key=value`` for settings of ``evaluation`` other than the run's.
+        trust_imports: whether to run code that the run folder brings along.
     Returns:
         What ``evaluation.json`` now holds: ``accuracy``, ``select`` and ``features`` are ``{encoder: {tag: value}}``,
         ``untrained`` is ``{architecture: {tag: value}}``, ``pixels`` ``{tag: value}``, and ``evaluation`` the settings
@@ -60,12 +63,13 @@ def reevaluate(run: Path, protocols: Sequence[str] = (), changes: Sequence[str] 
     Raises:
         UserError: no encoder there, an unknown protocol, a change that is not allowed, or images that are gone.
     """
+    encoders = exported(run)
+    load_untrusted(run / "config.yaml", trust_imports=trust_imports)  # protocols may be among its imports
     for name in protocols:
         if name not in PROTOCOLS:
             raise UserError(PROTOCOLS.unknown("--protocol", name))
-    encoders = exported(run)
     known = earlier(run / "evaluation.json")
-    config, comparisons = _configured(run, protocols, changes)
+    config, comparisons = _configured(run, protocols, changes, trust_imports)
     # Every network is filled from the folder or untrained, so the file that the run began with need not be here.
     config = config.model_copy(update={"model": config.model.model_copy(update={"start": None})})
     federation = deal(config)
@@ -111,7 +115,9 @@ class Found:
             self.document.setdefault(where, {}).setdefault(who, {})[what] = value
 
 
-def _configured(run: Path, protocols: Sequence[str], changes: Sequence[str]) -> tuple[RunConfig, list[str]]:
+def _configured(
+    run: Path, protocols: Sequence[str], changes: Sequence[str], trust_imports: bool
+) -> tuple[RunConfig, list[str]]:
     """The run's settings with what is to be measured, and which protocols compare encoders."""
     comparisons = [name for name in dict.fromkeys(protocols) if isinstance(PROTOCOLS[name], Comparison)]
     for key in parse_overrides(changes):
@@ -121,7 +127,7 @@ def _configured(run: Path, protocols: Sequence[str], changes: Sequence[str]) -> 
             raise UserError(f"{key}: found a change of what the run was; allowed here: {allowed}")
     alone = [name for name in dict.fromkeys(protocols) if name not in comparisons]
     chosen = [f"evaluation.protocols=[{','.join(alone)}]"] if protocols else []
-    config = load(run / "config.yaml", [*changes, *chosen])
+    config = load_untrusted(run / "config.yaml", [*changes, *chosen], trust_imports=trust_imports)
     if not config.evaluation.protocols and not comparisons:
         allowed = ", ".join(PROTOCOLS)
         raise UserError(f"--protocol: found none, in the run's configuration neither; must be one of {allowed}")

@@ -1,0 +1,154 @@
+"""A run's own code: files and modules that ``imports`` names."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rayfed_ssl import extensions
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.config import load, load_untrusted
+from rayfed_ssl.methods import METHODS
+from rayfed_ssl.settings.files import dumped
+from rayfed_ssl.simulation.reevaluation import reevaluate
+from rayfed_ssl.testing.tiny import encoders, run_locally, tiny_run
+from tests.conftest import ROOT
+
+MINE = """
+from typing import Literal
+from rayfed_ssl.federated.method import Info, Method, unlabelled
+from rayfed_ssl.methods import fedavg
+
+
+class Config(fedavg.Config):
+    name: Literal["{name}"] = "{name}"
+    halves: int = {halves}
+
+
+class Client(fedavg.Client[Config]):
+    pass
+
+
+ROW = Method(Config, Client, fedavg.Server, Info("mine", "weights"), "simclr", unlabelled, averages=True)
+METHODS = {{"{name}": ROW}}
+"""
+
+
+def written(folder: Path, name: str = "mine", halves: int = 2, text: str | None = None) -> Path:
+    path = folder / "my_method.py"
+    path.write_text(MINE.format(name=name, halves=halves) if text is None else text)
+    return path
+
+
+def test_a_file_beside_the_config_adds_a_method(tmp_path: Path) -> None:
+    written(tmp_path)
+    (tmp_path / "run.yaml").write_text("imports: [my_method.py]\nmethod: {name: mine, halves: 3}\n")
+    config = load(tmp_path / "run.yaml")
+    assert config.method.halves == 3  # type: ignore[attr-defined]
+    assert config.imports == ("my_method.py",)
+    assert METHODS.origin("mine") == "imports: my_method.py"
+
+
+def test_a_pickled_config_takes_its_code_along(tmp_path: Path) -> None:
+    """As it does to drivers, client actors and trials, on whatever machine they are."""
+    written(tmp_path)
+    (tmp_path / "run.yaml").write_text("imports: [my_method.py]\nmethod: {name: mine}\n")
+    (tmp_path / "config.pickle").write_bytes(pickle.dumps(load(tmp_path / "run.yaml")))
+    (tmp_path / "my_method.py").unlink()
+    code = (
+        "import pickle, sys; config = pickle.load(open(sys.argv[1], 'rb')); "
+        "from rayfed_ssl.methods import METHODS; "
+        "assert isinstance(config.method, METHODS['mine'].config); print(config.extensions[0].name)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "config.pickle")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.strip() == "my_method.py", done.stderr
+
+
+def test_a_run_folder_repeats_and_resumes_only_with_the_same_code(tmp_path: Path) -> None:
+    written(tmp_path)
+    changes = {"imports": ["my_method.py"], "train.rounds": 2}
+    config = tiny_run("mine", changes, beside=tmp_path)
+    lines: list[int] = []
+    run_locally(config, tmp_path / "run", report=lambda p: lines.append(p.round), stopping=lambda: max(lines) >= 1)
+    again = load(tmp_path / "run" / "config.yaml")  # the copy beside it
+    assert dumped(again) == dumped(config)
+    assert again.extensions == config.extensions
+    assert f'"my_method.py": "{config.extensions[0].digest}"' in (tmp_path / "run" / "environment.json").read_text()
+    written(tmp_path, halves=4)
+    other = tiny_run("mine", {**changes, "method.halves": 2}, beside=tmp_path)
+    with pytest.raises(UserError, match=r"cannot resume with other imports: my_method\.py differs"):
+        run_locally(other, tmp_path / "run", resume=True)
+    run_locally(again, tmp_path / "run", resume=True)
+    assert encoders(tmp_path / "run")
+
+
+def test_a_strangers_run_folder_runs_nothing_unless_trusted(tmp_path: Path) -> None:
+    written(tmp_path)
+    run_locally(tiny_run("mine", {"imports": ["my_method.py"], "train.rounds": 1}, tmp_path), tmp_path / "run")
+    copy = tmp_path / "run" / "my_method.py"
+    copy.write_text(copy.read_text() + f"\nopen({str(tmp_path / 'was here')!r}, 'w').close()\n")
+    with pytest.raises(UserError, match=r"found imports.*--trust-imports"):
+        reevaluate(tmp_path / "run")
+    with pytest.raises(UserError, match=r"found imports.*--trust-imports"):
+        load_untrusted(tmp_path / "run" / "config.yaml")
+    assert not (tmp_path / "was here").exists()
+    assert reevaluate(tmp_path / "run", trust_imports=True)["accuracy"]["global"]
+    assert (tmp_path / "was here").exists()
+
+
+def test_another_file_of_that_name_is_not_written_over(tmp_path: Path) -> None:
+    written(tmp_path)
+    config = tiny_run("mine", {"imports": ["my_method.py"]}, tmp_path)
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "my_method.py").write_text("precious = True\n")
+    with pytest.raises(UserError, match="write over"):
+        run_locally(config, out)
+    assert (out / "my_method.py").read_text() == "precious = True\n"
+
+
+@pytest.mark.parametrize(
+    ("entry", "text", "message"),
+    [
+        ("absent.py", None, r"imports: found 'absent.py'; .* cannot be read \(No such file or directory\)"),
+        ("no.such.module", None, "no module of that name is installed"),
+        ("not a module", None, "must be a path that ends in .py, or the name of a module"),
+        ("my_method.py", "x = 1\ny = 1 / 0\n", r"cannot be imported, line 2 \(ZeroDivisionError: division by zero\)"),
+        ("my_method.py", "def f(:\n", r"cannot be imported, line 1 \(SyntaxError"),
+        ("my_method.py", "x = 1\n", "defines none of METHODS, OBJECTIVES, ENCODERS, SOURCES, PROTOCOLS"),
+        ("my_method.py", MINE.format(name="fedsc", halves=1), "found method 'fedsc', which rayfed-ssl itself defines"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_imported_is_one_line(entry: str, text: str | None, message: str, tmp_path: Path) -> None:
+    if text is not None:
+        written(tmp_path, text=text)
+    with pytest.raises(UserError, match=message) as caught:
+        tiny_run("fedsimclr", {"imports": [entry]}, tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_imports_are_a_list_of_names_each_once(tmp_path: Path) -> None:
+    written(tmp_path)
+    (tmp_path / "deeper").mkdir()
+    written(tmp_path / "deeper")
+    with pytest.raises(UserError, match="must be a list"):
+        tiny_run("fedsimclr", {"imports": "my_method.py"}, tmp_path)
+    with pytest.raises(UserError, match=r"found my_method\.py twice"):
+        tiny_run("fedsimclr", {"imports": ["my_method.py", "deeper/my_method.py"]}, tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _tables_as_they_were() -> object:
+    yield
+    for one in list(extensions._loaded.values()):
+        extensions.unload(one)
