@@ -14,6 +14,7 @@ import pytest
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.messages import SERVER
 from rayfed_ssl.simulation.memory import estimate
 from rayfed_ssl.simulation.worker import Worker
 from tests.tiny import encoders, measured, run_locally, tiny
@@ -39,15 +40,10 @@ def config(case: str, method: str = "fedprox", **changes: object) -> RunConfig:
     [
         ("moco kept", "fedprox"),
         ("moco kept", "centralized"),
-        ("moco", "local"),
         ("swav queued", "fedprox"),
-        ("swav", "centralized"),
-        ("barlow", "local"),
-        ("vicreg", "fedprox"),
-        ("align_uniform", "fedprox"),
     ],
 )
-def test_trains_and_a_resumed_run_equals_the_whole_one(case: str, method: str, tmp_path: Path) -> None:
+def test_a_resumed_run_equals_the_whole_one(case: str, method: str, tmp_path: Path) -> None:
     chosen = config(case, method)
     run_locally(chosen, tmp_path / "whole")
     seen: list[int] = []
@@ -57,6 +53,13 @@ def test_trains_and_a_resumed_run_equals_the_whole_one(case: str, method: str, t
     values = measured(tmp_path / "whole")
     assert values == measured(tmp_path / "run")
     assert all(math.isfinite(value) for value in values.values())
+
+
+@pytest.mark.parametrize("case", NEW)
+def test_the_same_work_gives_the_same_finite_weights_on_any_bench(case: str) -> None:
+    first, again = (trained(config(case), 2)[0]["weights"].vector for _ in range(2))
+    assert np.isfinite(first).all()
+    np.testing.assert_array_equal(first, again)
 
 
 def trained(chosen: RunConfig, rounds: int, states: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -93,6 +96,21 @@ def test_a_kept_queue_is_what_the_next_round_starts_with() -> None:
     assert not np.array_equal(same.reply["weights"].vector, different.reply["weights"].vector)
     again, _ = Worker(chosen, federation).execute("train", 0, 2, {"weights": weights}, state)
     assert np.array_equal(same.reply["weights"].vector, again.reply["weights"].vector)
+
+
+def test_the_one_learners_queue_travels_with_its_weights() -> None:
+    chosen = config("moco kept", "centralized")
+    bench = Worker(chosen, deal(chosen))
+    message = {"weights": bench.initial(chosen.clients.encoder(0)), "target": None}
+    first, _ = bench.execute("pretrain", SERVER, 1, {**message, "memory": None}, {})
+    queue = first.reply["memory"]["queue"]
+    assert queue.shape == (48, 8)
+    found = [
+        bench.execute("pretrain", SERVER, 2, {**message, "memory": {"queue": values}}, {})[0].reply["weights"].vector
+        for values in (queue, queue, -queue)
+    ]
+    np.testing.assert_array_equal(found[0], found[1])
+    assert not np.array_equal(found[0], found[2])
 
 
 def test_the_key_encoder_starts_each_round_as_the_downloaded_one() -> None:
