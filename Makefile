@@ -7,7 +7,7 @@ BIN := .venv/bin
 READY := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-cluster lint types
+.PHONY: help demo test test-cluster mutants docs lint types
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,10 +28,16 @@ demo: $(READY)  ## Run configs/demo.yaml: it prints the accuracy and where to lo
 	env -u OMP_NUM_THREADS $(BIN)/rayfed-ssl run configs/demo.yaml --out runs/demo
 
 test: lint types  ## Lint, types, and every test that needs no cluster of its own
-	$(BIN)/python -m pytest -m 'not cluster' --timeout 300
+	$(BIN)/python -m pytest -m 'not cluster' --timeout 300 -n 2 --dist loadscope --durations 10
 
 test-cluster: $(READY)  ## The tests that start and kill Ray clusters
-	$(BIN)/python -m pytest -m cluster --timeout 600
+	$(BIN)/python -m pytest -m cluster --timeout 600 --durations 10
+
+mutants: $(READY)  ## Break one line at a time that an equation fixes: which tests notice? (about an hour)
+	$(BIN)/python benchmarks/mutants.py
+
+docs: $(READY)  ## Write the generated parts of the documentation
+	$(BIN)/python docs/generate.py
 
 lint: $(READY)  ## Formatting and lint (ruff)
 	$(BIN)/ruff format --check .

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from rayfed_ssl import evaluation
 from rayfed_ssl.base.weights import unpack
 from rayfed_ssl.data.augment import clean
+from rayfed_ssl.evaluation.fewshot import fewshot_accuracy
+from rayfed_ssl.evaluation.knn import knn_accuracy
 from rayfed_ssl.federated.bench import Initial, Workbench
 from rayfed_ssl.federated.federation import deal
 from tests.tiny import tiny
@@ -36,8 +37,8 @@ def test_evaluation_has_the_encoder_in_eval_mode() -> None:
                 for s in (dataset.train, dataset.test)
             )
         labels = torch.tensor(dataset.train.labels), torch.tensor(dataset.test.labels)
-        knn = evaluation.knn_accuracy(train_x, labels[0], test_x, labels[1], classes=10)
-        few = evaluation.fewshot_accuracy(train_x, labels[0], test_x, labels[1], draws=3)
+        knn = knn_accuracy(train_x, labels[0], test_x, labels[1], classes=10)
+        few = fewshot_accuracy(train_x, labels[0], test_x, labels[1], draws=3)
         values[training] = {"knn": knn, "fewshot": few}
     for protocol, value in values[False].items():
         assert abs(found[protocol] - value) <= 1.5 / len(dataset.test)

@@ -1,0 +1,57 @@
+"""A package of somebody else's, installed beside ours: its rows are found, and the contract suite runs over them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+PACKAGE = ROOT / "tests" / "third_party"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that the small package was installed into, without a network."""
+    work = tmp_path_factory.mktemp("third_party")
+    shutil.copytree(PACKAGE, work / "package", ignore=shutil.ignore_patterns("__pycache__", "test_*"))
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-index", "--no-deps"]
+    options = ["--no-build-isolation", "--target", str(work / "site"), str(work / "package")]
+    subprocess.run([*pip, *options], check=True, timeout=120)
+    return work / "site"
+
+
+def run(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), str(ROOT)])}
+    environment.pop("PYTEST_XDIST_WORKER", None)
+    command = [sys.executable, "-m", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280, check=False)
+
+
+def test_the_contract_suite_runs_over_an_installed_method(site: Path) -> None:
+    done = run(site, "pytest", "-rA", "-p", "no:cacheprovider", "-p", "no:xdist", str(PACKAGE / "test_halfway.py"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("\nPASSED ") == 5, done.stdout
+
+
+def test_an_installed_package_stands_in_every_list(site: Path) -> None:
+    assert '"halfway"' in run(site, "rayfed_ssl", "methods", "--json").stdout
+    wrong = run(site, "rayfed_ssl", "run", "configs/demo.yaml", "objective.name=cosin")
+    assert wrong.returncode == 2
+    assert "cosine" in wrong.stderr
+
+
+def test_an_installed_name_that_is_taken_is_one_line(site: Path, tmp_path: Path) -> None:
+    other = tmp_path / "site"
+    shutil.copytree(site, other)
+    (points,) = other.glob("*.dist-info/entry_points.txt")
+    points.write_text(points.read_text().replace("halfway =", "fedsc ="))
+    done = run(other, "rayfed_ssl", "methods")
+    assert done.returncode == 2
+    assert "found method 'fedsc', which rayfed-ssl itself defines" in done.stderr
+    assert done.stderr.count("\n") == 1

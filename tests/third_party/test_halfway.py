@@ -1,0 +1,3 @@
+from rayfed_ssl.testing import contract
+
+TestHalfway = contract("halfway", {"clients.encoders": "pixels_mean"})
