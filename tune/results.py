@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from rich import box
 from rich.table import Table
-from scipy.stats import t as student_t  # type: ignore[import-untyped]
+from scipy.stats import t as student_t
 
 from rayfed_ssl.reporting.summary import HELD_OUT_LABELS, TEST_LABELS
 from rayfed_ssl.reporting.tables import replace_file
