@@ -8,7 +8,7 @@ the neutral parameter (factor 1, shift 0, sigma 0, False) and keeps its bits. No
 Shapes: B images in a batch, N = views * B samples, H height, W width, C channels (3; 1 for grey, which has no hue).
 
 Differs from torchvision: the order of the jitter operations is random per call, not per image; blur uses the full
-Gaussian (radius 3 sigma_max). Crops are taken from images at the run's size: they only enlarge, and antialiasing never arises.
+Gaussian (radius 3 sigma_max). Crops come from images at the run's size: they only enlarge; antialiasing never arises.
 """
 
 from __future__ import annotations
