@@ -5,6 +5,7 @@ not fit.
 from __future__ import annotations
 
 import itertools
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -33,6 +34,16 @@ def test_equals_a_float64_mean() -> None:
     expected = sum(w * v.astype(np.float64) for w, v in zip(weights, values, strict=True))
     assert mean.dtype == np.float32
     np.testing.assert_allclose(mean, expected, rtol=1e-6, atol=1e-11)
+
+
+def test_fixed_points_are_the_nearest() -> None:
+    """Exact fractions: half a step of 2^-40 away at most, above as often as below."""
+    values = np.random.default_rng(0).normal(size=200).astype(np.float32)
+    exact = [Fraction(float(value)) * Fraction(0.3) * 2**40 for value in values]
+    gaps = [int(fixed) - value for fixed, value in zip(to_fixed(0.3, values), exact, strict=True)]
+    assert max(map(abs, gaps)) <= Fraction(501, 1000)  # the product is rounded, too
+    assert Fraction(1, 4) < max(gaps)
+    assert min(gaps) < Fraction(-1, 4)
 
 
 def test_order_and_grouping_change_no_bit_where_float_sums_would() -> None:

@@ -49,6 +49,18 @@ def test_targets_travel_and_are_averaged_like_the_weights(method: str) -> None:
     assert not np.array_equal(model["weights"].vector[:100], model["target"].vector[:100])  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("method", ["fedsimclr", "fedbyol", "fedavg_sc", "fedavg_supervised", "fedprox"])
+def test_a_client_starts_from_the_weights_that_came_down(method: str) -> None:
+    config = tiny(method, train__optimizer={"lr": 1e-12, "momentum": 0})  # it stays where it starts
+    federation = deal(config)
+    weights = Initial(config, federation)("small_cnn_bn")
+    vector, draw = weights.vector.copy(), np.random.default_rng(3)
+    vector[: weights.parameters] += 0.05 * draw.standard_normal(weights.parameters).astype(np.float32)
+    given = weights.with_vector(vector)
+    found = Worker(config, federation).execute("train", 1, 2, {"weights": given}, None)[0].reply["weights"]
+    np.testing.assert_allclose(found.vector[: given.parameters], vector[: given.parameters], atol=1e-7)
+
+
 @pytest.mark.parametrize("weights", ["size", "uniform"])
 def test_clients_count_by_their_images_or_alike(weights: str) -> None:
     config = tiny("fedsimclr", method__weights=weights)

@@ -600,7 +600,7 @@ def test_whoever_has_no_target_is_asked_to_follow_none() -> None:
         told: dict[int, dict[str, Any]]
 
         def ask(self, operation: str, **options: Any) -> Any:
-            whom = options.get("clients") or self.clients
+            whom = options.get("clients", self.clients)
             if operation == "represent":
                 return iter([Reply(c, {"representations": -alpha if c == 1 else alpha}) for c in whom])
             if operation == "follow":
