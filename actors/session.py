@@ -138,8 +138,14 @@ def in_job() -> bool:
 
 def check_paths(config: RunConfig, folder: Path) -> None:
     """Refuse paths relative to a job's temporary working directory. Raises UserError."""
-    public = config.data.public.images
-    paths = {"--out": folder, "data.path": config.data.path, "data.public.images.path": public.path if public else None}
+    public, system = config.data.public.images, config.system
+    paths = {
+        "--out": folder,
+        "data.path": config.data.path,
+        "data.public.images.path": public.path if public else None,
+        "system.devices": system.devices if system else None,
+        "system.availability.path": getattr(system.availability, "path", None) if system else None,
+    }
     for key, path in paths.items():
         if path is not None and not path.is_absolute():
             raise UserError(

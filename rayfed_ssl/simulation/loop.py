@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.config import RunConfig, result_affecting
 from rayfed_ssl.config import load as load_config
 from rayfed_ssl.federated.bench import Initial
+from rayfed_ssl.federated.clock import RoundVoid, selected
 from rayfed_ssl.federated.cohort import Cohort
+from rayfed_ssl.federated.fedbuff import FedBuff
 from rayfed_ssl.federated.federation import Federation, deal
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.plugin import ServerPlugin
@@ -33,6 +34,7 @@ from rayfed_ssl.objectives import build as build_objective
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.simulation.export import export_encoders
 from rayfed_ssl.simulation.recorder import Recorder
+from rayfed_ssl.simulation.timing import check_reachable, make_clock
 from rayfed_ssl.storage import checkpoint
 from rayfed_ssl.storage.claim import Claim
 
@@ -87,16 +89,18 @@ class Run:
         if (check := METHODS[config.method.name].check_federation) is not None:
             check(config, self.federation)
         self.ledger = Ledger()
+        self.server, self.plugins = self._servers()
+        self.clock = make_clock(config, self.federation, self.server, self.plugins)
+        self.buffered = FedBuff(self.server, self.clock) if self.clock and config.server.schedule == "fedbuff" else None
         self.cohort = connect(config, self.federation, self.ledger)
         self.leaving.callback(self.cohort.close)
-        self.server, self.plugins = self._servers()
-        self.cohort.plugins = self.plugins
+        self.cohort.attach(self.plugins, self.clock)
         if restored is not None:
             self.start = self.saved = self._restore(restored)
         else:
             self.server.start(self.cohort)
             self.cohort.commit()
-        notes = self.server.notes()
+        notes = self.server.notes() + (check_reachable(self.clock, config) if self.clock else [])
         for line in notes:
             self.say(self.start, line)
         began = None if restored is None else self.start
@@ -153,6 +157,10 @@ class Run:
         for name, plugin in self.plugins.items():
             plugin.state = tree["plugins"][name]
         self.ledger.restore(tree["ledger"])
+        if self.clock is not None:
+            self.clock.state = tree["clock"]
+        if self.buffered is not None:
+            self.buffered.state = tree["schedule"]
         self.cohort.restore(clients)
         for name, value in tree["published"].items():
             self.cohort.publish(name, value)
@@ -163,13 +171,31 @@ class Run:
 
     def round(self, t: int) -> None:
         began = time.perf_counter()
-        self.cohort.begin_round(t, sample(self.config, self.federation, t, everybody=self.server.asks_everybody(t)))
-        self.server.round(t, self.cohort)
+        line = f"round {t}/{self.rounds}"
+        self.cohort.begin_round(t, ())
+        try:
+            if self.buffered is not None:
+                self.buffered.round(t, self.cohort)
+            else:
+                self.cohort.clients = self.sample(t)
+                self.server.round(t, self.cohort)
+        except RoundVoid as void:
+            line += f" came to nothing: {void}"
         self.cohort.end_round()
         seconds = time.perf_counter() - began
         with self.writing(f"the records of round {t}"):
             values = self.recorder.round(t, self.cohort, self.server, seconds)
-        self.say(t, f"round {t}/{self.rounds}", values)
+        self.say(t, line, values)
+
+    def sample(self, t: int) -> tuple[int, ...]:
+        """The clients of round t: a uniform draw without replacement of participation.fraction of them, at least one;
+        of those that the clock says can be reached. Raises RoundVoid where it says that nobody can.
+        """
+        clients = self.federation.clients
+        wanted = len(clients) if self.server.asks_everybody(t) else self.config.participants(len(clients))
+        if self.clock is not None:
+            return self.clock.select(t, wanted)
+        return selected(clients, wanted, self.config.seed, t, "cohort")
 
     def evaluate(self, t: int) -> None:
         """Start evaluating what this method ends with, beside the next round."""
@@ -202,6 +228,8 @@ class Run:
             "plugins": {name: plugin.state for name, plugin in self.plugins.items()},
             "ledger": self.ledger.state(),
             "published": self.cohort.published,
+            "clock": self.clock and self.clock.state,
+            "schedule": self.buffered and self.buffered.state,
         }
         root, config = self.folder / "checkpoints", self.config.checkpoint
         with self.writing(f"the checkpoint of round {t}"):
@@ -276,16 +304,6 @@ def run(
 
 def due(t: int, every: int, last: int) -> bool:
     return t == last or bool(every and t % every == 0)
-
-
-def sample(config: RunConfig, federation: Federation, t: int, *, everybody: bool = False) -> tuple[int, ...]:
-    """The clients of round t: a uniform draw without replacement of participation.fraction of them, at least one."""
-    clients = federation.clients
-    count = max(1, round(config.participation.fraction * len(clients)))
-    if everybody or count == len(clients):
-        return clients
-    drawn = numpy_generator(config.seed, t, "cohort").choice(np.array(clients), count, replace=False)
-    return tuple(int(client) for client in np.sort(drawn))
 
 
 def examine_folder(
