@@ -68,12 +68,12 @@ def close(
     return Closed(max(times.values(), default=0.0), replied)  # nobody replies: given up when the last one could have
 
 
-def selected(clients: Sequence[int], count: int, *address: int | str) -> tuple[int, ...]:
+def selected(clients: Sequence[int] | np.ndarray, count: int, *address: int | str) -> tuple[int, ...]:
     """A uniform draw without replacement of ``count`` clients, ascending; all of them without a draw."""
-    if count >= len(clients):
-        return tuple(clients)
-    drawn = numpy_generator(*address).choice(np.array(clients), count, replace=False)
-    return tuple(int(client) for client in np.sort(drawn))
+    everybody = np.asarray(clients)
+    if count >= len(everybody):
+        return tuple(everybody.tolist())
+    return tuple(np.sort(numpy_generator(*address).choice(everybody, count, replace=False)).tolist())
 
 
 @dataclass
@@ -98,7 +98,7 @@ class Clock:
 
     def __init__(self, settings: RunSettings, system: SystemConfig, clients: Sequence[int], forecast: Forecast) -> None:
         count = settings.clients.count
-        self.settings, self.system, self.clients, self.forecast = settings, system, tuple(clients), forecast
+        self.settings, self.system, self.clients, self.forecast = settings, system, np.array(clients), forecast
         self.devices: Devices = make_devices(system, settings.seed, count)
         self.availability: Availability = make_availability(system.availability, settings.seed, count)
         self.now = 0.0
@@ -134,8 +134,8 @@ class Clock:
         self.fates, self.dropping = Counter(), frozenset()
         if self.now >= self.availability.ends():
             raise UserError(
-                f"system.availability.path: found a trace that ends at {self.availability.ends():g} s; round {t} begins "
-                f"at {self.now:g} s; allowed: a longer trace, or system.availability.repeat_s"
+                f"system.availability.path: found a trace that ends at {self.availability.ends():g} s; round {t} "
+                f"begins at {self.now:g} s; allowed: a longer trace, or system.availability.repeat_s"
             )
 
     def select(self, t: int, wanted: int) -> tuple[int, ...]:
@@ -148,8 +148,8 @@ class Clock:
         """
         self.begin_round(t)
         reachable = self.availability.reachable(t, self.now)
-        present = [client for client in self.clients if reachable[client]]
-        if not present:
+        present = self.clients[reachable[self.clients]]
+        if not len(present):
             self.wait()
             raise RoundVoid("nobody can be reached")
         seed, over = self.settings.seed, self.settings.participation.over

@@ -46,10 +46,10 @@ def check_reachable(clock: Clock, config: RunConfig) -> list[str]:
         UserError: that is everybody; the trace ends before the rounds can be over; or the method does not know
             beforehand who would be late, which the configuration asks for.
     """
-    clients = np.array(clock.clients)
+    clients = clock.clients
     if not (clock.predicts or config.server.schedule == "fedbuff"):
         return []
-    training = np.array([_training_seconds(clock, client) for client in clock.clients])
+    training = np.array([_training_seconds(clock, client) for client in clients.tolist()])
     stays = clock.availability.longest()[clients]
     never = clients[stays <= 0]
     short = clients[(stays > 0) & (training > stays)]
