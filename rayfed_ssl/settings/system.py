@@ -1,4 +1,4 @@
-"""The ``system:`` and ``server:`` blocks: how fast clients are, when they can be reached, and how a server waits."""
+"""Clients' speeds and habits, and how a server waits: the blocks ``system:`` and ``server:``."""
 
 from __future__ import annotations
 
