@@ -20,7 +20,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.bench import device_name
 from rayfed_ssl.federated.federation import Federation, deal
-from rayfed_ssl.federated.messages import Averaging, Chunk, ClientError, Outcome, State, Task
+from rayfed_ssl.federated.messages import Averaging, Chunk, ClientError, Outcome, Start, State, Task
 from rayfed_ssl.federated.results import Subject
 from rayfed_ssl.simulation.worker import Worker, run_chunk
 
@@ -48,6 +48,7 @@ class Work:
     clients: tuple[int, ...]
     own: tuple[Mapping[str, Any], ...]
     averaging: Averaging | None
+    starts: Mapping[int, Start] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,7 @@ class ClientActor:
         def filled(fields: Mapping[str, Any]) -> dict[str, Any]:
             return {name: values[value.index] if isinstance(value, Put) else value for name, value in fields.items()}
 
-        task = Task(work.operation, work.round, filled(work.message))
+        task = Task(work.operation, work.round, filled(work.message), work.starts)
         own = [filled(fields) for fields in work.own]
         chunk, new = run_chunk(self.worker, task, work.clients, own, states, work.averaging, self.info.where)
         for error in [e for e in chunk.errors if OUT_OF_MEMORY.search(e.trace)]:

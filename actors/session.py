@@ -146,6 +146,9 @@ def check_paths(config: RunConfig, folder: Path) -> None:
             paths[f"{key}.path"] = source.path
     if isinstance(config.data.partition, FromFile):
         paths["data.partition.path"] = config.data.partition.path
+    if (system := config.system) is not None:
+        paths["system.devices"] = system.devices
+        paths["system.availability.path"] = getattr(system.availability, "path", None)
     for key, path in paths.items():
         if path is not None and not path.is_absolute():
             raise UserError(

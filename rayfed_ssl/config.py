@@ -22,6 +22,7 @@ from rayfed_ssl.methods import METHODS
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.blocks import MethodConfig
 from rayfed_ssl.settings.run import PluginConfig, RunSettings
+from rayfed_ssl.settings.system import ServerConfig
 
 NAME = re.compile(r"[^\W_][\w.-]{0,99}")
 
@@ -72,6 +73,7 @@ class RunConfig(RunSettings):
     def _consistent(self) -> RunConfig:
         _check_objective(self)
         _check_data(self)
+        _check_schedule(self)
         method = METHODS[self.method.name]
         if self.clients.heterogeneous and not method.info.heterogeneous:
             raise ValueError(
@@ -133,6 +135,38 @@ def _check_data(config: RunConfig) -> None:
         raise ValueError(
             "evaluation.select: found a share beside data.partition.name=file, which says itself who holds what; "
             "allowed then: null"
+        )
+
+
+def _check_schedule(config: RunConfig) -> None:
+    """Raise ValueError where the server's schedule, the clients' system and the method do not go together."""
+    over, server = config.participation.over, config.server
+    if over > 1 and config.system is None:
+        raise ValueError(f"participation.over: found {over:g}; it needs a system block, which says who replies first")
+    if server.schedule == "sync":
+        for key in ("buffer", "concurrency", "staleness_max", "lr"):
+            if (found := getattr(server, key)) != ServerConfig.model_fields[key].default:
+                raise ValueError(f"server.{key}: found {found}; it needs server.schedule=fedbuff")
+        return
+    if config.system is None:
+        raise ValueError("server.schedule: found 'fedbuff'; it needs a system block, which says who replies when")
+    if over > 1:
+        raise ValueError(f"participation.over: found {over:g}; server.schedule=fedbuff asks one by one; allowed: 1")
+    if not METHODS[config.method.name].buffered:
+        able = ", ".join(name for name, method in METHODS.items() if method.buffered and method.plugin is None)
+        raise ValueError(
+            f"server.schedule: found 'fedbuff', but {config.method.name}'s server step is no plain mean of weights; "
+            f"allowed: sync (fedbuff goes with {able})"
+        )
+    if exchanging := [plugin.name for plugin in config.plugins if not METHODS[plugin.name].buffered]:
+        raise ValueError(
+            f"plugins: found {', '.join(exchanging)}; server.schedule=fedbuff allows only those that exchange nothing"
+        )
+    if config.averages_target:
+        raise ValueError("objective.target: found 'averaged'; server.schedule=fedbuff allows local, reset")
+    if (server.concurrency or 1) > config.clients.count:
+        raise ValueError(
+            f"server.concurrency: found {server.concurrency}; allowed: at most clients.count={config.clients.count}"
         )
 
 

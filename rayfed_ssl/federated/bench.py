@@ -101,6 +101,7 @@ class Workbench:
         self.objective = build_objective(config.objective)
         self.recipe = config.augment.recipe()
         self.published: dict[str, Any] = {} if published is None else published
+        self.images_read = 0  # source images that went through the operation at work, once per pass
         self._initial = Initial(config, federation)
         self._networks: dict[tuple[str, str, int | None], Network] = {}
         self._untrained: dict[tuple[str, tuple[int, ...]], dict[str, float]] = {}
@@ -132,6 +133,7 @@ class Workbench:
         return torch.tensor(np.asarray(chosen)).to(self.device).permute(0, 3, 1, 2)
 
     def clean(self, pixels: Tensor) -> Tensor:
+        self.images_read += len(pixels)
         return clean(pixels, self.recipe).contiguous(memory_format=self.memory_format)
 
     # -- evaluation ----------------------------------------------------------------------------------------------------

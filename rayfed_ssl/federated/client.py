@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rayfed_ssl.base.seeding import generator, numpy_generator
+from rayfed_ssl.base.seeding import Address, generator, numpy_generator
 from rayfed_ssl.base.weights import Weights, pack, unpack
 from rayfed_ssl.data.augment import augment
 from rayfed_ssl.federated.bench import Workbench
@@ -47,6 +47,7 @@ class EncoderClient(Generic[Config]):
         self.id = client
         self.round = round
         self.operation = operation
+        self.visit = 0  # how often this client was asked for the same in this round before
         self.state = state
         self.metrics: dict[str, float] = {}
         self._memory: Memory | None = None
@@ -117,7 +118,10 @@ class EncoderClient(Generic[Config]):
 
     def generator(self, purpose: str) -> torch.Generator:
         """A generator of the device for this client, round, operation and purpose."""
-        return generator(self.config.seed, self.round, self.id, self.operation, purpose, device=self.bench.device)
+        return generator(*self._address(purpose), device=self.bench.device)
+
+    def _address(self, purpose: str) -> tuple[Address, ...]:
+        return self.config.seed, self.round, self.id, self.operation, purpose, *again(self.visit)
 
     # -- values --------------------------------------------------------------------------------------------------------
 
@@ -194,7 +198,7 @@ class EncoderClient(Generic[Config]):
         steps = (
             train.local_steps if epochs is None and train.local_steps else per_epoch * (epochs or train.local_epochs)
         )
-        order = numpy_generator(self.config.seed, self.round, self.id, self.operation, purpose)
+        order = numpy_generator(*self._address(purpose))
         for step in range(steps):
             if step % per_epoch == 0:
                 shuffled = torch.from_numpy(order.permutation(count)).to(self.bench.device)
@@ -279,6 +283,7 @@ class EncoderClient(Generic[Config]):
 
     def views(self, pixels: Tensor, draws: torch.Generator, count: int) -> tuple[Tensor, ...]:
         """V augmented views (B, 3, H, W), made in one batched call."""
+        self.bench.images_read += len(pixels)
         made = augment(pixels, self.bench.recipe, draws, views=count).contiguous(memory_format=self.bench.memory_format)
         return made.chunk(count)
 
@@ -307,6 +312,11 @@ class EncoderClient(Generic[Config]):
                 yield self.network.project(self.bench.clean(part)).float()
             else:
                 yield torch.stack([self.network.project(v).float() for v in self.views(part, draws, views)])
+
+
+def again(visit: int) -> tuple[int, ...]:
+    """The end of an address: nothing for the first visit."""
+    return (visit,) if visit else ()
 
 
 def descend(optimizer: torch.optim.Optimizer, loss: Tensor, clip_norm: float | None = None) -> None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from rayfed_ssl.federated.aggregation import FixedPointSum
+from rayfed_ssl.federated.clock import Clock, Exchange, RoundVoid
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.messages import (
@@ -26,6 +28,7 @@ from rayfed_ssl.federated.messages import (
     Mean,
     Outcome,
     Reply,
+    Start,
     State,
     Task,
 )
@@ -48,6 +51,8 @@ class Cohort(abc.ABC):
         self.dropped: list[ClientError] = []  # of this round
         self.on_drop: Callable[[ClientError], None] = lambda error: None  # called when it happens
         self.published: dict[str, Any] = {}
+        self.clock: Clock | None = None  # decides who replies in time, where clients are unequal or unreliable
+        self.exchange: Exchange | None = None
 
     @property
     @abc.abstractmethod
@@ -58,6 +63,11 @@ class Cohort(abc.ABC):
     def shares(self) -> np.ndarray:
         """(N,) q_j = n_j / sum n, over all clients."""
         return self.federation.shares
+
+    def attach(self, plugins: dict[str, ServerPlugin[Any]], clock: Clock | None) -> None:
+        """The server's halves of the plug-ins, and the clock, which hears of every byte."""
+        self.plugins, self.clock = plugins, clock
+        self.ledger.listener = None if clock is None else clock.hear
 
     # -- a round -------------------------------------------------------------------------------------------------------
 
@@ -92,8 +102,9 @@ class Cohort(abc.ABC):
         """
         whom = tuple(self.clients if clients is None else clients)
         task = Task(operation, self.round, message)
-        for chunk in self._run(task, whom, self._own_fields(operation, each, message), None):
-            yield from self._take(task, chunk)
+        with self._exchange(task, whom, self._own_fields(operation, each)) as (replying, own):
+            for chunk in self._run(task, replying, own, None):
+                yield from self._take(task, chunk)
 
     def mean(
         self,
@@ -108,21 +119,23 @@ class Cohort(abc.ABC):
         """The weighted mean of reply ``fields``, summed where the clients run; exact, so it depends on nobody's order.
 
         Args:
-            by: client -> weight, normalised here over those asked; by default n_j.
+            by: client -> weight, normalised here over those who will reply; by default n_j.
         Raises:
             MixedArchitectures: the fields differ in layout between clients.
+            RoundVoid: the clock says that nobody replies, or too few do.
         """
         whom = tuple(self.clients if clients is None else clients)
-        raw = np.array([(self.shares if by is None else by)[c] for c in whom], np.float64)
-        weights = dict(zip(whom, (raw / raw.sum()).tolist(), strict=True))
         task = Task(operation, self.round, message)
         total, replies = FixedPointSum(), []
-        for chunk in self._run(
-            task, whom, self._own_fields(operation, each, message), Averaging(weights, tuple(fields))
-        ):
-            replies += list(self._take(task, chunk))
-            if chunk.total is not None and chunk.total.totals:
-                total.merge(chunk.total)
+        with self._exchange(task, whom, self._own_fields(operation, each)) as (replying, own):
+            if not replying:
+                raise RoundVoid("nobody replied")
+            raw = np.array([(self.shares if by is None else by)[c] for c in replying], np.float64)
+            weights = dict(zip(replying, (raw / raw.sum()).tolist(), strict=True))
+            for chunk in self._run(task, replying, own, Averaging(weights, tuple(fields))):
+                replies += list(self._take(task, chunk))
+                if chunk.total is not None and chunk.total.totals:
+                    total.merge(chunk.total)
         if not replies:
             raise self.dropped[-1]
         replies.sort(key=lambda reply: reply.client)
@@ -146,19 +159,62 @@ class Cohort(abc.ABC):
             return Reply(SERVER, chunk.outcomes[0].reply)
         raise AssertionError("no reply to server work")
 
+    # -- unequal clients -----------------------------------------------------------------------------------------------
+
+    def send(self, operation: str, client: int, **message: Any) -> None:
+        """Send a message whose reply is taken later, by :meth:`take_up`."""
+        self.ledger.book_down(client, operation, message)
+
+    def take_up(self, operation: str, starts: Mapping[int, Start], each: Each) -> Iterator[Reply]:
+        """The replies of clients that were sent their messages (``each``) before, wherever their work began."""
+        task, whom = Task(operation, self.round, {}, starts), tuple(starts)
+        if self.clock is not None:
+            self.exchange = Exchange(operation, whom, (), {c: self.clock.expected(operation, c) for c in whom})
+        for chunk in self._run(task, whom, each, None):
+            yield from self._take(task, chunk)
+        self.exchange = None
+
+    @contextmanager
+    def _exchange(self, task: Task, whom: tuple[int, ...], own: Each) -> Iterator[tuple[tuple[int, ...], Each]]:
+        """Who of those asked will reply, and what they are sent. Without a clock that is everybody.
+
+        A client that is lost is out of the round. Raises RoundVoid where too few remain.
+        """
+
+        def send(client: int) -> Mapping[str, Any]:
+            """Booked when they are made, which is when they are sent."""
+            fields = own(client)
+            self.ledger.book_down(client, task.operation, {**task.message, **fields})
+            return fields
+
+        if self.clock is None:
+            yield whom, send
+            return
+        everybody = set(whom) >= set(self.clients)
+        exchange = self.exchange = self.clock.begin(task.operation, whom, everybody, send)
+        lost = set(exchange.lost)
+        self.clients = tuple(client for client in self.clients if client not in lost)
+        if lost and len(self.clients) < self.clock.system.minimum_replies:
+            for client, work in exchange.expected.items():
+                self.ledger.book_up(client, task.operation, work.up)
+            self.clock.end(exchange)
+            raise RoundVoid(f"{len(self.clients)} of {len(whom)} replied" if self.clients else "nobody replied")
+        try:
+            yield exchange.replying, own if self.clock.predicts else send
+        finally:
+            self.clock.end(exchange)
+            self.exchange = None
+
     # -- bookkeeping ---------------------------------------------------------------------------------------------------
 
-    def _own_fields(self, operation: str, each: Each | None, message: Mapping[str, Any]) -> Each:
-        """The fields of one client: ``each``'s and the plug-ins'. Booked when they are made, which is when they are
-        sent.
-        """
+    def _own_fields(self, operation: str, each: Each | None) -> Each:
+        """The fields of one client: ``each``'s and the plug-ins'."""
 
         def own(client: int) -> Mapping[str, Any]:
             fields = dict(each(client)) if each else {}
             if operation == TRAINS:
                 for name, plugin in self.plugins.items():
                     fields |= {f"{name}.{key}": value for key, value in plugin.message(self.round, client).items()}
-            self.ledger.book_down(client, operation, {**message, **fields})
             return fields
 
         return own
@@ -173,6 +229,8 @@ class Cohort(abc.ABC):
         for outcome, booked in zip(chunk.outcomes, chunk.sizes, strict=True):
             self.ledger.book_up(outcome.client, task.operation, booked)
             self._note(outcome)
+            if self.clock is not None and self.exchange is not None:
+                self.clock.replied(self.exchange, outcome, booked)
             reply = dict(outcome.reply)
             for name, plugin in self.plugins.items() if task.operation == TRAINS else ():
                 prefix = f"{name}."

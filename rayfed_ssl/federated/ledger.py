@@ -10,7 +10,7 @@ none in place within a round.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Literal, NamedTuple, Protocol, TypedDict, runtime_checkable
 
@@ -116,6 +116,7 @@ class Ledger:
         self._sent: dict[int, tuple[object, set[int]]] = {}  # id -> (weak reference, who was sent it in this round)
         self._public: dict[int, tuple[object, set[int]]] = {}  # id -> (published object, who has it)
         self._published: dict[str, set[int]] = {}  # name -> who has it
+        self.listener: Callable[[int, Direction, int], None] | None = None  # hears client, direction, bytes
 
     def begin_round(self, round: int) -> None:
         """Book to ``round`` from now on, and forget what was sent within the last one."""
@@ -197,3 +198,5 @@ class Ledger:
             self.up_bytes += count
         else:
             self.down_bytes += count
+        if self.listener is not None:
+            self.listener(client, direction, count)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,13 +19,14 @@ TRAINS = "train"  # the operation plug-ins take part in
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one operation gives back. ``reply`` would cross the wire; ``metrics`` are instruments of the simulator and
-    would not.
+    """What one operation gives back. ``reply`` would cross the wire; ``metrics`` and ``images``, how many source images
+    the operation read, are instruments of the simulator and would not.
     """
 
     client: int
     reply: dict[str, Any]
     metrics: dict[str, float]
+    images: int = 0
 
 
 class ClientError(RuntimeError):
@@ -67,6 +68,16 @@ class Diverged(ClientError):
         return Diverged, (self.client, self.round, self.operation, self.where, self.trace, self.largest)
 
 
+class Start(NamedTuple):
+    """Where a client's work stands in the run: ``round`` and ``visit`` are part of the address of its randomness.
+
+    ``visit``: how often the client was asked for the same in this round before, where it replies more than once.
+    """
+
+    round: int
+    visit: int = 0
+
+
 @dataclass(frozen=True)
 class Task:
     """What is asked: an operation of a round, with the fields that are the same for every client."""
@@ -74,6 +85,10 @@ class Task:
     operation: str
     round: int
     message: Mapping[str, Any]
+    starts: Mapping[int, Start] = field(default_factory=dict)  # of clients whose work began in another round
+
+    def start(self, client: int) -> Start:
+        return self.starts.get(client, Start(self.round))
 
 
 @dataclass(frozen=True)

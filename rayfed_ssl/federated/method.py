@@ -70,6 +70,7 @@ class Method:
     service: type[EncoderClient[Any]] | None = None  # heavy server work
     plugin: tuple[type[ClientPlugin[Any]], type[ServerPlugin[Any]]] | None = None  # this file's plug-in halves
     averages: bool = False  # clients' weights, and with `objective.target: averaged` their momentum targets
+    buffered: bool = False  # goes with FedBuff: a plain mean of weights; as a plug-in, it exchanges nothing
     check: Callable[[RunSettings], None] | None = None  # raises ValueError naming the key that does not fit
     check_federation: Callable[[RunSettings, Federation], None] | None = None  # raises UserError, before any file
     footprint: Callable[[RunSettings, int], ClientFootprint] = lambda settings, images: ClientFootprint()

@@ -12,6 +12,7 @@ from torch import Tensor
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.results import ClientMatrix
 from rayfed_ssl.federated.setup import Setup
+from rayfed_ssl.federated.workload import Workload
 from rayfed_ssl.settings.blocks import MethodConfig
 from rayfed_ssl.settings.run import PluginConfig
 
@@ -54,6 +55,12 @@ class ServerPlugin(Generic[Config]):
 
     def collect(self, t: int, client: int, fields: Mapping[str, Any]) -> None:
         """Take a client's extra reply fields."""
+
+    def workload(self, client: int) -> Workload | None:
+        """What the client's half adds to training: images it reads beside those trained on, bytes of its extra reply
+        fields. None where that is known only afterwards.
+        """
+        return None
 
     def end_round(self, t: int) -> None:
         """Everybody of round t has replied."""

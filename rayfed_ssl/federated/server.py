@@ -7,8 +7,10 @@ from typing import Any, Generic, Literal, TypeVar, cast
 
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.federated.cohort import Cohort
+from rayfed_ssl.federated.ledger import sizes
 from rayfed_ssl.federated.results import ClientMatrix, Subject
 from rayfed_ssl.federated.setup import Setup
+from rayfed_ssl.federated.workload import Workload, fit_images
 from rayfed_ssl.settings.blocks import MethodConfig
 
 Config = TypeVar("Config", bound=MethodConfig)
@@ -49,9 +51,22 @@ class MethodServer(Generic[Config]):
         """The paper's server procedure of round t = 1, 2, ..."""
         raise NotImplementedError
 
+    reaches_clients = True  # False: all work is the server's own, whoever can be reached
+
+    def workload(self, operation: str, client: int) -> Workload | None:
+        """What an operation will cost a client, without the plug-ins' part: the images it will read and its reply's
+        bytes by field, exactly. None where that is known only afterwards; then deadlines cannot be kept.
+        """
+        return None
+
     def asks_everybody(self, t: int) -> bool:
         """True where round t needs all clients, whatever the participation fraction."""
         return False
+
+    def fitting(self, client: int, **replied: Any) -> Workload:
+        """The workload of one `fit` over the client's shard, and of a reply of the sizes of these values."""
+        count = int(self.setup.federation.sizes[client])
+        return Workload(fit_images(self.config.train, count), sizes(replied))
 
     def subjects(self) -> list[Subject]:
         """The encoders this method ends with. By default the global one."""

@@ -53,6 +53,8 @@ class Client(EncoderClient[Config]):
 
 
 class Server(MethodServer[Config]):
+    reaches_clients = False
+
     def start(self, cohort: Cohort) -> None:
         self.weights = self.setup.initial(self.config.clients.encoder(0))
         self.state |= {"target": None, "memory": None}

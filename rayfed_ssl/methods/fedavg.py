@@ -18,6 +18,7 @@ from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.method import Info, Method, only
 from rayfed_ssl.federated.server import MethodServer, counting
+from rayfed_ssl.federated.workload import Workload
 from rayfed_ssl.settings.blocks import MethodConfig
 
 
@@ -54,6 +55,9 @@ class Client(EncoderClient[Own]):
 
 
 class Server(MethodServer[Config]):
+    def workload(self, operation: str, client: int) -> Workload | None:
+        return None if self.config.averages_target else self.fitting(client, weights=self.weights)
+
     def start(self, cohort: Cohort) -> None:
         self.weights = self.setup.initial(self.config.clients.encoder(self.setup.clients[0]))
 
@@ -75,6 +79,7 @@ FEDSIMCLR = Method(
     objective="simclr",
     accepts=only("simclr"),
     averages=True,
+    buffered=True,
 )
 FEDBYOL = Method(
     FedBYOL,
@@ -84,6 +89,7 @@ FEDBYOL = Method(
     objective="byol",
     accepts=only("byol"),
     averages=True,
+    buffered=True,
 )
 FEDAVG_SC = Method(
     FedAvgSC,
@@ -92,6 +98,7 @@ FEDAVG_SC = Method(
     Info("FedAvg with spectral contrast (HaoChen 2021; Jing 2024)", "weights"),
     objective="spectral",
     accepts=only("spectral"),
+    buffered=True,
 )
 FEDAVG_SUPERVISED = Method(
     FedAvgSupervised,
@@ -100,4 +107,5 @@ FEDAVG_SUPERVISED = Method(
     Info("FedAvg with labels (McMahan 2017)", "weights"),
     objective="supervised",
     accepts=only("supervised"),
+    buffered=True,
 )

@@ -46,6 +46,7 @@ from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, only
 from rayfed_ssl.federated.server import MethodServer
+from rayfed_ssl.federated.workload import Workload, fit_steps
 from rayfed_ssl.objectives.base import Step, full_precision
 from rayfed_ssl.objectives.simclr import SimCLRConfig, info_nce
 from rayfed_ssl.settings.blocks import MethodConfig
@@ -183,6 +184,20 @@ class Server(MethodServer[Config]):
         if self.method.dictionary_size:
             # Copied: a reply is a view into a message that also holds sums of weights.
             self.state["dictionaries"] |= {r.client: np.array(r["dictionary"]) for r in result.replies}
+
+    def workload(self, operation: str, client: int) -> Workload | None:
+        """Local epochs with public images at every step; a pass over the public images for the targets, one over the
+        shard for its dictionary.
+        """
+        count = int(self.setup.federation.sizes[client])
+        work = self.fitting(client, weights=self.weights)
+        public = self.setup.federation.public
+        if self.method.alignment and public is not None:
+            each_step = min(self.method.alignment_batch, len(public))
+            work += Workload(len(public) + fit_steps(self.config.train, count) * each_step)
+        if self.method.dictionary_size:
+            work += Workload(count, {"dictionary": 4 * count * self.config.projection_dim})
+        return work
 
     def dictionary(self, t: int) -> Callable[[int], np.ndarray | None]:
         """client -> the (K, D) entries it gets in round t: the same for all, or each one's draw from the others'."""

@@ -38,6 +38,7 @@ from rayfed_ssl.federated.plugin import ClientPlugin, ServerPlugin
 from rayfed_ssl.federated.results import ClientMatrix, Subject
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.setup import Setup
+from rayfed_ssl.federated.workload import Workload
 from rayfed_ssl.settings.blocks import MethodConfig
 from rayfed_ssl.settings.run import PluginConfig, RunSettings
 
@@ -167,6 +168,11 @@ class ServerHalf(ServerPlugin[Config]):
         # Copied: a reply is a view into a message that may also hold sums of weights.
         self.incoming[client] = np.array(fields["correlation"])
 
+    def workload(self, client: int) -> Workload | None:
+        n, config = self.setup.config.projection_dim, self.config
+        images = int(self.setup.federation.sizes[client]) if config.correlation == "round" else 0
+        return Workload(images, {"correlation": 2 * n * (n + 1)})
+
     def end_round(self, t: int) -> None:
         self.state["bank"] = {**self.state["bank"], **self.incoming}
         self.incoming = {}
@@ -201,6 +207,9 @@ class Client(EncoderClient[Config]):
 
 
 class Server(MethodServer[Config]):
+    def workload(self, operation: str, client: int) -> Workload | None:
+        return self.fitting(client)
+
     def round(self, t: int, cohort: Cohort) -> None:
         for _ in cohort.ask("train"):
             pass  # what came back is in the bank

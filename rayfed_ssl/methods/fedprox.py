@@ -58,4 +58,5 @@ FEDPROX = Method(
     objective="simclr",
     accepts=unlabelled,
     averages=True,
+    buffered=True,
 )

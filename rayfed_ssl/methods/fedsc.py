@@ -45,6 +45,7 @@ from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, only
 from rayfed_ssl.federated.server import MethodServer, counting
 from rayfed_ssl.federated.setup import Setup
+from rayfed_ssl.federated.workload import Workload
 from rayfed_ssl.methods.privacy import PrivacyConfig, noise, require_accountant, rho, spent
 from rayfed_ssl.objectives.base import Step
 from rayfed_ssl.objectives.spectral import SpectralConfig, clip_norm, correlation, spectral_loss
@@ -189,6 +190,12 @@ class Server(MethodServer[Config]):
         self.weights = self.setup.initial(self.config.clients.encoder(self.setup.clients[0]))
         self.state["bank"] = {}  # client -> the R_j it sent last
         self.state["releases"] = {}  # client -> how many it sent
+
+    def workload(self, operation: str, client: int) -> Workload | None:
+        if operation == "correlation":  # float32
+            images = int(self.setup.federation.sizes[client])
+            return Workload(images, {"correlation": 4 * self.config.projection_dim**2})
+        return self.fitting(client, weights=self.weights)
 
     def asks_everybody(self, t: int) -> bool:
         return t in self.sharing[:1]

@@ -53,6 +53,7 @@ from rayfed_ssl.federated.method import ClientFootprint, Info, Method, projectin
 from rayfed_ssl.federated.results import Subject
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.setup import Setup
+from rayfed_ssl.federated.workload import Workload
 from rayfed_ssl.models.encoders import build_encoder
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.settings.blocks import MethodConfig, check_name
@@ -300,6 +301,14 @@ class Server(MethodServer[Options]):
         self.weights = cohort.serve("distil", weights=self.weights, teachers=[r.fields for r in replies])["weights"]
         ratios = [self.ratio(self.config.clients.encoder(r.client)) for r in replies]
         self.metrics["flesd/break_even_ratio"] = float(np.mean(ratios))
+
+    def workload(self, operation: str, client: int) -> Workload | None:
+        """Local epochs, then one pass over the public images for their representations."""
+        width, upload = self.dimensions[self.config.clients.encoder(client)], self.method.upload
+        sent = {"representations": self.images * width * WIDTH[upload]}
+        if upload == "int8":
+            sent["scales"] = 4 * self.images
+        return self.fitting(client) + Workload(self.images, sent)
 
     def ratio(self, encoder: str) -> float:
         """Bytes of a client's representations over those of its weights; below 1 they are the cheaper (eq. 11)."""

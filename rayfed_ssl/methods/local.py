@@ -13,6 +13,7 @@ from typing import Any, Literal
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, anything
 from rayfed_ssl.federated.results import Subject
+from rayfed_ssl.federated.workload import Workload
 from rayfed_ssl.methods.tasks import TaskClient, TaskConfig, TaskServer
 from rayfed_ssl.settings.run import RunSettings
 
@@ -34,6 +35,9 @@ class Client(TaskClient[Config]):
 
 
 class Server(TaskServer[Config]):
+    def workload(self, operation: str, client: int) -> Workload | None:
+        return None if self.supervised else self.fitting(client)  # early stopping decides how long tasks take
+
     def round(self, t: int, cohort: Cohort) -> None:
         if self.supervised:
             self.pretrain(cohort)

@@ -6,7 +6,7 @@ plain ``Figure`` objects without pyplot, so they need no display and may be draw
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,20 +40,23 @@ def label_histogram(counts: np.ndarray, class_names: Sequence[str]) -> Figure:
     return _stacked(counts, class_names) if max(counts.shape) <= BARS else _mapped(counts, class_names)
 
 
-def accuracy_curve(metrics: pa.Table) -> Figure:
+def accuracy_curve(metrics: pa.Table, hours: Mapping[int, float] | None = None) -> Figure:
     """Accuracy over rounds, one line per protocol; where clients are evaluated, their mean within their extremes.
 
     Args:
         metrics: the table of ``read_metrics``; rows whose tag is ``eval/<protocol>`` are drawn.
+        hours: round -> virtual hours, to draw accuracy over those instead.
     """
     figure = _figure(7.0, 4.0)
     axes = figure.add_subplot()
     rows = metrics.filter(pc.starts_with(metrics["tag"].cast(pa.string()), "eval/"))
     tags = sorted(tag for tag in set(rows["tag"].to_pylist()) if tag.count("/") == 1 and "pixels" not in tag)
     for tag in tags:
-        _accuracy_line(axes, tag.removeprefix("eval/"), rows.filter(pc.equal(rows["tag"].cast(pa.string()), tag)))
-    axes.set(xlabel="round", ylabel="accuracy (%)")
-    _whole_numbers(axes)
+        of_tag = rows.filter(pc.equal(rows["tag"].cast(pa.string()), tag))
+        _accuracy_line(axes, tag.removeprefix("eval/"), of_tag, hours)
+    axes.set(xlabel="round" if hours is None else "virtual hours", ylabel="accuracy (%)")
+    if hours is None:
+        _whole_numbers(axes)
     axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
     axes.set_axisbelow(True)
     if tags:
@@ -219,7 +222,7 @@ def _mapped(counts: np.ndarray, class_names: Sequence[str]) -> Figure:
     return figure
 
 
-def _accuracy_line(axes: Axes, name: str, rows: pa.Table) -> None:
+def _accuracy_line(axes: Axes, name: str, rows: pa.Table, hours: Mapping[int, float] | None) -> None:
     of_all = rows.filter(pc.is_null(rows["client"]))
     shown = of_all if of_all.num_rows else rows
     by_round: dict[int, list[float]] = {}
@@ -228,8 +231,9 @@ def _accuracy_line(axes: Axes, name: str, rows: pa.Table) -> None:
     rounds = sorted(by_round)
     means = [float(np.mean(by_round[round])) for round in rounds]
     suffix = "" if of_all.num_rows else " (mean of clients)"
-    (line,) = axes.plot(rounds, means, marker="o", markersize=3.5, linewidth=1.6, label=name + suffix)
+    places: list[float] = list(rounds) if hours is None else [hours[round] for round in rounds]
+    (line,) = axes.plot(places, means, marker="o", markersize=3.5, linewidth=1.6, label=name + suffix)
     if not of_all.num_rows:
         low, high = ([extreme(by_round[round]) for round in rounds] for extreme in (min, max))
-        axes.fill_between(rounds, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
+        axes.fill_between(places, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
     _bare(axes)

@@ -102,6 +102,13 @@ def rounds_to(metrics: pa.Table, targets: Sequence[float]) -> dict[str, dict[str
     return found
 
 
+def virtual_seconds(metrics: pa.Table) -> dict[int, float]:
+    """Round -> virtual seconds since the start when it was over; round 0 began the run. Empty without a clock."""
+    rows = metrics.filter(pc.equal(metrics["tag"].cast(pa.string()), "time/virtual_s"))
+    found = dict(sorted(zip(rows["round"].to_pylist(), rows["value"].to_pylist(), strict=True)))
+    return {0: 0.0, **found} if found else {}
+
+
 def summarise(
     folder: Path,
     *,

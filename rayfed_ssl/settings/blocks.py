@@ -108,7 +108,10 @@ class TrainConfig(Block):
 
 
 class ParticipationConfig(Block):
+    """``over``: how many are asked for each reply that is wanted; the round closes at the last one wanted."""
+
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+    over: Annotated[float, Field(ge=1)] = 1.0
 
 
 class CheckpointConfig(Block):

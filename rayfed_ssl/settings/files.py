@@ -22,7 +22,7 @@ from rayfed_ssl.settings.errors import closest, explain, shown
 
 Model = TypeVar("Model", bound=BaseModel)
 
-TAGGED = ("method", "objective", "data.partition")
+TAGGED = ("method", "objective", "data.partition", "system.availability")
 """The blocks whose ``name`` decides which other keys they may hold."""
 
 _EXPONENT = re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$")

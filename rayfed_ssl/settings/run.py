@@ -26,6 +26,7 @@ from rayfed_ssl.settings.blocks import (
     ResourcesConfig,
     TrainConfig,
 )
+from rayfed_ssl.settings.system import ServerConfig, SystemConfig
 
 Kind = TypeVar("Kind", bound=Block)
 
@@ -53,6 +54,8 @@ class RunSettings(Block):
     augment: AugmentConfig = AugmentConfig()
     train: TrainConfig = TrainConfig()
     participation: ParticipationConfig = ParticipationConfig()
+    system: SystemConfig | None = None  # None: clients are always there, and no virtual time is kept
+    server: ServerConfig = ServerConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     resources: ResourcesConfig = ResourcesConfig()
@@ -100,7 +103,13 @@ class RunSettings(Block):
 
     @property
     def cohort_size(self) -> int:
-        return max(1, round(self.participation.fraction * self.clients.count))
+        """The most clients that train in a round."""
+        wanted = self.participants(self.clients.count)
+        return wanted if self.server.schedule == "sync" else min(self.clients.count, self.server.buffer)
+
+    def participants(self, clients: int) -> int:
+        """How many of so many clients a round wants: participation.fraction of them, at least one."""
+        return max(1, round(self.participation.fraction * clients))
 
 
 def _as(block: Block, kind: type[Kind]) -> Kind:

@@ -18,11 +18,12 @@ import numpy as np
 
 from rayfed_ssl import extensions
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.evaluation import recorded
 from rayfed_ssl.federated.bench import Initial
+from rayfed_ssl.federated.clock import RoundVoid, selected
 from rayfed_ssl.federated.cohort import Cohort
+from rayfed_ssl.federated.fedbuff import FedBuff
 from rayfed_ssl.federated.federation import Federation, deal
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.messages import ClientError, Diverged
@@ -42,6 +43,7 @@ from rayfed_ssl.simulation.checks import (
 )
 from rayfed_ssl.simulation.export import export_encoders
 from rayfed_ssl.simulation.recorder import Recorder
+from rayfed_ssl.simulation.timing import check_reachable, make_clock
 from rayfed_ssl.storage import checkpoint
 from rayfed_ssl.storage.claim import Claim
 
@@ -97,17 +99,20 @@ class Run:
             check(config, self.federation)
         begins = Initial(config, self.federation).notes()
         self.ledger = Ledger()
+        self.server, self.plugins = self._servers()
+        self.clock = make_clock(config, self.federation, self.server, self.plugins)
+        self.buffered = FedBuff(self.server, self.clock) if self.clock and config.server.schedule == "fedbuff" else None
         self.cohort = connect(config, self.federation, self.ledger)
         self.leaving.callback(self.cohort.close)
-        self.server, self.plugins = self._servers()
-        self.cohort.plugins = self.plugins
+        self.cohort.attach(self.plugins, self.clock)
         self.cohort.on_drop = self._dropped
         if restored is not None:
             self.start = self.saved = self.done = self._restore(restored)
         else:
             self.server.start(self.cohort)
             self.cohort.commit()
-        notes = [*self.federation.dataset.notes, *begins, *self.server.notes()]
+        unreachable = check_reachable(self.clock, config) if self.clock else []
+        notes = [*self.federation.dataset.notes, *begins, *self.server.notes(), *unreachable]
         for line in notes:
             self.say(self.start, line)
         began = None if restored is None else self.start
@@ -164,6 +169,10 @@ class Run:
             tree, clients = checkpoint.load(folder)
             self._take_states(tree, folder)
             self.ledger.restore(tree["ledger"])
+            if self.clock is not None:
+                self.clock.state = tree["clock"]
+            if self.buffered is not None:
+                self.buffered.state = tree["schedule"]
             self.cohort.restore(clients)
         except checkpoint.Damaged as error:
             raise UserError(f"{error}; remove {folder} to go on from an earlier checkpoint, or from round 0") from None
@@ -194,14 +203,32 @@ class Run:
 
     def round(self, t: int) -> None:
         began = time.perf_counter()
-        self.cohort.begin_round(t, sample(self.config, self.federation, t, everybody=self.server.asks_everybody(t)))
-        self.server.round(t, self.cohort)
+        line = f"round {t}/{self.rounds}"
+        self.cohort.begin_round(t, ())
+        try:
+            if self.buffered is not None:
+                self.buffered.round(t, self.cohort)
+            else:
+                self.cohort.clients = self.sample(t)
+                self.server.round(t, self.cohort)
+        except RoundVoid as void:
+            line += f" came to nothing: {void}"
         self.cohort.end_round()
         seconds = time.perf_counter() - began
         with self.writing(f"the records of round {t}"):
             values = self.recorder.round(t, self.cohort, self.server, seconds)
         self.done = t
-        self.say(t, f"round {t}/{self.rounds}", values)
+        self.say(t, line, values)
+
+    def sample(self, t: int) -> tuple[int, ...]:
+        """The clients of round t: a uniform draw without replacement of participation.fraction of them, at least one;
+        of those that the clock says can be reached. Raises RoundVoid where it says that nobody can.
+        """
+        clients = self.federation.clients
+        wanted = len(clients) if self.server.asks_everybody(t) else self.config.participants(len(clients))
+        if self.clock is not None:
+            return self.clock.select(t, wanted)
+        return selected(clients, wanted, self.config.seed, t, "cohort")
 
     def evaluate(self, t: int) -> None:
         """Start evaluating what this method ends with, beside the next round."""
@@ -235,6 +262,8 @@ class Run:
             "plugins": {name: plugin.state for name, plugin in self.plugins.items()},
             "ledger": self.ledger.state(),
             "published": self.cohort.published,
+            "clock": self.clock and self.clock.state,
+            "schedule": self.buffered and self.buffered.state,
         }
         root, config = self.folder / "checkpoints", self.config.checkpoint
         with self.writing(f"the checkpoint of round {t}"):
@@ -333,13 +362,3 @@ def _rounds(this: Run, stopping: Callable[[], bool], saved: Callable[[], None]) 
 
 def due(t: int, every: int, last: int) -> bool:
     return t == last or bool(every and t % every == 0)
-
-
-def sample(config: RunConfig, federation: Federation, t: int, *, everybody: bool = False) -> tuple[int, ...]:
-    """The clients of round t: a uniform draw without replacement of participation.fraction of them, at least one."""
-    clients = federation.clients
-    count = max(1, round(config.participation.fraction * len(clients)))
-    if everybody or count == len(clients):
-        return clients
-    drawn = numpy_generator(config.seed, t, "cohort").choice(np.array(clients), count, replace=False)
-    return tuple(int(client) for client in np.sort(drawn))

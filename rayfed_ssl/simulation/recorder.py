@@ -26,7 +26,7 @@ from rayfed_ssl.federated.results import ClientMatrix
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.reporting.environment import write_environment
 from rayfed_ssl.reporting.records import Records
-from rayfed_ssl.reporting.summary import evaluated_rounds, rounds_to, summarise, write_summary
+from rayfed_ssl.reporting.summary import evaluated_rounds, rounds_to, summarise, virtual_seconds, write_summary
 from rayfed_ssl.reporting.tables import Drop, read_metrics, replace_file, write_partition
 
 SKIPPED = "skipped_images.txt"  # by name, those that could not be decoded
@@ -95,6 +95,9 @@ class Recorder:
             values["train/lr"] = next(iter(trained.values()))["lr"]
             values["train/images"] = sum(images.values())
             values["system/images_per_s"] = values["train/images"] / seconds
+        if cohort.clock is not None:
+            values["time/virtual_s"] = cohort.clock.now
+            values |= {f"system/{fate}": float(count) for fate, count in cohort.clock.fates.items()}
         if cohort.dropped:
             values["system/dropped_clients"] = float(len({error.client for error in cohort.dropped}))
             self.records.dropped(Drop(t, error.client, error.operation, error.reason) for error in cohort.dropped)
@@ -176,11 +179,17 @@ class Recorder:
         metrics = read_metrics(self.folder)
         if self.config.evaluation.targets:
             summary["rounds_to"] = rounds_to(metrics, self.config.evaluation.targets)
+        passed = virtual_seconds(metrics)
+        if passed:
+            summary["virtual_s"] = passed[max(passed)]
         write_summary(self.folder, summary)
         if summary["accuracy"]:
             from rayfed_ssl.reporting import figures
 
             figures.save_figure(self.folder, "accuracy", figures.accuracy_curve(metrics))
+            if passed:
+                hours = {round: seconds / 3600 for round, seconds in passed.items()}
+                figures.save_figure(self.folder, "accuracy_vs_hours", figures.accuracy_curve(metrics, hours))
             if (figure := figures.accuracy_against_trace(metrics)) is not None:
                 figures.save_figure(self.folder, "accuracy_vs_trace", figure)
         return summary

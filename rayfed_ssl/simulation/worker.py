@@ -6,6 +6,7 @@ import math
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from rayfed_ssl.config import RunConfig
 from rayfed_ssl.evaluation import BrokenFeatures
 from rayfed_ssl.federated.aggregation import FixedPointSum, MixedArchitectures, NonFinite
 from rayfed_ssl.federated.bench import Workbench
-from rayfed_ssl.federated.client import EncoderClient
+from rayfed_ssl.federated.client import EncoderClient, again
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import sizes
 from rayfed_ssl.federated.messages import SERVER, TRAINS, Averaging, Chunk, ClientError, Diverged, Outcome, State, Task
@@ -33,9 +34,11 @@ class Worker(Workbench):
         self.plugins = [(p, plugin_halves(p.name)[0]) for p in config.active_plugins]
 
     def execute(
-        self, operation: str, client: int, round: int, message: Mapping[str, Any], state: State | None
+        self, operation: str, client: int, round: int, message: Mapping[str, Any], state: State | None, visit: int = 0
     ) -> tuple[Outcome, State]:
         """Run one operation of a client (or of the server's heavy work, client SERVER).
+
+        A ``visit`` other than 0 is part of the address of all randomness; see ``messages.Start``.
 
         Raises whatever the operation raises, and NonFinite for a reply with NaN or infinity.
         """
@@ -43,12 +46,14 @@ class Worker(Workbench):
         kind = self.method.service if client == SERVER else self.method.client
         if kind is None:
             raise ValueError(f"{self.method.name} has no server work to run")
-        with forked(self.config.seed, round, client, operation, device=self.device):
+        self.images_read = 0
+        with forked(self.config.seed, round, client, operation, *again(visit), device=self.device):
             worker = self._client(kind, client, round, operation, dict(state or {}))
+            worker.visit = visit
             reply = worker.perform(dict(message))
         check_finite(reply, operation)
         metrics = {**worker.metrics, "seconds": time.perf_counter() - start}
-        return Outcome(client, reply, metrics), worker.state
+        return Outcome(client, reply, metrics, self.images_read), worker.state
 
     def assess(self, round: int, subject: Subject, state: State | None) -> dict[str, float]:
         """Evaluate one subject: raw pixels, the global encoder, or the client's own as its state holds it.
@@ -99,12 +104,14 @@ def run_chunk(
     chunk, new_states = Chunk(total=FixedPointSum() if averaging else None), list(states)
     for k, client in enumerate(clients):
         try:
-            outcome, state = worker.execute(task.operation, client, task.round, {**task.message, **own[k]}, states[k])
+            round, visit = task.start(client)
+            message = {**task.message, **own[k]}
+            outcome, state = worker.execute(task.operation, client, round, message, states[k], *again(visit))
             booked = sizes(outcome.reply)
             if chunk.total is not None and averaging is not None:
                 reply = dict(outcome.reply)
                 chunk.total.add(averaging.weights[client], {name: reply.pop(name) for name in averaging.fields})
-                outcome = Outcome(client, reply, outcome.metrics)
+                outcome = replace(outcome, reply=reply)
         except MixedArchitectures:
             raise
         except NonFinite as error:

@@ -1,0 +1,260 @@
+"""The virtual clock: how long rounds would have taken on the clients' devices, and who would have been lost on the way.
+
+An exchange begins when the server asks, and takes each client ``latency + bytes down / bandwidth + images * seconds per
+image + bytes up / bandwidth``: the images it reads, the bytes the ledger books. It closes with the last reply that is
+wanted, at the deadline, or when everybody who can reply has. A round is the sum of its exchanges, each with a barrier.
+Server work takes no virtual time.
+
+Who replies is decided before anybody trains: a client that would be too late, or lost in mid-round, gets its message
+booked and does no work here. So images and bytes have to be known beforehand (``workload``); what was predicted is
+compared with what then happened. Where nobody can be late, nothing is predicted, and any method will do.
+
+Events are in the order of (time, client number). The clock is float64 seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.seeding import numpy_generator
+from rayfed_ssl.federated.devices import Availability, Devices, drop_outs, make_availability, make_devices
+from rayfed_ssl.federated.ledger import Direction
+from rayfed_ssl.federated.messages import SERVER, Outcome
+from rayfed_ssl.federated.workload import Workload
+from rayfed_ssl.settings.run import RunSettings
+from rayfed_ssl.settings.system import SystemConfig, Trace
+
+Forecast = Callable[[str, int], Workload | None]  # operation, client -> what it will cost; None: known afterwards only
+ROUNDING = 1e-9  # 10 * 1.1 is 11.000000000000002: not twelve clients
+
+
+class RoundVoid(Exception):
+    """A round that comes to nothing. The text says why."""
+
+
+class Closed(NamedTuple):
+    """How an exchange ended: seconds after it began, and who had replied by then, in client order."""
+
+    seconds: float
+    replied: tuple[int, ...]
+
+
+def close(
+    times: Mapping[int, float], valid: frozenset[int] | set[int], wanted: int, deadline: float | None = None
+) -> Closed:
+    """The end of an exchange.
+
+    Args:
+        times: client -> seconds until its reply would be there, of everybody asked.
+        valid: who is not lost before.
+        wanted: replies after which nobody is waited for.
+        deadline: in seconds; a reply at that very time counts.
+    """
+    limit = math.inf if deadline is None else deadline
+    in_order = sorted((times[client], client) for client in valid)
+    in_time = [(at, client) for at, client in in_order if at <= limit][:wanted]
+    replied = tuple(sorted(client for _, client in in_time))
+    if replied and len(in_time) in (wanted, len(in_order)):
+        return Closed(in_time[-1][0], replied)
+    if deadline is not None:
+        return Closed(deadline, replied)
+    return Closed(max(times.values(), default=0.0), replied)  # nobody replies: given up when the last one could have
+
+
+def selected(clients: Sequence[int] | np.ndarray, count: int, *address: int | str) -> tuple[int, ...]:
+    """A uniform draw without replacement of ``count`` clients, ascending; all of them without a draw."""
+    everybody = np.asarray(clients)
+    if count >= len(everybody):
+        return tuple(everybody.tolist())
+    return tuple(np.sort(numpy_generator(*address).choice(everybody, count, replace=False)).tolist())
+
+
+@dataclass
+class Exchange:
+    """One exchange under way."""
+
+    operation: str
+    replying: tuple[int, ...]  # who will be run, in client order
+    lost: tuple[int, ...]
+    expected: dict[int, Workload] = field(default_factory=dict)  # of those replying, where it was predicted
+    seconds: float | None = None  # where it was predicted
+    outcomes: dict[int, int] = field(default_factory=dict)  # images read by those who have replied
+
+
+class Clock:
+    """Virtual seconds since the start, and the clients' fate in the current round.
+
+    Args:
+        clients: those that take part in the run.
+        forecast: what an operation will cost a client.
+    """
+
+    def __init__(self, settings: RunSettings, system: SystemConfig, clients: Sequence[int], forecast: Forecast) -> None:
+        count = settings.clients.count
+        self.settings, self.system, self.clients, self.forecast = settings, system, np.array(clients), forecast
+        self.devices: Devices = make_devices(system, settings.seed, count)
+        self.availability: Availability = make_availability(system.availability, settings.seed, count)
+        self.now = 0.0
+        self.sent: Counter[int] = Counter()  # client -> bytes on their way down that no exchange has counted yet
+        self.received: Counter[int] = Counter()  # client -> bytes up of the current exchange
+        self.fates: Counter[str] = Counter()  # of this round: asked, late, dropped_out, gone
+        self.wanted = 0
+        self.dropping: frozenset[int] = frozenset()
+
+    @property
+    def predicts(self) -> bool:
+        """Whether somebody who is asked may be too late, so that times have to be known beforehand."""
+        system = self.system
+        late = system.deadline_s is not None or self.settings.participation.over > 1
+        return late or isinstance(system.availability, Trace) or system.minimum_replies > 1
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {"now": self.now, "sent": dict(self.sent)}
+
+    @state.setter
+    def state(self, value: Mapping[str, Any]) -> None:
+        self.now, self.sent = float(value["now"]), Counter(value["sent"])
+
+    def hear(self, client: int, direction: Direction, count: int) -> None:
+        """The ledger booked so many bytes."""
+        (self.sent if direction == "down" else self.received)[client] += count
+
+    # -- a round -------------------------------------------------------------------------------------------------------
+
+    def begin_round(self, t: int) -> None:
+        self.fates, self.dropping = Counter(), frozenset()
+        if self.now >= self.availability.ends():
+            raise UserError(
+                f"system.availability.path: found a trace that ends at {self.availability.ends():g} s; round {t} "
+                f"begins at {self.now:g} s; allowed: a longer trace, or system.availability.repeat_s"
+            )
+
+    def select(self, t: int, wanted: int) -> tuple[int, ...]:
+        """The clients asked in round t: ceil(wanted * participation.over) of those that can be reached now, drawn
+        uniformly without replacement.
+
+        Raises:
+            RoundVoid: nobody can be reached. The server waits: until somebody comes, where that is known, else for
+                the deadline, where there is one.
+        """
+        self.begin_round(t)
+        reachable = self.availability.reachable(t, self.now)
+        present = self.clients[reachable[self.clients]]
+        if not len(present):
+            self.wait()
+            raise RoundVoid("nobody can be reached")
+        seed, over = self.settings.seed, self.settings.participation.over
+        asked = selected(present, math.ceil(wanted * over - ROUNDING), seed, t, "cohort")
+        drops = drop_outs(self.system.drop_out, seed, t, len(reachable))
+        self.wanted, self.dropping = wanted, frozenset(client for client in asked if drops[client])
+        self.fates["asked"] = len(asked)
+        return asked
+
+    def wait(self) -> None:
+        """Let time pass while nobody can be reached."""
+        upcoming = self.availability.next_start(self.now)
+        if upcoming is not None:
+            self.now = upcoming
+        elif math.isfinite(self.availability.ends()):
+            self.now = self.availability.ends()
+        else:
+            self.now += self.system.deadline_s or 0.0
+
+    # -- an exchange ---------------------------------------------------------------------------------------------------
+
+    def begin(self, operation: str, asked: Sequence[int], everybody: bool, send: Callable[[int], object]) -> Exchange:
+        """Decide who of those asked replies.
+
+        Args:
+            everybody: whether the whole round is asked, so that nobody is waited for beyond the replies wanted.
+            send: books a client's message; called here for those who do not reply, and for all where replies are
+                predicted.
+        """
+        self.received.clear()
+        lost = tuple(client for client in asked if client in self.dropping)
+        if not self.predicts:
+            for client in lost:
+                send(client)
+            self.fates["dropped_out"] += len(lost)
+            return Exchange(operation, tuple(client for client in asked if client not in self.dropping), lost)
+        times: dict[int, float] = {}
+        expected: dict[int, Workload] = {}
+        for client in asked:
+            send(client)
+            expected[client] = self.expected(operation, client)
+            times[client] = self.seconds(client, expected[client])
+        staying = {c for c in asked if self.availability.until(c, self.now) >= self.now + times[c]}
+        valid = staying - self.dropping
+        closed = close(times, valid, self.wanted if everybody else len(asked), self.system.deadline_s)
+        self.fates["dropped_out"] += len(lost)
+        self.fates["gone"] += len(asked) - len(lost) - len(valid)
+        self.fates["late"] += len(valid) - len(closed.replied)
+        gone = tuple(client for client in asked if client not in set(closed.replied))
+        return Exchange(operation, closed.replied, gone, {c: expected[c] for c in closed.replied}, closed.seconds)
+
+    def replied(self, exchange: Exchange, outcome: Outcome, booked: Mapping[str, int]) -> None:
+        """Note what a client did. Raises RuntimeError where it is not what was predicted."""
+        if outcome.client == SERVER:
+            return
+        exchange.outcomes[outcome.client] = outcome.images
+        if (predicted := exchange.expected.get(outcome.client)) is not None:
+            compare(self.settings.method.name, exchange.operation, predicted, outcome, booked)
+
+    def end(self, exchange: Exchange) -> None:
+        """Let the time of an exchange pass."""
+        seconds = exchange.seconds
+        if seconds is None:
+            done = {c: Workload(images, {"": self.received[c]}) for c, images in exchange.outcomes.items()}
+            if not done:  # all were lost: given up when the last one could have replied
+                known = {c: self.forecast(exchange.operation, c) for c in exchange.lost}
+                done = {c: work or Workload(0) for c, work in known.items()}
+            seconds = max((self.seconds(c, work) for c, work in done.items()), default=0.0)
+        self.now += seconds
+        for client in (*exchange.replying, *exchange.lost):
+            self.sent.pop(client, None)
+
+    def expected(self, operation: str, client: int) -> Workload:
+        """What the operation will cost. Raises UserError where the method does not know."""
+        found = self.forecast(operation, client)
+        if found is None:
+            raise UserError(self.unpredictable(operation))
+        return found
+
+    def unpredictable(self, operation: str) -> str:
+        """The line for a method of which it is known only afterwards who would have been late."""
+        system = self.system
+        keys = {
+            "system.deadline_s": system.deadline_s is not None,
+            "participation.over": self.settings.participation.over > 1,
+            "system.availability": isinstance(system.availability, Trace),
+            "system.minimum_replies": system.minimum_replies > 1,
+            "server.schedule": self.settings.server.schedule != "sync",
+        }
+        return (
+            f"{next(key for key, used in keys.items() if used)}: {self.settings.method.name} does not know beforehand "
+            f"what '{operation}' costs a client, so not either who would be late; allowed with it: no deadline, no "
+            "over-selection, minimum_replies 1, availability always or bernoulli"
+        )
+
+    def seconds(self, client: int, work: Workload) -> float:
+        """Seconds from now to the client's reply, with what is on its way down to it."""
+        return self.devices.seconds(client, self.sent[client], work.images, work.up_bytes)
+
+
+def compare(method: str, operation: str, predicted: Workload, outcome: Outcome, booked: Mapping[str, int]) -> None:
+    """Raise RuntimeError where a client did something else than what was predicted and its time computed from."""
+    did = Workload(outcome.images, dict(booked))
+    if did != Workload(predicted.images, dict(predicted.up)):
+        raise RuntimeError(
+            f"{method}: '{operation}' of client {outcome.client} was predicted to cost {predicted}, and cost {did}: "
+            "its server's `workload` is wrong"
+        )

@@ -1,0 +1,288 @@
+"""FedBuff: buffered asynchronous averaging (Nguyen et al. 2022, "Federated learning with buffered asynchronous
+aggregation", Algorithm 1), on the virtual clock.
+
+M clients are at work at any time. A client starts from the model of version v_k and replies when its own device is
+done, tau = v - v_k updates later. Its difference counts s = (1 + tau)^(-1/2). After K replies the server steps:
+``theta += lr * sum_k s_k n_k (theta_k - theta_{v_k}) / sum_k n_k``, v += 1. A reply with tau above ``staleness_max`` is
+not used. A free slot goes to the client that has been idle longest and can be reached. A round of the run is one server
+update, so evaluation, checkpoints and records keep their meaning.
+
+Everything that arrives at one instant is taken, in client order, before free slots start anybody: with K = M = all
+clients of equal speed every update is the synchronous mean, bit for bit. M = K = 1 is sequential training.
+
+When a client replies depends on no weights. So a round first plays its arrivals through, and then trains the clients
+that arrived, in parallel, each from the version it had started from: how many actors there are changes no bit.
+
+Differs: n_k as the method counts clients in its mean (``weights: uniform`` is the paper's sum / K). Buffers
+(BatchNorm's running statistics) are the s_k n_k-weighted mean of the replies'. The learning rate's schedule goes by the
+version that a client started from.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.seeding import numpy_generator
+from rayfed_ssl.base.weights import Weights
+from rayfed_ssl.federated.aggregation import FixedPointSum
+from rayfed_ssl.federated.clock import Clock, RoundVoid
+from rayfed_ssl.federated.cohort import Cohort
+from rayfed_ssl.federated.messages import TRAINS, Start
+from rayfed_ssl.federated.server import MethodServer, counting
+
+PATIENCE = 1000  # losses in a row, and ten for each client, after which nobody is expected to reply any more
+
+
+class Flight(NamedTuple):
+    """A client at work. Sorted by (time, client)."""
+
+    time: float  # when it replies, or is given up
+    client: int
+    version: int  # that it started from
+    visit: int  # how often it had started from that version before
+    lost: bool  # it will not reply
+
+
+class Trip(NamedTuple):
+    """How long a start will take, and whether it ends in a reply."""
+
+    seconds: float
+    lost: bool
+
+
+class Slots:
+    """Who is idle, who is at work, in virtual time. Knows nothing of weights.
+
+    Args:
+        clients: in the order in which they start.
+        concurrency: M.
+    """
+
+    def __init__(self, clients: Sequence[int], concurrency: int) -> None:
+        self.idle = deque(clients)
+        self.free = concurrency
+        self.flights: list[Flight] = []
+        self.visits: Counter[int] = Counter()  # starts from the current version
+        self.version = 0
+
+    @property
+    def state(self) -> dict[str, Any]:
+        return {
+            "idle": list(self.idle), "free": self.free, "flights": [list(flight) for flight in sorted(self.flights)],
+            "visits": dict(self.visits), "version": self.version,
+        }  # fmt: skip
+
+    @state.setter
+    def state(self, value: Mapping[str, Any]) -> None:
+        self.idle, self.free, self.version = deque(value["idle"]), value["free"], value["version"]
+        self.flights, self.visits = [Flight(*flight) for flight in value["flights"]], Counter(value["visits"])
+
+    def start(self, now: float, reachable: Sequence[bool] | np.ndarray, begin: Callable[[int, int], Trip]) -> None:
+        """Fill the free slots, unless somebody else arrives at this very instant.
+
+        Args:
+            reachable: by client.
+            begin: client, visit -> its trip, as it sets out.
+        """
+        if self.flights and self.flights[0].time <= now:
+            return
+        passed: list[int] = []
+        while self.free and self.idle:
+            client = self.idle.popleft()
+            if not reachable[client]:
+                passed.append(client)
+                continue
+            visit = self.visits[client]
+            trip = begin(client, visit)
+            heapq.heappush(self.flights, Flight(now + trip.seconds, client, self.version, visit, trip.lost))
+            self.visits[client] += 1
+            self.free -= 1
+        self.idle.extendleft(reversed(passed))
+
+    def land(self) -> Flight:
+        """The next arrival; its slot is free, and it joins the idle."""
+        flight = heapq.heappop(self.flights)
+        self.idle.append(flight.client)
+        self.free += 1
+        return flight
+
+    def update(self) -> None:
+        """The next version."""
+        self.version += 1
+        self.visits.clear()
+
+    def started_from(self) -> set[int]:
+        """The versions that clients at work started from."""
+        return {flight.version for flight in self.flights}
+
+
+def staleness_weight(tau: int) -> float:
+    """s = (1 + tau)^(-1/2)."""
+    return float((1 + tau) ** -0.5)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """How a reply counts: ``version`` it started from, ``stale`` s, ``share`` n."""
+
+    version: int
+    stale: float
+    share: float
+
+
+def stepped(
+    current: np.ndarray, version: int, mean: np.ndarray, replies: Sequence[Counted],
+    anchors: Mapping[int, np.ndarray], lr: float,
+) -> np.ndarray:  # fmt: skip
+    """theta + lr * sum_k s_k n_k (theta_k - theta_{v_k}) / sum_k n_k, in float64.
+
+    Arranged so that with fresh replies and lr 1 it is ``mean`` to the bit.
+
+    Args:
+        current: theta (P,), of ``version``.
+        mean: (P,) sum_k s_k n_k theta_k / sum_k s_k n_k.
+        anchors: version -> theta (P,), of the older versions among ``replies``.
+    """
+    whole = float(np.sum([reply.share for reply in replies]))
+
+    def fraction(of: Iterable[Counted]) -> float:
+        return lr * (float(np.sum([reply.stale * reply.share for reply in of])) / whole)
+
+    new = fraction(replies) * mean.astype(np.float64)
+    if (kept := 1.0 - fraction(r for r in replies if r.version == version)) != 0.0:
+        new += kept * current.astype(np.float64)
+    for old in sorted({reply.version for reply in replies} - {version}):
+        new -= fraction(r for r in replies if r.version == old) * anchors[old].astype(np.float64)
+    return new
+
+
+class FedBuff:
+    """The server's schedule: :meth:`round` stands in for the method's own."""
+
+    def __init__(self, server: MethodServer[Any], clock: Clock) -> None:
+        self.server, self.clock, self.config = server, clock, server.config.server
+        clients = server.setup.clients
+        self.slots = Slots(clients, self.config.concurrency or server.config.participants(len(clients)))
+        self.buffer: list[Flight] = []  # has replied, and not been used
+        self.anchors: dict[int, Weights] = {}  # older versions that somebody started from
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        buffer = [list(flight) for flight in self.buffer]
+        return {"slots": self.slots.state, "buffer": buffer, "anchors": dict(self.anchors)}
+
+    @state.setter
+    def state(self, value: Mapping[str, Any]) -> None:
+        self.slots.state, self.anchors = value["slots"], dict(value["anchors"])
+        self.buffer = [Flight(*flight) for flight in value["buffer"]]
+
+    def round(self, t: int, cohort: Cohort) -> None:
+        """Wait for K replies, train those who gave them, take a step.
+
+        Raises:
+            RoundVoid: nobody is at work, and nobody can be reached.
+            UserError: nobody replies, however often they are asked.
+        """
+        self.wait_for_replies(t, cohort)
+        cohort.clients = tuple(sorted({flight.client for flight in self.buffer}))
+        version, total, used = self.slots.version, FixedPointSum(), []
+        counts = {flight: self.counted(flight) for flight in self.buffer}
+        weights = np.array([count.stale * count.share for count in counts.values()], np.float64)
+        normalised = dict(zip(counts, (weights / weights.sum()).tolist(), strict=True))
+        for wave in waves(self.buffer):
+            starts = {client: Start(flight.version + 1, flight.visit) for client, flight in wave.items()}
+            for reply in cohort.take_up(TRAINS, starts, self.messages(wave)):
+                flight = wave[reply.client]
+                total.add(normalised[flight], {"weights": reply["weights"]})
+                used.append(counts[flight])
+        if not used:
+            raise cohort.dropped[-1]
+        current, mean = self.server.weights, total.mean()["weights"]
+        anchors = {v: weights.vector for v, weights in self.anchors.items()}
+        vector = stepped(current.vector, version, mean.vector, used, anchors, self.config.lr).astype(np.float32)
+        vector[current.parameters :] = mean.vector[current.parameters :]
+        staleness = [version - flight.version for flight in self.buffer]
+        self.server.metrics |= {"fedbuff/staleness": float(np.mean(staleness)), "fedbuff/version": version + 1.0}
+        self.advance(current)
+        self.server.weights = current.with_vector(vector)
+
+    def messages(self, wave: Mapping[int, Flight]) -> Callable[[int], dict[str, Any]]:
+        """client -> what it was sent when it started."""
+        return lambda client: {"weights": self.model(wave[client].version)}
+
+    def model(self, version: int) -> Weights:
+        return self.server.weights if version == self.slots.version else self.anchors[version]
+
+    def advance(self, current: Weights) -> None:
+        """The next version; the current weights, and older ones, are kept while somebody who started there is away."""
+        self.anchors[self.slots.version] = current
+        self.slots.update()
+        self.buffer = []
+        self.anchors = {v: self.anchors[v] for v in sorted(self.slots.started_from())}
+
+    def counted(self, flight: Flight) -> Counted:
+        by = counting(getattr(self.server.method, "weights", "size"), [flight.client])
+        share = float(self.server.setup.shares[flight.client]) if by is None else by[flight.client]
+        return Counted(flight.version, staleness_weight(self.slots.version - flight.version), share)
+
+    # -- virtual time --------------------------------------------------------------------------------------------------
+
+    def wait_for_replies(self, t: int, cohort: Cohort) -> None:
+        """Play starts and arrivals through until the buffer holds K replies."""
+        clock, slots, lost = self.clock, self.slots, 0
+        clock.begin_round(t)
+        while len(self.buffer) < self.config.buffer:
+            slots.start(clock.now, clock.availability.reachable(t, clock.now), partial(self.begin, cohort))
+            if not slots.flights:
+                clock.wait()
+                raise RoundVoid("nobody can be reached")
+            flight = slots.land()
+            clock.now = flight.time
+            if flight.lost:
+                clock.fates["lost"] += 1
+                lost += 1
+                if lost > PATIENCE + 10 * len(self.server.setup.clients):
+                    raise UserError(f"system: {lost} starts in a row without a reply; nobody stays, or is fast, enough")
+            elif slots.version - flight.version > self.config.staleness_max:
+                clock.fates["stale"] += 1
+                cohort.ledger.book_up(flight.client, TRAINS, clock.expected(TRAINS, flight.client).up)
+            else:
+                self.buffer.append(flight)
+                lost = 0
+
+    def begin(self, cohort: Cohort, client: int, visit: int) -> Trip:
+        """Send a client the current model."""
+        clock, system = self.clock, self.clock.system
+        cohort.send(TRAINS, client, weights=self.server.weights)
+        seconds = clock.seconds(client, clock.expected(TRAINS, client))
+        clock.sent.pop(client, None)
+        clock.fates["asked"] += 1
+        if system.drop_out:
+            address = (clock.settings.seed, self.slots.version, client, visit, "drop-out")
+            if numpy_generator(*address).random() < system.drop_out:
+                return Trip(seconds, lost=True)
+        stays = clock.availability.until(client, clock.now) - clock.now
+        limit = min(stays, math.inf if system.deadline_s is None else system.deadline_s)
+        return Trip(limit, lost=True) if seconds > limit else Trip(seconds, lost=False)
+
+
+def waves(flights: Iterable[Flight]) -> list[dict[int, Flight]]:
+    """The flights in groups that can be run at once: the n-th reply of each client in the n-th group."""
+    groups: list[dict[int, Flight]] = []
+    seen: Counter[int] = Counter()
+    for flight in flights:
+        if seen[flight.client] == len(groups):
+            groups.append({})
+        groups[seen[flight.client]][flight.client] = flight
+        seen[flight.client] += 1
+    return [dict(sorted(group.items())) for group in groups]

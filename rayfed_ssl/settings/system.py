@@ -1,0 +1,73 @@
+"""Clients' speeds and habits, and how a server waits: the blocks ``system:`` and ``server:``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from rayfed_ssl.base.schema import Block
+
+NotNegative = Annotated[float, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0)]
+
+
+class LogNormal(Block):
+    """Each client's own draw of ``median * exp(sigma * N(0, 1))``, the same in every round."""
+
+    median: Positive
+    sigma: NotNegative
+
+
+class Always(Block):
+    """Every client can be reached at any time."""
+
+    name: Literal["always"] = "always"
+
+
+class Bernoulli(Block):
+    """Each client can be reached in a round with this probability, and then throughout the round."""
+
+    name: Literal["bernoulli"] = "bernoulli"
+    probability: Annotated[float, Field(gt=0, le=1)]
+
+
+class Trace(Block):
+    """When each client can be reached: a Parquet or CSV file with the columns client, start, end, in virtual seconds.
+
+    ``repeat_s``: the trace starts again after so many seconds. Without it, a run that outlasts the trace is refused.
+    """
+
+    name: Literal["trace"] = "trace"
+    path: Path
+    repeat_s: Positive | None = None
+
+
+AvailabilityConfig = Annotated[Always | Bernoulli | Trace, Field(discriminator="name")]
+
+
+class SystemConfig(Block):
+    """Unequal, unreliable clients on a virtual clock. What is not given takes no time and never fails."""
+
+    seconds_per_image: NotNegative | LogNormal = 0.0  # of a client, for each source image it reads, views included
+    down_mbps: Positive | LogNormal | None = None  # 10^6 bits per second; None: downloads take no time
+    up_mbps: Positive | LogNormal | None = None
+    latency_s: NotNegative | LogNormal = 0.0  # per exchange in which anything crosses
+    devices: Path | None = None  # Parquet, one row per client: its columns stand in for the four keys above
+    availability: AvailabilityConfig = Always()
+    drop_out: Annotated[float, Field(ge=0, lt=1)] = 0.0  # probability that an asked client is lost in mid-round
+    deadline_s: Positive | None = None  # of every exchange; later replies are not used
+    minimum_replies: Annotated[int, Field(ge=1)] = 1  # with fewer, a round comes to nothing
+
+
+class ServerConfig(Block):
+    """When the server updates its model: once everybody asked has replied, or (FedBuff) after every ``buffer`` replies
+    of clients that train at their own pace.
+    """
+
+    schedule: Literal["sync", "fedbuff"] = "sync"
+    buffer: Annotated[int, Field(ge=1)] = 10  # K, replies per update
+    concurrency: Annotated[int, Field(ge=1)] | None = None  # M, clients at work; None: participation.fraction of them
+    staleness_max: Annotated[int, Field(ge=0)] = 20  # older replies are not used
+    lr: Positive = 1.0  # of the server's step

@@ -1,0 +1,88 @@
+"""The virtual clock of a run, and what of its `system:` block can be refused before the first file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.config import RunConfig
+from rayfed_ssl.federated.clock import Clock
+from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.messages import TRAINS
+from rayfed_ssl.federated.plugin import ServerPlugin
+from rayfed_ssl.federated.server import MethodServer
+from rayfed_ssl.federated.workload import Workload
+
+NAMED = 5  # clients that a line lists
+
+
+def make_clock(
+    config: RunConfig, federation: Federation, server: MethodServer[Any], plugins: Mapping[str, ServerPlugin[Any]]
+) -> Clock | None:
+    """The clock of a run with a `system:` block whose method reaches clients; else None."""
+    if config.system is None or not server.reaches_clients:
+        return None
+
+    def forecast(operation: str, client: int) -> Workload | None:
+        work = server.workload(operation, client)
+        for name, plugin in plugins.items() if operation == TRAINS else ():
+            more = plugin.workload(client)
+            if work is None or more is None:
+                return None
+            work += Workload(more.images, {f"{name}.{field}": count for field, count in more.up.items()})
+        return work
+
+    return Clock(config, config.system, federation.clients, forecast)
+
+
+def check_reachable(clock: Clock, config: RunConfig) -> list[str]:
+    """Lines that name the clients nobody can ever reach, or that are always too late.
+
+    Raises:
+        UserError: that is everybody; the trace ends before the rounds can be over; or the method does not know
+            beforehand who would be late, which the configuration asks for.
+    """
+    clients = clock.clients
+    if not (clock.predicts or config.server.schedule == "fedbuff"):
+        return []
+    training = np.array([_training_seconds(clock, client) for client in clients.tolist()])
+    stays = clock.availability.longest()[clients]
+    never = clients[stays <= 0]
+    short = clients[(stays > 0) & (training > stays)]
+    deadline = math.inf if config.system is None or config.system.deadline_s is None else config.system.deadline_s
+    late = clients[(stays > 0) & (training <= stays) & (training > deadline)]
+    lines = [
+        f"{_named(group)}: {why}"
+        for group, why in (
+            (never, "never there in system.availability.path, so never asked"),
+            (short, "needs longer to train than it ever stays, so never heard of"),
+            (late, f"needs longer to train than system.deadline_s={deadline:g}, so never heard of"),
+        )
+        if len(group)
+    ]
+    if len(never) + len(short) + len(late) == len(clients):
+        raise UserError(f"system: found no client that could ever reply ({'; '.join(lines)})")
+    least = float(training[(stays > 0) & (training <= np.minimum(stays, deadline))].min()) * config.train.rounds
+    ends, rounds = clock.availability.ends(), config.train.rounds
+    if config.server.schedule == "sync" and clock.now == 0 and least > ends:
+        raise UserError(
+            f"system.availability.path: found a trace that ends at {ends:g} s; {rounds} rounds take at least {least:g} "
+            "s; allowed: a longer trace, or system.availability.repeat_s"
+        )
+    return lines
+
+
+def _training_seconds(clock: Clock, client: int) -> float:
+    """Seconds of the training alone, without anything sent down."""
+    work = clock.expected(TRAINS, client)
+    return clock.devices.seconds(client, 0, work.images, work.up_bytes)
+
+
+def _named(clients: np.ndarray) -> str:
+    listed = ", ".join(str(client) for client in clients[:NAMED])
+    more = f" and {len(clients) - NAMED} more" if len(clients) > NAMED else ""
+    return f"client{'s' if len(clients) > 1 else ''} {listed}{more}"

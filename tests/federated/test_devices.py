@@ -1,0 +1,162 @@
+"""Speeds and availability: drawn by address, or read from files that say exactly what they should."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.federated.devices import Traced, drop_outs, make_availability, make_devices
+from rayfed_ssl.settings.system import Bernoulli, LogNormal, SystemConfig, Trace
+
+
+def test_what_is_not_given_takes_no_time() -> None:
+    devices = make_devices(SystemConfig(), 0, 3)
+    assert devices.seconds(1, 10**9, 10**6, 10**9) == 0
+
+
+def test_seconds_are_latency_plus_transfers_plus_work() -> None:
+    system = SystemConfig(seconds_per_image=0.5, down_mbps=8, up_mbps=4, latency_s=3)
+    devices = make_devices(system, 0, 2)
+    assert devices.seconds(0, 2_000_000, 10, 1_000_000) == pytest.approx(3 + 2 + 5 + 2)
+    assert devices.seconds(0, 0, 10, 0) == pytest.approx(5)  # nothing crosses: no exchange to be late in
+
+
+def test_log_normal_draws_have_their_median_and_spread_and_an_address() -> None:
+    system = SystemConfig(seconds_per_image=LogNormal(median=0.02, sigma=0.5), latency_s=LogNormal(median=1, sigma=0.5))
+    many = make_devices(system, 7, 20_000)
+    logs = np.log(many.seconds_per_image)
+    assert np.median(logs) == pytest.approx(math.log(0.02), abs=0.02)
+    assert logs.std() == pytest.approx(0.5, abs=0.02)
+    few = make_devices(system, 7, 10)
+    np.testing.assert_array_equal(few.seconds_per_image, many.seconds_per_image[:10])  # whoever else takes part
+    assert abs(np.corrcoef(logs, np.log(many.latency))[0, 1]) < 0.03  # an address for each quantity
+    assert (make_devices(system, 8, 10).seconds_per_image != few.seconds_per_image).all()
+
+
+def test_bernoulli_and_drop_outs_are_functions_of_seed_round_and_client() -> None:
+    present = make_availability(Bernoulli(probability=0.6), 3, 5000)
+    one, two = present.reachable(1, 0.0), present.reachable(2, 0.0)
+    assert one.mean() == pytest.approx(0.6, abs=0.03)
+    assert (one & two).mean() == pytest.approx(0.36, abs=0.03)  # rounds are independent
+    np.testing.assert_array_equal(one, present.reachable(1, 99.0))
+    small = make_availability(Bernoulli(probability=0.6), 3, 50)
+    np.testing.assert_array_equal(small.reachable(1, 0.0), one[:50])
+    lost = drop_outs(0.3, 3, 1, 5000)
+    assert lost.mean() == pytest.approx(0.3, abs=0.03)
+    assert (lost & one).mean() == pytest.approx(0.18, abs=0.03)  # not the draw of availability
+    assert not drop_outs(0.0, 3, 1, 50).any()
+
+
+# -- traces ------------------------------------------------------------------------------------------------------------
+
+
+def awake(intervals: list[tuple[int, int, int]], client: int, at: int, repeat: int | None) -> bool:
+    at = at % repeat if repeat else at
+    return any(c == client and start <= at < end for c, start, end in intervals)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("repeat", [None, 40])
+def test_a_trace_equals_looking_at_every_second(seed: int, repeat: int | None) -> None:
+    draws = np.random.default_rng(seed)
+    starts = draws.integers(0, 39, 8)
+    intervals = [(int(draws.integers(0, 3)), int(s), int(draws.integers(s + 1, 41))) for s in starts]
+    if seed % 4 == 0:
+        intervals.append((0, 0, 40))  # always there, where it repeats
+    clients, begin, end = (np.array(column, np.float64) for column in zip(*intervals, strict=True))
+    traced = Traced(clients, begin, end, 4, repeat)
+    horizon = 400
+    for now in range(0, 120, 7):
+        here = traced.reachable(1, float(now))
+        assert here.tolist() == [awake(intervals, client, now, repeat) for client in range(4)]
+        for client in np.flatnonzero(here):
+            gone = next((s for s in range(now, horizon) if not awake(intervals, client, s, repeat)), math.inf)
+            assert traced.until(int(client), float(now)) == gone
+        came = traced.next_start(float(now))
+        if not here.any():
+            later = (s for s in range(now, horizon) if any(awake(intervals, c, s, repeat) for c in range(4)))
+            assert came == next(later, None)
+    assert traced.longest()[3] == 0
+    stays = [[awake(intervals, c, s, repeat) for s in range(horizon)] for c in range(4)]
+    for client, present in enumerate(stays):
+        text = "".join("1" if here else "0" for here in present)
+        longest = max((len(part) for part in text.split("0")), default=0)
+        assert traced.longest()[client] == (math.inf if longest == horizon else longest)
+    assert traced.ends() == (math.inf if repeat else end.max())
+
+
+def write(path: Path, **columns: list[float]) -> Path:
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def test_a_trace_may_be_parquet_or_csv(tmp_path: Path) -> None:
+    parquet = write(tmp_path / "a.parquet", client=[0, 1], start=[0.0, 5.0], end=[4.0, 9.0])
+    (tmp_path / "a.csv").write_text("client,start,end\n0,0,4\n1,5,9\n")
+    for path in (parquet, tmp_path / "a.csv"):
+        there = make_availability(Trace(path=path), 0, 2)
+        assert [there.reachable(1, float(now)).tolist() for now in (0, 4, 5)] == [
+            [True, False], [False, False], [False, True],
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("columns", "repeat", "line"),
+    [
+        (
+            {"client": [0], "start": [5.0], "end": [5.0]},
+            None,
+            r"path: found client 0, 5 to 5 in row 0 of .*start < end",
+        ),
+        ({"client": [2], "start": [0.0], "end": [5.0]}, None, r"found client 2, 0 to 5 .*clients 0 to 1"),
+        ({"client": [0], "start": [math.nan], "end": [5.0]}, None, r"found nan in column start, row 0 .*finite number"),
+        ({"client": [0], "start": [0.0]}, None, r"found no column end in .*; it has client, start"),
+        ({"client": ["a"], "start": [0.0], "end": [1.0]}, None, r"found string in column client of .*needs numbers"),
+        ({"client": [], "start": [], "end": []}, None, r"found no interval"),
+        ({"client": [0], "start": [0.0], "end": [50.0]}, 40.0, r"repeat_s: found 40; .* goes on to 50 s; allowed: at"),
+    ],
+)
+def test_a_wrong_trace_is_one_line(columns: dict, repeat: float | None, line: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=line) as caught:
+        make_availability(Trace(path=write(tmp_path / "t.parquet", **columns), repeat_s=repeat), 0, 2)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_devices_file_has_its_columns_and_leaves_the_rest(tmp_path: Path) -> None:
+    path = write(tmp_path / "d.parquet", client=[2, 0, 1], seconds_per_image=[0.3, 0.1, 0.2], up_mbps=[24.0, 8.0, 16.0])
+    devices = make_devices(SystemConfig(devices=path, latency_s=5), 0, 3)
+    np.testing.assert_array_equal(devices.seconds_per_image, [0.1, 0.2, 0.3])
+    np.testing.assert_array_equal(devices.up, [1e6, 2e6, 3e6])
+    assert np.isinf(devices.down).all()
+    np.testing.assert_array_equal(devices.latency, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("columns", "given", "line"),
+    [
+        ({"client": [0, 1, 1], "latency_s": [1.0] * 3}, {}, r"found client 1 in row 2 of .*allowed: 0 to 2, once"),
+        ({"client": [0, 2], "latency_s": [1.0] * 2}, {}, r"found no row for client 1 in .*one per client"),
+        ({"client": [0, 1, 2], "speed": [1.0] * 3}, {}, r"found speed in .*allowed columns: client, seconds_per_image"),
+        ({"client": [0, 1, 2]}, {}, r"found the client alone"),
+        ({"client": [0, 1, 2], "up_mbps": [1.0, 0, 1]}, {}, r"found up_mbps 0 of client 1 in .*allowed: above 0"),
+        ({"client": [0, 1, 2], "latency_s": [1.0] * 3}, {"latency_s": 2}, r"system.latency_s: found a value beside"),
+    ],
+)
+def test_a_wrong_devices_file_is_one_line(columns: dict, given: dict, line: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "d.parquet", **columns)
+    with pytest.raises(UserError, match=line) as caught:
+        make_devices(SystemConfig(devices=path, **given), 0, 3)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_none_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "x.parquet").write_text("no table")
+    for path in (tmp_path / "x.parquet", tmp_path / "absent.parquet", tmp_path / "absent.csv"):
+        with pytest.raises(UserError, match=r"system\.devices: .* cannot be read \(.*\); needs a Parquet or CSV file"):
+            make_devices(SystemConfig(devices=path), 0, 3)
