@@ -165,6 +165,13 @@ CLAIMS = {
             "separate": {"method.name": "local"},
             "FedLinked": {"method.name": "fedlinked"},
             "FedLinked without B": {"method.name": "fedlinked", "method.transformation": False},
+            "separate, own initial values": {"method.name": "local", "model.initial": "own"},
+            "FedLinked, own initial values": {"method.name": "fedlinked", "model.initial": "own"},
+            "FedLinked without B, own initial values": {
+                "method.name": "fedlinked",
+                "method.transformation": False,
+                "model.initial": "own",
+            },
             "FedAvg on the trunk": {"method.name": "fedavg_trunk"},
         },
         metrics=("task",),
