@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rayfed_ssl.methods.layerwise import angular_divergence, layerwise_mean
+from rayfed_ssl.methods.ldawa import angular_divergence, layerwise_mean
 
 G = {"a": np.array([1.0, 0]), "b": np.array([2.0])}
 X = [{"a": np.array([1.0, 0]), "b": np.array([2.0])}, {"a": np.array([0.6, 0.8]), "b": np.array([-2.0])}]
