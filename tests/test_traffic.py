@@ -36,7 +36,7 @@ AVERAGING += ["fedu", "fedema", "ldawa", "fedu2", "fur"]  # which differ in what
 
 @pytest.mark.parametrize("method", AVERAGING)
 def test_fedavg_sends_weights_both_ways(method: str, tmp_path: Path) -> None:
-    config = tiny(method, train__rounds=2, participation__fraction=1.0)
+    config = tiny(method, train__rounds=2, participation__fraction=1.0, evaluation__protocols=[])
     p, b = floats(config)
     expected = {"weights": 4 * p, "weights.buffers": 4 * b}
     found = traffic(config, tmp_path / "run")
