@@ -32,7 +32,7 @@ OWN: dict[str, dict[str, object]] = {
     "fedmoco": {"objective.queue": 48},
     "fedema": {"participation.fraction": 0.75, "method.selective": True},
     "ldawa": {"method.warmup": 1},
-    "fedu2": {"method.lr": 0.05, "objective.temperature": 0.07},
+    "fedu2": {"method.lr": 0.05},
     "flesd": {**PUBLIC, "method.epochs": 2, "method.anchors": 32, "method.batch_size": 16},
     "flesd_cc": {**PUBLIC, "method.epochs": 2, "method.anchors": 32, "method.batch_size": 16, "train.rounds": 1},
 }

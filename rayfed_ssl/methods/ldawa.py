@@ -35,8 +35,8 @@ class Config(fedavg.Config):
 
     name: Literal["ldawa"] = "ldawa"
     warmup: Annotated[int, Field(ge=0)] = 3  # rounds of plain averaging
-    normalize: bool = False  # divide by the sum of the angles
-    as_code: bool = False  # running statistics by their angles, too
+    normalize: bool = False  # divide by the sum of the cosines' magnitudes
+    as_code: bool = False  # running statistics count by their cosines, too
 
 
 def angular_divergence(x: np.ndarray, start: np.ndarray) -> float:
@@ -75,17 +75,16 @@ class LayerwiseSum:
         self.clients += 1
 
     def mean(self, *, normalize: bool = False) -> dict[str, np.ndarray]:
-        """``1/n sum_k v_k x_k``, or divided by sum_k v_k.
-
-        Raises ValueError where ``normalize`` meets angles that sum to 0 or less.
+        """``1/n sum_k v_k x_k``; with ``normalize`` divided by sum_k |v_k| instead, which keeps a tensor's length where
+        clients agree but for sign. Where all v_k are 0 the sum is 0, too.
         """
         new = {}
         for name, total in self.sums.items():
             count = float(self.clients)
             if name in self.plain:
                 count = self.weight
-            elif normalize and (count := sum(self.angles[name])) <= 0:
-                raise ValueError(f"L-DAWA: the angles of {name} sum to {count:.3g}; normalize needs more than 0")
+            elif normalize:
+                count = sum(abs(angle) for angle in self.angles[name]) or 1.0
             new[name] = np.asarray(total / count, np.asarray(self.start[name]).dtype)
         return new
 

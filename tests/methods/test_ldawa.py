@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
 
-from rayfed_ssl.methods.ldawa import angular_divergence, layerwise_mean
+from rayfed_ssl.base.weights import Weights, pack, unpack
+from rayfed_ssl.federated.bench import Initial
+from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.ledger import Ledger
+from rayfed_ssl.federated.setup import Setup
+from rayfed_ssl.methods import METHODS
+from rayfed_ssl.methods.ldawa import LayerwiseSum, angular_divergence, layerwise_mean
+from rayfed_ssl.simulation.local import LocalCohort
+from rayfed_ssl.simulation.worker import Worker
+from tests.tiny import encoders, run_locally, tiny
 
 G = {"a": np.array([1.0, 0]), "b": np.array([2.0])}
 X = [{"a": np.array([1.0, 0]), "b": np.array([2.0])}, {"a": np.array([0.6, 0.8]), "b": np.array([-2.0])}]
@@ -66,9 +80,93 @@ def test_statistics_and_single_numbers_are_plain_means_by_share() -> None:
     assert new["count"].shape == ()
 
 
-def test_float32_stays_and_angles_that_cancel_cannot_be_normalised() -> None:
+def test_float32_stays_and_opposite_tensors_are_normalised_too() -> None:
     start = {"a": np.array([1.0, 0], np.float32)}
     assert layerwise_mean([start], start)["a"].dtype == np.float32
     assert angular_divergence(np.float32([0.1, 0.7, 0.3]), np.float32([0.1, 0.7, 0.3])) <= 1
-    with pytest.raises(ValueError, match="the angles of a sum to 0"):
-        layerwise_mean([start, {"a": -start["a"]}], start, normalize=True)
+    np.testing.assert_array_equal(layerwise_mean([start, {"a": -start["a"]}], start, normalize=True)["a"], start["a"])
+    across = {"a": np.array([0.0, 1], np.float32)}
+    np.testing.assert_array_equal(layerwise_mean([across], start, normalize=True)["a"], [0, 0])
+
+
+def test_sums_client_by_client_are_the_means_of_all() -> None:
+    draws = np.random.default_rng(2)
+    start = {"w": draws.normal(size=(3, 4)), "mean": draws.normal(size=4)}
+    clients = [{name: draws.normal(size=value.shape) for name, value in start.items()} for _ in range(3)]
+    shares = np.array([0.2, 0.3, 0.5])
+    total = LayerwiseSum(start, {"mean"})
+    for share, client in zip(shares, clients, strict=True):
+        total.add(client, share)
+    cosines = [np.vdot(c["w"], start["w"]) / np.linalg.norm(c["w"]) / np.linalg.norm(start["w"]) for c in clients]
+    by_hand = sum(v * c["w"] for v, c in zip(cosines, clients, strict=True)) / 3
+    np.testing.assert_allclose(total.mean()["w"], by_hand)
+    np.testing.assert_allclose(total.mean()["mean"], sum(q * c["mean"] for q, c in zip(shares, clients, strict=True)))
+
+
+FAST: dict[str, Any] = {"data.limit": 120, "train.local_steps": 2}
+
+
+class Round:
+    """One round of L-DAWA: the global model before and after, and every client's."""
+
+    def __init__(self, **changes: object) -> None:
+        config = tiny("ldawa", **{key.replace(".", "__"): value for key, value in {**FAST, **changes}.items()})
+        federation = deal(config)
+        initial = Initial(config, federation)
+        cohort, worker = LocalCohort(config, federation, Ledger()), Worker(config, federation)
+        self.network = initial.network("small_cnn_bn")
+        with torch.no_grad():  # biases and statistics that are not 0
+            for tensor in (*self.network.parameters(), *self.network.buffers()):
+                if tensor.is_floating_point():
+                    tensor.add_(0.1)
+        self.start = pack(self.network)
+        server = METHODS["ldawa"].server(Setup(config, federation, initial))
+        server.start(cohort)
+        server.weights = self.start
+        cohort.begin_round(1, federation.clients)
+        server.round(1, cohort)
+        self.shares, self.metrics = federation.shares, server.metrics
+        message = {"weights": self.start}
+        self.replies = [worker.execute("train", c, 1, message, None)[0].reply["weights"] for c in federation.clients]
+        self.new = server.weights
+
+    def tensors(self, weights: Weights) -> dict[str, torch.Tensor]:
+        unpack(weights, self.network)
+        tensors = (*self.network.named_parameters(), *self.network.named_buffers())
+        return {name: t.detach().double().clone() for name, t in tensors if t.is_floating_point()}
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("as_code", [False, True])
+def test_the_servers_step_by_a_loop(normalize: bool, as_code: bool) -> None:
+    settings = {"method.warmup": 0, "method.normalize": normalize, "method.as_code": as_code}
+    run = Round(**settings)
+    start, new = run.tensors(run.start), run.tensors(run.new)
+    clients = [run.tensors(reply) for reply in run.replies]
+    parameters = {name for name, _ in run.network.named_parameters()}
+    cosines = []
+    for name, old in start.items():
+        xs = [client[name] for client in clients]
+        if name in parameters or as_code:
+            v = torch.stack([F.cosine_similarity(x.flatten(), old.flatten(), dim=0) for x in xs])
+            factors = v / (v.abs().sum() if normalize else len(xs))
+            cosines.append(v.mean().item())
+        else:
+            factors = torch.from_numpy(np.array(run.shares))
+        wanted = sum(f * x for f, x in zip(factors, xs, strict=True))
+        torch.testing.assert_close(new[name], wanted, rtol=1e-5, atol=1e-6, msg=name)
+    assert run.metrics["ldawa/cosine"] == pytest.approx(np.mean(cosines), rel=1e-5)
+    fedavg = sum(q * reply.vector.astype(np.float64) for q, reply in zip(run.shares, run.replies, strict=True))
+    assert np.abs(run.new.vector - fedavg)[: run.new.parameters].max() > 1e-4
+
+
+def test_warm_up_is_fedavg(tmp_path: Path) -> None:
+    """Bit for bit while it lasts, and not after it."""
+    common = {"data__limit": 120, "train__local_steps": 2, "train__rounds": 2, "evaluation__protocols": []}
+    found = {}
+    for name, method, own in (("avg", "fedavg", {}), ("warm", "ldawa", {"method__warmup": 2}),
+                              ("not", "ldawa", {"method__warmup": 1})):  # fmt: skip
+        run_locally(tiny(method, **common, **own), tmp_path / name)
+        found[name] = encoders(tmp_path / name)
+    assert found["warm"] == found["avg"]
+    assert found["not"] != found["avg"]
