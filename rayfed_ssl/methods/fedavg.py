@@ -104,6 +104,7 @@ FEDAVG = Method(
     objective="simclr",
     accepts=unlabelled,
     averages=True,
+    buffered=True,
 )
 FEDSIMCLR = Method(
     FedSimCLR,
@@ -133,6 +134,7 @@ FEDMOCO = Method(
     objective="moco",
     accepts=only("moco"),
     averages=True,
+    buffered=True,
 )
 FEDSIMSIAM = Method(
     FedSimSiam,
@@ -142,6 +144,7 @@ FEDSIMSIAM = Method(
     objective="simsiam",
     accepts=only("simsiam"),
     averages=True,
+    buffered=True,
 )
 FEDAE = Method(
     FedAE,
@@ -151,6 +154,7 @@ FEDAE = Method(
     objective="autoencoder",
     accepts=only("autoencoder"),
     averages=True,
+    buffered=True,
 )
 FEDPR = Method(
     FedPR,
@@ -160,6 +164,7 @@ FEDPR = Method(
     objective="rotation",
     accepts=only("rotation"),
     averages=True,
+    buffered=True,
 )
 FEDAVG_SC = Method(
     FedAvgSC,

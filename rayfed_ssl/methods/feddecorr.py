@@ -21,6 +21,7 @@ from torch import Tensor
 
 from rayfed_ssl.federated.method import Info, Method, anything
 from rayfed_ssl.federated.plugin import ClientPlugin, ServerPlugin
+from rayfed_ssl.federated.workload import Workload
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.objectives.decorrelation import decorrelation
 from rayfed_ssl.settings.run import PluginConfig, RunSettings
@@ -49,6 +50,9 @@ class ClientHalf(ClientPlugin[Config]):
 class ServerHalf(ServerPlugin[Config]):
     """Nothing: the penalty is the client's own business."""
 
+    def workload(self, client: int) -> Workload | None:
+        return Workload(0)
+
 
 FEDDECORR = Method(
     Config,
@@ -59,4 +63,5 @@ FEDDECORR = Method(
     accepts=anything,
     plugin=(ClientHalf, ServerHalf),
     averages=True,
+    buffered=True,
 )

@@ -56,5 +56,6 @@ FEDU = Method(
     Info("FedU (Zhuang 2021)", "weights", stateful=True),
     objective="byol",
     accepts=predicting,
+    buffered=True,
     footprint=kept,
 )

@@ -33,6 +33,7 @@ from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.messages import Reply
 from rayfed_ssl.federated.method import Info, Method, projecting
 from rayfed_ssl.federated.plugin import ClientPlugin, ServerPlugin
+from rayfed_ssl.federated.workload import Workload, fit_images
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.methods.unified import equalised_epochs, sharpened, unified_step
 from rayfed_ssl.objectives.base import Step, full_precision
@@ -111,6 +112,13 @@ class Client(fedavg.Client[Config]):
 
 
 class Server(fedavg.Server):
+    def workload(self, operation: str, client: int) -> Workload | None:
+        """Its own number of local epochs, and a third view of every image."""
+        train = self.config.train.model_copy(update={"local_epochs": self.local_epochs(client)})
+        passes = 2 if self.config.method_as(Config).rotation else 1
+        images = fit_images(train, int(self.setup.federation.sizes[client]))
+        return Workload(passes * images, self.fitting(client, weights=self.weights).up)
+
     def round(self, t: int, cohort: Cohort) -> None:
         settings, clients = self.config.method_as(Config), cohort.clients
         by = self.client_shares(clients)
@@ -137,13 +145,16 @@ class Server(fedavg.Server):
         sizes = np.array([1.0 if settings.weights == "uniform" else float(self.setup.shares[c]) for c in clients])
         return dict(zip(clients, sharpened(sizes / sizes.sum(), settings.temperature).tolist(), strict=True))
 
-    def epochs(self, client: int) -> dict[str, int]:
-        """The local epochs of one client, if they are not the run's: a single number, which the server sends."""
+    def local_epochs(self, client: int) -> int:
+        """The local epochs of one client; the run's, unless they are equalised."""
         train, sizes = self.config.train, self.setup.federation.sizes
-        if not self.config.method_as(Config).equalise or train.local_steps:
-            return {}
-        images, largest = int(sizes[client]), int(sizes.max())
-        return {"epochs": max(1, equalised_epochs(images, largest, train.batch_size, train.local_epochs))}
+        if not self.config.method_as(Config).equalise:
+            return train.local_epochs
+        return max(1, equalised_epochs(int(sizes[client]), int(sizes.max()), train.batch_size, train.local_epochs))
+
+    def epochs(self, client: int) -> dict[str, int]:
+        """A field of one client's message, a single number; none where steps are set instead of epochs."""
+        return {} if self.config.train.local_steps else {"epochs": self.local_epochs(client)}
 
 
 def _vectors(replies: Iterator[Reply]) -> Iterator[tuple[int, np.ndarray]]:
@@ -166,6 +177,9 @@ class ClientHalf(ClientPlugin[PluginBlock]):
 class ServerHalf(ServerPlugin[PluginBlock]):
     """Nothing: the penalty is the client's own business."""
 
+    def workload(self, client: int) -> Workload | None:
+        return Workload(0)
+
 
 FEDU2 = Method(
     Config,
@@ -184,4 +198,5 @@ FUR = Method(
     accepts=projecting,
     plugin=(ClientHalf, ServerHalf),
     averages=True,
+    buffered=True,
 )
