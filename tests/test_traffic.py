@@ -30,9 +30,13 @@ def traffic(config: RunConfig, folder: Path) -> dict[tuple[int, int, str], dict[
     return found
 
 
-@pytest.mark.parametrize("method", ["fedsimclr", "fedbyol", "fedavg_sc"])
+AVERAGING = ["fedavg", "fedsimclr", "fedbyol", "fedmoco", "fedsimsiam", "fedae", "fedpr", "fedavg_sc", "feddecorr"]
+AVERAGING += ["fedu", "fedema", "ldawa", "fedu2", "fur"]  # which differ in what clients or the server do with them
+
+
+@pytest.mark.parametrize("method", AVERAGING)
 def test_fedavg_sends_weights_both_ways(method: str, tmp_path: Path) -> None:
-    config = tiny(method, train__rounds=2)
+    config = tiny(method, train__rounds=2, participation__fraction=1.0, evaluation__protocols=[])
     p, b = floats(config)
     expected = {"weights": 4 * p, "weights.buffers": 4 * b}
     found = traffic(config, tmp_path / "run")

@@ -29,6 +29,10 @@ OWN: dict[str, dict[str, object]] = {
         "method.alignment_batch": 16,
         "participation.fraction": 0.75,
     },
+    "fedmoco": {"objective.queue": 48},
+    "fedema": {"participation.fraction": 0.75, "method.selective": True},
+    "ldawa": {"method.warmup": 1},
+    "fedu2": {"method.lr": 0.05},
     "flesd": {**PUBLIC, "method.epochs": 2, "method.anchors": 32, "method.batch_size": 16},
     "flesd_cc": {**PUBLIC, "method.epochs": 2, "method.anchors": 32, "method.batch_size": 16, "train.rounds": 1},
 }

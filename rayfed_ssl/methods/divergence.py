@@ -1,14 +1,21 @@
 """FedU and FedEMA: how far a client's model is from another, and what it keeps of its own because of that
 (Zhuang et al. 2021, "Collaborative unsupervised visual representation learning from decentralized data"; Zhuang et al.
-2022, "Divergence-aware federated self-supervised learning").
+2022, "Divergence-aware federated self-supervised learning"). Free functions, and what clients of both have in common.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from torch import nn
+
+from rayfed_ssl.base.weights import Weights, named
+from rayfed_ssl.federated.method import ClientFootprint, unlabelled
+from rayfed_ssl.methods import fedavg
+from rayfed_ssl.objectives import OBJECTIVES
+from rayfed_ssl.settings.run import RunSettings
 
 SHORTCUTS = ("shortcut", "downsample")
 
@@ -69,3 +76,55 @@ def mixed(own: np.ndarray, received: np.ndarray, mu: float) -> np.ndarray:
     if mu in (0.0, 1.0):
         return (own if mu else received).copy()
     return np.asarray(np.float32(mu) * own + np.float32(1 - mu) * received, own.dtype)
+
+
+class Config(fedavg.Config):
+    """``divergence``: d_k as EasyFL computes it, or as the papers define it; see :class:`DivergentClient`."""
+
+    divergence: Literal["easyfl", "paper"] = "easyfl"
+
+
+Own = TypeVar("Own", bound=Config)
+
+
+class DivergentClient(fedavg.Client[Own]):
+    """A client that keeps its model of the round it last trained in, and knows how far that is from another.
+
+    ``easyfl``: :func:`layer_divergence` of the encoder's convolutions from before to after that training.
+    ``paper``: :func:`model_divergence` of encoder and projector from that model to the one just received.
+    """
+
+    def divergence(self, received: Weights) -> float | None:
+        """d_k; None in the client's first round."""
+        if "model" not in self.state:
+            return None
+        if self.method.divergence == "easyfl":
+            return float(self.state["drift"])
+        parts = (self.parameters(self.state["model"]), self.parameters(received))
+        own, other = ({name: x for name, x in part.items() if not name.startswith("predictor.")} for part in parts)
+        return model_divergence(own, other)
+
+    def parameters(self, weights: Weights) -> dict[str, np.ndarray]:
+        """The parameters by name, without buffers, as views."""
+        values = named(weights, self.network)
+        return {name: values[name] for name, _ in self.network.named_parameters()}
+
+    def train_and_keep(self) -> dict[str, Any]:
+        """Local epochs from what is loaded; keeps the model, and how far its training moved it."""
+        before = self.weights
+        self.fit()
+        self.keep_own()
+        if self.method.divergence == "easyfl":
+            names = [f"encoder.{name}" for name in convolutions(self.network.encoder)]
+            models = (named(weights, self.network) for weights in (before, self.state["model"]))
+            self.state["drift"] = layer_divergence(*({name: model[name] for name in names} for model in models))
+        return {"weights": self.state["model"]}
+
+
+def predicting(objective: str) -> bool:
+    """Objectives without labels that train a predictor, which FedU and FedEMA treat by itself."""
+    return unlabelled(objective) and "predictor" in OBJECTIVES[objective].heads
+
+
+def kept(config: RunSettings, images: int) -> ClientFootprint:
+    return ClientFootprint(models=1)

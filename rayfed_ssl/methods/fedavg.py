@@ -1,12 +1,17 @@
 """FedAvg over a local objective: weights down, weights up, mean by data size (McMahan et al. 2017).
 
-One exchange a round. The method's name says which objective it trains with: ``fedsimclr`` (SimCLR), ``fedbyol`` (BYOL,
-whose momentum target stays on the client, is reset each round or averaged, too: ``objective.target``), ``fedavg_sc``
-(spectral contrast without sharing, the biased baseline of FedSC). Papers' codes disagree on what is averaged
-; here parameters and floating buffers are, with weights n_j, unless ``method.weights: uniform``.
-``fedavg_supervised`` trains on the clients' labels, classifier included: what the others do without.
+One exchange a round. ``fedavg`` takes any objective that reads no labels. The other names say which objective they
+train with: ``fedsimclr`` SimCLR; ``fedbyol`` BYOL, whose momentum target stays on the client, is reset each round or
+averaged, too (``objective.target``); ``fedmoco`` MoCo, whose key encoder starts each round as the downloaded network;
+``fedsimsiam`` SimSiam; ``fedavg_sc`` spectral contrast without sharing, the biased baseline of FedSC; ``fedae`` an
+autoencoder and ``fedpr`` rotation prediction, baselines of FedCA. ``fedavg_supervised`` trains on the clients' labels,
+classifier included: what the others do without.
 
-Differs: integer counters (``num_batches_tracked``) neither travel nor are averaged.
+Papers' codes disagree on what is averaged. Here parameters and floating buffers are, with weights n_j, unless
+``method.weights: uniform``.
+
+Differs: integer counters (``num_batches_tracked``) neither travel nor are averaged. EasyFL's FedMoCo also sends the key
+encoder, which nobody uses.
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ from typing import Any, Literal, TypeVar
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.cohort import Cohort
-from rayfed_ssl.federated.method import Info, Method, only
+from rayfed_ssl.federated.method import Info, Method, only, unlabelled
 from rayfed_ssl.federated.server import MethodServer, counting
 from rayfed_ssl.federated.workload import Workload
 from rayfed_ssl.settings.blocks import MethodConfig
@@ -31,12 +36,32 @@ class Config(MethodConfig):
 Own = TypeVar("Own", bound=Config)
 
 
+class FedAvg(Config):
+    name: Literal["fedavg"] = "fedavg"
+
+
 class FedSimCLR(Config):
     name: Literal["fedsimclr"] = "fedsimclr"
 
 
 class FedBYOL(Config):
     name: Literal["fedbyol"] = "fedbyol"
+
+
+class FedMoCo(Config):
+    name: Literal["fedmoco"] = "fedmoco"
+
+
+class FedSimSiam(Config):
+    name: Literal["fedsimsiam"] = "fedsimsiam"
+
+
+class FedAE(Config):
+    name: Literal["fedae"] = "fedae"
+
+
+class FedPR(Config):
+    name: Literal["fedpr"] = "fedpr"
 
 
 class FedAvgSC(Config):
@@ -71,6 +96,16 @@ class Server(MethodServer[Config]):
             self.weights = cohort.mean("train", by=by, weights=self.weights)["weights"]
 
 
+FEDAVG = Method(
+    FedAvg,
+    Client,
+    Server,
+    Info("FedAvg (McMahan 2017)", "weights"),
+    objective="simclr",
+    accepts=unlabelled,
+    averages=True,
+    buffered=True,
+)
 FEDSIMCLR = Method(
     FedSimCLR,
     Client,
@@ -88,6 +123,46 @@ FEDBYOL = Method(
     Info("FedAvg with BYOL (Grill 2020)", "weights", stateful=True),
     objective="byol",
     accepts=only("byol"),
+    averages=True,
+    buffered=True,
+)
+FEDMOCO = Method(
+    FedMoCo,
+    Client,
+    Server,
+    Info("FedAvg with MoCo (He 2020; Zhuang 2022)", "weights"),
+    objective="moco",
+    accepts=only("moco"),
+    averages=True,
+    buffered=True,
+)
+FEDSIMSIAM = Method(
+    FedSimSiam,
+    Client,
+    Server,
+    Info("FedAvg with SimSiam (Chen 2021; Zhuang 2022)", "weights"),
+    objective="simsiam",
+    accepts=only("simsiam"),
+    averages=True,
+    buffered=True,
+)
+FEDAE = Method(
+    FedAE,
+    Client,
+    Server,
+    Info("FedAvg of an autoencoder (baseline of FedCA)", "weights, decoder's too"),
+    objective="autoencoder",
+    accepts=only("autoencoder"),
+    averages=True,
+    buffered=True,
+)
+FEDPR = Method(
+    FedPR,
+    Client,
+    Server,
+    Info("FedAvg with rotation prediction (baseline of FedCA)", "weights"),
+    objective="rotation",
+    accepts=only("rotation"),
     averages=True,
     buffered=True,
 )

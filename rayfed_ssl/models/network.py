@@ -19,13 +19,15 @@ from rayfed_ssl.models.decoder import Decoder
 from rayfed_ssl.models.encoders import build_encoder
 from rayfed_ssl.models.heads import ModelConfig, mlp
 
-HEAD_NAMES = frozenset({"projector", "predictor", "prototypes", "classifier", "decoder", "rotation"})
+HEAD_NAMES = frozenset(
+    {"projector", "predictor", "prototypes", "classifier", "decoder", "rotation", "projection_rotation"}
+)
 ROTATIONS = 4  # 0, 90, 180, 270 degrees
 
 
 class Network(nn.Module):
     """Encoder f -> projector g (-> calibration) -> predictor p, with optional prototypes of projections, classifier,
-    rotation head and decoder.
+    rotation heads (of features, of projections) and decoder.
 
     A head that was not asked for is None; the method that needs it says so.
     """
@@ -44,6 +46,7 @@ class Network(nn.Module):
         self.classifier: nn.Module | None = None
         self.rotation: nn.Module | None = None
         self.decoder: nn.Module | None = None
+        self.projection_rotation: nn.Module | None = None
 
     @property
     def dim(self) -> int:
@@ -86,6 +89,10 @@ class Network(nn.Module):
     def classify_rotation(self, images: Tensor) -> Tensor:
         """Logits of the four quarter turns: (B, C, S, S) -> (B, 4)."""
         return self._through("rotation", self.represent(images))
+
+    def classify_projected_rotation(self, images: Tensor) -> Tensor:
+        """Logits of the four quarter turns, from projections: (B, C, S, S) -> (B, 4)."""
+        return self._through("projection_rotation", self.project(images))
 
     def reconstruct(self, images: Tensor) -> Tensor:
         """decoder(f(x)): (B, C, S, S) -> (B, C, S, S)."""
@@ -141,6 +148,8 @@ def build_network(
         network.rotation = nn.Linear(network.dim, ROTATIONS)
     if "decoder" in wanted:
         network.decoder = Decoder(network.dim, config, image_size, channels)
+    if "projection_rotation" in wanted:
+        network.projection_rotation = nn.Linear(config.projection_dim, ROTATIONS)
     return network
 
 

@@ -18,8 +18,9 @@ from rayfed_ssl.methods import METHODS
 from rayfed_ssl.settings.files import ConfigError
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.worker import Worker
+from rayfed_ssl.testing.tiny import tiny_run
 from tests import reference
-from tests.tiny import booked, encoders, run_locally, tiny
+from tests.tiny import OWN, booked, encoders, run_locally, tiny
 
 
 @pytest.mark.parametrize("method", ["fedbyol", "fedprox"])
@@ -127,3 +128,46 @@ def test_targets_are_averaged_where_weights_are(method: str) -> None:
     changes: dict[str, Any] = {"objective": {"name": "byol", "target": "averaged"}}
     with pytest.raises(ConfigError, match=rf"objective\.target: found 'averaged'; {method} averages no weights"):
         tiny(method, **changes)
+
+
+NAMED = {"fedsimclr": "simclr", "fedbyol": "byol", "fedmoco": "moco", "fedsimsiam": "simsiam", "fedavg_sc": "spectral",
+         "fedae": "autoencoder", "fedpr": "rotation"}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", NAMED)
+def test_a_name_is_fedavg_over_its_objective(method: str, tmp_path: Path) -> None:
+    """Bit for bit, two rounds long; and the name takes no other objective."""
+    run_locally(tiny(method, data__limit=100, train__rounds=2), tmp_path / "named")
+    generic = tiny("fedavg", data__limit=100, train__rounds=2, objective__name=NAMED[method], **OWN.get(method, {}))
+    run_locally(generic, tmp_path / "generic")
+    assert encoders(tmp_path / "named") == encoders(tmp_path / "generic")
+    assert booked(tmp_path / "named") == booked(tmp_path / "generic")
+    with pytest.raises(ConfigError, match=rf"objective\.name: found 'barlow'; {method} allows {NAMED[method]}"):
+        tiny_run(method, {"objective.name": "barlow"})
+
+
+@pytest.mark.parametrize("objective", ["barlow", "vicreg", "swav", "align_uniform"])
+def test_further_objectives_train(objective: str) -> None:
+    config = tiny("fedavg", objective={"name": objective}, model__prototypes=12, data__limit=120, train__local_steps=2)
+    worker = Worker(config, deal(config))
+    start = worker.initial("small_cnn_bn")
+    outcome, state = worker.execute("train", 0, 1, {"weights": start}, None)
+    moved = np.abs(outcome.reply["weights"].vector - start.vector)[: start.parameters]
+    assert (moved > 0).mean() > 0.5
+    assert not state
+
+
+def test_labels_are_not_for_fedavg() -> None:
+    with pytest.raises(ConfigError, match=r"objective\.name: found 'supervised'; fedavg allows simclr, "):
+        tiny("fedavg", objective={"name": "supervised"})
+
+
+def test_fedmocos_key_encoder_starts_anew_and_nothing_stays() -> None:
+    """Round 2 of a client that was there in round 1 is that of one that was not."""
+    config = tiny("fedmoco", data__limit=120)
+    worker = Worker(config, deal(config))
+    message = {"weights": worker.initial("small_cnn_bn")}
+    _, state = worker.execute("train", 0, 1, message, None)
+    assert not state
+    veteran, newcomer = (worker.execute("train", 0, 2, message, s)[0].reply["weights"].vector for s in (state, None))
+    np.testing.assert_array_equal(veteran, newcomer)

@@ -37,6 +37,17 @@ SYNC = {"system": UNRELIABLE, "clients__count": 6, "participation__fraction": 0.
 FEDBUFF = {"system": UNRELIABLE, "clients__count": 6, "server": {"schedule": "fedbuff", "buffer": 2, "concurrency": 3},
            "train__rounds": 6}  # fmt: skip
 PREDICT = {
+    "fedavg",
+    "fedmoco",
+    "fedsimsiam",
+    "fedae",
+    "fedpr",
+    "feddecorr",
+    "fedu",
+    "fedema",
+    "ldawa",
+    "fedu2",
+    "fur",
     "fedsimclr",
     "fedbyol",
     "fedprox",

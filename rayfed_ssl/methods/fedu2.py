@@ -1,0 +1,202 @@
+"""FedU2: uniform projections on every client (FUR), and a server step under which no client's distance to the global
+model grows (EUA) (Liao et al. 2024, "Rethinking the representation in federated unsupervised learning with non-IID
+data").
+
+One exchange a round, of the whole network. Clients add to their objective ``uniformity`` times FUR of the projections,
+summed over views, and ``rotation`` times the cross-entropy of which quarter turn a third view was given, read off its
+projection. Local epochs are such that all clients take about as many steps (``equalise``). The server holds the
+parameters of all clients of a round at once, finds the shortest convex combination g of the unit vectors along
+theta - theta_k, and goes ``2 lr g`` from theta. Running statistics are means with weights n_k. Each part can be
+switched off: ``uniformity: 0``, ``rotation: 0``, ``eua: false`` (FedAvg's mean).
+
+FUR alone is a plug-in of any method with projections: ``plugins: [{name: fur}]``.
+
+Differs: the code sums FUR over as many tangent spaces as a batch has rows, over 6; its 0.01 at 128 rows is the 0.2133
+here. It counts batches where weights here count images. BYOL's target stays with the client, where the code sends it
+and takes it into EUA. The solver is exact; see :mod:`rayfed_ssl.methods.unified`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from rayfed_ssl.base.weights import Weights
+from rayfed_ssl.federated.client import EncoderClient
+from rayfed_ssl.federated.cohort import Cohort
+from rayfed_ssl.federated.messages import Reply
+from rayfed_ssl.federated.method import Info, Method, projecting
+from rayfed_ssl.federated.plugin import ClientPlugin, ServerPlugin
+from rayfed_ssl.federated.workload import Workload, fit_images
+from rayfed_ssl.methods import fedavg
+from rayfed_ssl.methods.unified import equalised_epochs, sharpened, unified_step
+from rayfed_ssl.objectives.base import Step, full_precision
+from rayfed_ssl.objectives.fur import sphere_uniformity
+from rayfed_ssl.objectives.rotation import rotations
+from rayfed_ssl.settings.run import PluginConfig
+
+WEIGHT = 0.2133  # of FUR: 0.01 B / 6 at B = 128
+
+Weight = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Config(fedavg.Config):
+    """``weights`` and ``temperature`` are of running statistics, and of the mean without ``eua``."""
+
+    name: Literal["fedu2"] = "fedu2"
+    uniformity: Weight = WEIGHT
+    tangent_spaces: Count = 6
+    directions: Count = 6  # in each tangent space
+    rotation: Weight = 1.0
+    eua: bool = True
+    lr: Annotated[float, Field(gt=0)] = 8.0  # of the server's step
+    relative: bool = False  # lr from how far clients moved, instead
+    temperature: Annotated[float, Field(gt=0)] = 1.0  # sharpens shares to q^(1/T); towards 0 the largest alone counts
+    equalise: bool = True  # steps, by local epochs up to 10; where local_steps are set they are equal already
+
+    @property
+    def heads(self) -> frozenset[str]:
+        return frozenset({"projection_rotation"} if self.rotation else ())
+
+
+class PluginBlock(PluginConfig):
+    """``weights`` is that of FedAvg, where this plug-in is the method."""
+
+    name: Literal["fur"] = "fur"
+    weight: Weight = WEIGHT
+    tangent_spaces: Count = 6
+    directions: Count = 6
+    weights: Literal["size", "uniform"] = "size"
+
+
+def uniformity(projections: tuple[Tensor, ...], config: Config | PluginBlock, draws: torch.Generator) -> Tensor:
+    """FUR of V projections (B, D), summed over views: ()."""
+    terms = [sphere_uniformity(z, config.tangent_spaces, config.directions, draws) for z in projections]
+    return torch.stack(terms).sum()
+
+
+def turned(view: Tensor, draws: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Each image (B, C, H, H) turned by a random multiple of 90 degrees, and the multiples (B,)."""
+    turns = torch.randint(4, (len(view),), generator=draws, device=view.device)
+    images, _ = rotations(view)  # (4B, C, H, H), turn by turn
+    return images[turns * len(view) + torch.arange(len(view), device=view.device)], turns
+
+
+class Client(fedavg.Client[Config]):
+    def train(self, weights: Weights, target: Weights | None = None, epochs: int | None = None) -> dict[str, Any]:
+        self.load(weights, target)
+        local, pixels = self.objective_loss(), self.pixels()
+        uniform, third, turns = (self.generator(purpose) for purpose in ("fur", "third view", "turns"))
+
+        def loss(views: tuple[Tensor, ...], rows: Tensor) -> Step:
+            step = local(views, rows)
+            value = step.loss
+            if self.method.uniformity:
+                value = value + self.method.uniformity * uniformity(step.projections, self.method, uniform)
+            if self.method.rotation:
+                (view,) = self.views(pixels[rows], third, 1)
+                images, labels = turned(view, turns)
+                logits = self.network.classify_projected_rotation(images)
+                value = value + self.method.rotation * F.cross_entropy(full_precision(logits), labels)
+            return Step(value, step.projections)
+
+        self.fit(loss, epochs=epochs)
+        return {"weights": self.weights}
+
+
+class Server(fedavg.Server):
+    def workload(self, operation: str, client: int) -> Workload | None:
+        """Its own number of local epochs, and a third view of every image."""
+        train = self.config.train.model_copy(update={"local_epochs": self.local_epochs(client)})
+        passes = 2 if self.config.method_as(Config).rotation else 1
+        images = fit_images(train, int(self.setup.federation.sizes[client]))
+        return Workload(passes * images, self.fitting(client, weights=self.weights).up)
+
+    def round(self, t: int, cohort: Cohort) -> None:
+        settings, clients = self.config.method_as(Config), cohort.clients
+        by = self.client_shares(clients)
+        if not settings.eua:
+            self.weights = cohort.mean("train", by=by, each=self.epochs, weights=self.weights)["weights"]
+            return
+        old = self.weights
+        found = dict(_vectors(cohort.ask("train", each=self.epochs, weights=old)))  # all of the round's models
+        if not found:
+            return  # with nobody's reply the round fails at its end
+        q = np.array([by[client] for client in found])
+        q, count, models = q / q.sum(), old.parameters, list(found.values())
+        new, alpha = unified_step(
+            old.vector[:count], [model[:count] for model in models], settings.lr, q if settings.relative else None
+        )
+        statistics = sum(share * model[count:].astype(np.float64) for share, model in zip(q, models, strict=True))
+        self.weights = old.with_vector(np.concatenate([new, np.asarray(statistics, np.float32)]))
+        step = new.astype(np.float64) - old.vector[:count]
+        self.metrics |= {"fedu2/step": float(np.linalg.norm(step)), "fedu2/active": float((alpha > 0).sum())}
+
+    def client_shares(self, clients: tuple[int, ...]) -> dict[int, float]:
+        """Each client's share of the round's images, sharpened; or all the same."""
+        settings = self.config.method_as(Config)
+        sizes = np.array([1.0 if settings.weights == "uniform" else float(self.setup.shares[c]) for c in clients])
+        return dict(zip(clients, sharpened(sizes / sizes.sum(), settings.temperature).tolist(), strict=True))
+
+    def local_epochs(self, client: int) -> int:
+        """The local epochs of one client; the run's, unless they are equalised."""
+        train, sizes = self.config.train, self.setup.federation.sizes
+        if not self.config.method_as(Config).equalise:
+            return train.local_epochs
+        return max(1, equalised_epochs(int(sizes[client]), int(sizes.max()), train.batch_size, train.local_epochs))
+
+    def epochs(self, client: int) -> dict[str, int]:
+        """A field of one client's message, a single number; none where steps are set instead of epochs."""
+        return {} if self.config.train.local_steps else {"epochs": self.local_epochs(client)}
+
+
+def _vectors(replies: Iterator[Reply]) -> Iterator[tuple[int, np.ndarray]]:
+    """Each client's values, copied: a reply is a view into a message that holds more."""
+    for reply in replies:
+        yield reply.client, np.array(reply["weights"].vector)
+
+
+class ClientHalf(ClientPlugin[PluginBlock]):
+    def __init__(self, config: PluginBlock, client: EncoderClient[Any]) -> None:
+        super().__init__(config, client)
+        self.draws = client.generator("fur")
+
+    def penalty(self, projections: tuple[Tensor, ...], features: tuple[Tensor, ...] = ()) -> Tensor | None:
+        if self.config.weight == 0 or not projections:
+            return None
+        return self.config.weight * uniformity(projections, self.config, self.draws)
+
+
+class ServerHalf(ServerPlugin[PluginBlock]):
+    """Nothing: the penalty is the client's own business."""
+
+    def workload(self, client: int) -> Workload | None:
+        return Workload(0)
+
+
+FEDU2 = Method(
+    Config,
+    Client,
+    Server,
+    Info("FedU2 (Liao 2024)", "weights"),
+    objective="simclr",
+    accepts=projecting,
+)
+FUR = Method(
+    PluginBlock,
+    fedavg.Client,
+    fedavg.Server,
+    Info("FedU2's uniform regulariser alone (Liao 2024)", "weights"),
+    objective="simclr",
+    accepts=projecting,
+    plugin=(ClientHalf, ServerHalf),
+    averages=True,
+    buffered=True,
+)

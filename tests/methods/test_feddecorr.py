@@ -1,0 +1,81 @@
+"""FedDecorr as a plug-in and as a method: a step by hand, nothing at weight 0, less correlation with weight."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.seeding import generator
+from rayfed_ssl.config import RunConfig
+from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.methods.feddecorr import ClientHalf, Config
+from rayfed_ssl.simulation.worker import Worker
+from tests import reference
+from tests.tiny import tiny
+
+torch.set_num_threads(1)
+
+
+def penalty(config: Config, *features: Tensor) -> Tensor | None:
+    chosen = tiny("feddecorr")
+    worker = Worker(chosen, deal(chosen))
+    return ClientHalf(config, worker.method.client(worker, 0, 1, "train", {})).penalty((), features)
+
+
+def trained(config: RunConfig) -> tuple[np.ndarray, dict[str, float]]:
+    worker = Worker(config, deal(config))
+    outcome, state = worker.execute("train", 0, 1, {"weights": worker.initial("small_cnn_bn")}, None)
+    assert set(state) <= {"target"}
+    return outcome.reply["weights"].vector, outcome.metrics
+
+
+def test_the_penalty_is_the_mean_over_views() -> None:
+    x, y = (torch.randn(9, 4, dtype=torch.float64, generator=generator(k, "feddecorr")) for k in range(2))
+    expected = 0.3 * (reference.decorrelation(x) + reference.decorrelation(y)) / 2
+    found = penalty(Config(weight=0.3), x, y)
+    assert found is not None
+    assert found.item() == pytest.approx(expected, rel=1e-6)
+    free = penalty(Config(weight=0.3, batch_free=True), x)
+    assert free is not None
+    assert free.item() == pytest.approx(0.3 * reference.decorrelation(x) * (9 / 8**2) * (63**2 / 64), rel=1e-6)
+    assert penalty(Config(weight=0), x) is None
+    assert penalty(Config()) is None  # a loss that the encoder had no part in
+
+
+def test_one_steps_loss_is_the_objectives_plus_the_penalty_of_the_encoders_features() -> None:
+    changes: dict[str, Any] = {"train__local_steps": 1, "objective": {"name": "simsiam"}}
+    config = tiny("feddecorr", method__weight=0.3, **changes)
+    _, metrics = trained(config)
+    _, alone = trained(tiny("fedavg", **changes))
+    worker = Worker(config, deal(config))
+    client = worker.method.client(worker, 0, 1, "train", {})
+    client.load(worker.initial("small_cnn_bn"))
+    client.network.train()
+    rows = next(client.batches(len(client.indices)))
+    views = client.views(client.pixels()[rows], client.generator("views"), 2)
+    with torch.no_grad():
+        terms = [reference.decorrelation(client.network.represent(view).double()) for view in views]
+    assert metrics["loss"] == pytest.approx(alone["loss"] + 0.3 * sum(terms) / 2, rel=1e-4)
+
+
+@pytest.mark.parametrize("objective", ["simclr", "byol", "autoencoder"])
+def test_weight_zero_is_fedavg_bit_for_bit(objective: str) -> None:
+    changes: dict[str, Any] = {"objective": {"name": objective}, "train__local_steps": 3}
+    plain = trained(tiny("fedavg", **changes))[0]
+    zero = [{"name": "feddecorr", "weight": 0}]
+    np.testing.assert_array_equal(trained(tiny("feddecorr", method__weight=0, **changes))[0], plain)
+    np.testing.assert_array_equal(trained(tiny("fedavg", plugins=zero, **changes))[0], plain)
+    some = trained(tiny("feddecorr", method__weight=0.1, **changes))[0]
+    assert np.abs(some - plain).max() > 1e-4
+    as_plugin = trained(tiny("fedavg", plugins=[{"name": "feddecorr", "weight": 0.1}], **changes))[0]
+    np.testing.assert_array_equal(as_plugin, some)
+
+
+def test_two_rows_are_refused() -> None:
+    with pytest.raises(UserError, match=r"train\.batch_size: found 2; feddecorr needs at least 3"):
+        tiny("feddecorr", train__batch_size=2)
