@@ -80,3 +80,24 @@ def test_fedfoa_as_a_plugin_adds_its_triangles_to_the_method(tmp_path: Path) -> 
     assert found[1, 0, "down"] == weights
     assert found[2, 0, "down"] == weights | {"fedfoa.peers": 3 * triangle}
     assert found[2, 0, "up"] == weights | {"fedfoa.correlation": triangle}
+
+
+def test_fedmd_sends_outputs_both_ways_and_no_weights(tmp_path: Path) -> None:
+    config = tiny("fedmd", train__rounds=2, participation__fraction=1.0)
+    outputs = 4 * 32 * config.projection_dim
+    found = traffic(config, tmp_path / "run")
+    for c in range(4):
+        assert found[1, c, "up"] == found[2, c, "up"] == {"outputs": outputs}
+        assert (1, c, "down") not in found
+        assert found[2, c, "down"] == {"consensus": outputs}
+        assert found[0, c, "down"] == {"public": 48 * 16 * 16 * 3}  # once, as bytes
+
+
+def test_feddf_sends_each_architectures_weights_and_no_public_images(tmp_path: Path) -> None:
+    config = tiny("feddf", train__rounds=1, participation__fraction=1.0)
+    found = traffic(config, tmp_path / "run")
+    initial = Initial(config, deal(config))
+    for c in range(4):
+        parts = initial(config.clients.encoder(c)).wire_bytes()
+        assert found[1, c, "down"] == found[1, c, "up"] == {f"weights{part}": size for part, size in parts.items()}
+    assert {t for t, _, _ in found} == {1}

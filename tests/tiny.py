@@ -11,6 +11,8 @@ TASKS = {"data.tasks": [[0, 1], [1, 2], [6, 3, 4], [5, 7]], "data.partition.name
 
 PUBLIC = {"data.public.source": "share", "data.public.share": 0.2}
 
+MIXED = {"clients.encoders": ["small_cnn", "small_cnn_bn", "small_cnn", "resnet18"], "model.width": 0.1}
+
 # What a method needs beside BASE to exercise what is its own.
 OWN: dict[str, dict[str, object]] = {
     "fedfoa": {
@@ -31,6 +33,8 @@ OWN: dict[str, dict[str, object]] = {
     },
     "flesd": {**PUBLIC, "method.epochs": 2, "method.anchors": 32, "method.batch_size": 16},
     "flesd_cc": {**PUBLIC, "method.epochs": 2, "method.anchors": 32, "method.batch_size": 16, "train.rounds": 1},
+    "fedmd": {**PUBLIC, **MIXED, "method.subset": 32, "method.digest_batch": 16, "participation.fraction": 0.75},
+    "feddf": {**PUBLIC, **MIXED, "method.steps": 4, "method.batch_size": 16, "participation.fraction": 0.75},
 }
 
 

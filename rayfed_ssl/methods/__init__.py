@@ -12,8 +12,10 @@ from rayfed_ssl.methods import (
     fedavg,
     fedavg_trunk,
     fedca,
+    feddf,
     fedfoa,
     fedlinked,
+    fedmd,
     fedprox,
     fedsc,
     flesd,
@@ -38,6 +40,8 @@ METHODS: Table[Method] = Table(
         "fedavg_trunk": fedavg_trunk.FEDAVG_TRUNK,
         "fedavg_supervised": fedavg.FEDAVG_SUPERVISED,
         "local": local.LOCAL,
+        "fedmd": fedmd.FEDMD,
+        "feddf": feddf.FEDDF,
     },
 )
 
