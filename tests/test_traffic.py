@@ -13,6 +13,8 @@ from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import deal
 from tests.tiny import booked, run_locally, tiny
 
+WAYS = ("down", "up")
+
 
 def floats(config: RunConfig) -> tuple[int, int]:
     """(P, b): parameters and floating buffer values of the common network."""
@@ -101,3 +103,12 @@ def test_feddf_sends_each_architectures_weights_and_no_public_images(tmp_path: P
         parts = initial(config.clients.encoder(c)).wire_bytes()
         assert found[1, c, "down"] == found[1, c, "up"] == {f"weights{part}": size for part, size in parts.items()}
     assert {t for t, _, _ in found} == {1}
+
+
+def test_fedx_sends_weights_with_the_predictor_both_ways(tmp_path: Path) -> None:
+    config = tiny("fedx", train__rounds=1)
+    (p, b), d = floats(config), config.projection_dim
+    without = floats(tiny("fedsimclr"))[0]
+    assert p - without == (d * 16 + 16) + 2 * 16 + (16 * d + d)  # linear, BatchNorm, linear
+    found = traffic(config, tmp_path / "run")
+    assert found == {(1, c, way): {"weights": 4 * p, "weights.buffers": 4 * b} for c in range(4) for way in WAYS}

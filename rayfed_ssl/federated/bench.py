@@ -46,7 +46,7 @@ class Initial:
 
     def __init__(self, config: RunSettings, federation: Federation) -> None:
         self.config, self.federation = config, federation
-        self.heads = build_objective(config.objective).heads
+        self.heads = build_objective(config.objective).heads | config.method.heads
 
     def __call__(self, encoder: str, classes: int | None = None, client: int | None = None) -> Weights:
         """The values of an architecture, or of a client that has it. Raises UserError where ``model.start`` does not

@@ -18,6 +18,7 @@ from rayfed_ssl.methods import (
     fedmd,
     fedprox,
     fedsc,
+    fedx,
     flesd,
     local,
 )
@@ -42,6 +43,7 @@ METHODS: Table[Method] = Table(
         "local": local.LOCAL,
         "fedmd": fedmd.FEDMD,
         "feddf": feddf.FEDDF,
+        "fedx": fedx.FEDX,
     },
 )
 

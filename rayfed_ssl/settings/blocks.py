@@ -22,6 +22,11 @@ class MethodConfig(Block):
         """Whether the method, as it is configured, uses public images."""
         return False
 
+    @property
+    def heads(self) -> frozenset[str]:
+        """The heads of the network that the method needs beside its objective's."""
+        return frozenset()
+
 
 class PublicConfig(Block):
     """Unlabelled images everybody may see: `client 0` (that client's shard; it then does not train, unless the method
