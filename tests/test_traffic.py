@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from rayfed_ssl.base.weights import pack
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.bench import Initial
+from rayfed_ssl.federated.client import followed
 from rayfed_ssl.federated.federation import deal
 from tests.tiny import booked, run_locally, tiny
 
@@ -112,3 +114,39 @@ def test_fedx_sends_weights_with_the_predictor_both_ways(tmp_path: Path) -> None
     assert p - without == (d * 16 + 16) + 2 * 16 + (16 * d + d)  # linear, BatchNorm, linear
     found = traffic(config, tmp_path / "run")
     assert found == {(1, c, way): {"weights": 4 * p, "weights.buffers": 4 * b} for c in range(4) for way in WAYS}
+
+
+def test_orchestra_sends_two_networks_and_centroids_never_its_memory(tmp_path: Path) -> None:
+    """Before the first round's training the networks are there already; the target is a copy and does not travel."""
+    config = tiny("orchestra", train__rounds=2, participation__fraction=1.0)
+    (p, b), d = floats(config), config.projection_dim
+    online = {"weights": 4 * p, "weights.buffers": 4 * b}
+    target = {"target": 4 * (p - (4 * d + 4)), "target.buffers": 4 * b}  # without the rotation head
+    found = traffic(config, tmp_path / "run")
+    for c in range(4):
+        assert found[1, c, "down"] == online | {"centroids": 4 * 8 * d}
+        assert found[2, c, "down"] == online | target | {"centroids": 4 * 8 * d}
+        assert found[1, c, "up"] == online | target | {"centroids": 2 * 4 * 4 * d}  # clustered twice
+        assert found[2, c, "up"] == online | target | {"centroids": 4 * 4 * d}
+
+
+def test_fedmkd_sends_networks_up_and_targets_down(tmp_path: Path) -> None:
+    config = tiny("fedmkd", train__rounds=1, participation__fraction=1.0)
+    found = traffic(config, tmp_path / "run")
+    initial = Initial(config, deal(config))
+    for c in range(4):
+        network = initial.network(config.clients.encoder(c))
+        parts, target = pack(network).wire_bytes(), pack(*followed(network)).wire_bytes()
+        assert found[1, c, "up"] == {f"weights{part}": size for part, size in parts.items()}
+        assert found[1, c, "down"] == {f"target{part}": size for part, size in target.items()}
+    assert {t for t, _, _ in found} == {1}  # the public images stay at the server
+
+
+def test_ssd_adds_a_clients_dimensions_once(tmp_path: Path) -> None:
+    config = tiny("ssd", train__rounds=2, participation__fraction=1.0)
+    p, b = floats(config)
+    weights = {"weights": 4 * p, "weights.buffers": 4 * b}
+    found = traffic(config, tmp_path / "run")
+    for c in range(4):
+        assert found[1, c, "down"] == weights | {"subspace": 8 * (config.projection_dim // 4)}
+        assert found[2, c, "down"] == found[1, c, "up"] == found[2, c, "up"] == weights

@@ -16,11 +16,14 @@ from rayfed_ssl.methods import (
     fedfoa,
     fedlinked,
     fedmd,
+    fedmkd,
     fedprox,
     fedsc,
     fedx,
     flesd,
     local,
+    orchestra,
+    ssd,
 )
 
 METHODS: Table[Method] = Table(
@@ -44,6 +47,9 @@ METHODS: Table[Method] = Table(
         "fedmd": fedmd.FEDMD,
         "feddf": feddf.FEDDF,
         "fedx": fedx.FEDX,
+        "orchestra": orchestra.ORCHESTRA,
+        "fedmkd": fedmkd.FEDMKD,
+        "ssd": ssd.SSD,
     },
 )
 

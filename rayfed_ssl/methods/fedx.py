@@ -1,8 +1,8 @@
 """FedX: contrast and relations within the client, and against the model it downloaded (Han et al. 2022).
 
-One exchange a round, as in FedAvg: weights down, weights up, the predictor's included. The downloaded model stays frozen
-beside the one in training and teaches it: no further traffic. The loss of a batch is the sum of four terms. Local:
-NT-Xent of both views, and how alike the views relate to a batch of random images. Global: the same with the
+One exchange a round, as in FedAvg: weights down, weights up, the predictor's included. The downloaded model stays
+frozen beside the one in training and teaches it: no further traffic. The loss of a batch is the sum of four terms.
+Local: NT-Xent of both views, and how alike the views relate to a batch of random images. Global: the same with the
 predictions u = p(z) in place of z and the teacher's projections in place of view 2 and of the random images'. Both
 global weights 0 leave the local loss; with ``local_relation: 0``, too, it is FedSimCLR.
 
