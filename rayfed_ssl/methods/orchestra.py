@@ -66,8 +66,9 @@ class Config(MethodConfig):
 
 def turned(images: Tensor, turns: Tensor) -> Tensor:
     """Each of images (B, C, H, H) turned by so many quarters, ``turns`` (B,) in 0 .. 3."""
-    every = rotations(images)[0].unflatten(0, (4, len(images)))  # (4, B, C, H, H)
-    return every[turns, torch.arange(len(images), device=images.device)]
+    every = rotations(images)[0].reshape(4, *images.shape)
+    chosen: Tensor = every[turns, torch.arange(len(images), device=images.device)]
+    return chosen
 
 
 class Client(EncoderClient[Config]):

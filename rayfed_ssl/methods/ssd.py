@@ -1,8 +1,8 @@
 """SSD: clients are drawn apart into subspaces of their own, and features follow projections (Fang et al. 2025, "Soft
 separation and distillation: toward global uniformity in federated unsupervised learning").
 
-One exchange a round, as in FedAvg: weights down, weights up. Once a client gets its w = floor(D / clients) dimensions of
-a random orthonormal basis; the basis follows from the run's seed. To the local objective come two terms per view:
+One exchange a round, as in FedAvg: weights down, weights up. Once, a client gets its w = floor(D / clients) dimensions
+of a random orthonormal basis, which follows from the run's seed. To the local objective come two terms per view:
 projections are drawn towards their own image stretched along these dimensions (separation), and the softmax of features
 should be that of projections (distillation). Both weights 0 leave FedAvg over the objective.
 
@@ -103,7 +103,7 @@ def check(config: RunSettings) -> None:
     """Refuse more clients than dimensions."""
     if config.clients.count > config.projection_dim:
         raise ValueError(
-            f"clients.count: found {config.clients.count}; ssd gives each client dimensions of its own, and projections "
+            f"clients.count: found {config.clients.count}; ssd gives each client dimensions of its own, projections "
             f"have {config.projection_dim}; allowed: at most {config.projection_dim}"
         )
 
