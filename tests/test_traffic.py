@@ -8,10 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from rayfed_ssl.base.weights import pack
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.bench import Initial
+from rayfed_ssl.federated.client import followed
 from rayfed_ssl.federated.federation import deal
 from tests.tiny import booked, run_locally, tiny
+
+WAYS = ("down", "up")
 
 
 def floats(config: RunConfig) -> tuple[int, int]:
@@ -84,3 +88,69 @@ def test_fedfoa_as_a_plugin_adds_its_triangles_to_the_method(tmp_path: Path) -> 
     assert found[1, 0, "down"] == weights
     assert found[2, 0, "down"] == weights | {"fedfoa.peers": 3 * triangle}
     assert found[2, 0, "up"] == weights | {"fedfoa.correlation": triangle}
+
+
+def test_fedmd_sends_outputs_both_ways_and_no_weights(tmp_path: Path) -> None:
+    config = tiny("fedmd", train__rounds=2, participation__fraction=1.0)
+    outputs = 4 * 32 * config.projection_dim
+    found = traffic(config, tmp_path / "run")
+    for c in range(4):
+        assert found[1, c, "up"] == found[2, c, "up"] == {"outputs": outputs}
+        assert (1, c, "down") not in found
+        assert found[2, c, "down"] == {"consensus": outputs}
+        assert found[0, c, "down"] == {"public": 48 * 16 * 16 * 3}  # once, as bytes
+
+
+def test_feddf_sends_each_architectures_weights_and_no_public_images(tmp_path: Path) -> None:
+    config = tiny("feddf", train__rounds=1, participation__fraction=1.0)
+    found = traffic(config, tmp_path / "run")
+    initial = Initial(config, deal(config))
+    for c in range(4):
+        parts = initial(config.clients.encoder(c)).wire_bytes()
+        assert found[1, c, "down"] == found[1, c, "up"] == {f"weights{part}": size for part, size in parts.items()}
+    assert {t for t, _, _ in found} == {1}
+
+
+def test_fedx_sends_weights_with_the_predictor_both_ways(tmp_path: Path) -> None:
+    config = tiny("fedx", train__rounds=1)
+    (p, b), d = floats(config), config.projection_dim
+    without = floats(tiny("fedsimclr"))[0]
+    assert p - without == (d * 16 + 16) + 2 * 16 + (16 * d + d)  # linear, BatchNorm, linear
+    found = traffic(config, tmp_path / "run")
+    assert found == {(1, c, way): {"weights": 4 * p, "weights.buffers": 4 * b} for c in range(4) for way in WAYS}
+
+
+def test_orchestra_sends_two_networks_and_centroids_never_its_memory(tmp_path: Path) -> None:
+    """Before the first round's training the networks are there already; the target is a copy and does not travel."""
+    config = tiny("orchestra", train__rounds=2, participation__fraction=1.0)
+    (p, b), d = floats(config), config.projection_dim
+    online = {"weights": 4 * p, "weights.buffers": 4 * b}
+    target = {"target": 4 * (p - (4 * d + 4)), "target.buffers": 4 * b}  # without the rotation head
+    found = traffic(config, tmp_path / "run")
+    for c in range(4):
+        assert found[1, c, "down"] == online | {"centroids": 4 * 8 * d}
+        assert found[2, c, "down"] == online | target | {"centroids": 4 * 8 * d}
+        assert found[1, c, "up"] == online | target | {"centroids": 2 * 4 * 4 * d}  # clustered twice
+        assert found[2, c, "up"] == online | target | {"centroids": 4 * 4 * d}
+
+
+def test_fedmkd_sends_networks_up_and_targets_down(tmp_path: Path) -> None:
+    config = tiny("fedmkd", train__rounds=1, participation__fraction=1.0)
+    found = traffic(config, tmp_path / "run")
+    initial = Initial(config, deal(config))
+    for c in range(4):
+        network = initial.network(config.clients.encoder(c))
+        parts, target = pack(network).wire_bytes(), pack(*followed(network)).wire_bytes()
+        assert found[1, c, "up"] == {f"weights{part}": size for part, size in parts.items()}
+        assert found[1, c, "down"] == {f"target{part}": size for part, size in target.items()}
+    assert {t for t, _, _ in found} == {1}  # the public images stay at the server
+
+
+def test_ssd_adds_a_clients_dimensions_once(tmp_path: Path) -> None:
+    config = tiny("ssd", train__rounds=2, participation__fraction=1.0)
+    p, b = floats(config)
+    weights = {"weights": 4 * p, "weights.buffers": 4 * b}
+    found = traffic(config, tmp_path / "run")
+    for c in range(4):
+        assert found[1, c, "down"] == weights | {"subspace": 8 * (config.projection_dim // 4)}
+        assert found[2, c, "down"] == found[1, c, "up"] == found[2, c, "up"] == weights

@@ -11,6 +11,8 @@ TASKS = {"data.tasks": [[0, 1], [1, 2], [6, 3, 4], [5, 7]], "data.partition.name
 
 PUBLIC = {"data.public.source": "share", "data.public.share": 0.2}
 
+MIXED = {"clients.encoders": ["small_cnn", "small_cnn_bn", "small_cnn", "resnet18"], "model.width": 0.1}
+
 # What a method needs beside BASE to exercise what is its own.
 OWN: dict[str, dict[str, object]] = {
     "fedfoa": {
@@ -35,6 +37,26 @@ OWN: dict[str, dict[str, object]] = {
     "fedu2": {"method.lr": 0.05},
     "flesd": {**PUBLIC, "method.epochs": 2, "method.anchors": 32, "method.batch_size": 16},
     "flesd_cc": {**PUBLIC, "method.epochs": 2, "method.anchors": 32, "method.batch_size": 16, "train.rounds": 1},
+    "fedmkd": {
+        **PUBLIC,
+        **MIXED,
+        "method.student": "small_cnn_bn",
+        "method.epochs": 1,
+        "method.batch_size": 16,
+        "method.queue": 20,
+        "method.attention_hidden": 16,
+        "participation.fraction": 0.75,
+    },
+    "ssd": {"model.projector.dim": 32, "participation.fraction": 0.75},
+    "orchestra": {
+        "method.global_clusters": 8,
+        "method.local_clusters": 4,
+        "method.memory": 24,
+        "method.fit_steps": 10,
+        "participation.fraction": 0.75,
+    },
+    "fedmd": {**PUBLIC, **MIXED, "method.subset": 32, "method.digest_batch": 16, "participation.fraction": 0.75},
+    "feddf": {**PUBLIC, **MIXED, "method.steps": 4, "method.batch_size": 16, "participation.fraction": 0.75},
 }
 
 

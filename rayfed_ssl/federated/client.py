@@ -132,7 +132,7 @@ class EncoderClient(Generic[Config]):
         unpack(weights, self.network)
         if self.target is not None:
             own = self.state.get("target") if self.config.keeps_target else target
-            unpack(pack(*_followed(self.network)) if own is None else own, *_followed(self.target))
+            unpack(pack(*followed(self.network)) if own is None else own, *followed(self.target))
 
     def load_own(self) -> None:
         """Take this client's own model and target: those of its last round, or the initial values."""
@@ -153,7 +153,7 @@ class EncoderClient(Generic[Config]):
         found = {"weights": self.weights}
         if self.config.averages_target:
             assert self.target is not None
-            found["target"] = pack(*_followed(self.target))
+            found["target"] = pack(*followed(self.target))
         return found
 
     # -- training ------------------------------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ class EncoderClient(Generic[Config]):
             if stop is not None and steps % per_epoch:
                 stop()  # the part of an epoch that `local_steps` ended with
         if target is not None and self.config.keeps_target:
-            self.state["target"] = pack(*_followed(target))
+            self.state["target"] = pack(*followed(target))
         if self._memory is not None and self.objective.keeps_memory:
             self.state["memory"] = {name: tensor.cpu().numpy() for name, tensor in self._memory.tensors.items()}
         self.metrics |= {"loss": float(total) / max(steps, 1), "images": float(seen), "lr": self.learning_rate}
@@ -328,6 +328,6 @@ def descend(optimizer: torch.optim.Optimizer, loss: Tensor, clip_norm: float | N
     optimizer.step()
 
 
-def _followed(network: Network) -> list[nn.Module]:
+def followed(network: Network) -> list[nn.Module]:
     """The parts a momentum target follows: encoder, projector and calibration, not the predictor."""
     return [part for part in (network.encoder, network.projector, network.calibration) if part is not None]

@@ -13,16 +13,22 @@ from rayfed_ssl.methods import (
     fedavg_trunk,
     fedca,
     feddecorr,
+    feddf,
     fedema,
     fedfoa,
     fedlinked,
+    fedmd,
+    fedmkd,
     fedprox,
     fedsc,
     fedu,
     fedu2,
+    fedx,
     flesd,
     ldawa,
     local,
+    orchestra,
+    ssd,
 )
 
 METHODS: Table[Method] = Table(
@@ -54,6 +60,12 @@ METHODS: Table[Method] = Table(
         "ldawa": ldawa.LDAWA,
         "fedu2": fedu2.FEDU2,
         "fur": fedu2.FUR,
+        "fedmd": fedmd.FEDMD,
+        "feddf": feddf.FEDDF,
+        "fedx": fedx.FEDX,
+        "orchestra": orchestra.ORCHESTRA,
+        "fedmkd": fedmkd.FEDMKD,
+        "ssd": ssd.SSD,
     },
 )
 

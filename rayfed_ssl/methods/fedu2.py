@@ -63,7 +63,7 @@ class Config(fedavg.Config):
 
     @property
     def heads(self) -> frozenset[str]:
-        return frozenset({"projection_rotation"} if self.rotation else ())
+        return frozenset({"projected_rotation"} if self.rotation else ())
 
 
 class PluginBlock(PluginConfig):

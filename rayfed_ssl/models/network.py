@@ -20,14 +20,14 @@ from rayfed_ssl.models.encoders import build_encoder
 from rayfed_ssl.models.heads import ModelConfig, mlp
 
 HEAD_NAMES = frozenset(
-    {"projector", "predictor", "prototypes", "classifier", "decoder", "rotation", "projection_rotation"}
+    {"projector", "predictor", "prototypes", "classifier", "decoder", "rotation", "projected_rotation"}
 )
 ROTATIONS = 4  # 0, 90, 180, 270 degrees
 
 
 class Network(nn.Module):
     """Encoder f -> projector g (-> calibration) -> predictor p, with optional prototypes of projections, classifier,
-    rotation heads (of features, of projections) and decoder.
+    rotation heads (of features, or of projections) and decoder.
 
     A head that was not asked for is None; the method that needs it says so.
     """
@@ -45,8 +45,8 @@ class Network(nn.Module):
         self.prototypes: nn.Linear | None = None
         self.classifier: nn.Module | None = None
         self.rotation: nn.Module | None = None
+        self.projected_rotation: nn.Module | None = None
         self.decoder: nn.Module | None = None
-        self.projection_rotation: nn.Module | None = None
 
     @property
     def dim(self) -> int:
@@ -92,7 +92,7 @@ class Network(nn.Module):
 
     def classify_projected_rotation(self, images: Tensor) -> Tensor:
         """Logits of the four quarter turns, from projections: (B, C, S, S) -> (B, 4)."""
-        return self._through("projection_rotation", self.project(images))
+        return self._through("projected_rotation", self.project(images))
 
     def reconstruct(self, images: Tensor) -> Tensor:
         """decoder(f(x)): (B, C, S, S) -> (B, C, S, S)."""
@@ -146,10 +146,10 @@ def build_network(
         network.classifier = nn.Sequential(nn.Dropout(config.head_dropout), nn.Linear(network.dim, classes))
     if "rotation" in wanted:
         network.rotation = nn.Linear(network.dim, ROTATIONS)
+    if "projected_rotation" in wanted:
+        network.projected_rotation = nn.Linear(config.projection_dim, ROTATIONS)
     if "decoder" in wanted:
         network.decoder = Decoder(network.dim, config, image_size, channels)
-    if "projection_rotation" in wanted:
-        network.projection_rotation = nn.Linear(config.projection_dim, ROTATIONS)
     return network
 
 

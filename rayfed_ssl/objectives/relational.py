@@ -1,5 +1,4 @@
-"""FedX's losses: contrast within the client and against the global model, and relations to random samples
-(Han et al. 2022).
+"""FedX's relational loss: both views of an image should relate alike to random samples (Han et al. 2022).
 
 Shape legend: B batch, R random samples, D embedding.
 """
@@ -13,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rayfed_ssl.objectives.base import full_precision, no_autocast
-from rayfed_ssl.objectives.simclr import nt_xent
 
 
 def mean_target(a: Tensor, b: Tensor, temperature: float) -> Tensor:
@@ -45,18 +43,3 @@ def relational(
     log_m = log_m.detach() if detach else log_m
     log_s = (F.log_softmax(s / temperature, dim=1) for s in (s_a, s_b))
     return torch.stack([divergence(log_m, s) for s in log_s]).mean()
-
-
-def local_loss(z_a: Tensor, z_b: Tensor, z_r: Tensor, temperature: float, target_temperature: float) -> Tensor:
-    """NT-Xent of the views' projections z_a, z_b (B, D) plus their relation to those of random samples z_r (R, D)."""
-    return nt_xent(z_a, z_b, temperature) + relational(z_a, z_b, z_r, temperature, target_temperature)
-
-
-def global_loss(
-    u_a: Tensor, u_b: Tensor, teacher_b: Tensor, teacher_r: Tensor, temperature: float, target_temperature: float
-) -> Tensor:
-    """NT-Xent of predictions u_a with the global model's projections of view 2, plus both views' relation to the global
-    model's projections of random samples: u_a, u_b, teacher_b (B, D), teacher_r (R, D) -> (). The teacher is constant.
-    """
-    contrast = nt_xent(u_a, teacher_b.detach(), temperature)
-    return contrast + relational(u_a, u_b, teacher_r.detach(), temperature, target_temperature)

@@ -24,7 +24,7 @@ class MethodConfig(Block):
 
     @property
     def heads(self) -> frozenset[str]:
-        """Heads of the network that the method uses beside its objective's."""
+        """The heads of the network that the method needs beside its objective's."""
         return frozenset()
 
 

@@ -133,7 +133,7 @@ def test_one_steps_loss_is_objective_plus_uniformity_plus_rotation() -> None:
         projections, draws = network.project(torch.cat(views)).chunk(2), client.generator("fur")
         uniform = sum(sphere_uniformity(z, 6, 6, draws).item() for z in projections)
         images, turns = turned(third, client.generator("turns"))
-        logits = network.projection_rotation(network.project(images))  # type: ignore[misc]
+        logits = network.projected_rotation(network.project(images))  # type: ignore[misc]
     assert found == pytest.approx(base + 0.7 * uniform + 0.4 * F.cross_entropy(logits, turns).item(), rel=1e-4)
 
 
@@ -163,7 +163,7 @@ def test_the_head_is_there_where_it_is_used_and_changes_no_other_value() -> None
     added = set(named["with"]) - set(named["without"])
     assert sum(named["with"][name].numel() for name in added) == 4 * (configs["with"].projection_dim + 1)
     assert all(value.equal(named["with"][name]) for name, value in named["without"].items())
-    with pytest.raises(RuntimeError, match="without a projection_rotation"):
+    with pytest.raises(RuntimeError, match="without a projected_rotation"):
         networks["without"].classify_projected_rotation(torch.zeros(2, 3, 16, 16))
 
 

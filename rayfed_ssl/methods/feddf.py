@@ -1,0 +1,207 @@
+"""FedDF without labels: the server averages each architecture's models and distils the ensemble of all clients into
+each average (Lin et al. 2020, "Ensemble distillation for robust model fusion in federated learning", Algorithms 1, 3).
+
+One exchange a round: weights down, weights up, each architecture its own. The server starts from the mean of an
+architecture's clients and trains it to project unlabelled public images as the clients do in the mean. These images
+stay at the server. An architecture nobody of which was asked starts from its last model.
+
+Differs: outputs are projections, where the paper has class logits, so the distance is a squared one or a cosine;
+``distance: kl`` is the paper's, with projections as logits. Images are clean, so the ensemble's outputs are computed
+once. All steps are taken: the paper stops early and keeps the best by labelled images, which nobody has here. The
+teachers are in eval mode, the student in training mode, BatchNorm's statistics included. Spaces of different
+architectures are aligned by nothing but this.
+
+Shape legend: M public images, B batch, D projection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.weights import Weights, pack, unpack
+from rayfed_ssl.federated.aggregation import FixedPointSum
+from rayfed_ssl.federated.client import EncoderClient, descend
+from rayfed_ssl.federated.cohort import Cohort
+from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.messages import Reply
+from rayfed_ssl.federated.method import Info, Method, projecting
+from rayfed_ssl.federated.results import Subject
+from rayfed_ssl.federated.server import MethodServer
+from rayfed_ssl.models.network import Network
+from rayfed_ssl.objectives.distillation import consensus, ensemble_divergence
+from rayfed_ssl.settings.blocks import MethodConfig
+from rayfed_ssl.settings.run import RunSettings
+
+
+class Config(MethodConfig):
+    name: Literal["feddf"] = "feddf"
+    weights: Literal["size", "uniform"] = "size"  # how clients count in their architecture's mean
+    distance: Literal["mse", "cosine", "kl"] = "mse"
+    temperature: Annotated[float, Field(gt=0)] = 1.0  # of kl
+    steps: Annotated[int, Field(ge=1)] = 1000  # of the distillation, per architecture and round (the paper: 10,000)
+    batch_size: Annotated[int, Field(ge=2)] = 128
+    lr: Annotated[float, Field(gt=0)] = 1e-3  # Adam, cosine over the steps
+    clip_norm: Annotated[float, Field(gt=0)] = 5.0
+
+    @property
+    def needs_public(self) -> bool:
+        return True
+
+    @model_validator(mode="after")
+    def _temperature_has_a_use(self) -> Config:
+        if self.distance != "kl" and self.temperature != 1:
+            raise ValueError(f"method.temperature: found {self.temperature}; it needs method.distance=kl")
+        return self
+
+
+def distance(student: Tensor, agreed: Tensor, kind: str, temperature: float = 1.0) -> Tensor:
+    """How far the student's outputs (B, D) are from the ensemble's (B, D), a mean over the batch; ``agreed`` is
+    constant. ``mse``: mean over dimensions, too; ``cosine``: 1 - cos; ``kl``: of softmaxes (Lin et al. 2020, eq. 3).
+    """
+    student, agreed = student.float(), agreed.detach()
+    if kind == "mse":
+        return F.mse_loss(student, agreed)
+    if kind == "cosine":
+        return 1 - F.cosine_similarity(student, agreed, dim=1).mean()
+    return ensemble_divergence(student, agreed.unsqueeze(0), temperature)
+
+
+def average(replies: Sequence[Reply], counts: dict[int, float]) -> Weights:
+    """The mean of the replies' weights, clients counting as ``counts`` says."""
+    total, everybody = FixedPointSum(), sum(counts[r.client] for r in replies)
+    for reply in replies:
+        total.add(counts[reply.client] / everybody, {"weights": reply["weights"]})
+    mean: Weights = total.mean()["weights"]
+    return mean
+
+
+class Client(EncoderClient[Config]):
+    def train(self, weights: Weights) -> dict[str, Any]:
+        self.load(weights)
+        self.fit()
+        return {"weights": self.weights}
+
+
+class Service(EncoderClient[Config]):
+    """The server's own work: what the ensemble makes of the public images, and teaching it to a student."""
+
+    def embed(self, teachers: Sequence[tuple[str, Weights]]) -> dict[str, Any]:
+        """The mean of the teachers' projections of all public images: (M, D)."""
+        return {"agreed": consensus(torch.stack([self.outputs(*teacher) for teacher in teachers])).cpu().numpy()}
+
+    @torch.no_grad()
+    def outputs(self, encoder: str, weights: Weights) -> Tensor:
+        """One teacher's projections of clean images in eval mode: (M, D)."""
+        network = self.loaded(encoder, weights).eval()
+        parts = torch.split(self.public(), self.config.evaluation.batch_size)
+        return torch.cat([network.project(self.bench.clean(part)).float() for part in parts])
+
+    def distil(self, encoder: str, weights: Weights, agreed: np.ndarray) -> dict[str, Any]:
+        """The student that ``weights`` become after all steps towards ``agreed`` (M, D)."""
+        options, pixels = self.method, self.public()
+        student, targets = self.loaded(encoder, weights).train(), torch.tensor(agreed, device=self.bench.device)
+        optimizer = torch.optim.Adam([p for p in student.parameters() if p.requires_grad], options.lr)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.steps)
+        losses: list[Tensor] = []
+        for rows in self.steps(len(pixels), encoder):
+            with self.autocast():
+                outputs = student.project(self.bench.clean(pixels[rows]))
+            loss = distance(outputs, targets[rows], options.distance, options.temperature)
+            descend(optimizer, loss, options.clip_norm)
+            schedule.step()
+            losses.append(loss.detach())
+        self.metrics |= {f"{encoder}_first_loss": float(losses[0]), f"{encoder}_last_loss": float(losses[-1])}
+        return {"weights": pack(student)}
+
+    def steps(self, count: int, encoder: str) -> Sequence[Tensor]:
+        """Index batches (B,) of all steps, reshuffled as often as needed."""
+        size, wanted = min(self.method.batch_size, count), self.method.steps
+        epochs = -(-wanted // (count // size))
+        return list(self.batches(count, epochs, size, f"distil {encoder}"))[:wanted]
+
+    def loaded(self, encoder: str, weights: Weights) -> Network:
+        network = self.bench.network(encoder)
+        unpack(weights, network)
+        return network
+
+    def public(self) -> Tensor:
+        """(M, 3, H, W) uint8 on the device."""
+        public = self.bench.federation.public
+        assert public is not None, "checked in check_federation"
+        return self.bench.images(public.pixels)
+
+
+class Server(MethodServer[Config]):
+    @property
+    def models(self) -> dict[str, Weights]:
+        """Architecture -> its global model."""
+        return self.state["models"]  # type: ignore[no-any-return]
+
+    def start(self, cohort: Cohort) -> None:
+        encoders = {self.encoder(c) for c in self.setup.clients}
+        self.state["models"] = {encoder: self.setup.initial(encoder) for encoder in sorted(encoders)}
+
+    def round(self, t: int, cohort: Cohort) -> None:
+        models = self.models
+        replies = list(cohort.ask("train", each=lambda client: {"weights": models[self.encoder(client)]}))
+        if not replies:
+            raise cohort.dropped[-1]
+        teachers = [(self.encoder(r.client), r["weights"]) for r in replies]
+        agreed = cohort.serve("embed", teachers=teachers)["agreed"]
+        self.state["models"] = {
+            encoder: cohort.serve("distil", encoder=encoder, weights=self.start_of(encoder, replies), agreed=agreed)[
+                "weights"
+            ]
+            for encoder in models
+        }
+
+    def start_of(self, encoder: str, replies: Sequence[Reply]) -> Weights:
+        """The mean of the architecture's clients; its last model where none of them was asked."""
+        members = [r for r in replies if self.encoder(r.client) == encoder]
+        sizes = {c: float(self.setup.shares[c]) if self.method.weights == "size" else 1.0 for c in self.setup.clients}
+        return average(members, sizes) if members else self.models[encoder]
+
+    def encoder(self, client: int) -> str:
+        return self.config.clients.encoder(client)
+
+    def subjects(self) -> list[Subject]:
+        """The one global model, or, where there are several, each client with its architecture's."""
+        if len(self.models) == 1:
+            return [Subject(None, encoder, weights) for encoder, weights in self.models.items()]
+        return [Subject(c, self.encoder(c), self.models[self.encoder(c)]) for c in self.setup.clients]
+
+
+def check(config: RunSettings) -> None:
+    """Refuse own initial values: every client begins with its architecture's."""
+    if config.model.initial == "own":
+        raise ValueError(
+            "model.initial: found 'own'; clients of feddf begin with the server's weights; allowed: common"
+        )
+
+
+def check_federation(config: RunSettings, federation: Federation) -> None:
+    """Refuse fewer than two public images."""
+    images = 0 if federation.public is None else len(federation.public)
+    if images < 2:
+        raise UserError(f"data.public: found {images} public images; feddf distils on at least 2")
+
+
+FEDDF = Method(
+    Config,
+    Client,
+    Server,
+    Info("FedDF (Lin 2020), without labels", "weights", stateful=True, heterogeneous=True, public_data=True),
+    objective="byol",
+    accepts=projecting,
+    service=Service,
+    check=check,
+    check_federation=check_federation,
+)

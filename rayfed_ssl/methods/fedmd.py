@@ -1,0 +1,152 @@
+"""FedMD without labels: clients of any architecture agree on what they make of public images (Li and Wang 2019,
+"FedMD: heterogenous federated learning via model distillation", Algorithm 1).
+
+One exchange a round: the consensus down, outputs up; no weights cross. A client first trains on the public images, once
+(``public_epochs``). Each round it digests the last consensus, revisits its own images with the local objective, and
+replies with the projections (M, D) of M clean public images, another subset each round. The server takes their mean,
+every client counting the same, the receiver included. Public images are published once; a subset follows from the seed.
+
+Differs: outputs are projections, where the paper has class logits, and the objective needs no labels. Spaces that
+nothing aligns are averaged; whether that helps is for the run to show. A round starts with the digest, so the first one
+has none, and what goes up in the last one serves nobody. Digesting is in eval mode: public images leave no trace in
+BatchNorm's statistics.
+
+Shape legend: M public images of a round, D projection.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.seeding import numpy_generator
+from rayfed_ssl.federated.client import EncoderClient, descend
+from rayfed_ssl.federated.cohort import Cohort
+from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.method import ClientFootprint, Info, Method, projecting
+from rayfed_ssl.federated.results import Subject
+from rayfed_ssl.federated.server import MethodServer, counting
+from rayfed_ssl.objectives.distillation import digest
+from rayfed_ssl.settings.blocks import MethodConfig
+from rayfed_ssl.settings.run import RunSettings
+
+PUBLIC = "public"  # under this name the images are published
+
+
+class Config(MethodConfig):
+    name: Literal["fedmd"] = "fedmd"
+    subset: Annotated[int, Field(ge=1)] | None = None  # M; None: all public images (the paper: 5,000)
+    distance: Literal["l1", "mse"] = "l1"
+    public_epochs: Annotated[int, Field(ge=0)] = 1  # on the public images, before a client's first round
+    digest_epochs: Annotated[int, Field(ge=1)] = 1
+    digest_batch: Annotated[int, Field(ge=1)] = 256
+    digest_lr: Annotated[float, Field(gt=0)] = 1e-3  # Adam
+
+    @property
+    def needs_public(self) -> bool:
+        return True
+
+
+def subset(config: RunSettings, round: int, images: int) -> np.ndarray:
+    """The public images of a round: (M,) positions, drawn without replacement, ascending."""
+    size = min(config.method_as(Config).subset or images, images)
+    draws = numpy_generator(config.seed, round, "subset")
+    return np.sort(draws.permutation(images)[:size])
+
+
+class Client(EncoderClient[Config]):
+    def pretrain(self) -> dict[str, Any]:
+        """The local objective on the public images, from the values this client begins with."""
+        self.load_own()
+        self.fit(pixels=self.public(), epochs=self.method.public_epochs)
+        self.keep_own()
+        return {}
+
+    def train(self, consensus: np.ndarray | None, agreed: int) -> dict[str, Any]:
+        """Digest the ``consensus`` (M, D) of round ``agreed``, revisit the own images, reply with outputs (M, D)."""
+        self.load_own()
+        public = self.public()
+        if consensus is not None:
+            self.digest(public[self.rows(agreed, len(public))], torch.tensor(consensus, device=self.bench.device))
+        self.fit()
+        self.keep_own()
+        spoken = public[self.rows(self.round, len(public))]
+        return {"outputs": torch.cat(list(self.projections(spoken))).cpu().numpy()}
+
+    def digest(self, pixels: Tensor, consensus: Tensor) -> None:
+        """Epochs of Adam towards the consensus (M, D) on clean images (M, 3, H, W), with BatchNorm's statistics."""
+        options, network = self.method, self.network
+        network.eval()
+        optimizer = torch.optim.Adam([p for p in network.parameters() if p.requires_grad], options.digest_lr)
+        losses: list[Tensor] = []
+        for rows in self.batches(len(pixels), options.digest_epochs, options.digest_batch, "digest"):
+            with self.autocast():
+                outputs = network.project(self.bench.clean(pixels[rows]))
+            target = consensus[rows]
+            loss = digest(outputs, target) if options.distance == "l1" else F.mse_loss(outputs.float(), target)
+            descend(optimizer, loss)
+            losses.append(loss.detach())
+        self.metrics["digest"] = float(torch.stack(losses).mean())
+
+    def public(self) -> Tensor:
+        """(n, 3, H, W) uint8 on the device, in the order in which they were published."""
+        return self.bench.images(self.bench.published[PUBLIC])
+
+    def rows(self, round: int, images: int) -> Tensor:
+        return torch.from_numpy(subset(self.config, round, images)).to(self.bench.device)
+
+
+class Server(MethodServer[Config]):
+    def start(self, cohort: Cohort) -> None:
+        self.state |= {"consensus": None, "agreed": 0, "pretrained": []}
+        cohort.publish(PUBLIC, self.setup.federation.public.pixels)  # type: ignore[union-attr]
+
+    def round(self, t: int, cohort: Cohort) -> None:
+        self.pretrain(cohort)
+        by, agreed = counting("uniform", cohort.clients), self.state["agreed"]
+        mean = cohort.mean("train", by=by, fields=("outputs",), consensus=self.state["consensus"], agreed=agreed)
+        self.state |= {"consensus": mean["outputs"], "agreed": t}
+
+    def pretrain(self, cohort: Cohort) -> None:
+        """Clients that take part for the first time train on the public images."""
+        done = self.state["pretrained"]
+        fresh = [client for client in cohort.clients if client not in done]
+        if fresh and self.method.public_epochs:
+            self.state["pretrained"] = done + [reply.client for reply in cohort.ask("pretrain", clients=fresh)]
+
+    def subjects(self) -> list[Subject]:
+        return self.own_subjects()
+
+
+def check_federation(config: RunSettings, federation: Federation) -> None:
+    """Refuse a subset larger than the public set."""
+    wanted, images = config.method_as(Config).subset, 0 if federation.public is None else len(federation.public)
+    if images < (least := max(2, wanted or 2)):
+        raise UserError(
+            f"data.public.source: '{config.data.public.source}' holds {images} images; method.subset={wanted} needs at "
+            f"least {least} (more public images, or a smaller subset)"
+        )
+
+
+FEDMD = Method(
+    Config,
+    Client,
+    Server,
+    Info(
+        "FedMD (Li and Wang 2019), without labels",
+        "projections of public images; once these images",
+        stateful=True,
+        heterogeneous=True,
+        public_data=True,
+    ),
+    objective="byol",
+    accepts=projecting,
+    check_federation=check_federation,
+    footprint=lambda config, images: ClientFootprint(models=1),
+)

@@ -1,0 +1,259 @@
+"""FedMKD: clients of any architecture teach the server's student on public images, each as much as a sample deserves,
+and the student holds them together (Li et al. 2024, "Resource-aware federated self-supervised learning with global
+class representations").
+
+A round: a client's network up, its next momentum target down. A client trains BYOL from its own last model; its target
+is what the server made of that model. The server's student learns with BYOL on the public images and to
+tell the teachers' mixture for a view from those of earlier ones. A learned attention mixes the teachers, view by view.
+Then the server trains a copy of each asked client's model towards the student, frozen: the client's next target. Public
+images stay at the server.
+
+Differs from the released code, mostly where it defeats its purpose: its query is the mixture and its key the student
+without gradient, so that the distillation trains the attention alone. Here that term does, and another one, with the
+student as the query, trains the student. Teachers are in eval mode and get no gradient. A client keeps the online
+network it has trained. All of a queue is replaced in turn, for any batch. The predictor goes up, too: the alignment
+needs it.
+
+Shape legend: N teachers, B rows (two views of a batch), D projection, H attention, K queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.weights import Weights, pack, unpack
+from rayfed_ssl.federated.client import EncoderClient, descend, followed
+from rayfed_ssl.federated.cohort import Cohort
+from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.method import ClientFootprint, Info, Method, only
+from rayfed_ssl.federated.results import Subject
+from rayfed_ssl.federated.server import MethodServer
+from rayfed_ssl.models.heads import HeadConfig, mlp
+from rayfed_ssl.models.network import Network
+from rayfed_ssl.objectives.base import full_precision, random_rows
+from rayfed_ssl.objectives.byol import BYOLConfig, ema_, regression
+from rayfed_ssl.objectives.distillation import mixed_teacher, teacher_attention
+from rayfed_ssl.objectives.moco import enqueued, queue_contrast
+from rayfed_ssl.settings.blocks import MethodConfig, check_name
+from rayfed_ssl.settings.run import RunSettings
+
+Count = Annotated[int, Field(ge=1)]
+
+
+class Config(MethodConfig):
+    """The student's momentum is the objective's ``decay``."""
+
+    name: Literal["fedmkd"] = "fedmkd"
+    student: str | None = None  # its encoder; None: the clients' common one
+    epochs: Count = 5  # of the student on the public images, each round
+    alignment_epochs: Count = 1  # of each client's copy
+    batch_size: Annotated[int, Field(ge=2)] = 128
+    lr: Annotated[float, Field(gt=0)] = 0.032  # SGD of student and alignment, constant
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    weight_decay: Annotated[float, Field(ge=0)] = 5e-4
+    self_weight: Annotated[float, Field(ge=0)] = 0.1  # of the student's BYOL
+    distillation: Annotated[float, Field(ge=0)] = 0.9
+    temperature: Annotated[float, Field(gt=0)] = 0.1
+    queue: Count = 1024
+    attention_hidden: Count = 4096
+    attention: Count = 10  # H
+
+    @property
+    def needs_public(self) -> bool:
+        return True
+
+
+class Attention(nn.Module):
+    """How much each teacher counts for each row, from a head that teachers and student share."""
+
+    def __init__(self, dim: int, hidden: int, width: int) -> None:
+        super().__init__()
+        self.head = mlp(dim, HeadConfig(hidden=(hidden,), dim=width, batch_norm="hidden"))
+        self.w_q, self.w_k = (nn.Parameter(torch.randn(width, width)) for _ in range(2))
+
+    def forward(self, student: Tensor, teachers: Tensor) -> Tensor:
+        """Student outputs (B, D), teacher outputs (N, B, D) -> (B, N), rows summing to 1."""
+        keys = torch.stack([self.head(t) for t in teachers])
+        return teacher_attention(self.head(student), keys, self.w_q, self.w_k)
+
+
+def distillation(
+    student: Tensor, mixed: Tensor, mixtures: Tensor, students: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
+    """The student's term, with the student as the query, and the attention's, with the mixture as the query.
+
+    Student outputs and mixtures (B, D); earlier mixtures and students (K, D), the negatives of the first and of the
+    second term. Each term has gradients for its query only.
+    """
+    return (
+        queue_contrast(student, mixed, mixtures, temperature),
+        queue_contrast(mixed, student, students, temperature),
+    )
+
+
+class Client(EncoderClient[Config]):
+    def train(self) -> dict[str, Any]:
+        """Local epochs from this client's own model and target; in its first round the target is a copy."""
+        self.load_own()
+        self.fit()
+        self.keep_own()
+        return {"weights": self.weights}
+
+    def adopt(self, target: Weights) -> dict[str, Any]:
+        """Keep the server's target for the next round."""
+        self.state["target"] = target.with_vector(np.array(target.vector))
+        return {}
+
+
+class Service(EncoderClient[Config]):
+    """The server's own work, on public images."""
+
+    @property
+    def encoder(self) -> str:
+        return student_encoder(self.config)
+
+    def distil(self, state: dict[str, Any], teachers: Sequence[tuple[str, Weights]]) -> dict[str, Any]:
+        """The student's state after epochs of BYOL and distillation from all teachers."""
+        options, pixels = self.method, self.public()
+        student, target, attention, queues = self.restored(state)
+        networks = [self.teacher(k, *teacher) for k, teacher in enumerate(teachers)]
+        optimizer = self.sgd([*student.parameters(), *attention.parameters()])
+        draws, losses = self.generator("views"), []
+        for rows in self.batches(len(pixels), options.epochs, options.batch_size):
+            views = self.views(pixels[rows], draws, 2)
+            with self.autocast():
+                outputs = student.predict(torch.cat([student.project(view) for view in views]))  # (B, D)
+                with torch.no_grad():
+                    seen = torch.cat([target.project(view) for view in views[::-1]])
+                    taught = torch.stack([torch.cat([net.project(v) for v in views]) for net in networks]).float()
+                mixed = mixed_teacher(attention(full_precision(outputs.detach()), taught), taught)
+            terms = distillation(outputs, mixed, *queues, options.temperature)
+            byol = 2 * regression(outputs, seen)  # the mean over both halves, twice, is their sum
+            descend(optimizer, options.self_weight * byol + options.distillation * (terms[0] + terms[1]))
+            ema_(target, student, self.config.objective_as(BYOLConfig).decay)
+            queues = enqueued(queues[0], mixed), enqueued(queues[1], full_precision(outputs))
+            losses.append(torch.stack([byol.detach(), terms[0].detach()]))
+        means = torch.stack(losses).mean(dim=0)
+        self.metrics |= {"byol": float(means[0]), "distillation": float(means[1])}
+        return {
+            "student": pack(student),
+            "target": pack(*followed(target)),
+            "attention": pack(attention),
+            "mixtures": queues[0].cpu().numpy(),
+            "students": queues[1].cpu().numpy(),
+        }
+
+    def restored(self, state: dict[str, Any]) -> tuple[Network, Network, Attention, tuple[Tensor, Tensor]]:
+        """Student, its momentum target, the attention, and both queues (K, D): those of the last round, or fresh."""
+        options, dim = self.method, self.config.projection_dim
+        self.load(state["student"])
+        student, target = self.network.train(), self.bench.network(self.encoder, "target").train()
+        unpack(state.get("target") or pack(*followed(student)), *followed(target))
+        attention = Attention(dim, options.attention_hidden, options.attention).to(self.bench.device)
+        if "attention" in state:
+            unpack(state["attention"], attention)
+        draws = self.generator("queues")
+        queues = [random_rows(options.queue, dim, draws) for _ in range(2)]
+        if "mixtures" in state:
+            queues = [torch.tensor(state[name], device=self.bench.device) for name in ("mixtures", "students")]
+        return student, target, attention, (queues[0], queues[1])
+
+    def align(self, encoder: str, weights: Weights, student: Weights) -> dict[str, Any]:
+        """A client's model after epochs of BYOL towards the frozen student: its next target."""
+        options, pixels = self.method, self.public()
+        anchor, model = self.bench.network(self.encoder, "anchor").eval(), self.bench.network(encoder).train()
+        unpack(student, anchor)
+        unpack(weights, model)
+        optimizer, draws = self.sgd(list(model.parameters())), self.generator("views")
+        for rows in self.batches(len(pixels), options.alignment_epochs, options.batch_size):
+            views = self.views(pixels[rows], draws, 2)
+            with self.autocast():
+                p_a, p_b = (model.predict(model.project(view)) for view in views)
+                with torch.no_grad():
+                    z_a, z_b = (anchor.project(view) for view in views)
+            descend(optimizer, regression(p_a, z_b) + regression(p_b, z_a))
+        return {"target": pack(*followed(model))}
+
+    def teacher(self, number: int, encoder: str, weights: Weights) -> Network:
+        """A teacher in eval mode that no gradient reaches."""
+        network = self.bench.network(encoder, f"teacher {number}")
+        unpack(weights, network)
+        return network.eval()
+
+    def sgd(self, parameters: list[nn.Parameter]) -> torch.optim.SGD:
+        options = self.method
+        return torch.optim.SGD(parameters, options.lr, options.momentum, weight_decay=options.weight_decay)
+
+    def public(self) -> Tensor:
+        """(n, 3, H, W) uint8 on the device."""
+        public = self.bench.federation.public
+        assert public is not None, "checked in check_federation"
+        return self.bench.images(public.pixels)
+
+
+class Server(MethodServer[Config]):
+    def start(self, cohort: Cohort) -> None:
+        self.state["student"] = {"student": self.setup.initial(student_encoder(self.config))}
+
+    def round(self, t: int, cohort: Cohort) -> None:
+        teachers = {r.client: (self.config.clients.encoder(r.client), r["weights"]) for r in cohort.ask("train")}
+        if not teachers:
+            raise cohort.dropped[-1]
+        state = dict(cohort.serve("distil", state=self.state["student"], teachers=list(teachers.values())).fields)
+        self.state["student"] = state
+
+        def aligned(client: int) -> dict[str, Any]:
+            encoder, weights = teachers[client]
+            return dict(cohort.serve("align", encoder=encoder, weights=weights, student=state["student"]).fields)
+
+        targets = {client: aligned(client) for client in teachers}
+        for _ in cohort.ask("adopt", clients=list(teachers), each=targets.__getitem__):
+            pass
+
+    def subjects(self) -> list[Subject]:
+        student = Subject(None, student_encoder(self.config), self.state["student"]["student"])
+        return [student, *self.own_subjects()]
+
+
+def student_encoder(config: RunSettings) -> str:
+    """The architecture of the student."""
+    return config.method_as(Config).student or config.clients.encoder(0)
+
+
+def check(config: RunSettings) -> None:
+    """Refuse a student that is not named where clients differ, and a target that is not the server's."""
+    student = config.method_as(Config).student
+    if student is not None:
+        check_name(student, "method.student")
+    elif config.clients.heterogeneous:
+        raise ValueError("method.student: found null with several clients.encoders; must name the student's encoder")
+    if (found := config.objective_as(BYOLConfig).target) != "local":
+        raise ValueError(f"objective.target: found '{found}'; fedmkd sends each client its target; allowed: local")
+
+
+def check_federation(config: RunSettings, federation: Federation) -> None:
+    """Refuse fewer than two public images."""
+    images = 0 if federation.public is None else len(federation.public)
+    if images < 2:
+        raise UserError(f"data.public: found {images} public images; fedmkd distils on at least 2")
+
+
+FEDMKD = Method(
+    Config,
+    Client,
+    Server,
+    Info("FedMKD (Li 2024)", "weights up, momentum target down", stateful=True, heterogeneous=True, public_data=True),
+    objective="byol",
+    accepts=only("byol"),
+    service=Service,
+    check=check,
+    check_federation=check_federation,
+    footprint=lambda config, images: ClientFootprint(models=1),
+)

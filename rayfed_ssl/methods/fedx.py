@@ -1,0 +1,107 @@
+"""FedX: contrast and relations within the client, and against the model it downloaded (Han et al. 2022).
+
+One exchange a round, as in FedAvg: weights down, weights up, the predictor's included. The downloaded model stays
+frozen beside the one in training and teaches it: no further traffic. The loss of a batch is the sum of four terms.
+Local: NT-Xent of both views, and how alike the views relate to a batch of random images. Global: the same with the
+predictions u = p(z) in place of z and the teacher's projections in place of view 2 and of the random images'. Both
+global weights 0 leave the local loss; with ``local_relation: 0``, too, it is FedSimCLR.
+
+Differs: clients count by their images among those asked; the released code takes shares of all clients, by position, so
+that with partial participation they belong to others and do not sum to 1. As in the code the relational target is not
+detached, and the divergence is KL(m || s); the random images are another batch of the client's, one view each.
+
+Shape legend: B batch, D projection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from rayfed_ssl.base.weights import Weights, unpack
+from rayfed_ssl.federated.method import Info, Method, only
+from rayfed_ssl.methods import fedavg
+from rayfed_ssl.models.network import Network
+from rayfed_ssl.objectives.base import Step
+from rayfed_ssl.objectives.relational import relational
+from rayfed_ssl.objectives.simclr import SimCLRConfig, nt_xent
+
+Share = Annotated[float, Field(ge=0)]
+
+
+class Config(fedavg.Config):
+    """The temperature of NT-Xent is the objective's, as is that of the relations; their target has its own."""
+
+    name: Literal["fedx"] = "fedx"
+    target_temperature: Annotated[float, Field(gt=0)] = 0.1
+    local_relation: Share = 1.0
+    global_contrast: Share = 1.0
+    global_relation: Share = 1.0
+
+    @property
+    def heads(self) -> frozenset[str]:
+        return frozenset({"predictor"})
+
+
+class Client(fedavg.Client[Config]):
+    def train(self, weights: Weights, target: Weights | None = None) -> dict[str, Any]:
+        self.load(weights)
+        teacher = self.bench.network(self.encoder, "teacher")
+        unpack(weights, teacher)
+        teacher.eval()
+        self.fit(self.loss(teacher))
+        return dict(self.averaged)
+
+    def loss(self, teacher: Network) -> Callable[[tuple[Tensor, ...], Tensor], Step]:
+        """The four terms of a batch; one whose weight is 0 is not computed."""
+        options, network, another = self.method, self.network, self.random_views()
+        temperature = self.config.objective_as(SimCLRConfig).temperature
+        temperatures = temperature, options.target_temperature
+
+        def loss(views: tuple[Tensor, ...], rows: Tensor) -> Step:
+            z_a, z_b = network.project(torch.cat(views)).chunk(2)
+            value = nt_xent(z_a, z_b, temperature)
+            related = options.local_relation or options.global_relation
+            random = another(len(rows)) if related else None
+            if random is not None and options.local_relation:
+                value = value + options.local_relation * relational(z_a, z_b, network.project(random), *temperatures)
+            if options.global_contrast or options.global_relation:
+                u_a, u_b = network.predict(torch.cat([z_a, z_b])).chunk(2)
+            if options.global_contrast:
+                value = value + options.global_contrast * nt_xent(u_a, taught(teacher, views[1]), temperature)
+            if random is not None and options.global_relation:
+                relation = relational(u_a, u_b, taught(teacher, random), *temperatures)
+                value = value + options.global_relation * relation
+            return Step(value, (z_a, z_b))
+
+        return loss
+
+    def random_views(self) -> Callable[[int], Tensor]:
+        """(B, 3, H, W): one view each of B images of the shard, drawn anew at each call."""
+        pixels, draws = self.pixels(), self.generator("random images")
+
+        def another(count: int) -> Tensor:
+            rows = torch.randperm(len(pixels), generator=draws, device=self.bench.device)[:count]
+            return self.views(pixels[rows], draws, 1)[0]
+
+        return another
+
+
+@torch.no_grad()
+def taught(teacher: Network, images: Tensor) -> Tensor:
+    """The frozen model's projections (B, D), in eval mode."""
+    return teacher.project(images)
+
+
+FEDX = Method(
+    Config,
+    Client,
+    fedavg.Server,
+    Info("FedX (Han 2022)", "weights"),
+    objective="simclr",
+    accepts=only("simclr"),
+)

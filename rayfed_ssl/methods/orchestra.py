@@ -1,0 +1,181 @@
+"""Orchestra: images fall into global clusters, which the server finds among everybody's local ones (Lubana et al. 2022,
+"Orchestra: unsupervised federated learning via globally consistent clustering", Algorithm 1).
+
+One exchange a round: online weights, momentum target and G global centroids down; both networks and L local centroids
+up. Both networks are averaged. A client's target follows its online network, step by step, before it assigns view 1 to
+the global clusters; view 2 should fall into the same. Beside this the turn of a third view is predicted from its
+projection, which keeps clusterings from degenerating. A memory of the target's projections is clustered at the end
+of the round, in about equal parts. The server fits the global centroids to all local ones, beginning with the last
+global ones. Before the first round clients only cluster. Clients are stateless: a round's memory begins with
+projections of the client's images by the target it downloaded.
+
+Differs: clients count by images, where the released code counts batches. The code also uploads the memory, single
+images' projections, and averages it, which serves nothing: here it stays. Its memory begins a round with random rows.
+Both views go through the online network in one forward pass. Shards smaller than the memory have a smaller one.
+
+Shape legend: B batch, D projection, G global centroids, L local centroids, M memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from rayfed_ssl.base.weights import Weights, pack, unpack
+from rayfed_ssl.federated.client import EncoderClient, Loss, followed
+from rayfed_ssl.federated.cohort import Cohort
+from rayfed_ssl.federated.messages import Reply
+from rayfed_ssl.federated.method import Info, Method, only
+from rayfed_ssl.federated.server import MethodServer, counting
+from rayfed_ssl.methods.centroids import fit_centroids, local_centroids
+from rayfed_ssl.models.network import Network
+from rayfed_ssl.objectives.base import Step, full_precision, random_rows
+from rayfed_ssl.objectives.byol import ema_
+from rayfed_ssl.objectives.clustering import cluster_agreement
+from rayfed_ssl.objectives.moco import enqueued
+from rayfed_ssl.objectives.rotation import rotations
+from rayfed_ssl.objectives.simclr import SimCLRConfig
+from rayfed_ssl.settings.blocks import MethodConfig
+
+Count = Annotated[int, Field(ge=1)]
+
+
+class Config(MethodConfig):
+    """The temperature of clients and server is the objective's."""
+
+    name: Literal["orchestra"] = "orchestra"
+    weights: Literal["size", "uniform"] = "size"  # how clients count in the means of both networks
+    global_clusters: Annotated[int, Field(ge=2)] = 128  # G
+    local_clusters: Count = 16  # L; fewer where the memory is smaller
+    memory: Annotated[int, Field(ge=2)] = 128  # M; all images where a client has fewer
+    decay: Annotated[float, Field(ge=0, le=1)] = 0.996  # of the momentum target
+    rotation: Annotated[float, Field(ge=0)] = 1.0  # weight of the turns' cross-entropy
+    fit_steps: Annotated[int, Field(ge=0)] = 500  # of the server's SGD on the global centroids
+    fit_lr: Annotated[float, Field(gt=0)] = 0.01
+
+    @property
+    def heads(self) -> frozenset[str]:
+        return frozenset({"projected_rotation"})
+
+
+def turned(images: Tensor, turns: Tensor) -> Tensor:
+    """Each of images (B, C, H, H) turned by so many quarters, ``turns`` (B,) in 0 .. 3."""
+    every = rotations(images)[0].reshape(4, *images.shape)
+    chosen: Tensor = every[turns, torch.arange(len(images), device=images.device)]
+    return chosen
+
+
+class Client(EncoderClient[Config]):
+    memory_rows: Tensor  # (M, D) unit rows, the oldest first
+
+    @property
+    def target(self) -> Network:
+        return self.bench.network(self.encoder, "target")
+
+    def cluster(self, weights: Weights, target: Weights | None) -> dict[str, Any]:
+        """Local centroids (L, D) of what the downloaded target makes of this client's images."""
+        self.load(weights, target)
+        self.remember()
+        return {"centroids": self.centroids()}
+
+    def train(self, weights: Weights, target: Weights | None, centroids: np.ndarray) -> dict[str, Any]:
+        """Local epochs towards the global ``centroids`` (G, D); both networks and local centroids (L, D)."""
+        self.load(weights, target)
+        self.remember()
+        self.fit(self.loss(torch.tensor(centroids, device=self.bench.device)))
+        return {"weights": self.weights, "target": pack(*followed(self.target)), "centroids": self.centroids()}
+
+    def loss(self, centroids: Tensor) -> Loss:
+        network, target, options = self.network, self.target, self.method
+        pixels, draws, temperature = self.pixels(), self.generator("turned views"), temperature_of(self)
+
+        def loss(views: tuple[Tensor, ...], rows: Tensor) -> Step:
+            z_a, z_b = network.project(torch.cat(views)).chunk(2)
+            ema_(target, network, options.decay)
+            with torch.no_grad():
+                t_a = F.normalize(full_precision(target.project(views[0])), dim=1)
+            self.memory_rows = enqueued(self.memory_rows, t_a)
+            value = cluster_agreement(t_a, z_b, centroids, temperature)
+            if options.rotation:
+                turns = torch.randint(4, (len(rows),), generator=draws, device=rows.device)
+                (view,) = self.views(pixels[rows], draws, 1)
+                logits = network.classify_projected_rotation(turned(view, turns))
+                value = value + options.rotation * F.cross_entropy(full_precision(logits), turns)
+            return Step(value, (z_a, z_b))
+
+        return loss
+
+    @torch.no_grad()
+    def remember(self) -> None:
+        """Fill the memory: the target's projections of one view each of at most M images, in training mode. Its
+        BatchNorm statistics stay as they were.
+        """
+        pixels, draws = self.pixels(), self.generator("memory")
+        rows = torch.randperm(len(pixels), generator=draws, device=self.bench.device)[: self.method.memory]
+        target, before = self.target.train(), pack(self.target)
+        (view,) = self.views(pixels[rows], draws, 1)
+        self.memory_rows = F.normalize(target.project(view).float(), dim=1)
+        unpack(before, target)
+
+    def centroids(self) -> np.ndarray:
+        """Local centroids (L, D) of the memory."""
+        found = local_centroids(self.memory_rows, self.method.local_clusters, self.generator("centroids"))
+        return found.cpu().numpy()
+
+
+class Service(EncoderClient[Config]):
+    """The server's own work: the global centroids."""
+
+    def fit_global(self, centroids: np.ndarray | None, found: Sequence[np.ndarray]) -> dict[str, Any]:
+        """Global centroids (G, D) fitted to everybody's local ones (L, D); None: beginning with random directions."""
+        options, x = self.method, torch.tensor(np.concatenate(found), device=self.bench.device)
+        if centroids is None:
+            start = random_rows(options.global_clusters, x.shape[1], self.generator("centroids"))
+        else:
+            start = torch.tensor(centroids, device=self.bench.device)
+        fitted = fit_centroids(start, x, temperature_of(self), steps=options.fit_steps, lr=options.fit_lr)
+        return {"centroids": fitted.cpu().numpy()}
+
+
+def temperature_of(worker: EncoderClient[Config]) -> float:
+    return worker.config.objective_as(SimCLRConfig).temperature
+
+
+class Server(MethodServer[Config]):
+    def start(self, cohort: Cohort) -> None:
+        self.weights = self.setup.initial(self.config.clients.encoder(self.setup.clients[0]))
+        self.state |= {"target": None, "centroids": None}  # no target: a copy of the weights
+
+    def round(self, t: int, cohort: Cohort) -> None:
+        networks = {"weights": self.weights, "target": self.state["target"]}
+        if self.state["centroids"] is None:
+            self.fit_global(cohort, list(cohort.ask("cluster", **networks)))
+        by, centroids = counting(self.method.weights, cohort.clients), self.state["centroids"]
+        mean = cohort.mean("train", by=by, fields=("weights", "target"), centroids=centroids, **networks)
+        self.state |= mean.average
+        self.fit_global(cohort, mean.replies)
+
+    def fit_global(self, cohort: Cohort, replies: Sequence[Reply]) -> None:
+        if not replies:
+            raise cohort.dropped[-1]
+        found = [np.array(reply["centroids"]) for reply in replies]
+        self.state["centroids"] = cohort.serve("fit_global", centroids=self.state["centroids"], found=found)[
+            "centroids"
+        ]
+
+
+ORCHESTRA = Method(
+    Config,
+    Client,
+    Server,
+    Info("Orchestra (Lubana 2022)", "weights and momentum target, centroids"),
+    objective="simclr",
+    accepts=only("simclr"),
+    service=Service,
+)

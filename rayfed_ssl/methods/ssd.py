@@ -1,0 +1,135 @@
+"""SSD: clients are drawn apart into subspaces of their own, and features follow projections (Fang et al. 2025, "Soft
+separation and distillation: toward global uniformity in federated unsupervised learning").
+
+One exchange a round, as in FedAvg: weights down, weights up. Once, a client gets its w = floor(D / clients) dimensions
+of a random orthonormal basis, which follows from the run's seed. To the local objective come two terms per view:
+projections are drawn towards their own image stretched along these dimensions (separation), and the softmax of features
+should be that of projections (distillation). Both weights 0 leave FedAvg over the objective.
+
+Differs: dimensions belong to a client; in the released code to a position among those asked, so with partial
+participation they change from round to round. Clients count by images, where the code counts batches.
+
+Shape legend: B batch, D projection and feature, w dimensions of a subspace.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.seeding import forked, generator
+from rayfed_ssl.base.weights import Weights
+from rayfed_ssl.federated.client import EncoderClient, Loss
+from rayfed_ssl.federated.cohort import Cohort
+from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.method import ClientFootprint, Info, Method, only
+from rayfed_ssl.federated.server import MethodServer, counting
+from rayfed_ssl.methods import fedavg
+from rayfed_ssl.models.encoders import build_encoder
+from rayfed_ssl.objectives.align_uniform import AlignUniformConfig, align_uniform
+from rayfed_ssl.objectives.base import Step
+from rayfed_ssl.objectives.separation import orthonormal, projector_distillation, scaling, separation, subspaces
+from rayfed_ssl.settings.run import RunSettings
+
+
+class Config(fedavg.Config):
+    name: Literal["ssd"] = "ssd"
+    separation: Annotated[float, Field(ge=0)] = 1.0
+    scale: Annotated[float, Field(gt=0)] = 10.0  # s, along the client's own dimensions
+    distillation: Annotated[float, Field(ge=0)] = 0.1
+    temperature: Annotated[float, Field(gt=0)] = 0.5  # of the distillation
+
+
+class Client(EncoderClient[Config]):
+    def train(self, weights: Weights, subspace: np.ndarray | None) -> dict[str, Any]:
+        """Local epochs; ``subspace`` (w,) are this client's dimensions, None where it knows them."""
+        if subspace is not None:
+            self.state["subspace"] = np.array(subspace)
+        self.load(weights)
+        self.fit(self.loss())
+        return {"weights": self.weights}
+
+    def loss(self) -> Loss:
+        network, options, base = self.network, self.method, self.config.objective_as(AlignUniformConfig)
+        a = self.stretch()
+
+        def loss(views: tuple[Tensor, ...], rows: Tensor) -> Step:
+            features = [network.represent(view) for view in views]
+            projections = [network.project_features(h) for h in features]
+            value = align_uniform(projections[0], projections[1], base.uniformity, base.t)
+            if options.separation:
+                apart = torch.stack([separation(z, a) for z in projections]).mean()
+                value = value + options.separation * apart
+            if options.distillation:
+                pairs = zip(features, projections, strict=True)
+                passed = torch.stack([projector_distillation(h, z, options.temperature) for h, z in pairs]).mean()
+                value = value + options.distillation * passed
+            return Step(value, tuple(projections))
+
+        return loss
+
+    def stretch(self) -> Tensor:
+        """A (D, D) float32 on the device: s along this client's dimensions of everybody's basis, 1 elsewhere."""
+        q = orthonormal(self.config.projection_dim, generator(self.config.seed, "basis"))
+        a = scaling(q, torch.tensor(self.state["subspace"]), self.method.scale)
+        return a.float().to(self.bench.device)
+
+
+class Server(MethodServer[Config]):
+    def start(self, cohort: Cohort) -> None:
+        self.weights = self.setup.initial(self.config.clients.encoder(self.setup.clients[0]))
+        draws = generator(self.config.seed, "subspaces")
+        self.state["subspaces"] = subspaces(self.config.projection_dim, self.config.clients.count, draws).numpy()
+        self.state["met"] = []
+
+    def round(self, t: int, cohort: Cohort) -> None:
+        by, met, rows = counting(self.method.weights, cohort.clients), self.state["met"], self.state["subspaces"]
+        result = cohort.mean(
+            "train",
+            by=by,
+            weights=self.weights,
+            each=lambda client: {"subspace": None if client in met else rows[client]},
+        )
+        self.weights = result["weights"]
+        self.state["met"] = sorted({*met, *(reply.client for reply in result.replies)})
+
+
+def check(config: RunSettings) -> None:
+    """Refuse more clients than dimensions."""
+    if config.clients.count > config.projection_dim:
+        raise ValueError(
+            f"clients.count: found {config.clients.count}; ssd gives each client dimensions of its own, projections "
+            f"have {config.projection_dim}; allowed: at most {config.projection_dim}"
+        )
+
+
+def check_federation(config: RunSettings, federation: Federation) -> None:
+    """Refuse features that are not as wide as projections, where one should follow the other."""
+    if not config.method_as(Config).distillation:
+        return
+    encoder = config.clients.encoder(0)
+    with forked(config.seed, "dimension"):
+        dim = build_encoder(encoder, config.model, config.data.image_size).dim
+    if dim != config.projection_dim:
+        raise UserError(
+            f"model.projector.dim: found {config.projection_dim}; method.distillation compares projections with "
+            f"features, and {encoder} has {dim} (model.projector.dim={dim}, or method.distillation=0)"
+        )
+
+
+SSD = Method(
+    Config,
+    Client,
+    Server,
+    Info("SSD (Fang 2025)", "weights; once each client's dimensions", stateful=True),
+    objective="align_uniform",
+    accepts=only("align_uniform"),
+    check=check,
+    check_federation=check_federation,
+    footprint=lambda config, images: ClientFootprint(state=8 * (config.projection_dim // config.clients.count)),
+)

@@ -1,0 +1,174 @@
+"""FedMKD: who learns from which term, what is kept of a round, and a target that comes nearer to the student."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.weights import Weights, pack, unpack
+from rayfed_ssl.config import RunConfig
+from rayfed_ssl.federated.client import followed
+from rayfed_ssl.federated.messages import SERVER
+from rayfed_ssl.methods import fedmkd
+from rayfed_ssl.methods.fedmkd import Attention, distillation
+from rayfed_ssl.objectives.distillation import mixed_teacher
+from rayfed_ssl.objectives.moco import queue_contrast
+from tests.methods.rounds import config_of, played, started, worker
+
+torch.set_num_threads(1)
+close = torch.testing.assert_close
+MIXED = ["small_cnn", "small_cnn_bn", "small_cnn"]
+SMALL = {
+    "data__public__source": "share",
+    "data__public__share": 0.3,
+    "clients__encoders": MIXED,
+    "method__student": "small_cnn_bn",
+    "method__epochs": 1,
+    "method__batch_size": 9,
+    "method__queue": 7,
+    "method__attention_hidden": 6,
+}
+
+
+def config(**changes: object) -> RunConfig:
+    return config_of("fedmkd", **{**SMALL, **changes})
+
+
+def rows(*values: tuple[float, ...]) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def test_each_term_trains_its_query_only() -> None:
+    o, mixed = rows((1, 1)).requires_grad_(), rows((1.2449187, 0.3775407)).requires_grad_()
+    queue = rows((1, 0), (0, 1))
+    of_student, of_attention = distillation(o, mixed, queue, queue, 0.1)
+    assert of_student.item() == pytest.approx(0.2988560783, abs=1e-6)
+    assert of_attention.item() == pytest.approx(1.1382494738, abs=1e-6)  # the released code's only term
+    (gradient,) = torch.autograd.grad(of_student, o, retain_graph=True)
+    assert gradient.abs().sum() > 0
+    assert torch.autograd.grad(of_attention, o, allow_unused=True) == (None,)
+    assert torch.autograd.grad(of_student, mixed, allow_unused=True) == (None,)
+    one, other = rows((1, 0), (0, 1)), rows((-1, 0), (0, -1))
+    terms = distillation(o, mixed, one, other, 0.1)  # each has negatives of its own
+    close(terms[0], queue_contrast(o, mixed, one, 0.1))
+    close(terms[1], queue_contrast(mixed, o, other, 0.1))
+
+
+def test_attention_shares_a_head_and_divides_scores_by_its_width() -> None:
+    torch.manual_seed(0)
+    attention = Attention(4, 6, 3).eval()
+    student, teachers = torch.randn(5, 4), torch.randn(2, 5, 4)
+    found = attention(student, teachers)
+    q = attention.head(student) @ attention.w_q
+    scores = torch.stack([(q * (attention.head(t) @ attention.w_k)).sum(1) / 3 for t in teachers], dim=1)
+    close(found, scores.softmax(dim=1))
+    mixed_teacher(found, teachers).square().sum().backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in (attention.w_q, attention.w_k))
+
+
+def distilled(**changes: object) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The student's state before and after a round with two teachers."""
+    bench = worker(config(**changes))
+    teachers = [(name, bench.initial(name)) for name in MIXED[:2]]
+    teachers = [(name, w.with_vector(w.vector * np.float32(1 + k))) for k, (name, w) in enumerate(teachers, 1)]
+    before = {"student": bench.initial("small_cnn_bn")}
+    first = bench.execute("distil", SERVER, 1, {"state": before, "teachers": teachers}, None)[0].reply
+    return before, bench.execute("distil", SERVER, 2, {"state": first, "teachers": teachers}, None)[0].reply | {
+        "first": first
+    }
+
+
+def moved(a: Weights, b: Weights) -> float:
+    return float(np.abs(a.vector[: a.parameters] - b.vector[: b.parameters]).max())
+
+
+@pytest.mark.parametrize(
+    ("changes", "student", "attention"),
+    [
+        ({"method__distillation": 0, "method__self_weight": 0}, False, False),
+        ({"method__distillation": 0}, True, False),
+        ({"method__self_weight": 0}, True, True),  # with the code's term alone the student would learn nothing
+    ],
+)
+def test_student_and_attention_learn_from_their_terms(
+    changes: dict[str, object], student: bool, attention: bool
+) -> None:
+    _, after = distilled(**changes, method__weight_decay=0)
+    first = after["first"]
+    assert (moved(after["student"], first["student"]) > 1e-6) == student
+    assert (moved(after["attention"], first["attention"]) > 1e-6) == attention
+
+
+def test_queues_are_replaced_in_turn_and_kept() -> None:
+    before, after = distilled()
+    for name in ("mixtures", "students"):
+        assert after[name].shape == (7, 4)
+        assert np.abs(after[name] - after["first"][name]).max() > 1e-4
+    _, long = distilled(method__queue=400)
+    kept = long["first"]["mixtures"][-54:]  # 27 public images in two views; the second round added as many
+    np.testing.assert_array_equal(long["mixtures"][-108:-54], kept)
+    assert moved(after["first"]["student"], before["student"]) > 1e-4
+
+
+def test_alignment_brings_a_client_nearer_to_the_frozen_student() -> None:
+    bench = worker(config(method__alignment_epochs=15))
+    student = bench.initial("small_cnn_bn")
+    client = bench.initial("small_cnn")
+    message = {"encoder": "small_cnn", "weights": client, "student": student}
+    target = bench.execute("align", SERVER, 1, message, None)[0].reply["target"]
+    public, near = bench.federation.public, []
+    assert public is not None
+    images = bench.clean(bench.images(public.pixels))
+    anchor, model = bench.network("small_cnn_bn", "a copy").eval(), bench.network("small_cnn", "a copy").eval()
+    unpack(student, anchor)
+    unpack(client, model)
+    before = pack(*followed(model))
+    predictor = bench.network("small_cnn")  # as trained beside the target
+    assert moved(target, before) > 1e-4
+    with torch.no_grad():
+        goal = anchor.project(images)
+        for network in (model, predictor):
+            outputs = network.predict(network.project(images))
+            near.append(F.cosine_similarity(outputs, goal, dim=1).mean().item())
+    assert near[1] > near[0]
+    np.testing.assert_array_equal(pack(anchor).vector, student.vector)
+
+
+def test_a_client_keeps_what_it_trained_and_takes_the_servers_target() -> None:
+    server, cohort = started(config())
+    cohort.begin_round(1, (0, 1))
+    server.round(1, cohort)
+    cohort.end_round()
+    states = dict(cohort.states())
+    bench = worker(config())
+    for number in (0, 1):
+        reply = bench.execute("train", number, 1, {}, None)[0].reply
+        np.testing.assert_array_equal(states[number]["model"].vector, reply["weights"].vector)
+        message = {"encoder": MIXED[number], "weights": reply["weights"], "student": server.state["student"]["student"]}
+        aligned = bench.execute("align", SERVER, 1, message, None)[0].reply["target"]
+        np.testing.assert_array_equal(states[number]["target"].vector, aligned.vector)
+        # and it is what the next round begins with
+        _, state = bench.execute("train", number, 2, {}, states[number])
+        _, other = bench.execute("train", number, 2, {}, {"model": states[number]["model"]})
+        assert moved(state["model"], other["model"]) > 0
+    assert 2 not in states or "target" not in states[2]
+
+
+def test_the_student_is_global_beside_the_clients_own() -> None:
+    server, _ = played(config(train__rounds=1))
+    assert [s.client for s in server.subjects()] == [None, 0, 1, 2]
+    assert isinstance(server, fedmkd.Server)
+
+
+def test_what_cannot_be_is_refused() -> None:
+    with pytest.raises(UserError, match=r"method.student: found null with several clients.encoders"):
+        config(method__student=None)
+    with pytest.raises(UserError, match=r"objective.target: found 'reset'; fedmkd sends each client its target"):
+        config(objective={"name": "byol", "target": "reset"})
+    with pytest.raises(UserError, match=r"method.student"):
+        config(method__student="nobody")
