@@ -1,12 +1,11 @@
 """FedAvg over a local objective: weights down, weights up, mean by data size (McMahan et al. 2017).
 
-One exchange a round. The method's name says which objective it trains with: ``fedsimclr`` (SimCLR), ``fedbyol`` (BYOL,
-whose momentum target stays on the client, is reset each round or averaged, too: ``objective.target``), ``fedavg_sc``
-(spectral contrast without sharing, the biased baseline of FedSC). Papers' codes disagree on what is averaged
-; here parameters and floating buffers are, with weights n_j, unless ``method.weights: uniform``.
-``fedavg_supervised`` trains on the clients' labels, classifier included: what the others do without.
+One exchange a round. The method's name says which objective it trains with. ``fedsimclr`` trains with SimCLR.
+``fedbyol`` trains with BYOL, whose momentum target stays on the client, is reset each round or is averaged too
+(``objective.target``). ``fedavg_sc`` trains with spectral contrast and shares nothing else: FedSC's biased baseline.
+``fedavg_supervised`` trains on the clients' labels and averages the classifier too.
 
-Differs: integer counters (``num_batches_tracked``) neither travel nor are averaged.
+Parameters and floating buffers are averaged. Integer counters (``num_batches_tracked``) do not travel.
 """
 
 from __future__ import annotations
