@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from rayfed_ssl.methods import METHODS
+
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = (  # from the ground up: an import leads into the same layer or a lower one
     "base", "data", "models", "evaluation", "objectives", "settings", "federated", "methods", "extensions.py",
@@ -56,7 +58,24 @@ def tree() -> str:
     return "\n".join(lines)
 
 
-PARTS: dict[str, dict[str, Callable[[], str]]] = {"docs/architecture.md": {"tree": tree}}
+def methods() -> str:
+    """The table of methods, a row per name in the order of ``METHODS``."""
+    rows = [
+        "| name | paper | what crosses | state | mixed encoders | public images | file |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, method in METHODS.items():
+        info, file = method.info, method.config.__module__.split(".")[-1]
+        marks = ("yes" if mark else "" for mark in (info.stateful, info.heterogeneous, info.public_data))
+        link = f"[{file}.py](../rayfed_ssl/methods/{file}.py)"
+        rows.append("| " + " | ".join((f"`{name}`", info.paper, info.transmits, *marks, link)) + " |")
+    return "\n".join(rows)
+
+
+PARTS: dict[str, dict[str, Callable[[], str]]] = {
+    "docs/architecture.md": {"tree": tree},
+    "docs/methods.md": {"methods": methods},
+}
 
 
 def filled(page: str, parts: dict[str, Callable[[], str]]) -> str:

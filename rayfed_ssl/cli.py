@@ -27,8 +27,11 @@ from rich.console import Console
 from rich.table import Table
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import printable
+from rayfed_ssl.terminal.shadow import refuse_shadows
 
 STOPPED = 130
+LONGEST_LINE = 10_000
 app = typer.Typer(
     name="rayfed-ssl", add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -297,6 +300,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """The entry point. Exits with 0, 1 (a client or the program failed), 2 (the user can mend it) or 130 (stopped)."""
     quiet()
     try:
+        refuse_shadows()
         app(args=None if arguments is None else list(arguments))
     except UserError as error:
         sys.exit(_say_and_status(str(error), 2))
@@ -311,5 +315,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _say_and_status(text: str, status: int) -> int:
-    print(text, file=sys.stderr)
+    for line in text.split("\n"):  # what came from files and names is never a command to the terminal
+        print(printable(line, LONGEST_LINE), file=sys.stderr)
     return status

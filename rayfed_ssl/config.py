@@ -16,14 +16,17 @@ from pydantic import PrivateAttr, field_validator, model_validator
 from rayfed_ssl import extensions
 from rayfed_ssl.base.choice import OneOf
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.partition import FromFile, Iid, Natural
 from rayfed_ssl.extensions import Extension
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.blocks import MethodConfig
+from rayfed_ssl.settings.errors import kind_of
 from rayfed_ssl.settings.run import PluginConfig, RunSettings
 from rayfed_ssl.settings.system import ServerConfig
 
+MAPPING = "must be a mapping of keys to values"
 NAME = re.compile(r"[^\W_][\w.-]{0,99}")
 
 
@@ -114,6 +117,11 @@ def _check_objective(config: RunConfig) -> None:
 def _check_data(config: RunConfig) -> None:
     """Raise ValueError where who holds what, and what is public, do not go together."""
     data = config.data
+    if (pad := config.augment.recipe().pad) >= data.image_size:
+        raise ValueError(
+            f"augment.pad: found {pad}; images of {data.image_size} x {data.image_size} can be reflected by less; "
+            f"allowed: below {data.image_size}"
+        )
     if config.uses_public and data.public.source == "none" and data.tasks is None:
         raise ValueError(
             f"data.public.source: {config.method.name} needs public images; allowed: client 0, share, source"
@@ -177,12 +185,38 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     """
     changes = configfile.parse_overrides(overrides)
     document = configfile.read(path)
+    if asked := [key for key, value in changes.items() if value == "?"]:
+        raise configfile.ConfigError("\n".join(_answer(document, changes, key, path) for key in asked))
     found = extensions.gather(changes.get("imports", document.get("imports")), path.parent)
     config = build(document, changes, origin=str(path), imports=found)
     for profile in document.get("profiles") or {}:
         if profile != config.profile:
             _check_profile(document, changes, profile, str(path), found)
     return config
+
+
+def _answer(document: Mapping[str, Any], changes: Mapping[str, object], key: str, path: Path) -> str:
+    """What may stand at ``key``: the line that refuses ``?`` there, or, of a list or block, refuses ``?`` within it."""
+    known = {other: value for other, value in changes.items() if value != "?"}
+    asked = _refusal(document, known, key, "?", path)
+    if asked.endswith("must be a list"):
+        asked = _refusal(document, known, key, ["?"], path)
+        if asked.endswith(MAPPING):
+            asked = _refusal(document, known, key, [{"name": "?"}], path)
+    elif asked.endswith(MAPPING):
+        asked = _refusal(document, known, key, {"?": 0}, path)
+        asked = asked.replace(".?: found 0; unknown key, allowed here", ": found '?'; a mapping, allowed keys")
+    return asked or f"{key}: found '?'; must be {kind_of(RunConfig, key, configfile.merge(document, {key: '?'}))}"
+
+
+def _refusal(document: Mapping[str, Any], known: Mapping[str, object], key: str, value: object, path: Path) -> str:
+    """The line about ``key`` that the document with ``value`` there gets; empty where it gets none."""
+    try:
+        imports = extensions.gather(known.get("imports", document.get("imports")), path.parent)
+        build(document, {**known, key: value}, origin=str(path), imports=imports)
+    except UserError as error:
+        return next((line for line in str(error).splitlines() if line.startswith((f"{key}:", f"{key}."))), "")
+    return ""
 
 
 def load_untrusted(path: Path, overrides: Sequence[str] = (), *, trust_imports: bool = False) -> RunConfig:
@@ -202,7 +236,7 @@ def _check_profile(
         try:
             build(document, {**changes, "profile": profile}, origin=path, imports=imports)
         except UserError:
-            lines = [f"profiles.{profile}: {line}" for line in str(alone).splitlines()]
+            lines = [f"profiles.{printable(profile)}: {line}" for line in str(alone).splitlines()]
             raise configfile.ConfigError("\n".join(lines)) from None
 
 

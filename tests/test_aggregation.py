@@ -64,7 +64,7 @@ def test_order_and_grouping_change_no_bit_where_float_sums_would() -> None:
 
 
 def test_equal_inputs_come_back_whatever_the_weights() -> None:
-    """O-GEN-5: averaging is idempotent."""
+    """Averaging is idempotent."""
     value = np.linspace(-3, 3, 1001, dtype=np.float32)
     total = FixedPointSum()
     for weight in (0.1, 0.2, 0.7):
@@ -73,7 +73,7 @@ def test_equal_inputs_come_back_whatever_the_weights() -> None:
 
 
 def test_those_who_did_not_reply_do_not_shrink_the_mean() -> None:
-    """O-GEN-5, the FedX bug: weights over everybody, summed over those present, must be renormalised."""
+    """Weights over everybody, summed over those present, must be renormalised."""
     total = FixedPointSum()
     total.add(0.3, {"x": np.full(3, 2.0, np.float32)})
     total.add(0.4, {"x": np.full(3, 2.0, np.float32)})

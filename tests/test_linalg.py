@@ -42,19 +42,19 @@ def distance(z: Tensor, r: Tensor) -> Tensor:
 # -------------------------------------------------------------------------------------------- canonical R (FedFoA)
 
 
-def test_canonical_r_oracle() -> None:  # O-FOA-3
+def test_canonical_r_oracle() -> None:
     expected = torch.tensor([[1.41421356, 0.70710678], [0, 1.22474487]], dtype=F64)
     close(canonical_r(Z), expected, rtol=0, atol=1e-8)
     close(canonical_r(Z), torch.linalg.cholesky(Z.T @ Z).T, rtol=0, atol=1e-12)
     close(canonical_r(Z).trace().item(), 2.638958434, rtol=0, atol=1e-9)
 
 
-def test_canonical_r_does_not_order_the_diagonal() -> None:  # O-FOA-5
+def test_canonical_r_does_not_order_the_diagonal() -> None:
     r = canonical_r(torch.tensor([[0.1, 0], [0, 5], [0, 0]], dtype=F64))
     close(r.diagonal(), torch.tensor([0.1, 5], dtype=F64), rtol=0, atol=1e-12)
 
 
-def test_stacking_a_batch_twice_scales_r() -> None:  # O-FOA-4
+def test_stacking_a_batch_twice_scales_r() -> None:
     z = normal(9, 4)
     close(canonical_r(torch.cat([z, z])), 2**0.5 * canonical_r(z), rtol=0, atol=1e-12)
 
@@ -78,7 +78,7 @@ def test_canonical_r_takes_rank_deficient_input_and_refuses_wide_input() -> None
 # ------------------------------------------------------------------------------------------- polar factor (FedFoA)
 
 
-def test_polar_factor_oracle() -> None:  # O-FOA-1
+def test_polar_factor_oracle() -> None:
     (q,) = polar_factor(Z, R[None])
     expected = [[0.658829639, -0.482296769], [0.088266435, 0.811711589], [0.747096074, 0.329414819]]
     close(q, torch.tensor(expected, dtype=F64), rtol=0, atol=1e-9)
@@ -87,20 +87,20 @@ def test_polar_factor_oracle() -> None:  # O-FOA-1
     close((Z - q @ R).norm().item(), 0.650629938, rtol=0, atol=1e-9)
 
 
-def test_no_random_orthonormal_q_beats_it() -> None:  # O-FOA-1
+def test_no_random_orthonormal_q_beats_it() -> None:
     q, r = torch.linalg.qr(normal(20_000, 3, 2))
     q = q * r.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
     best = (Z - q @ R).square().sum(dim=(1, 2)).min().item()
     assert 0.423319316115 <= best < 0.47
 
 
-def test_own_r_fits_exactly() -> None:  # O-FOA-2
+def test_own_r_fits_exactly() -> None:
     q, r = polar_factor(Z, canonical_r(Z)[None])[0], canonical_r(Z)
     close(q @ r, Z, rtol=0, atol=1e-12)
     close(torch.linalg.matrix_norm(r @ Z.T, ord="nuc").item(), 4.0, rtol=0, atol=1e-12)
 
 
-def test_distance_ignores_rotations_of_r_and_of_the_batch() -> None:  # O-FOA-4
+def test_distance_ignores_rotations_of_r_and_of_the_batch() -> None:
     z, r = normal(12, 5), canonical_r(normal(12, 5, seed=1))[None]
     flips = torch.diag(torch.tensor([-1.0, 1, -1, 1, 1], dtype=F64))
     for rotation in (orthonormal(5, 5, seed=2), flips):
@@ -108,7 +108,7 @@ def test_distance_ignores_rotations_of_r_and_of_the_batch() -> None:  # O-FOA-4
     close(distance(orthonormal(12, 12, seed=3) @ z, r), distance(z, r), rtol=1e-12, atol=0)
 
 
-def test_constant_q_gives_the_exact_gradient() -> None:  # O-FOA-6
+def test_constant_q_gives_the_exact_gradient() -> None:
     z = Z.clone().requires_grad_()
     (z - polar_factor(z, R[None])[0] @ R).square().sum().backward()
     expected = [[-0.635318556, -0.353065739], [-0.353065739, 0.200043953], [-0.988384295, -0.153021786]]
@@ -171,7 +171,7 @@ def test_polar_factor_of_float32_under_autocast_is_computed_in_float64() -> None
 # -------------------------------------------------------------------------------------- orthogonal map (FedLinked)
 
 
-def test_orthogonal_map_oracle() -> None:  # O-LNK-1
+def test_orthogonal_map_oracle() -> None:
     p_k = torch.tensor([[1.0, 0], [0, 2], [1, 1]], dtype=F64)
     quarter_turn = torch.tensor([[0.0, -1], [1, 0]], dtype=F64)
     p_j = p_k @ quarter_turn.T
@@ -190,7 +190,7 @@ def test_orthogonal_map_against_scipy() -> None:
     close(value.item(), float(nuclear), rtol=1e-12, atol=0)
 
 
-def test_utility_is_symmetric_and_maximal() -> None:  # O-LNK-2
+def test_utility_is_symmetric_and_maximal() -> None:
     p_k, p_j = normal(30, 4), normal(30, 4, seed=1)
     b, value = orthogonal_map(p_k, p_j)
     r = p_k.T @ p_j

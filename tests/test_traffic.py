@@ -1,4 +1,4 @@
-"""Bytes per client and round against the table of DESIGN's ledger: counted here from the networks themselves."""
+"""Bytes per client and round against what each method says it transmits: counted here from the networks themselves."""
 
 from __future__ import annotations
 

@@ -99,9 +99,10 @@ def check(config: EvaluationConfig, train: NDArray[np.int64], test: NDArray[np.i
                 f"evaluation.protocols: found {', '.join(config.labelled)}, but none of the {len(labels)} {split} "
                 "images has a label; allowed without labels: rank, or []"
             )
-    if "fewshot" in config.protocols and (count := len(np.unique(train[train >= 0]))) < 2:
+    if config.labelled and len(np.unique(train[train >= 0])) < 2:
         raise UserError(
-            f"evaluation.protocols: found fewshot, but the training images are of {count} class; it needs 2 or more"
+            f"evaluation.protocols: found {', '.join(config.labelled)}, but the training images are of 1 class, which "
+            "is every answer; allowed with one class: rank, or []"
         )
     for name, protocol in config.rows.items():
         protocol.ready(config.of(name), image_size)

@@ -1,12 +1,9 @@
-"""Centralized: the same self-supervised training on the union of all shards. Not a federated method: the upper bound
-that federated ones are measured against ("Non-FL", "centralised").
+"""Centralized: the same self-supervised training on the union of all shards.
 
-One model, trained where server work runs; nothing crosses the wire, so no bytes are booked. A round is the run's
-``local_epochs`` over the union, which shows the model each image as often as a federated round with everybody does, or
-``local_steps`` batches from it. Every image counts in every round, whatever ``participation.fraction`` says.
-
-Differs: the optimiser is made anew each round, as everywhere here, so that only what is learnt from, not how, sets it
-apart from the federated methods.
+This is no federated method but the upper bound that federated ones are measured against. One model is trained where
+server work runs. Nothing crosses the wire, so no bytes are booked. A round is the run's ``local_epochs`` over the
+union, or ``local_steps`` batches from it. Every image counts in every round, whatever ``participation.fraction`` says.
+The optimiser is made anew each round, as in the federated methods.
 """
 
 from __future__ import annotations

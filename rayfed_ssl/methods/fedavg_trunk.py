@@ -1,15 +1,9 @@
-"""FedAvg on the trunk: clients with tasks of their own average everything but their heads (FedLinked's baseline, its
-Algorithm 1).
+"""FedAvg on the trunk: clients with tasks of their own average everything but their heads (FedLinked's Algorithm 1).
 
-A round: supervised local epochs on the whole network, trunks up, their mean down, heads fine-tuned on the new trunk,
-which stays frozen meanwhile. Trunks must be alike; a client keeps its head.
-
-``labelled_public: true`` is the variant in which every client also trains on the public images with their labels:
-those of its own task's classes, because its head has no output for the others.
-
-Differs: the weights of the mean are not given in words, uniform in Algorithm 1 (``weights: uniform``). Early
-stopping, roll-back and the epochs before the first round are FedLinked's, so that the exchange is what sets the two
-apart.
+A round has four steps: supervised local epochs on the whole network, trunks up, their mean down, heads fine-tuned on
+the new trunk. The trunk is frozen during fine-tuning. Trunks must be alike. A client keeps its head. With
+``labelled_public: true`` every client also trains on the public images of its own task's classes, with their labels.
+Early stopping, roll-back and the epochs before the first round are FedLinked's.
 """
 
 from __future__ import annotations

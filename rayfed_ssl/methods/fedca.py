@@ -1,28 +1,13 @@
 """FedCA: contrast against everybody's dictionary, align to a shared model (Zhang et al. 2020, Algorithm 1, eq. 4-14).
 
-Once: the server trains an alignment model on public images and sends both. One exchange a round: weights and K
-dictionary entries down; E local epochs of ``L = L_con + beta (L_h + L_z)``; weights and the projections of the
-client's images up. L_con is InfoNCE from view 1 to view 2 with the dictionary as further negatives (eq. 4-8), so a
-client with two classes still contrasts against the others. L_h and L_z hold its features and projections of the public
-images near those of the frozen alignment model (eq. 11-13), so that clients agree on where things lie. An image's entry
-is its temporal ensemble ``Z^t = a Z^{t-1} + (1 - a) z^t``, normalised (eq. 9-10): it survives rounds in the client's
-state.
+Once, the server trains an alignment model on public images and sends both. A round is one exchange: weights and K
+dictionary entries go down; a client trains E local epochs of ``L = L_con + beta (L_h + L_z)``; its weights and the
+projections of its images go up. L_con is InfoNCE from view 1 to view 2 with the dictionary as further negatives (eq.
+4-8). L_h and L_z hold features and projections of public images near those of the frozen alignment model (eq. 11-13).
+An image's entry is its temporal ensemble ``Z^t = a Z^{t-1} + (1 - a) z^t``, normalised (eq. 9-10). The ensemble is the
+client's state.
 
-Each module can be switched off alone: ``dictionary_size: 0``, ``ensembling: 0``, ``alignment: false``. With all of them
-off this is FedAvg over InfoNCE: ``fedsimclr`` with ``objective.directional: true``.
-
-Says what the paper leaves open: K entries are drawn uniformly without replacement from the union of the latest uploads,
-anew each round and fixed within it; entries are raw projections of clean images by the trained local model in eval
-mode (Algorithm 1), normalised after accumulation; the alignment model is SimCLR (the run's objective) of the same
-architecture. ``exclude_own`` leaves a client's own entries out of its draw, and is the default: they hold the very
-images it trains on, which would be pushed from themselves, and add nothing that its batches do not have.
-
-Differs: L_h and L_z are means over a mini-batch of public images where the paper sums over a subset of unstated size
-(sums over dimensions, as there); both models see that batch in eval mode, so that equal models have no loss and public
-images leave no trace in BatchNorm's statistics; rows are concatenated along the rows (the paper's dim=1 would be
-columns). Clients that were not asked are in the union with what they uploaded last (the paper: the participants').
-``objective.directional`` says nothing about L_con, which is directional by definition; it chooses the loss of the
-alignment model.
+``dictionary_size: 0``, ``ensembling: 0`` and ``alignment: false`` switch the modules off one by one.
 
 Shape legend: B batch, D projection, H features, n_u images of a client, K dictionary, U union of uploads, M public
 images.

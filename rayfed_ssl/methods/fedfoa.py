@@ -1,20 +1,13 @@
 """FedFoA: learn from everybody's feature correlations, factored by QR (Algorithm 1, eq. 4-13).
 
-Nothing but R crosses. Each client factors its batches' projections Z = Q R (eq. 4), uploads Rbar_i, the mean of R over
-its batches (eq. 12), and in the next round downloads everybody else's. Beside its own loss it minimises, for each peer
-j, ``l_A = ||Z - Q* Rbar_j||`` with Q* = argmin over orthonormal Q (eq. 5-7): its features should be explicable by the
-peer's correlations. Only peers whose trace is larger than that of the current batch are admitted (line 19), and only
-after ``warmup`` rounds.
+Each client factors its batches' projections Z = Q R (eq. 4). It uploads Rbar_i, the mean of R over its batches (eq.
+12). In the next round it downloads everybody else's. Its loss gains ``l_A = ||Z - Q* Rbar_j||`` per peer j, with Q* =
+argmin over orthonormal Q (eq. 5-7). A peer is admitted if its trace is larger than that of the current batch (line
+19). No peer is admitted in the first ``warmup`` rounds. Q* is a constant in the gradient, which is exact (envelope
+theorem).
 
-A plug-in: ``plugins: [{name: fedfoa, weight: 0.01}]`` adds it to any method's local objective. ``method.name: fedfoa``
-is this plug-in over a local objective with no weights exchanged, so every client may have its own architecture;
-``model.calibration`` maps them to one n.
-
-Differs: the printed ||.||_2 is the Frobenius norm, unsquared (``norm``); R has a non-negative diagonal, without which
-means of R and traces are arbitrary; Q* is a constant in the gradient, which is exact (envelope theorem); the server's
-bank is double-buffered: round t reads what round t - 1 wrote. Z is the online projector's output of view 1 (``views``),
-not normalised (``normalize``). The paper has every client in every round; here one that is not asked stays in the bank
-with the R it sent last.
+``plugins: [{name: fedfoa}]`` adds the term to any method's local objective. ``method.name: fedfoa`` is this plug-in
+over a local objective; no weights cross, so every client may have its own architecture.
 
 Shape legend: m batch rows, n projection dimension, P admitted peers.
 """

@@ -1,26 +1,14 @@
-"""FedLinked: clients with tasks of their own teach each other representations of public images (Algorithm 3).
+"""FedLinked: clients with tasks of their own teach each other representations of public images (thesis, Algorithm 3).
 
-No weights leave a client, so trunks may differ; only the size r of the representation is shared. A round: everybody
-sends its representations of the public images; the server turns each source k's into target j's space by the
-orthogonal map B_kj (3.8), weighs it by its utility A_kj (3.4) and returns to each client its own target f*_j = sum_k
-A_kj B_kj alpha_k / sum_k A_kj alone; the client follows it (3.6), fine-tunes its head on the frozen trunk, trains on
-its private images, and remembers its best round, to which it returns after the last one. The public images are with
-everybody beforehand, so they are not booked.
+A round has seven steps. (1) Every client sends its representations of the public images. (2) The server finds the
+orthogonal map B_kj from each source k's space into each target j's (3.8), and the utility A_kj of k for j (3.4). (3)
+Client j alone gets its target f*_j = sum_k A_kj B_kj alpha_k / sum_k A_kj. (4) The client follows it (3.6). (5) It
+fine-tunes its head on the frozen trunk. (6) It trains on its private images. (7) It remembers its best round, to which
+it returns after the last one.
 
-Differs: A_kj = s G_kj / ||G_.j||_2 is normalised per target, as the constraint sum_k A_kj^2 =
-eta says and the published tables show; printed (3.5) divides by the norm over all pairs. s = sqrt(eta) meets the
-constraint, s = eta (``utility_scale: eta``) reproduces the tables. f*_j does not depend on s, so eta has no effect in
-the printed update; ``weighted_distillation`` multiplies the loss by sum_k A_kj, the factor that (3.6) drops. (Adam is
-all but blind to such a factor: a sweep over eta says something with ``train.optimizer.name: sgd``.) Distillation sees
-clean public images in training mode; its loss is the mean, not the sum, over images and dimensions. A client without
-a target, because the utilities of the others cancel, distils nothing; its head is fine-tuned like everybody's.
-
-gamma sum_j ||theta_j||^2 (3.1, 3.7) is ``gamma``: weight decay 2 gamma, its gradient, in whatever a client trains, on
-top of ``train.optimizer.weight_decay``. The thesis gives no value; 0 by default. As losses are means here, gamma
-stands beside means. beta, the weight of the cross-entropy (3.7), has no place: the two losses are minimised in turn.
-
-G grows with the length of the representations, which is no likeness of tasks; beside the utilities A the same without
-that, the likeness G_kj / (||P_k||_F ||P_j||_F) in 0 .. 1, is recorded. Nothing is done with it.
+No weights leave a client, so only the size r of the representation is shared. The public images are with everybody
+beforehand, so they are not booked. ``gamma`` sum_j ||theta_j||^2 (3.1, 3.7) is weight decay 2 gamma. The likeness G_kj
+/ (||P_k||_F ||P_j||_F) is recorded beside A, because G grows with the length of representations.
 
 Shape legend: N clients, M public images, r representation, k source, j target.
 """

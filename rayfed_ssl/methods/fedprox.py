@@ -1,12 +1,8 @@
-"""FedProx: FedAvg whose clients are held near the global model (Li et al. 2020, "Federated optimization in
-heterogeneous networks", eq. 2), over any self-supervised objective.
+"""FedProx: FedAvg whose clients are held near the global model (Li et al. 2020, eq. 2).
 
-One exchange a round, as in FedAvg. A client minimises ``L(theta) + mu/2 ||theta - theta_t||^2``, theta_t being the
-weights it downloaded. The penalty is over parameters, not over BatchNorm's running statistics. mu = 0 is FedAvg, bit
-for bit.
-
-Differs: the weight is the paper's mu/2; FLESD's code multiplies the square by mu, so its mu is half of this one.
-Optimiser and momentum are the run's own, where the paper uses plain SGD.
+"Federated optimization in heterogeneous networks", over any self-supervised objective. One exchange a round, as in
+FedAvg. A client minimises ``L(theta) + mu/2 ||theta - theta_t||^2``, theta_t being the weights it downloaded. The
+penalty is over parameters, not over BatchNorm's running statistics. mu = 0 is FedAvg, bit for bit.
 """
 
 from __future__ import annotations

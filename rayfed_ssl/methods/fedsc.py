@@ -1,28 +1,16 @@
 """FedSC: spectral contrast against everybody's correlations (Jing et al. 2024, Algorithm 1).
 
-Two exchanges a round: weights down, R_j up; R_{-j} down, weights up. The correlation matrices of the other clients let
-each one contrast against images it never sees: L_j = -2 Tr R+_j + alpha ||R_j||^2 + 2 (1 - alpha) Tr(R_j R_{-j}) (eq.
-5). With alpha = q_j the q-weighted sum of the clients' gradients is the gradient of the global loss (eq. 6).
+A round has two exchanges: weights down and R_j up; R_{-j} down and weights up. The mean of the others, R_{-j} = sum_{k
+!= j} q_k R_k / (1 - q_j), lets client j contrast against images it never sees: L_j = -2 Tr R+_j + alpha ||R_j||^2 + 2
+(1 - alpha) Tr(R_j R_{-j}) (eq. 5). With alpha = q_j the q-weighted sum of the clients' gradients is the gradient of
+the global loss (eq. 6).
 
-A client that is not asked is represented by the matrix it sent last; the first round that shares asks everybody. In
-rounds that do not share (``share_every``, ``share_rounds``) the last matrices serve; before the first exchange, and for
-a client that knows of nobody else, the loss is plain spectral contrast. An exchange whose matrices would serve in no
-round with alpha below 1 does not take place: with ``alpha: decay`` and an exchange in every round that is round 1's.
+The first round that shares asks everybody. A client that is not asked is represented by the matrix it sent last. An
+exchange whose matrices would serve in no round with alpha below 1 does not take place.
 
-With ``method.privacy`` this is DP-CalR (Algorithm 2): each client adds i.i.d. Gaussian noise to R_j before it leaves,
-and the server subtracts from the sum what it received. Embeddings are clipped to ||z||^2 <= mu = ``objective.clip`` in
-sharing and in training. A client's epsilon counts the matrices it did release; a target epsilon sets the noise for a
-client that is asked in every sharing round. Nothing else that leaves a client is private: see
-``rayfed_ssl.methods.privacy``. This being a simulator, noise comes from the run's seed; who knows it can subtract it.
-
-Differs: R_{-j} = sum_{k != j} q_k R_k / (1 - q_j) exactly, where the released code takes the unweighted mean of the
-others, and of the models, which is the same only for equal q_j (``rest: uniform, weights: uniform``). alpha falls
-linearly from 1 towards q_j and would get there one round after the last; the released code's floor is 0.2 for every
-client (``alpha_floor: 0.2``). At alpha = 1 the others' matrices have weight 0: the released code exchanges them all the
-same in its first round, here that release is saved, and the alphas stay the paper's. With partial participation the
-paper changes one setting (appendix C), but the text at hand has lost which: alpha here is that of full participation.
-The released code adds noise in every round, shared or not; here noise belongs to what is
-shared. Noise is not symmetrised: Tr(R_j E) sees only its symmetric part.
+With ``method.privacy`` each client adds Gaussian noise to R_j before it leaves (Algorithm 2, DP-CalR). Embeddings are
+clipped to ||z||^2 <= mu = ``objective.clip`` in sharing and in training. A client's epsilon counts the matrices it did
+release. Nothing else that leaves a client is private: see ``rayfed_ssl.methods.privacy``.
 
 Shape legend: D projection, N clients.
 """

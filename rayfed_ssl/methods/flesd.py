@@ -1,32 +1,14 @@
 """FLESD: distil the clients' similarities of public images into one student (Shi et al. 2021, eq. 3-11).
 
-One exchange a round: weights down, representations up. Each client trains SimCLR from the global weights, then
-embeds the clean public images in their fixed order and uploads the unit rows R_k (N x d_k), from which its
-similarity matrix M_k = R_k R_k^T follows (eq. 4). The server averages the sharpened similarities, M = mean_k
-exp(M_k / tau_T) (eq. 5-6), and trains the student, which starts from the last global weights, to see the same
-neighbours among m anchors: KL(p || q) with p^i_j = M_ij / sum_u M_iu and q^i_j = softmax_j(<anchor_j, query_i> /
-tau_S) (eq. 7-9). The anchors are a FIFO queue of keys of a momentum encoder (eq. 10) with their positions in the
-public set. The new global weights are the student's, not the momentum encoder's. ``flesd_cc`` is FLESD with one
-round: train locally once, distil once (``train.rounds: 1``; what FLESD spreads over T rounds,
-``train.local_epochs`` holds at once).
+A round is one exchange: weights down, representations up. Each client trains SimCLR from the global weights. It embeds
+the clean public images in their fixed order and uploads unit rows R_k (N x d_k), so M_k = R_k R_k^T (eq. 4). The
+server averages the sharpened similarities, M = mean_k exp(M_k / tau_T) (eq. 5-6). It trains the student by KL(p || q)
+over m anchors, p^i_j = M_ij / sum_u M_iu and q^i_j = softmax_j(<anchor_j, query_i> / tau_S) (eq. 7-9). The anchors are
+a FIFO queue of keys of a momentum encoder (eq. 10), with their positions in the public set. The student is the new
+global model. No N x N matrix exists anywhere: a batch's rows and columns of M are formed from the R_k.
 
-No N x N matrix exists anywhere: rows i and columns J of M are formed from the R_k when a batch needs them.
-
-Public images, ``data.public.source``: client 0's shard, which then does not train (the paper), a share of the
-training images, or another source. They are published once, without labels.
-
-Clients of several architectures, or of one that is not the student's (``student``): M_k knows nothing of
-architectures, but then there are no weights to send down, and the paper says nothing of what returns. Here nothing
-does: each client trains its own model on from round to round, and what the federation learns is the student's,
-which is evaluated and exported as the global encoder beside the clients' own. With one architecture everywhere,
-clients start each round from the student.
-
-Differs, mostly from the released code: the teachers' temperature is the one that was set (the code reads the
-student's); the queue is filled once per round, before the first step, where the code skips the first steps of every
-epoch; the public images are embedded clean; rows are normalised before the upload, so that a narrow upload
-(``upload: float16 | int8``) loses the same at every scale. A query's own key is among its anchors, as in the code;
-``self_anchor: mask`` takes it out of p and q. The paper's local loss is InfoNCE from view 1 to view 2: ``objective:
-{directional: true, temperature: 0.4}``.
+Clients whose architecture is not the student's train their own models on from round to round, and get nothing back.
+``flesd_cc`` is FLESD with one round.
 
 Shape legend: N public images, B batch, m anchors, d embedding (d_k of client k).
 """

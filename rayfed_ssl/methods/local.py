@@ -1,9 +1,8 @@
 """Local (min-local, separate): every client trains alone from its initial values; nothing crosses the wire.
 
-The lower bound of every comparison, on whatever objective is configured. A round is the run's local epochs, so that
-it compares round for round with methods that exchange something. With ``data.tasks`` and the supervised objective it
-is FedLinked's "separate": the same initial epochs, early stopping and roll-back, and ``accuracy.task`` on each
-client's own test split.
+It is the lower bound of every comparison, on whatever objective is configured. A round is the run's local epochs, so
+that it compares round for round with methods that exchange something. With ``data.tasks`` and the supervised objective
+it is FedLinked's "separate": the same initial epochs, early stopping and roll-back.
 """
 
 from __future__ import annotations

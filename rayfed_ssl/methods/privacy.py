@@ -1,11 +1,11 @@
 """DP-CalR accounting for FedSC: what noisy correlation matrices give away about one image of one client.
 
-The mechanism releases R~_j = (1/(n V')) sum_x sum_v z z^T + E with ||z||^2 <= mu and E_ab ~ N(0, sigma^2) i.i.d.
-(Jing et al. 2024, Algorithm 2). This file holds its sensitivity, its Renyi curve, two conversions to (epsilon, delta)
-and the noise; the clipping of z stands with the spectral loss, which clips with the same mu.
+The mechanism releases R~_j = (1/(n V')) sum_x sum_v z z^T + E with ||z||^2 <= mu and E_ab ~ N(0, sigma^2) i.i.d. (Jing
+et al. 2024, Algorithm 2). This file holds its sensitivity, its Renyi curve, two conversions to (epsilon, delta) and
+the noise. The spectral loss clips z with the same mu.
 
-The bound holds where each z depends on one image only (eval mode, no batch statistics), takes n as public and the
-float32 Gaussian sampler as ideal, and covers the correlation matrices only: weights and BatchNorm's running statistics
+The bound holds where each z depends on one image only (eval mode, no batch statistics). It takes n as public and the
+float32 Gaussian sampler as ideal. It covers the correlation matrices only: weights and BatchNorm's running statistics
 are released without noise.
 
 Shapes: D embedding; n images of the client; mu bound on the squared norm of an embedding.

@@ -1,14 +1,9 @@
-"""A client with a classification task of its own (``data.tasks``): supervised epochs with early stopping, a head that
-is fine-tuned on a frozen trunk, and the way back to the best round. FedLinked, trunk averaging and separate training
-share it.
+"""A client with a classification task of its own (``data.tasks``): what FedLinked, trunk averaging and local share.
 
-A client's images are split in four (thesis, Table 4.1): ``train``; ``es`` for early stopping within an operation;
-``rb`` to choose the round to roll back to; ``test``, which nothing is chosen by and ``accuracy.task`` is measured on.
-Labels are 0 .. C - 1 within the task, in the order of ``data.tasks``.
-
-The thesis names neither the optimiser nor the patience nor an augmentation: here ``train.optimizer``,
-``method.patience`` epochs without a lower cross-entropy on ``es`` (the epoch with the lowest is kept), and what
-``augment`` says (``preset: none``).
+It has supervised epochs with early stopping, a head that is fine-tuned on a frozen trunk, and a roll-back to the best
+round. A client's images are split in four (thesis, Table 4.1). ``train`` is trained on. ``es`` decides early stopping
+within an operation. ``rb`` chooses the round to roll back to. ``test`` is what ``accuracy.task`` is measured on;
+nothing is chosen by it. Labels are 0 .. C - 1 within the task, in the order of ``data.tasks``.
 
 Shape legend: n images, C classes of the task, r representation.
 """

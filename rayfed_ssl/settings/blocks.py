@@ -131,7 +131,7 @@ class ResourcesConfig(Block):
     actors: Annotated[int, Field(ge=1)] | None = None  # None: as many as fit, at most the clients asked per round
     cpus_per_client: Annotated[float, Field(ge=0)] = 1.0
     gpus_per_client: Annotated[float, Field(ge=0)] | None = None  # None: share the GPUs evenly among actors
-    threads: Annotated[int, Field(ge=1)] = 1
+    threads: Annotated[int, Field(ge=1, le=1024)] = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
     gpu_kind: str | None = (
         None  # only GPUs of this kind, as Ray names them (A100, H200, L4, ..); other kinds change bits

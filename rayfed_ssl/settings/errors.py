@@ -10,6 +10,7 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -17,8 +18,11 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from rayfed_ssl.base.choice import OneOf
+from rayfed_ssl.base.text import printable
 
+LINE = 2000  # characters of one line of an error
 _ABSENT = object()
+_WORDS = {str: "text", Path: "a path", int: "a whole number", float: "a number", bool: "true or false"}
 _NAMES_KEY = re.compile(r"[a-z_]+(\.\w+)*: found |[a-z_]+(\.\w+)+[: ]")  # a rule that begins with a key
 
 _RULES = {
@@ -74,14 +78,27 @@ def explain(model: type[BaseModel], document: object, error: ValidationError, or
     complaints = [_complaint(model, document, details) for details in error.errors(include_url=False)]
     lines = []
     for complaint in _united(complaints):
-        path = ".".join(complaint.path) or origin
+        path = printable(".".join(complaint.path) or origin)
         if complaint.found is None and (names := _NAMES_KEY.match(complaint.rule)):
             inside = complaint.path and not names[0].startswith(f"{path}.")
             lines.append(f"{path}.{complaint.rule}" if inside else complaint.rule)
             continue
         found = "" if complaint.found is None else f"found {complaint.found}; "
         lines.append(f"{path}: {found}{complaint.rule}{complaint.guess}")
-    return lines
+    return [printable(line, LINE) for line in lines]
+
+
+def kind_of(model: type[BaseModel], key: str, document: object) -> str:
+    """What a key takes, in words: "text", "a path", .. or "a value" where the schema does not say."""
+    shape = _place(model, key.split("."), document).shape
+    words = [_word(member) for member in (shape.members if shape else ())]
+    return " or ".join(words) or "a value"
+
+
+def _word(member: Any) -> str:
+    if isinstance(member, type) and issubclass(member, BaseModel):
+        return f"a mapping of {', '.join(member.model_fields)}"
+    return "a list" if get_origin(member) in (tuple, list) else _WORDS.get(member, "a value")
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import os
 import re
+import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,65 +19,34 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import printable
 from rayfed_ssl.settings.errors import closest, explain, shown
+from rayfed_ssl.settings.plain_yaml import Dumper, parse, problem
 
 Model = TypeVar("Model", bound=BaseModel)
 
 TAGGED = ("method", "objective", "data.partition", "system.availability")
 """The blocks whose ``name`` decides which other keys they may hold."""
 
-_EXPONENT = re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$")
-_TIMESTAMP = "tag:yaml.org,2002:timestamp"
+LARGEST = 4 * 2**20  # bytes of a YAML file
 
 
 class ConfigError(UserError):
     """Everything that is wrong with a configuration: one line per error, each opening with the key's dotted path."""
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML where ``1e-3`` is a number, a date is text, keys are the text as written and no key stands twice."""
-
-    yaml_implicit_resolvers = {  # noqa: RUF012 (PyYAML's own, less the dates)
-        first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        node = super().compose_mapping_node(anchor)
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                raise yaml.MarkedYAMLError(problem="found a key that is not text", problem_mark=key.start_mark)
-            if key.value in seen:
-                raise yaml.MarkedYAMLError(problem=f"found the key {key.value!r} twice", problem_mark=key.start_mark)
-            seen.add(key.value)
-        return node
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        self.flatten_mapping(node)  # resolves "<<: *anchor"; the mapping's own keys come last and win
-        return {key.value: self.construct_object(value, deep=deep) for key, value in node.value}
-
-
-class _Dumper(yaml.SafeDumper):
-    """Quotes what ``_Loader`` would otherwise read as a number."""
-
-
-for _yaml in (_Loader, _Dumper):
-    _yaml.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
-
-
 def read(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file. Raises ``UserError`` where the file is missing, not YAML, or not a mapping."""
+    """The mapping in a YAML file. Raises ``UserError`` where it is missing, too large, not YAML, or not a mapping."""
     try:
-        document = _parse(Path(path).read_text(encoding="utf-8"))
+        document = parse(_text(Path(path)))
     except (OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "text that is not UTF-8"
-        raise UserError(f"{path}: found {_lowered(str(reason))}; must be a readable YAML file") from None
+        raise UserError(f"{printable(path)}: found {_lowered(str(reason))}; must be a readable YAML file") from None
     except yaml.YAMLError as error:
-        raise UserError(f"{path}: {_problem(error)}; must be YAML with each key once") from None
+        raise UserError(f"{printable(path)}: {problem(error)}; must be YAML with each key once") from None
     if not isinstance(document, dict):
         found = "an empty file" if document is None else shown(document)
-        raise UserError(f"{path}: found {found}; must be a mapping of keys to values")
+        raise UserError(f"{printable(path)}: found {found}; must be a mapping of keys to values")
     return document
 
 
@@ -100,11 +70,12 @@ def overlay(document: Mapping[str, Any], profile: str | None, tagged: Collection
     chosen = "cpu" if chosen is None else chosen
     if not isinstance(chosen, str) or chosen not in profiles:
         raise UserError(
-            f"profile: found {shown(chosen)}; must be one of {', '.join(profiles)}{closest(chosen, profiles)}"
+            f"profile: found {shown(chosen)}; must be one of {printable(', '.join(profiles))}"
+            f"{printable(closest(chosen, profiles))}"
         )
     changes = {} if profiles[chosen] is None else profiles[chosen]
     if not isinstance(changes, Mapping):
-        raise UserError(f"profiles.{chosen}: found {shown(changes)}; must be a mapping of keys to values")
+        raise UserError(f"profiles.{printable(chosen)}: found {shown(changes)}; must be a mapping of keys to values")
     return {**merge(base, changes, tagged), "profile": chosen}
 
 
@@ -120,9 +91,9 @@ def parse_overrides(items: Sequence[str]) -> dict[str, object]:
         if not equals or not re.fullmatch(r"[^\s.]+(\.[^\s.]+)*", key):
             raise UserError(f"command line: found {shown(item)}; must be key=value, such as train.rounds=3")
         try:
-            value = _parse(text)
+            value = "?" if text.strip() == "?" else parse(text)  # the question; YAML reads it as a key without a name
         except yaml.YAMLError as error:
-            raise UserError(f"{key}: found {shown(text)}; must be a YAML value ({_problem(error)})") from None
+            raise UserError(f"{printable(key)}: found {shown(text)}; must be a YAML value ({problem(error)})") from None
         overrides.pop(key, None)
         overrides[key] = value
     return overrides
@@ -160,7 +131,8 @@ def validate(model: type[Model], document: Mapping[str, Any], *, origin: str) ->
     except ValidationError as error:
         raise ConfigError("\n".join(explain(model, document, error, origin))) from None
     if lines := [
-        f"{path}: found {shown(value)}; must be a number" for path, value in _lost_flags(document, config, ())
+        f"{printable(path)}: found {shown(value)}; must be a number"
+        for path, value in _lost_flags(document, config, ())
     ]:
         raise ConfigError("\n".join(lines))
     return config
@@ -179,20 +151,17 @@ def dump(config: BaseModel, path: Path) -> None:
 def dumped(config: BaseModel) -> str:
     """The text that :func:`dump` writes."""
     values = config.model_dump(mode="json")
-    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+    return yaml.dump(values, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
-def _parse(text: str) -> Any:
-    return yaml.load(text, Loader=_Loader)
-
-
-def _problem(error: yaml.YAMLError) -> str:
-    """Where PyYAML stopped and what it found there, in one line."""
-    if isinstance(error, yaml.MarkedYAMLError):
-        mark = error.problem_mark or error.context_mark
-        where = f"line {mark.line + 1}: " if mark else ""
-        return where + " ".join(str(error.problem or error.context).split())
-    return " ".join(str(error).split())
+def _text(path: Path) -> str:
+    """What a regular file of at most ``LARGEST`` bytes says. Raises OSError, UnicodeError or UserError."""
+    status = path.stat()
+    if not (stat.S_ISREG(status.st_mode) or path.is_dir()):  # a pipe or device might never end
+        raise UserError(f"{printable(path)}: found no regular file; must be a readable YAML file")
+    if status.st_size > LARGEST:
+        raise UserError(f"{printable(path)}: found {status.st_size} bytes; a YAML file has at most {LARGEST}")
+    return path.read_text(encoding="utf-8")
 
 
 def _lowered(text: str) -> str:
@@ -232,10 +201,10 @@ def _put(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
 
 def _key(container: Any, path: tuple[str, ...], depth: int) -> str | int:
     """``path[depth]`` as a key of ``container``, an index where that is a list."""
-    part, whole = path[depth], ".".join(path)
+    part, whole = path[depth], printable(".".join(path))
     if isinstance(container, dict):
         return part
-    parent = ".".join(path[:depth])
+    parent = printable(".".join(path[:depth]))
     if not isinstance(container, list):
         raise UserError(f"{whole}: found {parent} set to {shown(container)}; only a mapping or a list has keys")
     if not part.isdecimal() or int(part) >= len(container):

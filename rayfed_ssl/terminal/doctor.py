@@ -15,6 +15,8 @@ import torch
 
 from rayfed_ssl import config
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import printable
+from rayfed_ssl.data.sources import SOURCES, SourceConfig
 from rayfed_ssl.data.store import default_cache
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.storage import checkpoint
@@ -104,19 +106,41 @@ def _extras() -> Iterator[Finding]:
 
 def _configs(folder: Path) -> Iterator[Finding]:
     """Which of the configs of this folder run here. Profile `paper` is in reach of a CPU only in principle."""
-    for path in sorted(folder.glob("*.yaml")):
+    paths = sorted(folder.glob("*.yaml"))
+    if not paths:
+        yield Finding("configs", f"none in {folder.resolve()}: this is no checkout of rayfed-ssl, so none was examined")
+    for path in paths:
         try:
+            found = config.load(path)
             profiles = tuple(configfile.read(path).get("profiles") or ("cpu",))
             for profile in profiles if len(profiles) > 1 else ():
                 config.load(path, [f"profile={profile}"])
         except UserError as error:
             yield Finding(path.stem, str(error).splitlines()[0], False)
             continue
+        if missing := _missing(found):
+            yield Finding(path.stem, missing)
+            continue
         slow = GPU_PROFILE in profiles and not torch.cuda.is_available()
         here = [profile for profile in profiles if not (slow and profile == GPU_PROFILE)]
         yield Finding(
             path.stem, f"runs here ({', '.join(here)})" + (f"; profile={GPU_PROFILE} wants a GPU" if slow else ""), True
         )
+
+
+def _missing(found: config.RunConfig) -> str:
+    """What a config lacks before it runs: images that it does not name, or that are not where it says."""
+    sources: list[tuple[str, SourceConfig]] = [("data", found.data)]
+    if found.data.public.images is not None:
+        sources.append(("data.public.images", found.data.public.images))
+    for key, source in sources:
+        if source.download or source.name == "hub":  # opening them would fetch them
+            continue
+        try:
+            SOURCES[source.name].open(source, default_cache(), key)
+        except UserError as error:
+            return f"valid, but without its images: {printable(error)}"
+    return ""
 
 
 def installed(package: str) -> str | None:

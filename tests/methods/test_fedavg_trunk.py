@@ -81,7 +81,7 @@ def trunk_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ...]:
 
 
 def test_trunks_are_averaged_uniformly_and_heads_stay(trunk_run: tuple[Any, ...]) -> None:
-    """O-TRK-1: fine-tuning aside, a head is what it was; the trunk is the plain mean, although sizes differ."""
+    """Fine-tuning aside, a head is what it was; the trunk is the plain mean, although sizes differ."""
     _, _, cohort, asked = trunk_run
     bench = cohort.worker
     trained = {c: s["model"] for r, o, c, _, s in asked if (r, o) == (1, "train")}
@@ -127,7 +127,7 @@ def test_heads_are_fine_tuned_for_the_configured_epochs() -> None:
 
 
 def test_averaging_identical_trunks_changes_nothing(trunk_run: tuple[Any, ...]) -> None:
-    """O-TRK-1, up to the fixed point's 2^-40."""
+    """Equal up to the fixed point's 2^-40."""
     from rayfed_ssl.federated.aggregation import FixedPointSum
 
     trunk = next(m["trunk"] for r, o, c, m, _ in trunk_run[3] if (r, o) == (1, "adopt"))
@@ -138,7 +138,7 @@ def test_averaging_identical_trunks_changes_nothing(trunk_run: tuple[Any, ...]) 
 
 
 def test_trunk_bytes(trunk_run: tuple[Any, ...]) -> None:
-    """Section 17: the trunk each way per client and round, its BatchNorm buffers in rows of their own; no head."""
+    """The trunk each way per client and round, its BatchNorm buffers in rows of their own; no head."""
     folder, summary, cohort, _ = trunk_run
     rows = pq.read_table(folder / "communication.parquet").to_pylist()
     trunk = pack(cohort.worker.network("small_cnn_bn", classes=2).encoder)

@@ -1,6 +1,6 @@
 """FedFoA's two halves: the penalty against printed numbers and an SVD's gradient, what is uploaded, who sees what.
 
-The factorisations' own oracles (O-FOA-1 to O-FOA-5) are in tests/test_linalg.py, the traffic in tests/test_traffic.py.
+The factorisations' own numbers are in tests/test_linalg.py, the traffic in tests/test_traffic.py.
 Shape legend: m batch rows, n projection dimension, P peers.
 """
 
@@ -59,14 +59,14 @@ def half(**options: Any) -> ClientHalf:
 # ------------------------------------------------------------------------------------------ the penalty
 
 
-def test_printed_values_of_the_three_norms() -> None:  # O-FOA-1
+def test_printed_values_of_the_three_norms() -> None:
     value = {norm: mutual_understanding(Z, R[None], norm) for norm in ("frobenius", "squared", "mean")}
     close(value["squared"], torch.tensor([0.423319316115], dtype=F64), rtol=0, atol=1e-11)
     close(value["frobenius"], torch.tensor([0.650629938], dtype=F64), rtol=0, atol=1e-9)
     close(value["mean"], value["squared"] / 6, rtol=1e-12, atol=0)
 
 
-def test_the_own_r_costs_nothing_and_has_a_finite_gradient() -> None:  # O-FOA-2: the unsquared norm is 0/0 there
+def test_the_own_r_costs_nothing_and_has_a_finite_gradient() -> None:  # the unsquared norm is 0/0 there
     z = Z.clone().requires_grad_()
     own = torch.tensor(positive_r(Z.numpy()))
     (value,) = mutual_understanding(z, own[None])
@@ -83,7 +83,7 @@ def through_svd(z: Tensor, r: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("norm", ["frobenius", "squared", "mean"])
-def test_gradient_equals_autograd_through_the_svd(norm: str) -> None:  # O-FOA-6
+def test_gradient_equals_autograd_through_the_svd(norm: str) -> None:
     def gradients(z: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
         ours, truth = z.clone().requires_grad_(), z.clone().requires_grad_()
         mutual_understanding(ours, r, norm).sum().backward()  # type: ignore[no-untyped-call]
@@ -141,7 +141,7 @@ def test_the_upload_is_the_mean_of_the_batches_canonical_r() -> None:  # eq. 12
     assert plugin.client.metrics["admitted"] == 0
 
 
-def test_the_mean_of_r_and_its_row_flipped_twin_is_r() -> None:  # O-FOA-3
+def test_the_mean_of_r_and_its_row_flipped_twin_is_r() -> None:
     """Both are triangular factors of the same Z; with the signs as QR leaves them a row would be lost."""
     r = torch.tensor([[2**0.5, 0.5**0.5], [0, 1.5**0.5]], dtype=F64)
     twin = torch.tensor([[-1.0], [1.0]], dtype=F64) * r

@@ -59,7 +59,7 @@ def alpha() -> torch.Tensor:
 
 
 def test_a_rotation_is_recovered() -> None:
-    """O-LNK-1."""
+    """Thesis, eq. 3.8: the polar factor, computed by hand."""
     p_k = torch.tensor([[1.0, 0], [0, 2], [1, 1]], dtype=torch.float64)
     turn = torch.tensor([[0.0, -1], [1, 0]], dtype=torch.float64)
     both = torch.stack([p_k, p_k @ turn.T])
@@ -73,7 +73,7 @@ def test_a_rotation_is_recovered() -> None:
 
 
 def test_gains_are_nuclear_norms_and_symmetric(alpha: torch.Tensor) -> None:
-    """O-LNK-2, and scipy's solution of the same problem."""
+    """Computed by hand, and scipy's solution of the same problem."""
     g, maps = gains(alpha)
     torch.testing.assert_close(g, g.T, atol=0, rtol=0)
     assert not g.diagonal().any()
@@ -98,7 +98,7 @@ def test_without_the_transformation_gains_are_plain_products(alpha: torch.Tensor
 
 @pytest.mark.parametrize(("norm", "g", "table"), [CIFAR, SVHN])
 def test_utilities_reproduce_the_published_tables(norm: float, g: tuple[float, ...], table: list[Any]) -> None:
-    """O-LNK-3: s = eta; the printed (3.5), over all pairs, gives something else and breaks the constraint."""
+    """s = eta; the printed (3.5), over all pairs, gives something else and breaks the constraint."""
     found = by_target(utilities(symmetric(*g), norm))
     np.testing.assert_allclose(found, table, atol=1.2e-4)
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), norm)
@@ -108,7 +108,7 @@ def test_utilities_reproduce_the_published_tables(norm: float, g: tuple[float, .
 
 
 def test_the_printed_normalisation_in_numbers() -> None:
-    """O-LNK-3's last line: what eq. 3.5 would give for CIFAR-10, were eta = 2.9735."""
+    """What eq. 3.5 would give for CIFAR-10, were eta = 2.9735."""
     g = symmetric(*CIFAR[1])
     printed = by_target(2.9735**0.5 * g / g.norm())
     np.testing.assert_allclose(printed, [(0.8292, 0.5864), (0.8292, 0.6747), (0.5864, 0.6747)], atol=1e-4)
@@ -124,7 +124,7 @@ def test_the_scale_is_the_square_root_unless_tables_are_wanted() -> None:
 
 @pytest.mark.parametrize("scale", [1.0, 2.0, 3.0])
 def test_targets_do_not_depend_on_the_scale(scale: float) -> None:
-    """O-LNK-4: G = (3, 4) gives weights 3/7 and 4/7 for any s."""
+    """G = (3, 4) gives weights 3/7 and 4/7 for any s."""
     g = symmetric(0.0, 3.0, 4.0)  # sources 0 and 1 of target 2
     a = utilities(g, scale)
     np.testing.assert_allclose(by_target(a)[2], [0.6 * scale, 0.8 * scale], atol=1e-12)
@@ -137,7 +137,7 @@ def test_targets_do_not_depend_on_the_scale(scale: float) -> None:
 
 
 def test_the_update_drops_a_factor() -> None:
-    """O-LNK-5: sum_k A_k ||e_k - f||^2 = (sum_k A_k) ||f - f*||^2 + constant."""
+    """sum_k A_k ||e_k - f||^2 = (sum_k A_k) ||f - f*||^2 + constant."""
     weights, f = torch.tensor([0.6, 0.8], dtype=torch.float64), torch.tensor([0.3, 0.1], dtype=torch.float64)
     sources = torch.eye(2, dtype=torch.float64)
     star = (weights @ sources) / weights.sum()
@@ -147,7 +147,7 @@ def test_the_update_drops_a_factor() -> None:
 
 
 def test_the_literal_minimisation_is_negative_and_reversed() -> None:
-    """O-LNK-6: (3.3) taken literally against the surrogate (3.4) that is used."""
+    """(3.3) taken literally against the surrogate (3.4) that is used."""
     g = np.array([0.9, 0.1])
     distance = 2 - 2 * g  # unit norms
     np.testing.assert_allclose(-distance / np.linalg.norm(distance), [-0.110432, -0.993884], atol=1e-6)
@@ -256,7 +256,7 @@ def test_the_conversation_is_algorithm_3(done: tuple[Path, dict[str, Any], Watch
 
 
 def test_bytes_are_those_of_the_table(done: tuple[Path, dict[str, Any], Watched]) -> None:
-    """Section 17: N0 r floats each way, per client and round; no A, no weights, nobody else's representations."""
+    """N0 r floats each way, per client and round; no A, no weights, nobody else's representations."""
     folder, summary, _ = done
     rows = pq.read_table(folder / "communication.parquet").to_pylist()
     public = deal(tiny()).public

@@ -1,6 +1,6 @@
 """FedSC's server against loops and the printed numbers; the round's conversation; DP-CalR from config to summary.
 
-The losses' own oracles (O-SC-1 to O-SC-6) stand in tests/objectives/test_spectral.py, the accountant's (O-SC-7) in
+The losses' own numbers stand in tests/objectives/test_spectral.py, the accountant's in
 tests/test_privacy.py. Shape legend: D projection, N clients.
 """
 
@@ -62,7 +62,7 @@ def test_rest_equals_the_loop_over_the_others() -> None:
     close(without(total, None, q[3], everybody), known, rtol=1e-6)
 
 
-def test_printed_alphas_and_means() -> None:  # O-SC-8; c = t - 1
+def test_printed_alphas_and_means() -> None:  # c = t - 1
     for c, expected in ((0, 1.0), (50, 0.8), (100, 0.6), (199, 0.204)):
         assert alpha_of(c + 1, 200, 0.2) == pytest.approx(expected, abs=1e-12)
     bank = {k: np.array([[value]], np.float32) for k, value in enumerate((1, 2, 4))}
@@ -77,7 +77,7 @@ def test_printed_alphas_and_means() -> None:  # O-SC-8; c = t - 1
 
 
 def gradient_of_the_federation(by: Callable[[np.ndarray], np.ndarray]) -> torch.Tensor:
-    """sum_j q_j grad L_j of section 20's linear encoder at alpha = q_j; ``by``: shares -> weights of R_{-j}."""
+    """sum_j q_j grad L_j of the linear encoder above at alpha = q_j; ``by``: shares -> weights of R_{-j}."""
     w = torch.tensor([[1, 0.5], [0, 1]], dtype=torch.float64, requires_grad=True)
     shift = torch.tensor([0.5, 0], dtype=torch.float64)
     shards = ([[1.0, 0], [1, 1]], [[0.0, 1]], [[2.0, 1]])

@@ -1,4 +1,4 @@
-"""FLESD against ALGORITHMS 20 (O-FLE-1..6), full N x N matrices in NumPy, and two-round runs with their bytes."""
+"""FLESD against numbers computed by hand, full N x N matrices in NumPy, and two-round runs with their bytes."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def metrics(folder: Path, tag: str) -> list[float]:
     return [row["value"] for row in sorted(rows, key=lambda row: row["round"]) if row["tag"] == tag]
 
 
-# -- the numbers of ALGORITHMS 20: points on the unit circle, tau = 0.5, anchors = all four ------------------------
+# -- computed by hand: points on the unit circle, tau = 0.5, anchors = all four ------------------------
 
 TAU = 0.5
 EVERY = torch.arange(4)
@@ -110,7 +110,7 @@ def target(teachers: list[torch.Tensor], tau: float = TAU) -> torch.Tensor:
 
 
 def test_a_student_that_equals_its_teacher_has_no_loss_and_no_gradient() -> None:
-    """O-FLE-1"""
+    """Shi et al. 2021, eq. 7-9."""
     student = A.clone().requires_grad_()
     loss = flesd.distillation_loss(target([A]), flesd.over_anchors(student @ A.T / TAU))
     loss.backward()  # type: ignore[no-untyped-call]
@@ -122,7 +122,7 @@ def test_a_student_that_equals_its_teacher_has_no_loss_and_no_gradient() -> None
 
 
 def test_ensemble_is_the_mean_of_exponentials() -> None:
-    """O-FLE-2"""
+    """Shi et al. 2021, eq. 5-6."""
     p = target([A, B]).exp()
     printed = {
         "mean of exp": (0.620225, 0.296616, 0.071624, 0.011535),
@@ -147,7 +147,7 @@ def test_ensemble_is_the_mean_of_exponentials() -> None:
 
 
 def test_subtracting_the_row_maximum_changes_nothing_but_the_scale() -> None:
-    """O-FLE-3: the maximum, 1, is every client's, and rescales M by e^(-1/tau); its own maximum would not do."""
+    """The maximum, 1, is every client's, and rescales M by e^(-1/tau); its own maximum would not do."""
     m = flesd.log_ensemble([A, B], EVERY, EVERY, TAU).exp()
     shifted = (((A @ A.T - 1) / TAU).exp() + ((B @ B.T - 1) / TAU).exp()) / 2
     torch.testing.assert_close(m / shifted, torch.full((4, 4), 7.389056, dtype=torch.float64), rtol=1e-6, atol=0)
@@ -164,13 +164,13 @@ def test_subtracting_the_row_maximum_changes_nothing_but_the_scale() -> None:
 
 
 def test_printed_target_at_the_papers_temperature() -> None:
-    """O-FLE-4: similarities (1, .5, .3, 0) to the first point, tau = 0.1."""
+    """Similarities (1, .5, .3, 0) to the first point, tau = 0.1."""
     r = torch.stack([torch.tensor([s, (1 - s * s) ** 0.5], dtype=torch.float64) for s in (1.0, 0.5, 0.3, 0.0)])
     np.testing.assert_allclose(target([r], 0.1).exp()[0], (0.992364, 0.006686, 0.000905, 0.000045), atol=5e-7)
 
 
 def test_momentum_encoder_follows_in_parameters_only() -> None:
-    """O-FLE-5, first half; BatchNorm's buffers stay the key encoder's own."""
+    """Shi et al. 2021, eq. 10; BatchNorm's buffers stay the key encoder's own."""
     key, student = (torch.nn.BatchNorm1d(1, dtype=torch.float64) for _ in range(2))
     with torch.no_grad():
         student.weight.zero_()
@@ -184,7 +184,7 @@ def test_momentum_encoder_follows_in_parameters_only() -> None:
 
 
 def test_queue_is_first_in_first_out() -> None:
-    """O-FLE-5, second half, and a queue whose size is no multiple of the batch."""
+    """A queue that wraps around, and one whose size is no multiple of the batch."""
     letters = dict(zip("abcdef", torch.arange(6.0), strict=True))
 
     def rows(text: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -204,7 +204,7 @@ def test_queue_is_first_in_first_out() -> None:
 
 
 def test_invariances_of_the_similarities() -> None:
-    """O-FLE-6"""
+    """Nothing changes with the order of clients or a rotation of their spaces (Shi et al. 2021, eq. 5-6)."""
     draw = torch.Generator().manual_seed(0)
     r = F.normalize(torch.randn(6, 5, dtype=torch.float64, generator=draw), dim=1)
     other = F.normalize(torch.randn(6, 3, dtype=torch.float64, generator=draw), dim=1)  # another d_k

@@ -23,7 +23,7 @@ from tests.tiny import TASKS, tiny
 torch.set_num_threads(1)
 
 
-def test_the_learning_rate_falls_along_a_cosine_over_rounds() -> None:  # O-GEN-4; its r = t - 1
+def test_the_learning_rate_falls_along_a_cosine_over_rounds() -> None:  # r = t - 1
     config = tiny("fedsimclr", train__rounds=100, train__optimizer={"lr": 0.032, "schedule": "cosine"})
     bench = Worker(config, deal(config))
     for t, printed in ((1, 0.032), (26, 0.0273137), (51, 0.016), (76, 0.0046863), (100, 0.0000079)):

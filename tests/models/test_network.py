@@ -35,7 +35,7 @@ def kinds(module: nn.Module) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "in_dim", "count"),
     [
-        ("fedsc", 512, 1_050_112),  # ALGORITHMS: the predictor of FedSC's BYOL family
+        ("fedsc", 512, 1_050_112),  # the predictor of FedSC's BYOL family
         ("flesd", 512, 512 * 512 + 512 + 512 * 128 + 128),
         ("easyfl", 512, 512 * 4096 + 4096 + 2 * 4096 + 4096 * 2048 + 2048),
         ("easyfl", 2048, 2048 * 4096 + 4096 + 2 * 4096 + 4096 * 2048 + 2048),

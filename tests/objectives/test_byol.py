@@ -23,7 +23,7 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
 
 
 @pytest.mark.parametrize(("p", "z", "loss"), [((3, 4), (4, 3), 0.08), ((1, 0), (0, 7), 2.0), ((1, 2), (-2, -4), 4.0)])
-def test_regression_oracle(p: tuple[float, ...], z: tuple[float, ...], loss: float) -> None:  # O-GEN-2
+def test_regression_oracle(p: tuple[float, ...], z: tuple[float, ...], loss: float) -> None:
     p_, z_ = torch.tensor([p], dtype=torch.float64), torch.tensor([z], dtype=torch.float64)
     close(regression(p_, z_).item(), loss, rtol=0, atol=1e-12)
     close(negative_cosine(p_, z_).item(), loss / 2 - 1, rtol=0, atol=1e-12)
@@ -64,7 +64,7 @@ def test_ema_needs_every_parameter_of_the_target() -> None:
         ema_(nn.Linear(2, 2), nn.Linear(2, 2, bias=False), 0.9)
 
 
-def test_ema_converges_geometrically() -> None:  # as O-FLE-5
+def test_ema_converges_geometrically() -> None:
     target, online = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
     nn.init.ones_(target.weight)
     nn.init.zeros_(online.weight)

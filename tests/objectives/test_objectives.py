@@ -257,7 +257,7 @@ def test_supervised_is_cross_entropy() -> None:
         objective("supervised").step(tiny(), (view,))
 
 
-def test_rotations() -> None:  # O-PR-1
+def test_rotations() -> None:
     x = torch.arange(2 * 3 * 4 * 4.0).reshape(2, 3, 4, 4)
     images, turns = rotations(x)
     assert turns.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]

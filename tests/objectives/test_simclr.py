@@ -22,7 +22,7 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=generator(seed, "simclr"), dtype=torch.float64)
 
 
-def test_the_three_losses_called_simclr() -> None:  # O-GEN-1
+def test_the_three_losses_called_simclr() -> None:
     close(info_nce(Z1, Z2, 0.5).item(), 0.8237454261, rtol=0, atol=1e-10)
     close(info_nce(Z2, Z1, 0.5).item(), 0.5123214537, rtol=0, atol=1e-10)
     both = (info_nce(Z1, Z2, 0.5) + info_nce(Z2, Z1, 0.5)) / 2
@@ -30,14 +30,14 @@ def test_the_three_losses_called_simclr() -> None:  # O-GEN-1
     close(nt_xent(Z1, Z2, 0.5).item(), 0.991945931208, rtol=0, atol=1e-12)  # evaluated with 30 decimal digits
 
 
-def test_dictionary_oracle() -> None:  # O-CA-2
+def test_dictionary_oracle() -> None:
     bank = torch.tensor([[0.0, -1]], dtype=torch.float64)
     close(info_nce(Z1, Z2, 0.5, bank).item(), 0.9224982223, rtol=0, atol=1e-10)
     close(info_nce(Z1, Z2, 0.5, bank[:0]).item(), 0.8237454261, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize(("entries", "expected"), [(0, 4.539890e-5), (1, 9.079574e-5), (1024, 0.0454846384)])
-def test_orthogonal_dictionary(entries: int, expected: float) -> None:  # O-CA-3
+def test_orthogonal_dictionary(entries: int, expected: float) -> None:
     batch = torch.eye(3, dtype=torch.float64)[:2]
     bank = torch.tensor([[0.0, 0, 1]], dtype=torch.float64).repeat(entries, 1)
     loss = info_nce(batch, batch, 0.1, bank).item()

@@ -64,7 +64,7 @@ def local_losses(w: Tensor, alphas: Sequence[float], rest_scale: float = 1.0) ->
     return sum((q * loss for q, loss in zip(SHARES, losses, strict=True)), torch.zeros((), dtype=F64))
 
 
-def test_correlations_and_global_loss() -> None:  # O-SC-1
+def test_correlations_and_global_loss() -> None:
     r1, r2 = (correlation(encode(W, x)) for x in CLIENTS)
     close(r1, torch.tensor([[1.875, 0.75], [0.75, 0.5]], dtype=F64), rtol=0, atol=1e-12)
     close(r2, torch.tensor([[0.5, 0.5], [0.5, 1]], dtype=F64), rtol=0, atol=1e-12)
@@ -74,7 +74,7 @@ def test_correlations_and_global_loss() -> None:  # O-SC-1
     close(global_loss(W).item(), reference.spectral(encode(W, torch.cat(CLIENTS))), rtol=1e-12, atol=0)
 
 
-def test_local_gradients_add_up_to_the_global_one() -> None:  # O-SC-2
+def test_local_gradients_add_up_to_the_global_one() -> None:
     expected = torch.tensor([[3.694444, 2.888889], [2.444444, 0.888889]], dtype=F64)
     close(gradient(global_loss), expected, rtol=0, atol=1e-6)
     close(gradient(lambda w: local_losses(w, SHARES)), gradient(global_loss), rtol=0, atol=1e-12)
@@ -85,7 +85,7 @@ def test_local_gradients_add_up_to_the_global_one() -> None:  # O-SC-2
     close(gap.item(), 0.972222222, rtol=0, atol=1e-9)
 
 
-def test_misaligned_variants_differ() -> None:  # O-SC-3: these must NOT equal the global gradient
+def test_misaligned_variants_differ() -> None:  # these must NOT equal the global gradient
     plain = gradient(lambda w: sum(q * spectral_loss(encode(w, x)) for q, x in zip(SHARES, CLIENTS, strict=True)))
     floor = gradient(lambda w: local_losses(w, (0.2, 0.2)))
     halved = gradient(lambda w: local_losses(w, SHARES, rest_scale=0.5))
@@ -112,7 +112,7 @@ def test_gradient_identity_for_many_clients_and_views() -> None:
 
 
 @pytest.mark.parametrize("replace", [True, False])
-def test_bias_of_the_batch_estimate(replace: bool) -> None:  # O-SC-4
+def test_bias_of_the_batch_estimate(replace: bool) -> None:
     def squared(batch: Sequence[tuple[Tensor, Tensor]]) -> float:
         return (
             correlation(torch.stack([torch.stack(views) for views in zip(*batch, strict=True)])).square().sum().item()
@@ -129,7 +129,7 @@ def test_bias_of_the_batch_estimate(replace: bool) -> None:  # O-SC-4
     close(mean(pairs), 6.2421875 if replace else 5.7734375, rtol=0, atol=1e-12)
 
 
-def test_two_views_need_only_the_inner_product() -> None:  # O-SC-5
+def test_two_views_need_only_the_inner_product() -> None:
     x = CLIENTS[0]
     close(positive_trace(torch.stack([x + E, x - E]) @ W.T).item(), 1.875, rtol=0, atol=1e-12)
     z = normal(2, 6, 3)
@@ -146,7 +146,7 @@ def test_loss_equals_the_loops(views: int) -> None:
     close(against, reference.spectral_against(z, others, 0.3), rtol=1e-12, atol=0)
 
 
-def test_clip_and_the_sensitivity_it_buys() -> None:  # O-SC-6
+def test_clip_and_the_sensitivity_it_buys() -> None:
     z = torch.tensor([[3.0, 4], [0.3, 0.4], [0, 0]], dtype=F64)
     clipped = clip_norm(z, 4.0)
     close(clipped, torch.tensor([[1.2, 1.6], [0.3, 0.4], [0, 0]], dtype=F64), rtol=0, atol=1e-12)

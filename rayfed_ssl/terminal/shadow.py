@@ -1,0 +1,38 @@
+"""A user's own ``tune.py`` or ``actors.py`` in the working folder, which Python finds before our packages."""
+
+from __future__ import annotations
+
+import importlib.util
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import printable
+
+PACKAGES = ("actors", "tune")
+
+
+def refuse_shadows() -> None:
+    """Raise UserError, naming the file, where one of our packages is hidden by another of its name.
+
+    Looked up, never imported: a user's file is not run.
+    """
+    for name in PACKAGES:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and not _ours(spec, name):
+            raise UserError(
+                f"{printable(_place(spec))}: found in the place of rayfed-ssl's own package {name!r}, which it hides; "
+                "rename it, or start rayfed-ssl in another folder"
+            )
+
+
+def _ours(spec: ModuleSpec, name: str) -> bool:
+    """Our packages lie beside ``rayfed_ssl``, installed or in a checkout."""
+    ours = Path(__file__).resolve().parents[2] / name / "__init__.py"
+    return spec.origin is not None and Path(spec.origin).resolve() == ours
+
+
+def _place(spec: ModuleSpec) -> str:
+    if spec.origin is not None:
+        return spec.origin
+    return ", ".join(spec.submodule_search_locations or ()) or spec.name
