@@ -216,12 +216,12 @@ def tune(
 @app.command()
 def compare(
     what: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="METHOD...|FILE|RUN... [key=value]...",
             help="Methods (with --base), a file of variants, or run folders.",
         ),
-    ],
+    ] = None,
     base: Annotated[Path | None, typer.Option(help="The run's YAML file that the methods share.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Runs of each, with seeds one apart; by default 1.")] = None,
     out: Annotated[
@@ -244,7 +244,7 @@ def compare(
     def say(text: str) -> None:
         screen.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    request = of_request(what, base, seeds, out, resume=resume, skip_unfit=skip_unfit)
+    request = of_request(what or (), base, seeds, out, resume=resume, skip_unfit=skip_unfit)
     with stop_signals(say) as stopping:
         outcome = request.carry_out(local=executor is Executor.local, say=say, stopping=stopping)
         stopped = stopping()

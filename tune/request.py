@@ -71,7 +71,8 @@ def _of_runs(
                 f"compare: found '{name}', which is no run folder and no .yaml file of variants; methods need --base"
             )
     if not names:
-        raise UserError(f"compare: found {' '.join(changes)} alone; name methods (with --base), a file, or run folders")
+        found = " ".join(changes) or "nothing"
+        raise UserError(f"compare: found {found}; name methods (with --base), a file of variants, or run folders")
     given = {"--seeds": seeds is not None, "--resume": resume, "--skip-unfit": skip_unfit, "key=value": bool(changes)}
     if wrong := [option for option, here in given.items() if here]:
         raise UserError(f"compare: found {', '.join(wrong)} beside run folders, which have been run; allowed: --out")
