@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from PIL import Image
 
 from rayfed_ssl import cli
 from rayfed_ssl.base.schema import UserError
@@ -148,13 +149,10 @@ def test_what_does_not_fit_is_all_told_before_anything_runs(base: Path) -> None:
 def test_missing_labels_and_too_small_shards_do_not_fit(base: Path) -> None:
     made = from_methods(base, ["fedsimclr"], ["clients.count=59"])
     assert "fedsimclr: clients.count: client" in (refusal(made) or "")
-    pictures = base.parent / "pictures"
-    from PIL import Image
-
-    pictures.mkdir()
+    (base.parent / "pictures/train").mkdir(parents=True)
     for number in range(40):
-        Image.new("RGB", (8, 8), (number, number, 0)).save(pictures / f"{number}.png")
-    given = [f"data={{name: folder, path: {pictures}, limit: null, test_limit: null}}", "evaluation.protocols=[]"]
+        Image.new("RGB", (8, 8), (number, number, 0)).save(base.parent / f"pictures/train/{number}.png")
+    given = ["data.name=imagefolder", f"data.path={base.parent / 'pictures'}", "evaluation.protocols=[]"]
     unlabelled = from_methods(base, ["fedsimclr", "fedavg_supervised"], [*given, "train.batch_size=4"])
     assert list(unlabelled.unfit) == ["fedavg_supervised"]
     assert "have no label" in unlabelled.unfit["fedavg_supervised"]
