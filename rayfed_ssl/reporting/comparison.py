@@ -19,11 +19,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from scipy.stats import t as student_t  # type: ignore[import-untyped]
+from scipy.stats import t as student_t
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import load_untrusted
-from rayfed_ssl.reporting.summary import PIXELS, history
+from rayfed_ssl.reporting.summary import PIXELS, history, virtual_seconds
 from rayfed_ssl.reporting.tables import read_communication, read_metrics
 from rayfed_ssl.settings import files as configfile
 
@@ -31,7 +31,6 @@ LEVEL = 0.95  # of confidence
 REACHED = 0.9  # of a run's own final accuracy
 HOUR_S = 3600.0
 UNTRAINED, RAW_PIXELS = "untrained encoder", "raw pixels"
-VIRTUAL_S = "time/virtual_s"
 Curve = dict[int, float]  # round -> value, of clients' values the mean
 
 
@@ -285,7 +284,7 @@ def read_run(folder: Path) -> OneRun:
         up_bytes=int(told["communication"]["up_bytes"]),
         down_bytes=int(told["communication"]["down_bytes"]),
         sent=_sent(folder),
-        virtual_s=_virtual(metrics),
+        virtual_s=virtual_seconds(metrics),
         epsilon=_epsilon(told["epsilon"]),
         wall_s=float(told["wall_s"]),
         split=_split(folder),
@@ -312,12 +311,6 @@ def _sent(folder: Path) -> dict[int, int]:
     by_round = sorted(zip(sums["round"].to_pylist(), sums["bytes_sum"].to_pylist(), strict=True))
     totals = np.cumsum([count for _, count in by_round], dtype=np.int64)
     return {t: int(total) for (t, _), total in zip(by_round, totals, strict=True)}
-
-
-def _virtual(metrics: pa.Table) -> Curve:
-    rows = metrics.filter(pc.equal(metrics["tag"].cast(pa.string()), VIRTUAL_S))
-    found = dict(zip(rows["round"].to_pylist(), rows["value"].to_pylist(), strict=True))
-    return {0: 0.0, **found} if found else {}
 
 
 def _epsilon(epsilon: Any) -> float | None:

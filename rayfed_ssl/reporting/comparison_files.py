@@ -171,10 +171,12 @@ def _number(value: float | None) -> str:
 
 def notes(comparison: Comparison) -> list[str]:
     """What a reader has to know: seeds, split, intervals, who differs in what, what is missing."""
-    first, seeds = comparison.first.name, comparison.seeds
+    first, seeds = printable(comparison.first.name), comparison.seeds
     lines = [f"Values are those of the last round, over seed(s) {_listed(seeds)}; nothing was chosen by test labels."]
     if others := comparison.other_splits:
-        lines += [f"+ {name}: another split than {first} in seed(s) {_listed(of)}." for name, of in others.items()]
+        lines += [
+            f"+ {printable(name)}: another split than {first} in seed(s) {_listed(of)}." for name, of in others.items()
+        ]
     else:
         lines.append("The split is the same for all rows, seed by seed.")
     if len(seeds) > 1:
@@ -194,7 +196,7 @@ def notes(comparison: Comparison) -> list[str]:
             told = ", ".join(f"{name} {status}" for name, status in row.unfinished.items())
             lines.append(f"! {printable(row.name)}: {told}; not counted.")
     lines += _began_otherwise(comparison)
-    lines += [f"Left out, {name}: {' '.join(why.split())}" for name, why in comparison.left_out.items()]
+    lines += [f"Left out, {printable(name)}: {' '.join(why.split())}" for name, why in comparison.left_out.items()]
     return lines
 
 
