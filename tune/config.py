@@ -304,15 +304,21 @@ def load(path: Path, changes: Sequence[str] = ()) -> Sweep:
             document["overrides"] = {**(document.get("overrides") or {}), key: value}
     settings = configfile.validate(SweepConfig, document, origin=str(path))
     base = path.parent / settings.base
-    overrides = dict(settings.overrides)
-    profile = overrides.pop("profile", None)
-    resolved = configfile.overlay(configfile.read(base), None if profile is None else str(profile))
+    resolved, imports, overrides = read_base(base, settings.overrides)
     chosen = {} if "metric" in document else {"metric": default_metric(resolved, overrides)}
     settings = configfile.validate(SweepConfig, {**document, **chosen}, origin=str(path))
+    return Sweep(settings.model_copy(update={"overrides": overrides}), resolved, f"{path} (base {base})", imports)
+
+
+def read_base(base: Path, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Extension, ...], dict[str, Any]]:
+    """A run's document with its profile applied, what its ``imports`` name, and the overrides less the profile."""
+    overrides = dict(overrides)
+    profile = overrides.pop("profile", None)
+    resolved = configfile.overlay(configfile.read(base), None if profile is None else str(profile))
     imports = gather(resolved.get("imports"), base.parent)
     if imports:
         resolved["imports"] = [extension.name for extension in imports]
-    return Sweep(settings.model_copy(update={"overrides": overrides}), resolved, f"{path} (base {base})", imports)
+    return resolved, imports, overrides
 
 
 def dump(sweep: Sweep, folder: Path) -> None:

@@ -68,11 +68,37 @@ def run_sweep(
             found a place within ``resources.wait_s``.
     """
     folder = folder.absolute()
-    _examine(sweep, folder, resume)
+    examine(sweep, folder, resume)
     first = sweep.check()
     federation = deal(first)
     check_shards(first, federation)
     check_labels(first, federation)
+    book = run_trials(
+        sweep, folder, first, say=say, stopping=stopping, address=address, num_cpus=num_cpus, num_gpus=num_gpus
+    )
+    return collect(sweep, book)
+
+
+def run_trials(
+    sweep: Sweep,
+    folder: Path,
+    first: RunConfig,
+    *,
+    say: Callable[[str], None] = lambda line: None,
+    stopping: Callable[[], bool] = lambda: False,
+    began: Callable[[], None] = lambda: None,
+    address: str | None = None,
+    num_cpus: int | None = None,
+    num_gpus: int | None = None,
+) -> Book:
+    """Run every trial that is not over; what has become of each. The caller has examined the sweep and the folder.
+
+    Args:
+        first: the config of one of the trials, whose ``resources`` all share.
+        began: called once, when the folder is there and no trial has started.
+    Raises:
+        UserError: the resources cannot be used, or no trial found a place within ``resources.wait_s``.
+    """
     with connect(address, num_cpus=num_cpus, num_gpus=num_gpus) as session:
         if in_job():
             check_paths(first, folder)
@@ -80,26 +106,29 @@ def run_sweep(
         for path in folder.glob("trial-*"):
             settle(path)
         book = Book(folder, sweep.settings.repeat)
-        proposals = Proposals(sweep, book, lambda entry: say(_line(sweep, book, entry)), stopping)
+        proposals = Proposals(sweep, book, lambda entry: say(trial_line(sweep, book, entry)), stopping)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / STOP).unlink(missing_ok=True)
         sweep_config.dump(sweep, folder)  # first: trials are nothing without what was asked
+        began()
         book.save()
-        over = sum(entry.status in OVER for entry in book.entries)
-        say(
-            f"{sweep.count * sweep.settings.repeat} trials"
-            + (f", {over} of them over already" if over else "")
-            + f"; {space.line}"
-        )
+        say(f"{opening(sweep, book)}; {space.line}")
         try:
             if proposals.left:
                 _fit(sweep, folder, first, space, book, proposals, say, stopping)
         finally:
             shutil.rmtree(folder / TUNE_FILES, ignore_errors=True)
-    return collect(sweep, book)
+    return book
 
 
-def _examine(sweep: Sweep, folder: Path, resume: bool) -> None:
+def opening(sweep: Sweep, book: Book) -> str:
+    """How many trials there are, and how many of them are over."""
+    over = sum(entry.status in OVER for entry in book.entries)
+    total = f"{sweep.count * sweep.settings.repeat} trials"
+    return total + (f", {over} of them over already" if over else "")
+
+
+def examine(sweep: Sweep, folder: Path, resume: bool) -> None:
     """Refuse to write over a sweep, or to go on with another one; writes nothing."""
     existing = folder / "sweep.yaml"
     if existing.exists() and not resume:
@@ -173,7 +202,8 @@ def _name(trial: Any) -> str:
     return trial_name(trial.config["trial"])
 
 
-def _line(sweep: Sweep, book: Book, entry: Entry) -> str:
+def trial_line(sweep: Sweep, book: Book, entry: Entry) -> str:
+    """What became of a trial."""
     value = book.value(entry, sweep.settings.metric)
     seed = f" repeat {entry.repetition}" if sweep.settings.repeat > 1 else ""
     point = scheduled(book.folder / entry.name, entry.point)

@@ -1,0 +1,91 @@
+"""Figures of a comparison: accuracy over rounds, over bytes (log), over virtual hours; bands over seeds.
+
+This module loads matplotlib, so its users import it where they draw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from rayfed_ssl.reporting.comparison import RAW_PIXELS, Comparison, OneRun, Row, spread
+from rayfed_ssl.reporting.figures import GREY, save_figure
+
+Position = Callable[[OneRun, int], float | None]  # a run and a round -> where on the x axis; None: nowhere
+Line = list[tuple[float, float, float | None]]  # x, mean, deviation over seeds
+STYLES = ("-", "--", ":", "-.")
+COLOURS = 10
+
+
+def draw(comparison: Comparison, folder: Path) -> None:
+    """Write ``figures/accuracy_vs_rounds.png``, ``.._bytes.png`` and, where a clock ran, ``.._virtual_hours.png``."""
+    if not any(run.curves for row in comparison.trained for run in row.runs.values()):
+        return
+    save_figure(folder, "accuracy_vs_rounds", figure(comparison, "round", lambda run, t: float(t)))
+    sent = figure(comparison, "MB sent by and to all clients", _sent_mb, log=True)
+    save_figure(folder, "accuracy_vs_bytes", sent)
+    if any(run.virtual_s for row in comparison.trained for run in row.runs.values()):
+        hours = figure(comparison, "virtual hours", lambda run, t: run.hours_until(t))
+        save_figure(folder, "accuracy_vs_virtual_hours", hours)
+
+
+def _sent_mb(run: OneRun, round: int) -> float | None:
+    """None before the first byte, which a logarithmic axis does not have."""
+    return run.bytes_until(round) / 1e6 or None
+
+
+def figure(comparison: Comparison, label: str, position: Position, *, log: bool = False) -> Figure:
+    """A panel per score, a line per row with a band of one standard deviation over its seeds. A row without a place on
+    the axis is a level line at its final accuracy.
+    """
+    scores = [name for name in comparison.scores if any(line(row, name, lambda r, t: t) for row in comparison.trained)]
+    drawn = Figure(figsize=(2.6 + 4.4 * len(scores), 4.2), dpi=120, layout="constrained")
+    panels = drawn.subplots(1, len(scores), squeeze=False)[0]
+    for axes, score in zip(panels, scores, strict=True):
+        for number, row in enumerate(comparison.trained):
+            _draw_row(axes, row, score, line(row, score, position), number)
+        pixels = next(row for row in comparison.rows if row.name == RAW_PIXELS).spread(score)
+        if pixels is not None:
+            axes.axhline(100 * pixels.mean, color=GREY, linewidth=1, linestyle=":", label=RAW_PIXELS)
+        if log and axes.lines:
+            axes.set_xscale("log")
+        axes.set(xlabel=label, ylabel=f"{score} (%)")
+        axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
+        axes.set_axisbelow(True)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+    panels[-1].legend(frameon=False, loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8)
+    return drawn
+
+
+def line(row: Row, score: str, position: Position) -> Line:
+    """The rounds that all of a row's runs evaluated, where they have a place: (mean x, mean accuracy, deviation)."""
+    runs = list(row.runs.values())
+    common = set.intersection(*(set(run.curves.get(score, {})) for run in runs)) if runs else set()
+    found: Line = []
+    for t in sorted(common):
+        places = [place for run in runs if (place := position(run, t)) is not None]
+        over = spread([run.curves[score][t] for run in runs])
+        if len(places) == len(runs) and over is not None:
+            found.append((fmean(places), over.mean, over.deviation))
+    return found
+
+
+def _draw_row(axes: Axes, row: Row, score: str, points: Line, number: int) -> None:
+    from matplotlib import colormaps
+
+    colour, style = colormaps["tab10"](number % COLOURS), STYLES[number // COLOURS % len(STYLES)]
+    final = row.spread(score)
+    if not points:
+        if final is not None:
+            axes.axhline(100 * final.mean, color=colour, linewidth=1.2, linestyle="--", label=f"{row.name} (final)")
+        return
+    x, means = [point[0] for point in points], [100 * point[1] for point in points]
+    axes.plot(x, means, color=colour, linestyle=style, marker="o", markersize=3, linewidth=1.6, label=row.name)
+    if all(point[2] is not None for point in points):
+        low, high = ([100 * (p[1] + sign * (p[2] or 0.0)) for p in points] for sign in (-1, 1))
+        axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)

@@ -1,0 +1,266 @@
+"""A comparison written down: its table in words, as Parquet, CSV, Markdown, LaTeX and JSON, and its figures.
+
+The Parquet and CSV tables hold every number, one row per row of the comparison; the others hold what a reader needs.
+Accuracies are fractions, bytes are bytes (MB: millions) of all clients, up and down.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from rayfed_ssl.base.text import printable
+from rayfed_ssl.reporting.comparison import RAW_PIXELS, UNTRAINED, Comparison, Difference, Row, Spread
+from rayfed_ssl.reporting.tables import replace_file, write_json
+
+NAME = "comparison"
+LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$",
+}  # fmt: skip
+
+
+def write(comparison: Comparison, folder: Path) -> None:
+    """Write ``comparison.{parquet,csv,md,tex,json}`` and ``figures/`` into ``folder``."""
+    from rayfed_ssl.reporting import comparison_figures  # matplotlib, loaded only to draw
+
+    table = pa.Table.from_pylist(records(comparison))
+    replace_file(folder / f"{NAME}.parquet", lambda path: pq.write_table(table, path))
+    replace_file(folder / f"{NAME}.csv", lambda path: pa_csv.write_csv(table, path))
+    for suffix, text in (("md", markdown(comparison)), ("tex", latex(comparison))):
+        _write_text(folder / f"{NAME}.{suffix}", text)
+    write_json(folder / f"{NAME}.json", document(comparison, folder))
+    comparison_figures.draw(comparison, folder)
+
+
+def _write_text(path: Path, text: str) -> None:
+    replace_file(path, lambda draft: draft.write_text(text, encoding="utf-8"))
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+
+
+def records(comparison: Comparison) -> list[dict[str, Any]]:
+    """One flat mapping per row, all with the same keys; what a row does not have is None."""
+    return [
+        {
+            "row": row.name,
+            "method": next((run.method for run in row.runs.values()), None),
+            "runs": len(row.runs),
+            "unfinished": ", ".join(f"{name}: {status}" for name, status in row.unfinished.items()) or None,
+            **{key: value for m in comparison.measures for key, value in _measured(comparison, row, m).items()},
+            "bytes_total": row.bytes_total,
+            "bytes_per_round": row.bytes_per_round,
+            **{f"bytes_to_90.{m}": row.bytes_to(m) for m in comparison.scores},
+            "virtual_hours": row.virtual_hours,
+            **{f"virtual_hours_to_90.{m}": row.hours_to(m) for m in comparison.scores},
+            "epsilon": row.epsilon,
+            "wall_s": row.wall_s,
+            "same_split": row.name not in comparison.other_splits if row.runs else None,
+            "differs_in": ", ".join(row.differing) or None,
+        }
+        for row in comparison.rows
+    ]
+
+
+def _measured(comparison: Comparison, row: Row, measure: str) -> dict[str, Any]:
+    found, to_first = row.spread(measure), row.difference(comparison.first, measure)
+    return {
+        f"{measure}.mean": None if found is None else found.mean,
+        f"{measure}.deviation": None if found is None else found.deviation,
+        f"{measure}.difference": None if to_first is None else to_first.mean,
+        f"{measure}.low": None if to_first is None else to_first.low,
+        f"{measure}.high": None if to_first is None else to_first.high,
+        f"{measure}.level": None if to_first is None else to_first.level,
+    }
+
+
+def document(comparison: Comparison, folder: Path) -> dict[str, Any]:
+    """What the tables hold, with every seed's values and run folder, which is relative to ``folder``."""
+    rows = []
+    for row, record in zip(comparison.rows, records(comparison), strict=True):
+        seeds = {
+            str(seed): {
+                "folder": os.path.relpath(run.folder, folder),
+                "bytes": run.total_bytes,
+                "wall_s": run.wall_s,
+                "split": run.split,
+            }
+            for seed, run in row.runs.items()
+        }
+        values = {name: {str(seed): value for seed, value in of.items()} for name, of in row.values.items()}
+        differing = {key: {"first": theirs, "own": own} for key, (theirs, own) in row.differing.items()}
+        rows.append({**record, "values": values, "seeds": seeds, "differing": differing})
+    return {
+        "first": comparison.first.name,
+        "seeds": comparison.seeds,
+        "measures": comparison.measures,
+        "same_split": not comparison.other_splits,
+        "left_out": dict(comparison.left_out),
+        "notes": notes(comparison),
+        "rows": _finite(rows),
+    }
+
+
+def _finite(value: Any) -> Any:
+    """With null for numbers that JSON does not have."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and (value != value or value in (float("inf"), -float("inf"))) else value
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+def cells(comparison: Comparison) -> tuple[list[str], list[list[tuple[str, ...]]]]:
+    """Head and rows of the table for readers; a cell has one or two lines, of which the second is the difference."""
+    shown = [measure for measure in comparison.measures if not measure.startswith("features/")]
+    main = next(iter(comparison.scores), None)
+    clock = any(row.virtual_hours is not None for row in comparison.rows)
+    private = any(row.epsilon is not None for row in comparison.rows)
+    head = ["", *shown, "MB/round", "MB in all"]
+    head += [f"MB to 90% of {main}"] if main else []
+    head += ["virtual h", *([f"h to 90% of {main}"] if main else [])] if clock else []
+    head += ["epsilon"] if private else []
+    head += ["seconds"]
+    rows = []
+    for row in comparison.rows:
+        numbers = [_megabytes(row.bytes_per_round), _megabytes(row.bytes_total)]
+        numbers += [_megabytes(row.bytes_to(main))] if main else []
+        numbers += [_number(row.virtual_hours), *([_number(row.hours_to(main))] if main else [])] if clock else []
+        numbers += [_number(row.epsilon)] if private else []
+        numbers += ["-" if row.wall_s is None else f"{row.wall_s:.0f}"]
+        measured = [_cell(row.spread(m), row.difference(comparison.first, m)) for m in shown]
+        rows.append([(_marked(comparison, row),), *measured, *((number,) for number in numbers)])
+    return head, rows
+
+
+def _marked(comparison: Comparison, row: Row) -> str:
+    """The row's name with marks: ``*`` other settings beyond the method, ``+`` another split, ``!`` runs missing."""
+    marks = [("*", row.differing), ("+", row.name in comparison.other_splits), ("!", row.unfinished)]
+    return printable(row.name) + "".join(mark for mark, holds in marks if holds)
+
+
+def _cell(found: Spread | None, to_first: Difference | None) -> tuple[str, ...]:
+    if found is None:
+        return ("-",)
+    mean = f"{found.mean:.3f}" + ("" if found.deviation is None else f" ± {found.deviation:.3f}")
+    if to_first is None:
+        return (mean,)
+    if to_first.low is None or to_first.high is None:
+        return mean, f"{to_first.mean:+.3f}"
+    level = " level" if to_first.level else ""
+    return mean, f"{to_first.mean:+.3f} [{to_first.low:+.3f}, {to_first.high:+.3f}]{level}"
+
+
+def _megabytes(count: float | None) -> str:
+    return "-" if count is None else f"{count / 1e6:.3g}" if count < 1e9 else f"{count / 1e6:,.0f}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
+
+def notes(comparison: Comparison) -> list[str]:
+    """What a reader has to know: seeds, split, intervals, who differs in what, what is missing."""
+    first, seeds = printable(comparison.first.name), comparison.seeds
+    lines = [f"Values are those of the last round, over seed(s) {_listed(seeds)}; nothing was chosen by test labels."]
+    if others := comparison.other_splits:
+        lines += [
+            f"+ {printable(name)}: another split than {first} in seed(s) {_listed(of)}." for name, of in others.items()
+        ]
+    else:
+        lines.append("The split is the same for all rows, seed by seed.")
+    if len(seeds) > 1:
+        lines.append(
+            f"Second line: paired difference to {first} with its 95% interval (Student's t over seeds); level: the "
+            "interval contains zero."
+        )
+    else:
+        lines.append(f"Second line: difference to {first}; of one seed there is no interval, so it may be chance.")
+    for row in comparison.trained:
+        if row.differing:
+            told = "; ".join(
+                f"{key} {_said(own)} (not {_said(theirs)})" for key, (theirs, own) in row.differing.items()
+            )
+            lines.append(f"* {printable(row.name)} differs beyond the method: {told}.")
+        if row.unfinished:
+            told = ", ".join(f"{name} {status}" for name, status in row.unfinished.items())
+            lines.append(f"! {printable(row.name)}: {told}; not counted.")
+    lines += _began_otherwise(comparison)
+    lines += [f"Left out, {printable(name)}: {' '.join(why.split())}" for name, why in comparison.left_out.items()]
+    return lines
+
+
+def _began_otherwise(comparison: Comparison) -> list[str]:
+    """Rows whose encoders before training were not measured as the untrained encoder's row says."""
+    found = {row.name: row.values for row in comparison.rows}
+    lines = []
+    for name, of in ((UNTRAINED, "untrained"), (RAW_PIXELS, "pixels")):
+        others = [
+            row.name
+            for row in comparison.trained
+            if any(
+                found[name].get(measure, {}).get(seed, value) != value
+                for seed, run in row.runs.items()
+                for measure, value in getattr(run, of).items()
+            )
+        ]
+        if others:
+            lines.append(f"{name.capitalize()}: as the first row with that seed measured; not so of {_listed(others)}.")
+    return lines
+
+
+def _listed(items: Sequence[Any]) -> str:
+    return ", ".join(printable(item) for item in items) or "none"
+
+
+def _said(value: Any) -> str:
+    return "absent" if value is None else printable(value, 60)
+
+
+# -- formats -----------------------------------------------------------------------------------------------------------
+
+
+def markdown(comparison: Comparison) -> str:
+    """The table and its notes as GitHub's Markdown."""
+    head, rows = cells(comparison)
+
+    def line(texts: Sequence[str]) -> str:
+        return "| " + " | ".join(text.replace("|", r"\|") for text in texts) + " |"
+
+    lines = [line(head), line(["---", *("---:" for _ in head[1:])])]
+    lines += [line(["<br>".join(cell) for cell in row]) for row in rows]
+    return "\n".join([*lines, "", *(f"- {_escaped(note)}" for note in notes(comparison)), ""])
+
+
+def _escaped(note: str) -> str:
+    return note.replace("*", r"\*").replace("_", r"\_").replace("<", "&lt;")
+
+
+def latex(comparison: Comparison) -> str:
+    """The table as LaTeX with booktabs rules; differences stand in rows of their own, notes are comments."""
+    head, rows = cells(comparison)
+    lines = [r"% \usepackage{booktabs}", *(f"% {note}" for note in notes(comparison))]
+    lines += [rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", r"\toprule", _texed(head), r"\midrule"]
+    for row in rows:
+        lines.append(_texed([cell[0] for cell in row]))
+        if any(len(cell) > 1 for cell in row):
+            lines.append(_texed([r"\scriptsize " + _tex(c[1]) if len(c) > 1 else "" for c in row], escape=False))
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def _texed(texts: Sequence[str], *, escape: bool = True) -> str:
+    return " & ".join(_tex(text) if escape else text for text in texts) + r" \\"
+
+
+def _tex(text: str) -> str:
+    return "".join(LATEX.get(character, character) for character in text)

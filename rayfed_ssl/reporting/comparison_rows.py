@@ -1,0 +1,131 @@
+"""From run folders to the rows of a comparison: which runs belong together, how rows differ, what they began with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.config import RESULT_NEUTRAL
+from rayfed_ssl.reporting.comparison import RAW_PIXELS, UNTRAINED, Comparison, OneRun, Row, read_run
+from rayfed_ssl.settings.files import TAGGED
+
+ALIKE = (*RESULT_NEUTRAL, "seed", "profile", "imports")  # what the runs of one row may differ in
+STILL = ("resources.threads", "resources.device")  # of them what changes bits
+COMPLETE = "complete"
+
+
+def of_variants(variants: Mapping[str, Sequence[Path]], left_out: Mapping[str, str] | None = None) -> Comparison:
+    """The comparison of named variants, each with its run folders; one that has not ended is noted as unfinished.
+
+    Raises:
+        UserError: a run's records are damaged, or no run is complete.
+    """
+    rows = []
+    for name, folders in variants.items():
+        ended = [read_run(folder) for folder in folders if (folder / "summary.json").is_file()]
+        without = {folder.name: "not finished" for folder in folders if not (folder / "summary.json").is_file()}
+        rows.append(_row(name, ended, without))
+    return _compared(rows, left_out or {})
+
+
+def of_runs(folders: Sequence[Path]) -> Comparison:
+    """The comparison of run folders: those that differ in the seed alone are one row, named by its method.
+
+    Raises:
+        UserError: a folder holds no run that has ended, or the same run as another; or no run is complete.
+    """
+    groups: dict[str, list[OneRun]] = {}
+    for folder in folders:
+        run = read_run(folder)
+        together = groups.setdefault(json.dumps(_that_matter(run.settings), sort_keys=True), [])
+        for other in together:
+            if other.seed == run.seed:
+                raise UserError(f"{folder}: found the settings and the seed of {other.folder}; each run once")
+        together.append(run)
+    grouped = list(groups.values())
+    names = _names(grouped)
+    return _compared([_row(name, runs, {}) for name, runs in zip(names, grouped, strict=True)], {})
+
+
+def _row(name: str, ended: Sequence[OneRun], without: Mapping[str, str]) -> Row:
+    complete = {run.seed: run for run in sorted(ended, key=lambda run: run.seed) if run.status == COMPLETE}
+    others = {f"seed {run.seed}": run.status for run in ended if run.status != COMPLETE}
+    measures = dict.fromkeys(name for run in complete.values() for name in run.values)
+    values = {m: {seed: run.values[m] for seed, run in complete.items() if m in run.values} for m in measures}
+    return Row(name, values, complete, {**others, **without})
+
+
+def _compared(rows: Sequence[Row], left_out: Mapping[str, str]) -> Comparison:
+    """The rows marked where their settings differ from the first's, and the baselines below them."""
+    if not any(row.runs for row in rows):
+        raise UserError("compare: found no run that is complete; nothing can be compared yet")
+    reference = next(row for row in rows if row.runs)
+    theirs = next(iter(reference.runs.values())).settings
+    marked = []
+    for row in rows:
+        own = next((run.settings for run in row.runs.values()), theirs)
+        marked.append(Row(row.name, row.values, row.runs, row.unfinished, differing(theirs, own)))
+    return Comparison((*marked, *_baselines(rows)), dict(left_out))
+
+
+def _baselines(rows: Sequence[Row]) -> Iterator[Row]:
+    """What training has to beat: of each seed, as the first row with that seed measured it."""
+    runs: dict[int, OneRun] = {}
+    for row in rows:
+        for seed, run in row.runs.items():
+            runs.setdefault(seed, run)
+    for name, of in ((UNTRAINED, "untrained"), (RAW_PIXELS, "pixels")):
+        values: dict[str, dict[int, float]] = {}
+        for seed, run in sorted(runs.items()):
+            for measure, value in getattr(run, of).items():
+                values.setdefault(measure, {})[seed] = value
+        yield Row(name, values)
+
+
+def differing(first: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Dotted keys beyond ``method`` whose values are not the same: (the first's, the other's); a key that is absent is
+    None. Of a block of another kind only the kind is named.
+    """
+    a, b = (dict(_flat(_that_matter(settings))) for settings in (first, other))
+    keys = [key for key in dict.fromkeys([*a, *b]) if a.get(key) != b.get(key) and not key.startswith("method.")]
+    kinds = [block for block in TAGGED if f"{block}.name" in keys]
+    kept = [key for key in keys if not any(key.startswith(f"{k}.") and key != f"{k}.name" for k in kinds)]
+    return {key: (a.get(key), b.get(key)) for key in sorted(kept)}
+
+
+def _that_matter(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a row's runs share."""
+    kept = {key: value for key, value in settings.items() if key not in ALIKE}
+    flat = dict(_flat(settings))
+    return {**kept, **{key: flat.get(key) for key in STILL}}
+
+
+def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, item in value.items():
+        if isinstance(item, Mapping) and item:
+            yield from _flat(item, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", item
+
+
+def _names(groups: Sequence[Sequence[OneRun]]) -> list[str]:
+    """Each group by its method; where several have the same, with what they differ in from the first of them."""
+    names: list[str] = []
+    for runs in groups:
+        alike = [other[0] for other in groups if other[0].method == runs[0].method]
+        if alike[0] is runs[0]:
+            names.append(runs[0].method)
+            continue
+        a, b = (dict(_flat(_that_matter(run.settings))) for run in (alike[0], runs[0]))
+        keys = [key for key in sorted(a.keys() | b.keys()) if a.get(key) != b.get(key)]
+        told = ", ".join(f"{key}={_text(b.get(key))}" for key in keys[:2])
+        name = f"{runs[0].method} ({told}{', ..' if len(keys) > 2 else ''})"
+        names.append(name if name not in names else f"{name} {runs[0].folder}")
+    return names
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,278 @@
+"""A comparison's numbers on run folders written by hand: spreads, paired intervals, bytes and hours to 90%, marks."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import scipy.stats
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.federated.ledger import Booking
+from rayfed_ssl.reporting.comparison import Comparison, Row, difference, reached, read_run, spread
+from rayfed_ssl.reporting.comparison_figures import line
+from rayfed_ssl.reporting.comparison_files import latex, markdown, notes, records, write
+from rayfed_ssl.reporting.comparison_rows import differing, of_runs, of_variants
+from rayfed_ssl.reporting.tables import (
+    METRICS,
+    Commit,
+    Metric,
+    bookings_table,
+    communication_parts,
+    metrics_parts,
+    table,
+    write_json,
+    write_partition,
+)
+from rayfed_ssl.settings import files as configfile
+from tests.tiny import tiny
+
+A = [0.50, 0.60, 0.55]  # final kNN accuracies by seed
+B = [0.58, 0.63, 0.66]
+UNTRAINED, PIXELS = 0.3, 0.4
+
+
+def run_folder(
+    folder: Path,
+    seed: int,
+    curve: Sequence[float],
+    *,
+    method: str = "fedsimclr",
+    changes: Mapping[str, Any] | None = None,
+    status: str = "complete",
+    sent: Sequence[tuple[int, int]] = ((100, 40), (100, 40), (100, 40)),
+    virtual: Sequence[float] = (),
+    epsilon: Any = None,
+    images: Sequence[int] = (3, 1, 2),
+    clients: bool = False,
+) -> Path:
+    """A run of ``len(curve)`` rounds: kNN after each, (up, down) bytes and seconds of the virtual clock by round."""
+    folder.mkdir(parents=True)
+    config = tiny(method, **{**(changes or {}), "seed": seed})
+    configfile.dump(config, folder / "config.yaml")
+    rows = [Metric(0, None, "eval/knn", UNTRAINED, 0.0), Metric(0, None, "eval/pixels_knn", PIXELS, 0.0)]
+    for t, value in enumerate(curve, 1):
+        of = {0: value - 0.1, 1: value + 0.1} if clients else {None: value}
+        rows += [Metric(t, client, "eval/knn", v, float(t)) for client, v in of.items()]
+        rows.append(Metric(t, None, "select/knn", value / 2, float(t)))
+        rows.append(Metric(t, None, "features/rank", 10.0 * value, float(t)))
+    rows += [Metric(t, None, "time/virtual_s", seconds, 0.0) for t, seconds in enumerate(virtual, 1)]
+    metrics_parts(folder).write(Commit(len(curve), 0), table(rows, METRICS))
+    booked = [
+        Booking(t, 0, d, "train", "weights", n)
+        for t, ud in enumerate(sent, 1)
+        for d, n in zip(("up", "down"), ud, strict=True)
+    ]
+    communication_parts(folder).write(Commit(len(curve), 0), bookings_table(booked))
+    write_partition(folder, {0: {"train": np.array(images)}}, np.zeros(10, np.int64), None)
+    sums = {f"{d}_bytes": sum(b.bytes for b in booked if b.direction == d) for d in ("up", "down")}
+    write_json(
+        folder / "summary.json",
+        {"status": status, "rounds": len(curve), "communication": sums, "epsilon": epsilon, "wall_s": 10.0 + seed},
+    )
+    return folder
+
+
+def three(root: Path, name: str, finals: Sequence[float], **how: Any) -> list[Path]:
+    return [run_folder(root / f"{name}-{s}", s, [0.1, 0.85 * v, v], **how) for s, v in enumerate(finals)]
+
+
+def two_rows(root: Path, **how: Any) -> Comparison:
+    return of_variants({"a": three(root, "a", A), "b": three(root, "b", B, method="fedprox", **how)})
+
+
+def test_mean_spread_and_paired_interval_are_scipys(tmp_path: Path) -> None:
+    made = two_rows(tmp_path)
+    first, second = made.rows[:2]
+    found = second.spread("knn")
+    assert found is not None
+    assert (found.mean, found.deviation) == (pytest.approx(np.mean(B)), pytest.approx(np.std(B, ddof=1)))
+    to_first = second.difference(first, "knn")
+    assert to_first is not None
+    theirs = scipy.stats.ttest_rel(B, A).confidence_interval(0.95)
+    assert (to_first.low, to_first.high) == (pytest.approx(theirs.low), pytest.approx(theirs.high))
+    assert to_first.mean == pytest.approx(np.mean(B) - np.mean(A))
+    assert to_first.level is True  # +0.073 with n = 3 is within chance
+    assert first.difference(first, "knn") is None
+    assert second.spread("select/knn") == spread([v / 2 for v in B])
+    assert made.scores == ["knn"]
+    assert made.measures == ["knn", "select/knn", "features/rank"]
+
+
+def test_level_means_that_zero_is_in_the_interval() -> None:
+    for pairs, level in (([0.1, 0.11, 0.12], False), ([-0.3, 0.1, 0.2], True), ([0.0, 0.0], True), ([0.1], None)):
+        found = difference(pairs)
+        assert found is not None
+        assert found.level is level
+    assert difference([]) is None
+    assert difference([-0.2, -0.21, -0.19]).level is False  # type: ignore[union-attr]
+    half = 12.7062 * np.std([0.0, 0.2], ddof=1) / np.sqrt(2)  # t of one degree of freedom, from a table
+    assert difference([0.0, 0.2]).high == pytest.approx(0.1 + half, rel=1e-5)  # type: ignore[union-attr]
+
+
+def test_differences_pair_the_seeds_that_both_have(tmp_path: Path) -> None:
+    b = [
+        run_folder(tmp_path / f"b{s}", s, [v], method="fedprox", sent=[(1, 1)])
+        for s, v in ((2, 0.8), (1, 0.9), (7, 0.1))
+    ]
+    made = of_variants({"a": three(tmp_path, "a", A), "b": b})
+    found = made.rows[1].difference(made.first, "knn")
+    assert found is not None
+    assert (found.mean, found.count) == (pytest.approx(((0.9 - A[1]) + (0.8 - A[2])) / 2), 2)
+
+
+def test_bytes_and_hours_until_ninety_percent_of_the_rows_own_accuracy(tmp_path: Path) -> None:
+    sent = ((100, 0), (10, 5), (1, 2), (1000, 1000))
+    run = run_folder(tmp_path / "r", 0, [0.1, 0.89, 0.9, 1.0], sent=sent, virtual=(3600.0, 7200.0, 9000.0, 9001.0))
+    row = of_variants({"r": [run]}).first
+    assert row.bytes_to("knn") == 100 + 15 + 3  # the third round is the first with 0.9
+    assert row.hours_to("knn") == 2.5
+    assert row.virtual_hours == pytest.approx(9001 / 3600)
+    assert (row.bytes_total, row.bytes_per_round) == (2118, 2118 / 4)
+    assert reached({0: 5.0, 2: 0.5, 4: 0.1}) == 2  # the untrained encoder's accuracy does not count
+    assert reached({0: 0.5}) is None
+    assert reached({1: 0.5, 2: float("nan")}) is None
+    without = of_variants({"r": [run_folder(tmp_path / "s", 0, [0.1])]}).first
+    assert (without.virtual_hours, without.hours_to("knn"), without.epsilon) == (None, None, None)
+
+
+def test_of_clients_values_the_mean_counts_and_of_epsilons_the_largest(tmp_path: Path) -> None:
+    row = of_variants(
+        {"r": [run_folder(tmp_path / "r", 0, [0.2, 0.6], clients=True, epsilon={"0": 1.5, "1": 4.0})]}
+    ).first
+    assert row.values["knn"] == {0: pytest.approx(0.6)}
+    assert row.epsilon == 4.0
+    one = run_folder(tmp_path / "s", 0, [0.2], epsilon={"0": 1.5, "1": None})
+    assert of_variants({"s": [one]}).first.epsilon is None
+
+
+def test_the_baselines_are_always_rows(tmp_path: Path) -> None:
+    rows = two_rows(tmp_path).rows
+    assert [row.name for row in rows] == ["a", "b", "untrained encoder", "raw pixels"]
+    assert rows[2].values == {"knn": dict.fromkeys(range(3), UNTRAINED)}
+    assert rows[3].values == {"knn": dict.fromkeys(range(3), PIXELS)}
+    found = rows[3].difference(rows[0], "knn")
+    assert found is not None
+    assert found.mean == pytest.approx(PIXELS - np.mean(A))
+    assert rows[2].bytes_total is None
+
+
+def test_another_split_is_told(tmp_path: Path) -> None:
+    same = two_rows(tmp_path / "same")
+    assert same.other_splits == {}
+    assert "The split is the same for all rows, seed by seed." in notes(same)
+    other = two_rows(tmp_path / "other", images=(3, 1, 4))
+    assert other.other_splits == {"b": [0, 1, 2]}
+    assert not any("same for all rows" in note for note in notes(other))
+    assert "+ b: another split than a in seed(s) 0, 1, 2." in notes(other)
+    assert records(other)[1]["same_split"] is False
+    assert "| b+ |" in markdown(other)
+    (tmp_path / "same" / "b-1" / "partition.parquet").unlink()
+    runs = {name: [tmp_path / "same" / f"{name}-{s}" for s in range(3)] for name in ("a", "b")}
+    assert of_variants(runs).other_splits == {"b": [1]}  # what nobody has said is not the same
+
+
+def test_rows_are_marked_with_what_differs_beyond_the_method(tmp_path: Path) -> None:
+    changes = {"train__batch_size": 32, "method__mu": 0.5, "resources__actors": 2, "checkpoint__every": 2}
+    made = two_rows(tmp_path, changes=changes)
+    assert made.rows[0].differing == {}
+    assert made.rows[1].differing == {"train.batch_size": (16, 32)}
+    assert "* b differs beyond the method: train.batch_size 32 (not 16)." in notes(made)
+    byol = tiny("fedbyol").model_dump(mode="json")
+    assert set(differing(tiny("fedsimclr").model_dump(mode="json"), byol)) == {"objective.name"}
+    warm = tiny("fedsimclr", objective__temperature=0.9, data__partition__alpha=2.0, resources__threads=2)
+    found = set(differing(tiny("fedsimclr").model_dump(mode="json"), warm.model_dump(mode="json")))
+    assert found == {"objective.temperature", "data.partition.alpha", "resources.threads"}
+
+
+def test_run_folders_that_differ_in_the_seed_alone_are_one_row(tmp_path: Path) -> None:
+    folders = three(tmp_path, "a", A) + three(tmp_path, "b", B, changes={"train__batch_size": 32})
+    made = of_runs([folders[3], *folders[:3], *folders[4:]])
+    assert [row.name for row in made.trained] == ["fedsimclr", "fedsimclr (train.batch_size=16)"]
+    assert made.first.values["knn"] == dict(enumerate(B))
+    twice = run_folder(tmp_path / "again", 1, [0.5], changes={"checkpoint__every": 7})
+    with pytest.raises(UserError, match=r"again: found the settings and the seed of .*a-1; each run once"):
+        of_runs([*folders, twice])
+
+
+def test_runs_that_are_not_complete_are_told_and_not_counted(tmp_path: Path) -> None:
+    folders = three(tmp_path, "a", A)
+    lost = run_folder(tmp_path / "lost", 3, [0.99], status="diverged")
+    (tmp_path / "begun").mkdir()
+    made = of_variants({"a": [*folders, lost, tmp_path / "begun"]})
+    assert made.first.values["knn"] == dict(enumerate(A))
+    assert made.first.unfinished == {"seed 3": "diverged", "begun": "not finished"}
+    assert "! a: seed 3 diverged, begun not finished; not counted." in notes(made)
+    with pytest.raises(UserError, match="no run that is complete"):
+        of_variants({"a": [lost]})
+    with pytest.raises(UserError, match=r"begun: found no config\.yaml"):
+        of_runs([tmp_path / "begun"])
+    (lost / "summary.json").write_text("{")
+    with pytest.raises(UserError, match="damaged"):
+        read_run(lost)
+    (lost / "summary.json").unlink()
+    with pytest.raises(UserError, match=r"found no summary\.json, so the run has not ended"):
+        read_run(lost)
+
+
+def test_the_files_hold_the_same_numbers(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    made = two_rows(tmp_path, virtual=(60.0, 120.0, 180.0))
+    write(made, out)
+    expected = records(made)
+    read = pq.read_table(out / "comparison.parquet").to_pylist()
+    assert read == expected
+    assert expected[1]["knn.mean"] == pytest.approx(np.mean(B))
+    with (out / "comparison.csv").open() as file:
+        texts = list(csv.DictReader(file))
+    assert float(texts[1]["knn.low"]) == pytest.approx(expected[1]["knn.low"])
+    told = json.loads((out / "comparison.json").read_text())
+    assert told["rows"][1]["values"]["knn"] == {str(seed): value for seed, value in enumerate(B)}
+    assert told["rows"][1]["seeds"]["2"]["folder"] == "../b-2"
+    assert (told["same_split"], told["seeds"], told["first"]) == (True, [0, 1, 2], "a")
+    lines = (out / "comparison.md").read_text().splitlines()
+    assert lines[3].startswith("| b | 0.623 ± 0.040<br>+0.073 [-0.027, +0.174] level |")
+    assert {line.count("|") for line in lines[:6]} == {lines[0].count("|")}
+    tex = (out / "comparison.tex").read_text()
+    columns = tex.split(r"\begin{tabular}{")[1].split("}")[0]
+    body = [line for line in tex.splitlines() if line.endswith(r"\\")]
+    assert {line.count("&") for line in body} == {len(columns) - 1}
+    assert r"0.623 $\pm$ 0.040" in tex
+    drawn = {path.name for path in (out / "figures").iterdir()}
+    assert drawn == {f"accuracy_vs_{x}.png" for x in ("rounds", "bytes", "virtual_hours")}
+
+
+def test_without_a_clock_there_are_no_hours(tmp_path: Path) -> None:
+    made = two_rows(tmp_path)
+    write(made, tmp_path / "out")
+    assert not (tmp_path / "out" / "figures" / "accuracy_vs_virtual_hours.png").exists()
+    assert "virtual" not in markdown(made)
+    assert "epsilon" not in markdown(made)
+
+
+def test_names_cannot_break_a_table(tmp_path: Path) -> None:
+    made = of_variants({"a|b_\\&\x1b[31m": three(tmp_path, "a", A)}, {"left": "no\nimages"})
+    assert r"| a\|b_\&\x1b[31m |" in markdown(made)
+    assert "\x1b" not in markdown(made) + latex(made)
+    assert r"a|b\_\textbackslash{}\&\textbackslash{}x1b[31m" in latex(made)
+    assert "Left out, left: no images" in notes(made)
+
+
+def test_a_line_is_the_mean_over_seeds_of_the_rounds_that_all_evaluated(tmp_path: Path) -> None:
+    runs = [run_folder(tmp_path / "x", 0, [0.2, 0.4], sent=[(10, 0), (30, 0)])]
+    runs.append(run_folder(tmp_path / "y", 1, [0.4, 0.8, 0.9], sent=[(20, 0), (20, 0), (1, 0)]))
+    row: Row = of_variants({"a": runs}).first
+    found = line(row, "knn", lambda run, t: run.bytes_until(t) or None)
+    assert found == [
+        (15.0, pytest.approx(0.3), pytest.approx(np.std([0.2, 0.4], ddof=1))),
+        (40.0, pytest.approx(0.6), pytest.approx(np.std([0.4, 0.8], ddof=1))),
+    ]
+    silent = of_variants({"s": [run_folder(tmp_path / "s", 0, [0.5], sent=[])]})
+    assert line(silent.first, "knn", lambda run, t: run.bytes_until(t) or None) == []
+    write(silent, tmp_path / "out")  # nobody sends: a figure without a line of bytes

@@ -1,0 +1,274 @@
+"""Comparisons of variants: what fits, what is refused, what is run and what is not run twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+from PIL import Image
+
+from rayfed_ssl import cli
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.config import load as load_run
+from rayfed_ssl.methods import METHODS
+from tests.tiny import encoders, measured
+from tests.tune.sweeps import RUN
+from tune import comparison as module
+from tune.comparison import from_file, from_methods, refusal, run_comparison
+
+SMALL = {**RUN, "data": {"name": "digits", "image_size": 8, "limit": 60, "test_limit": 30}, "checkpoint": {"every": 1}}
+CHEAP = {"resources": {"device": "cpu", "cpus_per_client": 0.5}}
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump({**SMALL, **CHEAP}, sort_keys=False))
+    return path
+
+
+def variants_file(base: Path, **keys: Any) -> Path:
+    path = base.parent / "fight.yaml"
+    path.write_text(yaml.safe_dump({"base": "run.yaml", **keys}, sort_keys=False))
+    return path
+
+
+def stamps(out: Path) -> dict[str, int]:
+    """When each complete run ended."""
+    ended = [path for path in out.glob("trial-*/summary.json") if json.loads(path.read_text())["status"] == "complete"]
+    return {path.parent.name: path.stat().st_mtime_ns for path in ended}
+
+
+def stop_after(count: int) -> tuple[Callable[[], bool], Callable[[str], None], list[str]]:
+    """Stop once so many trials are complete."""
+    lines: list[str] = []
+    return lambda: sum("  complete  " in line for line in lines) >= count, lines.append, lines
+
+
+def test_methods_over_seeds_interrupted_and_resumed_run_nothing_twice(base: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    stopping, say, lines = stop_after(2)
+    made = from_methods(base, ["fedsimclr", "fedbyol"], ["train.rounds=2"], seeds=2)
+    first = run_comparison(made, out, local=True, say=say, stopping=stopping)
+    assert (first.left, first.failed) == (2, 0)
+    assert lines[0] == "4 trials; one at a time, in this process"
+    assert first.comparison is not None
+    assert first.comparison.rows[1].unfinished == {"trial-00002": "not finished", "trial-00003": "not finished"}
+    before = stamps(out)
+    assert set(before) == {"trial-00000", "trial-00001"}
+    again = run_comparison(made, out, local=True, resume=True, say=lines.append)
+    assert "4 trials, 2 of them over already; one at a time, in this process" in lines
+    assert {name: stamp for name, stamp in stamps(out).items() if name in before} == before
+    assert again.comparison is not None
+    assert (again.left, again.comparison.seeds) == (0, [0, 1])
+    assert [row.name for row in again.comparison.trained] == ["fedsimclr", "fedbyol"]
+    assert again.comparison.other_splits == {}
+    whole = stamps(out)
+    third = run_comparison(from_file(out / "comparison.yaml"), out, local=True, resume=True)
+    assert stamps(out) == whole
+    assert third.comparison is not None
+    assert third.comparison.rows[1].values == again.comparison.rows[1].values
+    found = load_run(out / "trial-00003" / "config.yaml")
+    assert (found.method.name, found.objective.name, found.seed, found.train.rounds) == ("fedbyol", "byol", 1, 2)
+    assert not (out / "best.yaml").exists()  # nothing is chosen
+    told = json.loads((out / "comparison.json").read_text())
+    assert told["rows"][1]["seeds"]["1"]["folder"] == "trial-00003"
+
+
+def test_a_run_stopped_in_the_middle_goes_on_from_its_checkpoint(base: Path, tmp_path: Path) -> None:
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    made = from_methods(base, ["fedprox"])
+    run_comparison(made, whole, local=True)
+    asked: list[int] = []
+
+    def stopping() -> bool:
+        asked.append(1)
+        return len(asked) > 2  # the trial's start and its first round have asked before
+
+    found = run_comparison(made, out, local=True, stopping=stopping)
+    assert (found.comparison, found.left) == (None, 1)
+    assert json.loads((out / "trial-00000" / "summary.json").read_text())["rounds"] == 1
+    assert run_comparison(made, out, local=True, resume=True).left == 0
+    assert encoders(out / "trial-00000") == encoders(whole / "trial-00000")
+    assert measured(out / "trial-00000") == measured(whole / "trial-00000")
+
+
+def test_on_ray_as_in_this_process(base: Path, tmp_path: Path, ray_session: ModuleType) -> None:
+    made = from_methods(base, ["fedsimclr", "local"], ["train.rounds=1"])
+    stopping, say, _ = stop_after(1)
+    run_comparison(made, tmp_path / "ray", say=say, stopping=stopping)
+    before = stamps(tmp_path / "ray")
+    on_ray = run_comparison(made, tmp_path / "ray", resume=True)
+    assert before.items() <= stamps(tmp_path / "ray").items()
+    here = run_comparison(made, tmp_path / "here", local=True)
+    assert on_ray.comparison is not None
+    assert here.comparison is not None
+    assert [row.values for row in on_ray.comparison.rows] == [row.values for row in here.comparison.rows]
+    assert on_ray.comparison.rows[1].bytes_total == 0
+
+
+def test_a_run_that_fails_is_told_and_the_others_go_on(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    carry_out, lines = module.loop.run, list[str]()
+
+    def run(config: Any, *args: Any, **how: Any) -> Any:
+        if config.method.name == "fedprox" and not how["resume"]:
+            raise RuntimeError("no luck")
+        return carry_out(config, *args, **how)
+
+    monkeypatch.setattr(module.loop, "run", run)
+    made = from_methods(base, ["fedprox", "fedsimclr"], ["train.rounds=1"])
+    found = run_comparison(made, tmp_path / "out", local=True, say=lines.append)
+    assert (found.failed, found.left) == (1, 1)
+    assert any(line.startswith("trial-00000 failed: no luck (") for line in lines)
+    assert "RuntimeError: no luck" in (tmp_path / "out" / "trial-00000" / "error.txt").read_text()
+    assert found.comparison is not None
+    assert found.comparison.rows[1].runs.keys() == {0}
+    monkeypatch.undo()
+    assert run_comparison(made, tmp_path / "out", local=True, resume=True).left == 0
+    assert not (tmp_path / "out" / "trial-00000" / "error.txt").exists()
+
+
+def test_what_does_not_fit_is_all_told_before_anything_runs(base: Path) -> None:
+    made = from_methods(base, ["fedca", "fedsimclr", "fedlinked", "flesd"])
+    said = (refusal(made) or "").splitlines()
+    assert [line.split(": ")[0] for line in said] == ["fedca", "fedlinked", "flesd"]
+    assert "data.public.source: fedca needs public images" in said[0]
+    assert "data.tasks" in said[1]
+    assert list(made.points) == ["fedsimclr"]
+    assert refusal(from_methods(base, ["fedprox"])) is None
+    assert from_methods(base, ["all"]).settings.variants.keys() == METHODS.keys()
+
+
+def test_missing_labels_and_too_small_shards_do_not_fit(base: Path) -> None:
+    made = from_methods(base, ["fedsimclr"], ["clients.count=59"])
+    assert "fedsimclr: clients.count: client" in (refusal(made) or "")
+    (base.parent / "pictures/train").mkdir(parents=True)
+    for number in range(40):
+        Image.new("RGB", (8, 8), (number, number, 0)).save(base.parent / f"pictures/train/{number}.png")
+    given = ["data.name=imagefolder", f"data.path={base.parent / 'pictures'}", "evaluation.protocols=[]"]
+    unlabelled = from_methods(base, ["fedsimclr", "fedavg_supervised"], [*given, "train.batch_size=4"])
+    assert list(unlabelled.unfit) == ["fedavg_supervised"]
+    assert "have no label" in unlabelled.unfit["fedavg_supervised"]
+
+
+def test_a_file_lists_variants(base: Path) -> None:
+    variants = {"plain": {}, "fedprox": None, "near": {"method": {"name": "fedprox", "mu": 0.5}, "train.batch_size": 8}}
+    path = variants_file(base, overrides={"train.rounds": 2}, seeds=3, variants=variants)
+    made = from_file(path, ["train.optimizer.lr=0.1"])
+    assert (made.settings.seeds, from_file(path, seeds=1).settings.seeds) == (3, 1)
+    built = {name: made.sweep().run(point) for name, point in made.points.items()}
+    assert [config.method.name for config in built.values()] == ["fedsimclr", "fedprox", "fedprox"]
+    assert [config.train.batch_size for config in built.values()] == [16, 16, 8]
+    assert all(c.train.rounds == 2 and c.train.optimizer.lr == 0.1 for c in built.values())
+    assert made.points["near"] == {"method.name": "fedprox", "method.mu": 0.5, "train.batch_size": 8}
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ({"variants": {}}, "variants"),
+        (
+            {"variants": {"fedproks": None}},
+            r"variants\.fedproks: found 'fedproks'; must be one of .*did you mean fedprox",
+        ),
+        ({"variants": {"a": {"seed": 3}}}, r"variants\.a\.seed: found; variants share their seeds"),
+        ({"variants": {"a": {"resources.actors": 3}}}, r"variants\.a\.resources\.actors: found a key that changes no"),
+        ({"variants": {"a": {}, "b": {}}}, "found a and b with the same keys"),
+        ({"variants": {"a": {}}, "seeds": 0}, "seeds: found 0"),
+        ({"variants": {"a": {}}, "vraiants": 1}, "vraiants"),
+    ],
+)
+def test_a_files_mistakes_are_named(base: Path, keys: dict[str, Any], text: str) -> None:
+    with pytest.raises(UserError, match=text):
+        from_file(variants_file(base, **keys))
+
+
+def test_another_comparison_is_not_gone_on_with(base: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    made = from_methods(base, ["fedsimclr"], ["train.rounds=1", "train.optimizer.clip_norm=null"])
+    run_comparison(made, out, local=True)
+    with pytest.raises(UserError, match="already holds a comparison; add --resume"):
+        run_comparison(made, out, local=True)
+    for other, keys in (
+        (
+            from_methods(base, ["fedsimclr"], ["train.rounds=2", "train.optimizer.clip_norm=null"], seeds=2),
+            "overrides, seeds",
+        ),
+        (from_methods(base, ["local"], ["train.rounds=1", "train.optimizer.clip_norm=null"]), "variants"),
+    ):
+        with pytest.raises(UserError, match=f"cannot resume with changed {keys} "):
+            run_comparison(other, out, local=True, resume=True)
+    base.write_text(base.read_text().replace("lr: 0.05", "lr: 0.06"))
+    changed = from_methods(base, ["fedsimclr"], ["train.rounds=1", "train.optimizer.clip_norm=null"])
+    with pytest.raises(UserError, match="cannot resume with changed base"):
+        run_comparison(changed, out, local=True, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--base", "run.yaml", "fedsimclr", "--seeds", "0"], "--seeds: found 0; must be at least 1"),
+        ([], "compare: found nothing; name methods"),
+        (["--base", "run.yaml"], "compare: found no method beside --base"),
+        (["--base", "run.yaml", "fedprocks"], "compare: found 'fedprocks'; must be one of"),
+        (["--base", "run.yaml", "local", "local"], "compare: found local twice"),
+        (["--base", "run.yaml", "local", "--out", "s3://bucket/x"], "--out: found s3:"),
+        (["fedsimclr", "fedca"], "found 'fedsimclr', which is no run folder and no .yaml file"),
+        (["some"], "some: found no config.yaml; must be a run folder"),
+        (["some", "train.rounds=1"], "compare: found key=value beside run folders"),
+        (["--base", "run.yaml", "local", "train.rouns=1"], "local: train.rouns"),
+        (["--base", "gone.yaml", "local"], "gone.yaml: found no such file"),
+        (["gone.yaml"], "gone.yaml: found no such file"),
+    ],
+)
+def test_the_command_line_refuses_in_one_line_and_writes_nothing(
+    base: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    text: str,
+) -> None:
+    monkeypatch.chdir(base.parent)
+    (base.parent / "some").mkdir()
+    with pytest.raises(SystemExit) as exit:
+        cli.main(["compare", *arguments])
+    assert exit.value.code == 2
+    assert text in capsys.readouterr().err.splitlines()[0]
+    assert {path.name for path in base.parent.iterdir()} == {"run.yaml", "some"}
+
+
+def test_the_command_runs_what_fits_and_compares_what_has_run(
+    base: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(base.parent)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as exit:
+            cli.main(["compare", *arguments])
+        return int(exit.value.code or 0), *capsys.readouterr()
+
+    asked = ("--base", "run.yaml", "fedsimclr", "fedca", "local", "train.rounds=1", "--executor", "local")
+    status, _, err = call(*asked)
+    assert status == 2
+    assert err.splitlines()[-1] == "compare: 1 of 3 do not fit the base; --skip-unfit runs the others"
+    assert not (base.parent / "runs").exists()
+    status, out, _ = call(*asked, "--skip-unfit")
+    assert status == 0
+    assert "untrained encoder" in out
+    assert "raw pixels" in out
+    assert "Left out, fedca: data.public.source" in out
+    made = Path("runs/run-compare")
+    assert (made / "comparison.md").exists()
+    runs = [str(made / f"trial-0000{n}") for n in (1, 0)]
+    status, out, _ = call(*runs, "--out", "again")
+    assert status == 0
+    told = json.loads(Path("again/comparison.json").read_text())
+    assert [row["row"] for row in told["rows"]] == ["local", "fedsimclr", "untrained encoder", "raw pixels"]
+    assert told["rows"][0]["seeds"]["0"]["folder"] == "../runs/run-compare/trial-00001"

@@ -1,0 +1,333 @@
+"""Methods, or other variants of one run, over the same seeds: a sweep's trials, and what they came to as one table.
+
+    base: ../demo.yaml                       a run's config, relative to this file
+    overrides: {train.rounds: 10}            of all variants
+    seeds: 3                                 runs of each variant, with seeds one apart
+    variants:                                the first is what the others are compared with
+      fedsimclr:                             nothing: the method of that name
+      near: {method.name: fedprox, method.mu: 0.1}
+
+Every variant's config is built, for every seed, and laid beside the images before the first run starts.
+
+OUT/comparison.yaml            what was asked; OUT/trial-00003/ etc. are a sweep's: see ``sweep``
+OUT/comparison.{md,tex,csv,parquet,json}  figures/
+"""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import yaml
+from pydantic import Field, model_validator
+
+from rayfed_ssl import extensions
+from rayfed_ssl.base.schema import Block, UserError
+from rayfed_ssl.config import RunConfig
+from rayfed_ssl.federated.federation import Federation, deal
+from rayfed_ssl.methods import METHODS
+from rayfed_ssl.reporting.comparison import Comparison
+from rayfed_ssl.reporting.comparison_files import write
+from rayfed_ssl.reporting.comparison_rows import of_variants
+from rayfed_ssl.reporting.tables import replace_file
+from rayfed_ssl.settings import files as configfile
+from rayfed_ssl.simulation import loop
+from rayfed_ssl.simulation.checks import check_labels, check_shards
+from rayfed_ssl.simulation.local import LocalCohort
+from tune import config as sweep_config
+from tune.book import OVER, Book, trial_name
+from tune.config import Point, Sweep, SweepConfig, measured_by, read_base
+
+FILE = "comparison.yaml"
+EVERY = "all"  # in place of methods' names: every method there is
+ERROR = "error.txt"  # in a run folder: why the run failed
+NEUTRAL = ("resources", "checkpoint", "name", "profile")  # blocks that change no result
+
+
+class CompareConfig(Block):
+    """The keys of a comparison's file. A variant that is null is the method of its name."""
+
+    base: Path
+    overrides: dict[str, Any] = Field(default_factory=dict)
+    seeds: Annotated[int, Field(ge=1)] = 1
+    variants: Annotated[dict[str, dict[str, Any] | None], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Self:
+        seen: dict[str, str] = {}
+        for name, point in self.points.items():
+            if not name.isprintable() or not name.strip():
+                raise ValueError(f"variants: found the name {name!r}; must be text of one line")
+            for key in point:
+                if key.split(".")[0] in NEUTRAL:
+                    raise ValueError(f"variants.{name}.{key}: found a key that changes no result; set it in overrides")
+                if key == "seed":
+                    raise ValueError(f"variants.{name}.seed: found; variants share their seeds: set it in overrides")
+            same = json.dumps(point, sort_keys=True, default=str)
+            if same in seen:
+                raise ValueError(f"variants: found {seen[same]} and {name} with the same keys; each once")
+            seen[same] = name
+        return self
+
+    @property
+    def points(self) -> dict[str, Point]:
+        """Name -> what it changes in the base, by dotted keys."""
+        return {name: {"method.name": name} if v is None else dict(_flat(v)) for name, v in self.variants.items()}
+
+
+def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, item in value.items():
+        if isinstance(item, Mapping) and item:
+            yield from _flat(item, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", item
+
+
+@dataclass(frozen=True)
+class Variants:
+    """A comparison's settings over a run's document. ``unfit``: variants that do not fit it, and why."""
+
+    settings: CompareConfig
+    document: Mapping[str, Any]
+    origin: str
+    imports: tuple[extensions.Extension, ...] = ()
+    unfit: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def points(self) -> dict[str, Point]:
+        """Those that fit."""
+        return {name: point for name, point in self.settings.points.items() if name not in self.unfit}
+
+    def sweep(self, metric: str = "wall_s") -> Sweep:
+        """Their runs as a sweep's trials: those of variant i are the repeats of configuration i."""
+        settings = self.settings
+        wanted = {
+            "base": settings.base, "overrides": settings.overrides, "points": list(self.points.values()),
+            "repeat": settings.seeds, "metric": metric,
+        }  # fmt: skip
+        return Sweep(
+            configfile.validate(SweepConfig, wanted, origin=self.origin), self.document, self.origin, self.imports
+        )
+
+
+def from_methods(base: Path, names: Sequence[str], changes: Sequence[str] = (), seeds: int | None = None) -> Variants:
+    """Methods by name, each in place of the base's ``method`` block with its own defaults (the base's own method keeps
+    the base's settings). ``changes`` are ``key=value`` for all of them. Raises UserError.
+    """
+    document, imports, overrides = read_base(base, configfile.parse_overrides(changes))
+    extensions.load(imports)
+    names = list(METHODS) if list(names) == [EVERY] else names
+    if not names:
+        raise UserError(f"compare: found no method beside --base; name some of {', '.join(METHODS)}, or {EVERY}")
+    for name in names:
+        if name not in METHODS:
+            raise UserError(METHODS.unknown("compare", name))
+        if names.count(name) > 1:
+            raise UserError(f"compare: found {name} twice; each method once")
+    wanted = {"base": base, "overrides": overrides, "seeds": _at_least_one(seeds), "variants": dict.fromkeys(names)}
+    settings = configfile.validate(CompareConfig, wanted, origin="compare")
+    return _fitted(Variants(settings, document, str(base), imports))
+
+
+def from_file(path: Path, changes: Sequence[str] = (), seeds: int | None = None) -> Variants:
+    """The variants that a file lists; ``changes`` and ``seeds`` come before what it says. Raises UserError."""
+    written = configfile.read(path)
+    settings = configfile.validate(CompareConfig, written, origin=str(path))
+    base = path.parent / settings.base
+    given = {**settings.overrides, **configfile.parse_overrides(changes)}
+    document, imports, overrides = read_base(base, given)
+    update = {"overrides": overrides, "seeds": settings.seeds if seeds is None else _at_least_one(seeds)}
+    extensions.load(imports)
+    for name, point in settings.variants.items():
+        if point is None and name not in METHODS:
+            raise UserError(METHODS.unknown(f"variants.{name}", name))
+    return _fitted(Variants(settings.model_copy(update=update), document, f"{path} (base {base})", imports))
+
+
+def _at_least_one(seeds: int | None) -> int:
+    if seeds is not None and seeds < 1:
+        raise UserError(f"--seeds: found {seeds}; must be at least 1")
+    return seeds or 1
+
+
+# -- what fits ---------------------------------------------------------------------------------------------------------
+
+
+def _fitted(variants: Variants) -> Variants:
+    """The same, with what does not fit: its config cannot be built, or the images cannot serve it."""
+    sweep = variants.sweep()
+    dealt: dict[str, Federation] = {}
+    unfit = {}
+    for name, point in variants.points.items():
+        try:
+            for repetition in range(variants.settings.seeds):
+                _check(sweep.run(point, repetition), dealt)
+        except UserError as error:
+            unfit[name] = str(error)
+    settings, origin = variants.settings, variants.origin
+    return Variants(settings, variants.document, origin, variants.imports, unfit)
+
+
+def _check(config: RunConfig, dealt: dict[str, Federation]) -> None:
+    """Raise UserError for what the images and the labels do not allow; ``dealt`` keeps federations by what they are
+    dealt by.
+    """
+    by = config.model_dump(mode="json", include={"data", "clients", "seed", "evaluation"})
+    key = json.dumps([by, config.uses_public], sort_keys=True)
+    if key not in dealt:
+        dealt[key] = deal(config)
+    federation = dealt[key]
+    check_shards(config, federation)
+    check_labels(config, federation)
+    if (check := METHODS[config.method.name].check_federation) is not None:
+        check(config, federation)
+
+
+def refusal(variants: Variants) -> str | None:
+    """All that does not fit, a line for each reason; None where all fits."""
+    lines = [f"{name}: {line}" for name, why in variants.unfit.items() for line in why.splitlines()]
+    return "\n".join(lines) or None
+
+
+def _shown_metric(variants: Variants) -> str:
+    """What a line about a run shows: the first accuracy that all have. Nothing is chosen by it."""
+    configs = [variants.sweep().run(point) for point in variants.points.values()]
+    first, *others = [measured_by(config, "accuracy") for config in configs]
+    return next((f"accuracy.{m}" for m in first if all(m in other for other in others)), "wall_s")
+
+
+# -- running -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """``comparison``: None where no run is complete. ``left``: runs that are not over; ``failed``, ``diverged``."""
+
+    comparison: Comparison | None
+    left: int
+    failed: int
+    diverged: int
+
+
+def run_comparison(
+    variants: Variants,
+    folder: Path,
+    *,
+    local: bool = False,
+    resume: bool = False,
+    say: Callable[[str], None] = lambda line: None,
+    stopping: Callable[[], bool] = lambda: False,
+    address: str | None = None,
+    num_cpus: int | None = None,
+    num_gpus: int | None = None,
+) -> Outcome:
+    """Run what fits, every seed that is not over, and write the comparison into ``folder``.
+
+    Args:
+        local: one run after the other in this process, instead of as many as the cluster takes.
+        resume: go on with the comparison in ``folder``, if there is one.
+        stopping: once it says so, running trials end after their round, with a checkpoint, and no other starts.
+    Raises:
+        UserError: nothing fits, or the folder or the resources cannot be used; nothing is half-written.
+    """
+    from tune.sweep import examine, run_trials
+
+    folder = folder.absolute()
+    if not variants.points:
+        raise UserError(f"{refusal(variants)}\ncompare: nothing is left to run")
+    _examine(variants, folder, resume)
+    sweep = variants.sweep(_shown_metric(variants))
+    examine(sweep, folder, resume)
+    first = sweep.check()
+
+    def began() -> None:
+        _dump(variants, folder)
+
+    if local:
+        book = _run_here(sweep, folder, began, say, stopping)
+    else:
+        pretended = {"address": address, "num_cpus": num_cpus, "num_gpus": num_gpus}
+        book = run_trials(sweep, folder, first, say=say, stopping=stopping, began=began, **pretended)  # type: ignore[arg-type]
+    return _outcome(variants, folder, book)
+
+
+def _run_here(
+    sweep: Sweep, folder: Path, began: Callable[[], None], say: Callable[[str], None], stopping: Callable[[], bool]
+) -> Book:
+    """Every trial that is not over, in this process; one that fails says why in its folder, and the next starts."""
+    from tune.sweep import opening, trial_line
+
+    book = Book(folder, sweep.settings.repeat)
+    for point in (sweep.configurations or [])[book.configurations :]:
+        book.add(point)
+    folder.mkdir(parents=True, exist_ok=True)
+    sweep_config.dump(sweep, folder)
+    began()
+    book.save()
+    say(f"{opening(sweep, book)}; one at a time, in this process")
+    for entry in [entry for entry in book.entries if entry.status not in OVER]:
+        if stopping():
+            break
+        config = sweep.run(entry.point, entry.repetition, trial_name(entry.trial))
+        run = folder / entry.name
+        entry.status = "running"
+        book.save()
+        try:
+            loop.run(config, run, LocalCohort, resume=(run / "config.yaml").exists(), stopping=stopping)
+            (run / ERROR).unlink(missing_ok=True)
+            entry.status = book.ended(entry) or "waiting"
+        except Exception as error:
+            run.mkdir(parents=True, exist_ok=True)
+            (run / ERROR).write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+            entry.status = "failed"
+            say(f"{entry.name} failed: {' '.join(str(error).split()) or type(error).__name__} ({run / ERROR})")
+        book.save()
+        say(trial_line(sweep, book, entry))
+    return book
+
+
+def _outcome(variants: Variants, folder: Path, book: Book) -> Outcome:
+    """The comparison of what is there, written into the folder."""
+    runs = {name: [folder / entry.name for entry in book.of(c)] for c, name in enumerate(variants.points)}
+    complete = any(entry.status == "complete" for entry in book.entries)
+    comparison = of_variants(runs, variants.unfit) if complete else None
+    if comparison is not None:
+        write(comparison, folder)
+    statuses = [entry.status for entry in book.entries]
+    left = sum(status not in OVER for status in statuses)
+    return Outcome(comparison, left, statuses.count("failed"), statuses.count("diverged"))
+
+
+def _dumped(variants: Variants) -> dict[str, Any]:
+    """What ``comparison.yaml`` says: complete in itself, beside the sweep's ``base.yaml``."""
+    return {
+        "base": "base.yaml",
+        "overrides": dict(variants.settings.overrides),
+        "seeds": variants.settings.seeds,
+        "variants": {name: variants.settings.variants[name] for name in variants.points},
+    }
+
+
+def _dump(variants: Variants, folder: Path) -> None:
+    text = yaml.safe_dump(_dumped(variants), sort_keys=False, allow_unicode=True, width=120)
+    replace_file(folder / FILE, lambda draft: draft.write_text(text, encoding="utf-8"))
+
+
+def _examine(variants: Variants, folder: Path, resume: bool) -> None:
+    """Refuse to write over a comparison, or to go on with another one; writes nothing."""
+    existing = folder / FILE
+    if not existing.exists():
+        return
+    if not resume:
+        raise UserError(
+            f"--out: {folder} already holds a comparison; add --resume to continue it, or name another folder"
+        )
+    old, new = configfile.read(existing), _dumped(variants)
+    if changed := [key for key in new if key != "base" and old.get(key) != new[key]]:
+        raise UserError(
+            f"{folder}: cannot resume with changed {', '.join(changed)} (another --out starts a new comparison)"
+        )
