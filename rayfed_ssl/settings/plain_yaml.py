@@ -38,7 +38,7 @@ class Loader(yaml.SafeLoader):
         self._measured: dict[yaml.Node, tuple[int, int]] = {}  # of a complete node: entries, levels
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        event = self.peek_event()
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         tag = getattr(event, "tag", None)
         if tag not in (None, "!", _TEXT):
             raise _refusal(f"found the tag {tag!r}; tags have no meaning here", event.start_mark)
@@ -51,7 +51,7 @@ class Loader(yaml.SafeLoader):
             self._measure(node, event)
         return node
 
-    def _measure(self, node: yaml.Node, event: yaml.Event) -> None:
+    def _measure(self, node: yaml.Node, event: Any) -> None:
         """Count what stands below ``node``, whose parts are all counted. Raises YAMLError beyond the bounds."""
         if isinstance(event, yaml.AliasEvent):
             if node not in self._measured:
