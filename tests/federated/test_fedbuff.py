@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import load_file
 
@@ -192,6 +194,33 @@ def test_one_at_work_and_one_reply_is_sequential_training(tmp_path: Path) -> Non
     assert [values[t, None, "fedbuff/staleness"] for t in range(1, 7)] == [0.0] * 6
 
 
+def test_stale_replies_are_differences_to_what_they_started_from(tmp_path: Path) -> None:
+    """Clients of 10 and 25 seconds, an update at every reply: at 10, 20 and 25, the last one two versions late."""
+    pq.write_table(pa.table({"client": [0, 1], "latency_s": [10.0, 25.0]}), tmp_path / "d.parquet")
+    config = buffered("fedsimclr", clients__count=2, server__buffer=1, train__rounds=3,
+                      system={"devices": str(tmp_path / "d.parquet")})  # fmt: skip
+    run_locally(config, tmp_path / "run")
+    federation = deal(config)
+    cohort = LocalCohort(config, federation, Ledger())
+    start = cohort.worker.initial(config.clients.encoder(0))
+
+    def trained(client: int, version: int, weights: Weights) -> np.ndarray:
+        cohort.begin_round(version + 1, [client])
+        (reply,) = cohort.ask("train", weights=weights)
+        return np.asarray(reply["weights"].vector, np.float64)
+
+    buffers = slice(start.parameters, None)
+    zero = start.vector.astype(np.float64)
+    one = trained(0, 0, start)
+    two = trained(0, 1, start.with_vector(one.astype(np.float32)))
+    model = trained(1, 0, start)
+    three = two + 3**-0.5 * (model - zero)
+    three[buffers] = model[buffers]
+    np.testing.assert_allclose(np.frombuffer(final(tmp_path / "run", config), np.float32), three, rtol=0, atol=2e-6)
+    assert [values for (_, _, tag), values in sorted(measured(tmp_path / "run").items(), key=str)
+            if tag == "fedbuff/staleness"] == [0.0, 0.0, 2.0]  # fmt: skip
+
+
 def final(folder: Path, config: RunConfig) -> bytes:
     """The global weights in the last checkpoint."""
     from rayfed_ssl.storage import checkpoint
@@ -203,9 +232,6 @@ def final(folder: Path, config: RunConfig) -> bytes:
 
 def test_stale_replies_count_less_and_very_stale_ones_not(tmp_path: Path) -> None:
     """Client 3 is slow: its replies come in three or more updates late."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     pq.write_table(pa.table({"client": range(4), "latency_s": [10.0, 10.5, 11.0, 36.0]}), tmp_path / "d.parquet")
     given: dict[str, Any] = {"system": {"devices": str(tmp_path / "d.parquet")}, "server__buffer": 2}
     given |= {"train__rounds": 8, "method__weights": "uniform"}
