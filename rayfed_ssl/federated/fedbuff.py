@@ -141,7 +141,7 @@ class Counted:
 
 def stepped(
     current: np.ndarray, version: int, mean: np.ndarray, replies: Sequence[Counted],
-    anchors: Mapping[int, np.ndarray], lr: float,
+    anchors: Mapping[int, np.ndarray], lr: float, parameters: int | None = None,
 ) -> np.ndarray:  # fmt: skip
     """theta + lr * sum_k s_k n_k (theta_k - theta_{v_k}) / sum_k n_k, in float64.
 
@@ -151,6 +151,7 @@ def stepped(
         current: theta (P,), of ``version``.
         mean: (P,) sum_k s_k n_k theta_k / sum_k s_k n_k.
         anchors: version -> theta (P,), of the older versions among ``replies``.
+        parameters: how many of P are parameters, None: all; the others are buffers, whose new values are ``mean``.
     """
     whole = float(np.sum([reply.share for reply in replies]))
 
@@ -162,6 +163,8 @@ def stepped(
         new += kept * current.astype(np.float64)
     for old in sorted({reply.version for reply in replies} - {version}):
         new -= fraction(r for r in replies if r.version == old) * anchors[old].astype(np.float64)
+    if parameters is not None:
+        new[parameters:] = mean[parameters:]
     return new
 
 
@@ -209,8 +212,9 @@ class FedBuff:
             raise cohort.dropped[-1]
         current, mean = self.server.weights, total.mean()["weights"]
         anchors = {v: weights.vector for v, weights in self.anchors.items()}
-        vector = stepped(current.vector, version, mean.vector, used, anchors, self.config.lr).astype(np.float32)
-        vector[current.parameters :] = mean.vector[current.parameters :]
+        vector = stepped(
+            current.vector, version, mean.vector, used, anchors, self.config.lr, current.parameters
+        ).astype(np.float32)
         staleness = [version - flight.version for flight in self.buffer]
         self.server.metrics |= {"fedbuff/staleness": float(np.mean(staleness)), "fedbuff/version": version + 1.0}
         self.advance(current)
