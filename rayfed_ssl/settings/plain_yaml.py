@@ -121,5 +121,5 @@ def problem(error: yaml.YAMLError) -> str:
     return printable(" ".join(str(error).split()))
 
 
-def _refusal(words: str, mark: yaml.Mark) -> yaml.MarkedYAMLError:
+def _refusal(words: str, mark: Any) -> yaml.MarkedYAMLError:
     return yaml.MarkedYAMLError(problem=words, problem_mark=mark)
