@@ -136,7 +136,7 @@ def test_read_lets_a_mapping_override_what_it_merges_in(tmp_path: Path) -> None:
         ("[1, 2]: x\n", "line 1: found a key that is not text; must be YAML"),
         ("a: *nobody\n", "line 1: found undefined alias 'nobody'; must be YAML"),
         ("a: 1\n---\nb: 2\n", "line 2: but found another document; must be YAML"),
-        ("a: !!python/object:os.system {}\n", "found the tag 'tag:yaml.org,2002:python/object:os.system'"),
+        ("a: !!python/object:os.system {}\n", "line 1: found the tag"),
         ("a: \x01\n", "special characters are not allowed"),
         ("- a\n- b\n", "found ['a', 'b']; must be a mapping"),
         ("", "found an empty file; must be a mapping"),
