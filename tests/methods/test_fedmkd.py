@@ -16,9 +16,10 @@ from rayfed_ssl.federated.client import followed
 from rayfed_ssl.federated.messages import SERVER
 from rayfed_ssl.methods import fedmkd
 from rayfed_ssl.methods.fedmkd import Attention, distillation
+from rayfed_ssl.objectives.byol import regression
 from rayfed_ssl.objectives.distillation import mixed_teacher
 from rayfed_ssl.objectives.moco import queue_contrast
-from tests.methods.rounds import config_of, played, started, worker
+from tests.methods.rounds import client, config_of, played, started, worker
 
 torch.set_num_threads(1)
 close = torch.testing.assert_close
@@ -118,15 +119,15 @@ def test_queues_are_replaced_in_turn_and_kept() -> None:
 def test_alignment_brings_a_client_nearer_to_the_frozen_student() -> None:
     bench = worker(config(method__alignment_epochs=15))
     student = bench.initial("small_cnn_bn")
-    client = bench.initial("small_cnn")
-    message = {"encoder": "small_cnn", "weights": client, "student": student}
+    own = bench.initial("small_cnn")
+    message = {"encoder": "small_cnn", "weights": own, "student": student}
     target = bench.execute("align", SERVER, 1, message, None)[0].reply["target"]
     public, near = bench.federation.public, []
     assert public is not None
     images = bench.clean(bench.images(public.pixels))
     anchor, model = bench.network("small_cnn_bn", "a copy").eval(), bench.network("small_cnn", "a copy").eval()
     unpack(student, anchor)
-    unpack(client, model)
+    unpack(own, model)
     before = pack(*followed(model))
     predictor = bench.network("small_cnn")  # as trained beside the target
     assert moved(target, before) > 1e-4
@@ -172,3 +173,21 @@ def test_what_cannot_be_is_refused() -> None:
         config(objective={"name": "byol", "target": "reset"})
     with pytest.raises(UserError, match=r"method.student"):
         config(method__student="nobody")
+
+
+def test_the_students_own_loss_is_byols_across_views() -> None:
+    bench = worker(config(clients__encoders="small_cnn", method__student="small_cnn", method__batch_size=27))
+    weights = bench.initial("small_cnn")
+    message = {"state": {"student": weights}, "teachers": [("small_cnn", weights)]}
+    found = bench.execute("distil", SERVER, 1, message, None)[0].metrics["byol"]
+    service, network = client(bench, SERVER, "distil"), bench.network("small_cnn", "a copy")
+    unpack(weights, network)
+    public = bench.federation.public
+    assert public is not None
+    (rows,) = service.batches(27, 1, 27)
+    views = service.views(bench.images(public.pixels)[rows], service.generator("views"), 2)
+    with torch.no_grad():
+        (z_a, z_b) = (network.project(view) for view in views)
+        p_a, p_b = network.predict(z_a), network.predict(z_b)
+    assert found == pytest.approx(float(regression(p_a, z_b) + regression(p_b, z_a)), rel=1e-5)
+    assert found != pytest.approx(float(regression(p_a, z_a) + regression(p_b, z_b)), rel=1e-5)  # must not be one view
