@@ -95,6 +95,20 @@ def test_scale_and_shift_of_a_feature_change_nothing() -> None:
     assert moved == pytest.approx(plain, abs=2 / len(test_x))
 
 
+def test_the_test_images_do_not_set_the_scale() -> None:
+    """Half the test images are as they were, half brighter: their moments are not those of the train images, and an
+    image's answer does not depend on the others.
+    """
+    train_x, train_y, test_x, test_y = digits()
+    alone = linear_probe(train_x, train_y, test_x, test_y, classes=10, seed=0, epochs=50)
+    brighter = linear_probe(train_x, train_y, 16 + test_x, test_y, classes=10, seed=0, epochs=50)
+    both = linear_probe(
+        train_x, train_y, torch.cat([test_x, 16 + test_x]), torch.cat([test_y, test_y]), classes=10, seed=0, epochs=50
+    )
+    assert both == pytest.approx((alone + brighter) / 2, abs=1e-9)
+    assert brighter < alone - 0.2
+
+
 def test_features_made_in_inference_mode_can_be_probed() -> None:
     with torch.inference_mode():
         train_x, train_y, test_x, test_y = digits()
