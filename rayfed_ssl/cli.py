@@ -256,11 +256,12 @@ def stop_signals(say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
     """Ctrl-C, SIGTERM or a lost terminal asks for a stop after the round in hand; a second one ends the process at
     once. What was being ignored (SIGHUP under nohup) stays ignored.
     """
-    asked = said = False
+    asked = said = ended = False
 
     def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
+        nonlocal asked, ended
         if asked:
+            ended = True
             raise SystemExit(STOPPED)
         asked = True  # and nothing else: it may have come in the middle of a line
 
@@ -276,8 +277,10 @@ def stop_signals(say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
     before = {number: signal.signal(number, handle) for number in heard}
     try:
         yield stopping
-    except KeyboardInterrupt:  # what Ray makes of an exception raised while it waits
-        raise SystemExit(STOPPED) from None
+    except (KeyboardInterrupt, SystemExit) as error:  # Ray makes its own of an exception raised while it waits
+        if ended or isinstance(error, KeyboardInterrupt):
+            raise SystemExit(STOPPED) from None
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

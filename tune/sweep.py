@@ -73,7 +73,7 @@ def run_sweep(
     federation = deal(first)
     check_shards(first, federation)
     check_labels(first, federation)
-    with connect(address, num_cpus=num_cpus, num_gpus=num_gpus) as session:
+    with connect(address, num_cpus=num_cpus, num_gpus=num_gpus, say=say) as session:
         if in_job():
             check_paths(first, folder)
         space = room(first.resources, sweep.settings.concurrent, sweep.count * sweep.settings.repeat, _node(session))
