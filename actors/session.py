@@ -74,6 +74,7 @@ def connect(
     address = address or os.environ.get("RAY_ADDRESS")
     quiet: dict[str, Any] = {"log_to_driver": True, "logging_level": logging.ERROR, "namespace": NAMESPACE}
     if address is not None:
+        check_token_path()
         probe(address, timeout_s)
         with keeping_sigterm():
             ray.init(address=address, **quiet)
@@ -164,6 +165,14 @@ def keeping_sigterm() -> Iterator[None]:
     yield
     if before is not None and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, before)
+
+
+def check_token_path() -> None:
+    """Raise UserError where RAY_AUTH_TOKEN_PATH names something that is no file, and no token is given otherwise."""
+    path = os.environ.get("RAY_AUTH_TOKEN_PATH")
+    if path and "RAY_AUTH_TOKEN" not in os.environ and not Path(path).is_file():
+        kind = "a folder" if Path(path).is_dir() else "no file"
+        raise UserError(f"RAY_AUTH_TOKEN_PATH: found {path}, which is {kind}; allowed: a file that holds the token")
 
 
 def probe(address: str, timeout_s: float) -> None:

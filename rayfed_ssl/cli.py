@@ -6,6 +6,7 @@ traceback once, exit status 1; a run that was stopped ends with 130. Everything 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -27,6 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.terminal.output import flush
 
 STOPPED = 130
 app = typer.Typer(
@@ -189,10 +191,6 @@ def tune(
 
     repeats = config.name == "sweep.yaml" and resume
     folder = (out or (config.parent if repeats else Path("runs") / config.stem)).expanduser()
-    if re.match(r"\w+:/", str(folder)):
-        raise UserError(
-            f"--out: found {out}; a sweep lies in a folder of this machine or of shared storage: give a path"
-        )
     with stop_signals(say) as stopping:
         results = run_sweep(load(config, changes or ()), folder, resume=resume, say=say, stopping=stopping)
         stopped = stopping()
@@ -300,7 +298,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """The entry point. Exits with 0, 1 (a client or the program failed), 2 (the user can mend it) or 130 (stopped)."""
     quiet()
     try:
-        app(args=None if arguments is None else list(arguments))
+        try:
+            app(args=None if arguments is None else list(arguments))
+        finally:
+            flush()
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.ENOSPC):
+            raise
+        sys.exit(_say_and_status(f"standard output: {error.strerror}", 1))
     except UserError as error:
         sys.exit(_say_and_status(str(error), 2))
     except KeyboardInterrupt:

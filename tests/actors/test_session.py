@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.session import check_paths, private_folder, probe
+from actors.session import check_paths, check_token_path, private_folder, probe
 from rayfed_ssl.base.schema import UserError
 from tests.cluster.processes import descendants, orphans, title
 from tests.tiny import tiny
@@ -87,6 +87,18 @@ def test_a_cluster_that_does_not_answer_is_an_error_in_time() -> None:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(UserError, match=f"RAY_ADDRESS: found {address}; no answer within 3 s"):
             probe(address, timeout_s=3)
+
+
+@pytest.mark.parametrize(("name", "kind"), [(".", "a folder"), ("absent", "no file")])
+def test_a_token_path_that_is_no_file_is_one_line(
+    name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / name))
+    with pytest.raises(UserError, match=f"RAY_AUTH_TOKEN_PATH: found .*, which is {kind}; allowed: a file"):
+        check_token_path()
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
+    check_token_path()
 
 
 @pytest.fixture
