@@ -186,7 +186,8 @@ class RayCohort(Cohort):
         for subject in subjects:
             weights = None if subject.weights is None else ray.put(subject.weights)
             state = None if subject.client is None else self._states.get(subject.client)
-            call = Call("assess", (round, replace(subject, weights=None), weights, state))
+            limit = self.config.resources.evaluation_limit_s
+            call = Call("assess", (round, replace(subject, weights=None), weights, state), limit_s=limit, attempts=2)
             self._evaluating.append((round, subject.client, call))
             self._pool.background.append(call)
         self._pool.advance(block=False)

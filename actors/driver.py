@@ -2,6 +2,10 @@
 
 It needs no CPU of its own and sees no GPU. Restarted, it goes on from the newest complete checkpoint; so it does, in
 the same process, when a client's state was lost with a node. ``actors.follow`` starts it and listens to it.
+
+Where memory runs out, Ray's monitor kills actors that it may restart before those that it may not, and among these the
+youngest. So Ray may not restart a driver that a command waits for: it is killed last, and the command starts the next.
+A detached driver has nobody else to start it; Ray does.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 import traceback
 import uuid
 from collections.abc import Callable
@@ -30,6 +35,8 @@ from rayfed_ssl.simulation.loop import Progress
 from rayfed_ssl.simulation.worker import Worker
 from rayfed_ssl.storage.mirror import mirrored
 
+RESTARTS = 4  # of the driver in a row, without a finished round in between
+PAUSE_S = 2.0  # before the first of them; doubled before each further one where the command starts them
 LOSSES = 3  # times in a row that state is lost without a round in between before the run gives up
 
 
@@ -56,6 +63,7 @@ class RunOrder:
     cwd: str
     uri: str | None = None  # where the folder is copied to
     detached: bool = False
+    successor: bool = False  # whether another driver of this run died
     factory: Callable[[RunConfig, Federation], Worker] = Worker
 
 
@@ -70,8 +78,8 @@ class Driver:
         self.status = "waiting"
         self.result: Any = None
         self.stop_wanted = threading.Event()
-        self.restarted = ray.get_runtime_context().was_current_actor_reconstructed
-        self.under_way = self.restarted
+        self.reconstructed = ray.get_runtime_context().was_current_actor_reconstructed
+        self.restarted = self.under_way = self.reconstructed or order.successor
         sys.argv = list(order.argv)  # what environment.json records
         os.chdir(order.cwd)
         if order.detached:  # nobody may be waiting who would ask again after a restart
@@ -80,6 +88,8 @@ class Driver:
     def run(self) -> dict[str, Any]:
         """Drive the run to its end. Returns the summary; raises what the run raises."""
         self.status = "running"
+        if self.reconstructed:  # by Ray, at once: whatever killed the process may not be over
+            time.sleep(PAUSE_S)
         try:
             self.result = summary = self._drive()
         except BaseException as error:
@@ -99,11 +109,12 @@ class Driver:
         """Run, and run on from the newest checkpoint where state was lost."""
 
         def attempt(resume: bool) -> dict[str, Any]:
+            begun = (self.order.folder / "config.yaml").exists()
             return loop.run(
                 self.order.config,
                 self.order.folder,
                 self._connect,
-                resume=resume,
+                resume=resume and (begun or self.order.resume),
                 report=self.progress_list.append,
                 stopping=self.stop_wanted.is_set,
                 saved=saved,

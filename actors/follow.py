@@ -18,9 +18,9 @@ from ray.exceptions import ActorAlreadyExistsError, ActorUnavailableError, GetTi
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from actors.client import environment
-from actors.driver import Driver, RunOrder, Update
+from actors.driver import PAUSE_S, RESTARTS, Driver, RunOrder, Update
 from actors.plan import Plan, planned, trial_group
-from actors.pool import unwrapped
+from actors.pool import DEATHS, unwrapped
 from actors.session import NAMESPACE, Session, check_paths, cluster_address, connect, in_job
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
@@ -29,6 +29,7 @@ from rayfed_ssl.simulation.loop import Progress
 from rayfed_ssl.simulation.worker import Worker
 
 POLL_S = 0.2
+REASON = 200  # letters of Ray's explanation that are shown
 Report = Callable[[Progress], None]
 
 
@@ -40,27 +41,31 @@ def start(
     uri: str | None = None,
     resume: bool = False,
     detached: str | None = None,
+    group: str | None = None,
     factory: Callable[[RunConfig, Federation], Worker] = Worker,
 ) -> tuple[ActorHandle, Plan]:
     """A driver actor for the run; ``detached`` is its name if it is to run by itself, else it waits for ``run``.
 
+    Args:
+        group: the name of the placement group of a driver that died, to which this one is the successor.
     Raises:
         UserError: a relative path in a job, a plan that does not fit, a name that is taken.
     """
     if in_job():
         check_paths(config, folder)
     made = planned(config)
+    named = group or f"{NAMESPACE}-{uuid.uuid4().hex}"
     order = RunOrder(
-        config, folder.absolute(), resume, made, f"{NAMESPACE}-{uuid.uuid4().hex}", tuple(sys.argv), os.getcwd(),
-        uri, detached is not None, factory,
+        config, folder.absolute(), resume, made, named, tuple(sys.argv), os.getcwd(),
+        uri, detached is not None, group is not None, factory,
     )  # fmt: skip
     quiet = {name: os.environ[name] for name in ("PYTHONWARNINGS",) if name in os.environ}
     options: dict[str, Any] = {
         "num_cpus": 0,
         "num_gpus": 0,
         "max_concurrency": 4,
-        "max_restarts": 1,
-        "max_task_retries": 1,
+        "max_restarts": 0 if detached is None else RESTARTS,
+        "max_task_retries": 0 if detached is None else RESTARTS,
         "runtime_env": {"env_vars": environment(config.resources.threads, 0.0) | quiet},
         "scheduling_strategy": NodeAffinitySchedulingStrategy(session.node, soft=False),  # the run's folder is here
     }
@@ -97,18 +102,63 @@ def run_on_ray(
     Raises:
         UserError, ClientError: as they were raised where they happened, with the traceback of there.
     """
-    with connect(address) as session:
-        driver, made = start(config, folder, session, uri=uri, resume=resume, factory=factory)
-        for line in made.lines:
-            report(Progress(0, config.train.rounds, line))
-        done = driver.run.remote()
-        try:
-            follow(driver, report, stopping, finished=lambda: bool(ray.wait([done], timeout=POLL_S)[0]))
-            return ray.get(done)  # type: ignore[no-any-return]
-        except RayTaskError as error:
-            raise unwrapped(error)  # noqa: B904 - its cause is the remote traceback
-        finally:
-            ray.kill(driver)
+
+    def say(line: str) -> None:
+        report(Progress(0, config.train.rounds, line))
+
+    losses = Losses(say)
+    watched = losses.watching(report)
+    with connect(address, say=say) as session:
+        group = f"{NAMESPACE}-{uuid.uuid4().hex}"
+        while True:
+            successor = group if losses.reasons else None
+            driver, made = start(config, folder, session, uri=uri, resume=resume, group=successor, factory=factory)
+            for line in made.lines if not losses.reasons else ():
+                say(line)
+            done = driver.run.remote()
+            try:
+                follow(driver, watched, stopping, finished=lambda: bool(ray.wait([done], timeout=POLL_S)[0]))  # noqa: B023
+                return ray.get(done)  # type: ignore[no-any-return]
+            except RayTaskError as error:
+                raise unwrapped(error)  # noqa: B904 - its cause is the remote traceback
+            except DEATHS as error:
+                losses.wait(error)
+            finally:
+                ray.kill(driver)
+
+
+class Losses:
+    """Deaths of a run's driver in a row, without a finished round in between."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.say = say
+        self.reasons: list[str] = []
+        self.reached = 0
+
+    def watching(self, report: Report) -> Report:
+        """``report``, seeing rounds go by."""
+
+        def seen(progress: Progress) -> None:
+            if progress.round > self.reached:
+                self.reached = progress.round
+                del self.reasons[1:]  # that it died once stays known
+            report(progress)
+
+        return seen
+
+    def wait(self, error: Exception) -> None:
+        """Pause before the next driver. Raises UserError where there have been enough; what kept one from starting."""
+        if getattr(error, "actor_init_failed", False):
+            raise error
+        self.reasons.append(" ".join(str(error).split()))
+        if len(self.reasons) > RESTARTS:
+            raise UserError(
+                f"resources: the run's driver died {len(self.reasons)} times in a row, the last time of: "
+                f"{self.reasons[-1][:REASON]}; free memory, or ask for fewer actors, and --resume"
+            ) from None
+        pause = PAUSE_S * 2 ** (len(self.reasons) - 1)
+        self.say(f"the driver's process died ({self.reasons[-1][:REASON]}); another starts in {pause:g} s")
+        time.sleep(pause)
 
 
 def follow(
@@ -147,7 +197,7 @@ def follow(
             if over or until() or (finished is None and update.status in ("done", "failed")):
                 return update
         except KeyboardInterrupt:
-            if interrupted or finished is None:
+            if interrupted or finished is None or stopping():
                 raise
             interrupted = True
 

@@ -9,6 +9,9 @@ kills actors is named after three deaths, and nobody else is.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -24,6 +27,7 @@ from ray.exceptions import (
     RayTaskError,
     WorkerCrashedError,
 )
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.client import ActorInfo, ClientActor, environment
 from actors.plan import Plan, Reservation
@@ -56,6 +60,7 @@ class Call:
     args: tuple[Any, ...]
     returns: int = 1
     limit_s: float | None = None
+    attempts: int = 1  # how often it may be too late before that is its error
     refs: list[Any] = field(default_factory=list)
     crashes: list[str] = field(default_factory=list)
     done: bool = False
@@ -297,10 +302,17 @@ class Pool:
                 continue
             slot.queue.popleft()
             call.where = slot.where
-            call.finish(
-                error=TimedOut(f"no reply within {call.limit_s:g} s (resources.client_timeout_s); actor stopped")
-            )
+            call.attempts -= 1
+            if call.attempts and not call.abandoned:
+                self.say(f"{call.where} gave no reply within {call.limit_s:g} s; replaced, and its call repeated")
+                call.refs = []
+                self.again.append(call)
+            else:
+                key = "evaluation_timeout_s" if call.method == "assess" else "client_timeout_s"
+                call.finish(error=TimedOut(f"no reply within {call.limit_s:g} s (resources.{key}); actor stopped"))
             calls = [other for other in slot.queue if other.method != "open"]
+            if slot.info is not None:
+                end_process(slot.info)
             ray.kill(slot.actor)
             self.replaced += 1
             self._start(slot)
@@ -343,6 +355,20 @@ class Pool:
         self.background.clear()
         self.again.clear()
         self.reservation.release()
+
+
+def end_process(info: ActorInfo) -> None:
+    """Kill an actor's process, wherever it is. One that is frozen does not hear ``ray.kill``, and keeps its place."""
+    if info.node == ray.get_runtime_context().get_node_id():
+        _kill(info.pid)
+        return
+    place = NodeAffinitySchedulingStrategy(info.node, soft=False)
+    ray.remote(_kill).options(num_cpus=0, scheduling_strategy=place).remote(info.pid)
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(OSError):  # it has just ended
+        os.kill(pid, signal.SIGKILL)
 
 
 def unwrapped(error: RayTaskError) -> Exception:

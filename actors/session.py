@@ -1,8 +1,8 @@
 """A connection to Ray: an instance of our own on this machine, or the cluster somebody named, never one met by chance.
 
-A local instance ends with the command that started it. Its token file is made private, its sockets are on loopback as
-far as Ray lets us (``actors/__init__.py``). A cluster is named by RAY_ADDRESS, as ``ray job submit`` does, or by an
-address.
+A local instance ends with the command that started it. Its sockets are on loopback as far as Ray lets us
+(``actors/__init__.py``), its token is in the environment of our processes only, and its files, sockets included, lie in
+a folder that nobody else may enter. A cluster is named by RAY_ADDRESS, as ``ray job submit`` does, or by an address.
 """
 
 from __future__ import annotations
@@ -10,12 +10,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,9 +29,14 @@ import ray
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.partition import FromFile
+from rayfed_ssl.storage.lock import Lock, left_behind
 
 NAMESPACE = "rayfed-ssl"
 CONNECT_S = 60.0
+FOLDER = "rayfed-ray-"  # an instance's temporary folder begins so
+LOCK = ".lock"
+INNER = "r"  # Ray opens the folder that it is given to everybody: it gets one within
+LONGEST = 40  # letters of the path that Ray is given: a socket's path has at most 107, and Ray appends 66
 PROBE = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR')"
 
 
@@ -47,6 +56,7 @@ def connect(
     num_cpus: int | None = None,
     num_gpus: int | None = None,
     object_store_memory: int | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Iterator[Session]:
     """Connect, and let go at the end. A process that is connected already stays as it is.
 
@@ -54,8 +64,9 @@ def connect(
         address: of a cluster; by default RAY_ADDRESS, and where that is not set an instance of our own.
         timeout_s: how long a cluster may take to let us in (a wrong token would be tried for ever).
         num_cpus, num_gpus, object_store_memory: what a local instance pretends to have, if not what is there.
+        say: takes a line that names the folder with Ray's logs, which is kept after a failure.
     Raises:
-        UserError: the cluster does not answer, or refuses our token.
+        UserError: the cluster does not answer, or refuses our token; there is no place for temporary files.
     """
     if ray.is_initialized():
         yield Session(False, ray.get_runtime_context().get_node_id())
@@ -63,20 +74,88 @@ def connect(
     address = address or os.environ.get("RAY_ADDRESS")
     quiet: dict[str, Any] = {"log_to_driver": True, "logging_level": logging.ERROR, "namespace": NAMESPACE}
     if address is not None:
+        check_token_path()
         probe(address, timeout_s)
         with keeping_sigterm():
             ray.init(address=address, **quiet)
-    else:
-        pretended = {"num_cpus": num_cpus, "num_gpus": num_gpus, "object_store_memory": object_store_memory}
-        given = {name: value for name, value in pretended.items() if value is not None}
-        make_private(token_file())
+        try:
+            yield Session(False, ray.get_runtime_context().get_node_id())
+        finally:
+            ray.shutdown()
+        return
+    pretended = {"num_cpus": num_cpus, "num_gpus": num_gpus, "object_store_memory": object_store_memory}
+    given = {name: value for name, value in pretended.items() if value is not None}
+    with private_folder(say) as folder, own_token():
+        options = {"include_dashboard": False, "_node_ip_address": "127.0.0.1", "_temp_dir": str(folder)}
         with keeping_sigterm():
-            ray.init(address="local", include_dashboard=False, _node_ip_address="127.0.0.1", **given, **quiet)
-        make_private(token_file())
+            ray.init(address="local", **options, **given, **quiet)
+        try:
+            yield Session(True, ray.get_runtime_context().get_node_id())
+        finally:
+            ray.shutdown()
+
+
+@contextlib.contextmanager
+def private_folder(say: Callable[[str], None]) -> Iterator[Path]:
+    """A folder for an instance's files that only this user may enter. It is removed at the end, but kept after what is
+    neither the user's mistake nor their wish; what a killed process left is removed by the next one.
+
+    Raises:
+        UserError: it cannot be made.
+    """
+    parent = Path(tempfile.gettempdir())
+    if len(str(parent / FOLDER)) + len("12345678/") + len(INNER) > LONGEST:
+        parent = Path("/tmp")
+    remove_left_over(parent)
     try:
-        yield Session(address is None, ray.get_runtime_context().get_node_id())
+        folder = Path(tempfile.mkdtemp(prefix=FOLDER, dir=parent))
+    except OSError as error:
+        raise UserError(
+            f"TMPDIR: cannot make a folder in {parent} ({error.strerror}); name one you may write to"
+        ) from None
+    lock = Lock(folder / LOCK)
+    kept = False
+    try:
+        (inner := folder / INNER).mkdir()
+        yield inner
+    except (UserError, KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException:
+        kept = True
+        say(f"Ray's logs are kept in {folder}")
+        raise
     finally:
-        ray.shutdown()
+        if kept:
+            lock.release()  # without its lock it is nobody's to remove
+        else:
+            for _ in range(20):  # Ray's helpers may still be writing
+                shutil.rmtree(folder, ignore_errors=True)
+                if not folder.exists():
+                    break
+                time.sleep(0.1)
+            lock.release()
+
+
+def remove_left_over(parent: Path) -> None:
+    """Remove the instances' folders in ``parent`` whose processes, of this user and host, were killed."""
+    for path in parent.glob(f"{FOLDER}*/{LOCK}"):
+        with left_behind(path) as ours:
+            if ours and not path.parent.is_symlink():
+                shutil.rmtree(path.parent, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def own_token() -> Iterator[None]:
+    """Let the instance that is started now ask for a token, whatever the shell says. Our processes have it in their
+    environment: no file is needed, and none is written.
+    """
+    said = os.environ.pop("RAY_AUTH_MODE", None)  # Ray then turns authentication on
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # one a process: Ray reads it once
+    try:
+        yield
+    finally:
+        if said is not None:
+            os.environ["RAY_AUTH_MODE"] = said
 
 
 @contextlib.contextmanager
@@ -86,6 +165,14 @@ def keeping_sigterm() -> Iterator[None]:
     yield
     if before is not None and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, before)
+
+
+def check_token_path() -> None:
+    """Raise UserError where RAY_AUTH_TOKEN_PATH names something that is no file, and no token is given otherwise."""
+    path = os.environ.get("RAY_AUTH_TOKEN_PATH")
+    if path and "RAY_AUTH_TOKEN" not in os.environ and not Path(path).is_file():
+        kind = "a folder" if Path(path).is_dir() else "no file"
+        raise UserError(f"RAY_AUTH_TOKEN_PATH: found {path}, which is {kind}; allowed: a file that holds the token")
 
 
 def probe(address: str, timeout_s: float) -> None:
@@ -109,17 +196,6 @@ def probe(address: str, timeout_s: float) -> None:
     else:
         return
     raise UserError(f"RAY_ADDRESS: found {address}; {reason}; unset it to run on this machine")
-
-
-def token_file() -> Path:
-    return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or "~/.ray/auth_token").expanduser()
-
-
-def make_private(path: Path) -> None:
-    """Ray writes its token readable by everybody; take that back (only of a file that is ours)."""
-    with contextlib.suppress(FileNotFoundError, PermissionError):
-        if path.stat().st_mode & 0o077:
-            path.chmod(0o600)
 
 
 def cluster_address(address: str | None, what: str) -> str:

@@ -6,6 +6,7 @@ traceback once, exit status 1; a run that was stopped ends with 130. Everything 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -28,6 +29,7 @@ from rich.table import Table
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
+from rayfed_ssl.terminal.output import flush
 from rayfed_ssl.terminal.shadow import refuse_shadows
 
 STOPPED = 130
@@ -192,10 +194,6 @@ def tune(
 
     repeats = config.name == "sweep.yaml" and resume
     folder = (out or (config.parent if repeats else Path("runs") / config.stem)).expanduser()
-    if re.match(r"\w+:/", str(folder)):
-        raise UserError(
-            f"--out: found {out}; a sweep lies in a folder of this machine or of shared storage: give a path"
-        )
     with stop_signals(say) as stopping:
         results = run_sweep(load(config, changes or ()), folder, resume=resume, say=say, stopping=stopping)
         stopped = stopping()
@@ -308,11 +306,12 @@ def stop_signals(say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
     """Ctrl-C, SIGTERM or a lost terminal asks for a stop after the round in hand; a second one ends the process at
     once. What was being ignored (SIGHUP under nohup) stays ignored.
     """
-    asked = said = False
+    asked = said = ended = False
 
     def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
+        nonlocal asked, ended
         if asked:
+            ended = True
             raise SystemExit(STOPPED)
         asked = True  # and nothing else: it may have come in the middle of a line
 
@@ -328,8 +327,10 @@ def stop_signals(say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
     before = {number: signal.signal(number, handle) for number in heard}
     try:
         yield stopping
-    except KeyboardInterrupt:  # what Ray makes of an exception raised while it waits
-        raise SystemExit(STOPPED) from None
+    except (KeyboardInterrupt, SystemExit) as error:  # Ray makes its own of an exception raised while it waits
+        if ended or isinstance(error, KeyboardInterrupt):
+            raise SystemExit(STOPPED) from None
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -349,8 +350,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """The entry point. Exits with 0, 1 (a client or the program failed), 2 (the user can mend it) or 130 (stopped)."""
     quiet()
     try:
-        refuse_shadows()
-        app(args=None if arguments is None else list(arguments))
+        try:
+            refuse_shadows()
+            app(args=None if arguments is None else list(arguments))
+        finally:
+            flush()
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.ENOSPC):
+            raise
+        sys.exit(_say_and_status(f"standard output: {error.strerror}", 1))
     except UserError as error:
         sys.exit(_say_and_status(str(error), 2))
     except KeyboardInterrupt:

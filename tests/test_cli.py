@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -132,6 +134,22 @@ def test_a_second_signal_ends_at_once() -> None:
     assert exit.value.code == 130
     assert len(told) == 1
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler  # as before
+
+
+def test_a_second_signal_ends_with_130_whatever_ray_makes_of_it() -> None:
+    def interrupted() -> None:
+        signal.raise_signal(signal.SIGINT)
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except SystemExit:
+            raise SystemExit(1) from None  # as Ray does where it was waiting
+
+    with pytest.raises(SystemExit) as exit, cli.stop_signals(lambda line: None):
+        interrupted()
+    assert exit.value.code == 130
+    with pytest.raises(SystemExit) as exit, cli.stop_signals(lambda line: None):
+        raise SystemExit(1)  # nobody's signal
+    assert exit.value.code == 1
 
 
 def test_a_failing_client_shows_its_traceback_once(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,6 +363,43 @@ def test_an_accuracy_of_several_clients_is_their_mean_and_extremes() -> None:
         {"accuracy": {"knn": None}, "best": {}, "untrained": {"knn": 0.1}, "pixels": {}}
     )  # a run whose last value was not finite
     assert [next(iter(column.cells)) for column in table.columns] == ["knn", "-", "0.100", "-", "-"]
+
+
+@pytest.mark.cluster
+def test_ctrl_c_twice_on_ray_ends_at_once_and_quietly(tmp_path: Path) -> None:
+    slow = CONFIG.replace("rounds: 2", "rounds: 1000000, local_steps: 1000000")
+    (tmp_path / "tiny.yaml").write_text(slow)
+    command = [sys.executable, "-m", "rayfed_ssl", "run", "tiny.yaml", "--out", "run", "resources.actors=1"]
+    temporary = Path(tempfile.mkdtemp(dir="/tmp"))  # short, and nobody else's
+    log = (tmp_path / "log").open("w")
+    run = subprocess.Popen(
+        command, cwd=tmp_path, stdout=log, stderr=log, start_new_session=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1", "TMPDIR": str(temporary)},
+    )  # fmt: skip
+    ours: dict[int, Process] = {}
+    try:
+        until(
+            lambda: any(title(p) == "ray::ClientActor.chunk" for p in descendants(run.pid)) or run.poll() is not None,
+            200,
+        )
+        ours = descendants(run.pid)
+        (folder,) = temporary.iterdir()
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert list(folder.glob("*/session_*/sockets/raylet"))
+        os.killpg(run.pid, signal.SIGINT)
+        until(lambda: "stopping after this round" in (tmp_path / "log").read_text(), 60)
+        os.killpg(run.pid, signal.SIGINT)
+        assert run.wait(120) == 130
+        assert list(temporary.iterdir()) == []
+    finally:
+        ours |= descendants(run.pid)
+        run.kill()
+        run.wait()
+        end(ours.values())
+        shutil.rmtree(temporary, ignore_errors=True)
+    text = (tmp_path / "log").read_text()
+    assert "retried" not in text
+    assert "Traceback" not in text
 
 
 @pytest.mark.cluster

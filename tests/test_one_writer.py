@@ -187,6 +187,21 @@ def test_refusals_leave_folders_as_they_were(tmp_path: Path) -> None:
     assert sorted(str(path) for path in tmp_path.rglob("*") if path.name != "file") == before
 
 
+def test_what_a_killed_process_was_writing_goes_and_nothing_else(tmp_path: Path) -> None:
+    drafts = [
+        ".config.yaml.12.tmp",
+        ".summary.json.tmp",
+        ".environment-2.json.tmp",
+        ".partition.parquet.tmp",
+        ".probe-7",
+    ]
+    for name in (*drafts, ".mine.tmp", "summary.json.tmp"):
+        (tmp_path / name).write_text("x")
+    claim = Claim(tmp_path)
+    claim.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".mine.tmp", "summary.json.tmp"]
+
+
 def test_a_process_that_follows_one_just_killed_waits_for_the_kernel(tmp_path: Path) -> None:
     """As a driver that Ray restarts."""
     path = tmp_path / LOCK

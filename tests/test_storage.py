@@ -19,7 +19,7 @@ from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.loop import Progress
 from rayfed_ssl.storage.checkpoint import MARKER
-from rayfed_ssl.storage.mirror import Mirror, mirrored, place, wanted
+from rayfed_ssl.storage.mirror import Mirror, has_credentials, mirrored, place, wanted
 from tests.tiny import booked, encoders, measured, run_locally, tiny
 
 
@@ -72,6 +72,7 @@ def carried_out(uri: str, *, rounds: int = 3, resume: bool = False) -> dict[str,
 
     def report(progress: Progress) -> None:
         seen[0] = max(seen[0], progress.round)
+        assert folder.stat().st_mode & 0o777 == 0o700  # in a place that others can list
 
     with mirrored(folder, target, resume=resume) as saved:
         summary = loop.run(
@@ -186,6 +187,23 @@ def test_places() -> None:
     assert uri == "s3://bucket/run"
     assert folder.is_absolute()
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("uri", "found"),
+    [
+        ("abfs://container@account.dfs.core.windows.net/run", False),
+        ("abfss://container@account.dfs.core.windows.net/run", False),
+        ("abfs://container:secret@account.dfs.core.windows.net/run", True),
+        ("abfs://:secret@account.blob.core.windows.net/container/run", True),
+        ("s3://key:secret@bucket/run", True),
+        ("gs://anonymous@bucket/run", True),
+        ("s3://bucket/runs/a@b", False),
+        ("file:///tmp/a@b", False),
+    ],
+)
+def test_azures_container_is_no_credential(uri: str, found: bool) -> None:
+    assert has_credentials(uri) is found
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,7 @@ from rayfed_ssl.settings import files as configfile
 Point = dict[str, Any]
 DIGITS = 6  # significant ones of a number drawn from a range
 TRIALS = 20
+MOST = 10_000  # trials: each one's config is built before the first starts
 METRICS = ("select", "accuracy", "best", "untrained", "communication", "epsilon", "wall_s", "train_images_per_s")
 PERTURBED = ("method", "objective", "plugins", "augment", "train")  # blocks that may change under a trained network
 
@@ -155,6 +157,7 @@ class SweepConfig(Block):
         for key, dimension in self.space.items():
             if self.search == "grid" and dimension.grid is None:
                 raise ValueError(f"space.{key}: found a range or a choice with search=grid; must be grid: [...]")
+        self._few_enough()
         for key in self.keys:
             if key.split(".")[0] in ("resources", "checkpoint", "name", "profile"):
                 raise ValueError(f"space.{key}: found a key that changes no result; set it in overrides")
@@ -170,6 +173,16 @@ class SweepConfig(Block):
         if isinstance(self.scheduler, Pbt):
             self._can_be_perturbed()
         return self
+
+    def _few_enough(self) -> None:
+        """Raise ValueError for more trials than a sweep takes."""
+        configurations, found = self.trials or TRIALS, f"trials: found {self.trials}"
+        if self.search == "grid" and (self.trials is None or self.trials > _grid_size(self)):
+            configurations = _grid_size(self)
+            found = f"space: found a grid of {configurations} configurations"
+        if configurations * self.repeat > MOST:
+            times = f" with repeat={self.repeat}" if self.repeat > 1 else ""
+            raise ValueError(f"{found}{times}; a sweep has at most {MOST} trials")
 
     def _can_be_perturbed(self) -> None:
         if self.repeat > 1:
@@ -214,7 +227,7 @@ class Sweep:
         """All of them, where they are known beforehand; None where an optimiser proposes them."""
         settings = self.settings
         if settings.search == "grid":
-            return _grid(settings)[: settings.trials]
+            return list(itertools.islice(_grid(settings), settings.trials))
         if settings.search == "random":
             return [draw(settings, number) for number in range(self.count)]
         return None
@@ -223,7 +236,7 @@ class Sweep:
     def count(self) -> int:
         """How many configurations are tried."""
         if self.settings.search == "grid":
-            return len(_grid(self.settings)[: self.settings.trials])
+            return sum(1 for _ in itertools.islice(_grid(self.settings), self.settings.trials))
         return self.settings.trials or TRIALS
 
     def check(self) -> RunConfig:
@@ -272,13 +285,29 @@ def draw(settings: SweepConfig, number: int) -> Point:
     return {key: d.draw(numpy_generator(settings.seed, "sweep", number, key)) for key, d in settings.space.items()}
 
 
-def _grid(settings: SweepConfig) -> list[Point]:
+def _grid(settings: SweepConfig) -> Iterator[Point]:
     """Every point with every combination of the grids, the last key varying fastest; what stands twice counts once."""
-    axes = [[(key, value) for value in dimension.grid or ()] for key, dimension in settings.space.items()]
-    all_points = [
-        {**point, **dict(combination)} for point in settings.points or ({},) for combination in itertools.product(*axes)
+    axes = [
+        [(key, value) for value in {_text(value): value for value in dimension.grid or ()}.values()]
+        for key, dimension in settings.space.items()
     ]
-    return list({json.dumps(point, sort_keys=True, default=str): point for point in all_points}.values())
+    seen = set()
+    for point in settings.points or ({},):
+        for combination in itertools.product(*axes):
+            whole = {**point, **dict(combination)}
+            if (text := _text(whole)) not in seen:
+                seen.add(text)
+                yield whole
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def _grid_size(settings: SweepConfig) -> int:
+    """Combinations of the grids and points, whatever stands twice."""
+    sizes = [len(dimension.grid or ()) for dimension in settings.space.values()]
+    return math.prod(sizes) * max(1, len(settings.points))
 
 
 def _ends(settings: SweepConfig) -> Iterator[Point]:

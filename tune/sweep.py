@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -67,8 +68,8 @@ def run_sweep(
         UserError: a key, a value, the folder or the resources cannot be used; nothing is half-written. Or no trial
             found a place within ``resources.wait_s``.
     """
-    folder = folder.absolute()
     examine(sweep, folder, resume)
+    folder = folder.absolute()
     first = sweep.check()
     federation = deal(first)
     check_shards(first, federation)
@@ -99,7 +100,7 @@ def run_trials(
     Raises:
         UserError: the resources cannot be used, or no trial found a place within ``resources.wait_s``.
     """
-    with connect(address, num_cpus=num_cpus, num_gpus=num_gpus) as session:
+    with connect(address, num_cpus=num_cpus, num_gpus=num_gpus, say=say) as session:
         if in_job():
             check_paths(first, folder)
         space = room(first.resources, sweep.settings.concurrent, sweep.count * sweep.settings.repeat, _node(session))
@@ -130,6 +131,10 @@ def opening(sweep: Sweep, book: Book) -> str:
 
 def examine(sweep: Sweep, folder: Path, resume: bool) -> None:
     """Refuse to write over a sweep, or to go on with another one; writes nothing."""
+    if re.match(r"[A-Za-z][\w+.-]*:/", str(folder)):
+        raise UserError(
+            f"--out: found {folder}; a sweep lies in a folder of this machine or of shared storage: give a path"
+        )
     existing = folder / "sweep.yaml"
     if existing.exists() and not resume:
         raise UserError(f"--out: {folder} already holds a sweep; add --resume to continue it, or name another folder")

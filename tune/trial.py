@@ -198,8 +198,14 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         settle(self.folder)
 
         def attempt(resume: bool) -> dict[str, Any]:
+            begun = (self.folder / "config.yaml").exists()  # if not, it is no run yet, whatever was lost
             return loop.run(
-                config, self.folder, self._connect, resume=resume, report=self._report, stopping=self._stopping
+                config,
+                self.folder,
+                self._connect,
+                resume=resume and begun,
+                report=self._report,
+                stopping=self._stopping,
             )
 
         def lost(line: str) -> None:

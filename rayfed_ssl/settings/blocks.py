@@ -140,3 +140,13 @@ class ResourcesConfig(Block):
     wait_s: Annotated[float, Field(ge=0)] = 120.0  # how long an autoscaling cluster may take to provide what fits
     autoscales_to: dict[Literal["CPU", "GPU"], Annotated[float, Field(ge=0)]] | None = None  # of an autoscaling cluster
     client_timeout_s: Annotated[float, Field(gt=0)] | None = None  # a call that takes longer follows on_client_error
+    evaluation_timeout_s: Annotated[float, Field(gt=0)] | None = (
+        None  # None: ten times client_timeout_s, if that is set
+    )
+
+    @property
+    def evaluation_limit_s(self) -> float | None:
+        """Seconds an evaluation may take before it is repeated elsewhere, once."""
+        if self.evaluation_timeout_s is None and self.client_timeout_s is not None:
+            return 10 * self.client_timeout_s
+        return self.evaluation_timeout_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +12,9 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.storage.lock import Held, Lock
 
 LOCK = ".lock"
+DRAFT = re.compile(  # of a file that is put in place when it is whole
+    r"\.(config\.yaml\.\d+|((summary|environment|environment-\d+|evaluation)\.json|partition\.parquet))\.tmp|\.probe-\d+"
+)
 
 
 class Claim:
@@ -27,6 +31,8 @@ class Claim:
         self.folder, self.settled = folder, False
         self._made = [path for path in (folder, *folder.parents) if not path.exists()]
         self._lock = lock_of(folder, folder / LOCK)
+        if not self.why_not_locked:
+            self._remove_drafts()
         self._before = _names(folder)
 
     @property
@@ -38,6 +44,13 @@ class Claim:
     def why_not_locked(self) -> str:
         """Why nothing keeps a second run out; empty where it is kept out."""
         return self._lock.why_not
+
+    def _remove_drafts(self) -> None:
+        """Remove what a killed process was writing: with the lock held it is nobody's."""
+        for name in _names(self.folder):
+            if DRAFT.fullmatch(name):
+                with suppress(OSError):
+                    (self.folder / name).unlink()
 
     def close(self) -> None:
         if self.clears:

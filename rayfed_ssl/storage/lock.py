@@ -6,7 +6,8 @@ import errno
 import os
 import socket
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PATIENCE_S = 2.0  # for the process that is to follow one that was killed a moment ago
@@ -52,6 +53,23 @@ class Lock:
                 fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # a forked child may have it open, too
             os.close(self._descriptor)
             self._descriptor = None
+
+
+@contextmanager
+def left_behind(path: Path) -> Iterator[bool]:
+    """Whether the lock file at ``path`` is one that a process of this user and host left when it was killed. Its lock
+    is held for as long as the caller acts on the answer.
+    """
+    try:
+        descriptor = locked(path, 0.0, create=False)
+    except (Held, OSError, ImportError):
+        yield False
+        return
+    try:
+        host = os.pread(descriptor, 1000, 0).decode(errors="replace").partition(", pid ")[0]
+        yield os.fstat(descriptor).st_uid == os.geteuid() and host == socket.gethostname()
+    finally:
+        os.close(descriptor)
 
 
 def locked(path: Path, until: float, *, create: bool = True) -> int:

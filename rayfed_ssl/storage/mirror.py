@@ -14,11 +14,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -28,7 +27,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.reporting.tables import PART, Commit
 from rayfed_ssl.storage.checkpoint import MARKER
 from rayfed_ssl.storage.claim import lock_of
-from rayfed_ssl.storage.lock import Held, locked
+from rayfed_ssl.storage.lock import left_behind
 
 CHECKPOINT = re.compile(rf"checkpoints/round-(\d+)/{re.escape(MARKER)}")
 REPLACED = re.compile(  # where a run also deletes
@@ -63,6 +62,7 @@ def mirrored(folder: Path, uri: str | None, *, resume: bool) -> Iterator[Callabl
     lock = lock_of(folder, folder.with_name(f"{folder.name}.lock"))
     try:
         mirror.open(resume=resume)
+        folder.mkdir(mode=0o700, exist_ok=True)  # in a place that others can list
         try:
             yield mirror.push
             mirror.push()
@@ -81,20 +81,12 @@ def remove_left_over(parent: Path) -> None:
     for path in parent.glob("rayfed-ssl-*.lock"):
         if (work := WORK.fullmatch(path.name)) is None:
             continue
-        try:
-            descriptor = locked(path, 0.0, create=False)
-        except (Held, OSError, ImportError):
-            continue
-        try:
-            host = os.pread(descriptor, 1000, 0).decode(errors="replace").partition(", pid ")[0]
-            if os.fstat(descriptor).st_uid == os.geteuid() and host == socket.gethostname():
+        with left_behind(path) as ours:
+            if ours:
                 for folder in (parent / work[1], parent / f"{work[1]}{FETCHING}"):
                     shutil.rmtree(folder, ignore_errors=True)
-                path.unlink()
-        except OSError:
-            continue
-        finally:
-            os.close(descriptor)
+                with suppress(OSError):
+                    path.unlink()
 
 
 class Mirror:
@@ -105,7 +97,7 @@ class Mirror:
     """
 
     def __init__(self, folder: Path, uri: str) -> None:
-        if re.match(r"[^/]*://[^/]*@", uri):
+        if has_credentials(uri):
             raise UserError(
                 "--out: found a URI with credentials, and a run records its command line; they belong in the "
                 "environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
@@ -222,6 +214,16 @@ class Mirror:
                 "name a working folder elsewhere by TMPDIR"
             ) from None
         self.copied = self._local_files()
+
+
+def has_credentials(uri: str) -> bool:
+    """Whether the URI names a user or a password. Azure's ``abfs://container@account..`` names neither; with a colon
+    before the @ it does.
+    """
+    found = re.match(r"([^/:]*)://([^/]*)@", uri)
+    if found is None:
+        return False
+    return found[1].lower() not in ("abfs", "abfss") or ":" in found[2]
 
 
 def wanted(found: set[str]) -> set[str]:

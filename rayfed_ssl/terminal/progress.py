@@ -19,6 +19,7 @@ from rich.table import Table
 
 from rayfed_ssl.reporting.summary import TEST_LABELS
 from rayfed_ssl.simulation.loop import Progress
+from rayfed_ssl.terminal.output import Output
 
 EVALUATION, PIXELS = "eval/", "pixels_"
 
@@ -108,7 +109,7 @@ def shown(accuracy: float | Mapping[str, float | None] | None) -> str:
 
 def console() -> Console:
     """Standard output: as wide as the terminal, or wide enough for the tables where there is none."""
-    return Console() if sys.stdout.isatty() else Console(width=140)
+    return Output() if sys.stdout is not None and sys.stdout.isatty() else Output(width=140)
 
 
 def accuracy_table(summary: Mapping[str, Any]) -> Table:

@@ -10,9 +10,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from ray.exceptions import OutOfMemoryError
 
 from actors import driver as module
-from actors.driver import Driver
+from actors import follow as following
+from actors.driver import RESTARTS, Driver
 from actors.follow import run_on_ray
 from actors.pool import StateLost
 from rayfed_ssl.base.schema import UserError
@@ -72,6 +74,26 @@ def test_a_run_stopped_and_resumed_on_ray_is_the_run_in_process(ray_session: Mod
         assert read(tmp_path / "ray") == read(tmp_path / "local")  # type: ignore[operator]
 
 
+def test_a_driver_that_dies_again_and_again_ends_the_run_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    paused: list[float] = []
+    monkeypatch.setattr(following.time, "sleep", paused.append)
+    said: list[str] = []
+    losses = following.Losses(said.append)
+    seen = losses.watching(lambda progress: None)
+    died = OutOfMemoryError("the node was low on memory:\n  95% in use")
+    for _ in range(2):
+        losses.wait(died)
+    assert paused == [2.0, 4.0]
+    assert said[0].startswith("the driver's process died (")
+    assert said[0].endswith("); another starts in 2 s")
+    seen(Progress(3, 9, "round 3/9"))  # it got further: not in a row
+    for _ in range(RESTARTS - 1):
+        losses.wait(died)
+    with pytest.raises(UserError, match=r"resources: the run's driver died \d+ times in a row.*and --resume") as caught:
+        losses.wait(died)
+    assert "\n" not in str(caught.value)
+
+
 def test_a_folder_with_a_run_is_refused_as_a_user_error(ray_session: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("name: mine\n")
     with pytest.raises(UserError, match="already holds a run") as caught:
@@ -106,7 +128,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, outcomes: list[Any], rounds: list[
     monkeypatch.setattr(module.loop, "run", run)
     driver = Driver.__new__(Driver)
     order: Any = type("Order", (), {"config": tiny("fedsimclr"), "folder": Path(), "uri": None, "resume": False})
-    driver.order, driver.restarted, driver.process = order, False, "here"
+    driver.order, driver.restarted, driver.reconstructed, driver.process = order, False, False, "here"
     driver.progress_list, driver.status, driver.result, driver.stop_wanted = [], "waiting", None, threading.Event()
     return driver, resumed
 

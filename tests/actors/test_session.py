@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from actors.session import check_paths, make_private, probe
+from actors.session import check_paths, check_token_path, private_folder, probe
 from rayfed_ssl.base.schema import UserError
 from tests.cluster.processes import descendants, orphans, title
 from tests.tiny import tiny
@@ -20,12 +23,18 @@ from tests.tiny import tiny
 LOCAL = """
 import json, os, stat
 import actors
-from actors.session import connect, token_file
+from pathlib import Path
+import ray
+from actors.session import connect
+from ray._raylet import AuthenticationMode, get_authentication_mode
 
 with connect(num_cpus=1, num_gpus=0, object_store_memory=80 * 1024**2) as session:
-    token = token_file()
-    mode = stat.S_IMODE(token.stat().st_mode) if token.exists() else None
-    print(json.dumps({"local": session.local, "mode": mode}), flush=True)
+    folder = Path(ray._private.worker._global_node.get_temp_dir_path())
+    mode = stat.S_IMODE(folder.parent.stat().st_mode)
+    asks = ray.get(ray.remote(lambda: os.environ["RAY_AUTH_MODE"]).remote())
+    found = {"local": session.local, "folder": str(folder.parent), "mode": mode, "auth": asks}
+    found["token"] = get_authentication_mode() == AuthenticationMode.TOKEN
+    print(json.dumps(found), flush=True)
     input()
 """
 
@@ -47,7 +56,9 @@ LOOPBACK = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFF
 
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads /proc")
 def test_a_local_instance_listens_on_loopback_keeps_its_token_private_and_ends(tmp_path: Path) -> None:
-    variables = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | {"HOME": str(tmp_path)}
+    """Whatever the shell says of tokens, and with a home that nothing can be written to."""
+    variables = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+    variables |= {"HOME": "/dev/null", "RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN_PATH": str(tmp_path)}
     process = subprocess.Popen(
         [sys.executable, "-c", LOCAL], env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -59,10 +70,14 @@ def test_a_local_instance_listens_on_loopback_keeps_its_token_private_and_ends(t
     assert listening(set(ours)) <= LOOPBACK
     assert listening(set(ours))
     assert found["local"] is True
-    assert found["mode"] in (None, 0o600)
+    assert (found["token"], found["auth"]) == (True, "token")
+    assert found["mode"] == 0o700
+    assert list(Path(found["folder"]).glob("*/session_*/sockets/raylet"))
     process.communicate("\n", timeout=120)
     assert process.returncode == 0
     assert not orphans(servers, 10)
+    assert not Path(found["folder"]).exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_cluster_that_does_not_answer_is_an_error_in_time() -> None:
@@ -74,13 +89,77 @@ def test_a_cluster_that_does_not_answer_is_an_error_in_time() -> None:
             probe(address, timeout_s=3)
 
 
-def test_the_token_file_is_made_private(tmp_path: Path) -> None:
-    token = tmp_path / "auth_token"
-    make_private(token)  # none there: nothing to do
-    token.write_text("secret")
-    token.chmod(0o644)
-    make_private(token)
-    assert token.stat().st_mode & 0o777 == 0o600
+@pytest.mark.parametrize(("name", "kind"), [(".", "a folder"), ("absent", "no file")])
+def test_a_token_path_that_is_no_file_is_one_line(
+    name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / name))
+    with pytest.raises(UserError, match=f"RAY_AUTH_TOKEN_PATH: found .*, which is {kind}; allowed: a file"):
+        check_token_path()
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
+    check_token_path()
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A short temporary folder, as the next instance's place."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield Path(folder)
+
+
+def test_an_instances_folder_is_private_and_goes_at_the_end(place: Path) -> None:
+    said: list[str] = []
+    with private_folder(said.append) as inner:
+        (folder,) = place.iterdir()
+        assert inner.parent == folder
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert len(f"{inner}/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store") <= 107
+        inner.chmod(0o777)  # as Ray does
+        (inner / "log").write_text("x")
+    for error in (UserError("no"), KeyboardInterrupt(), SystemExit(130)):
+        with pytest.raises(type(error)), private_folder(said.append):
+            raise error
+    assert list(place.iterdir()) == []
+    assert said == []
+
+
+def test_an_instances_folder_is_kept_and_named_after_a_failure(place: Path) -> None:
+    said: list[str] = []
+    with contextlib.suppress(RuntimeError), private_folder(said.append) as inner:
+        (inner / "log").write_text("why")
+        raise RuntimeError
+    assert said == [f"Ray's logs are kept in {inner.parent}"]
+    with private_folder(said.append):  # the next one lets it be
+        assert (inner / "log").read_text() == "why"
+
+
+def test_what_a_killed_process_left_goes_with_the_next_one(place: Path) -> None:
+    code = (
+        "import os, sys, signal, tempfile; tempfile.tempdir = sys.argv[1]\n"
+        "from actors.session import private_folder\n"
+        "with private_folder(print): os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    root = Path(__file__).resolve().parents[2]
+    assert subprocess.run([sys.executable, "-c", code, str(place)], cwd=root).returncode == -signal.SIGKILL
+    (left,) = place.iterdir()
+    with private_folder(lambda line: None) as inner:
+        assert not left.exists()
+        with private_folder(lambda line: None):
+            assert inner.exists()  # of a living process
+
+
+def test_a_long_tmpdir_is_too_long_for_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("x" * 80)))
+    with private_folder(lambda line: None) as inner:
+        assert inner.parent.parent == Path("/tmp")
+
+
+def test_a_place_that_takes_no_folder_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/dev/null")
+    with pytest.raises(UserError, match="TMPDIR: cannot make a folder in /dev/null"), private_folder(print):
+        pass
 
 
 def test_a_job_takes_no_relative_paths(tmp_path: Path) -> None:

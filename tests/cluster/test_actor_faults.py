@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from actors.cohort import RayCohort
-from actors.follow import find, follow, start
+from actors.follow import find, follow, run_on_ray, start
 from actors.plan import Plan, reserve
 from actors.pool import Pool, StateLost
 from actors.session import connect
@@ -29,7 +29,7 @@ from rayfed_ssl.federated.results import Subject
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.loop import Progress
 from rayfed_ssl.simulation.worker import Worker
-from tests.cluster.processes import until
+from tests.cluster.processes import descendants, title, until
 from tests.tiny import booked, encoders, measured, run_locally, tiny
 
 pytestmark = pytest.mark.cluster
@@ -89,6 +89,13 @@ class Bench(Worker):
     def assess(self, round: int, subject: Subject, state: State | None) -> dict[str, float]:
         if subject.encoder.startswith("/"):
             self.perish("0", subject.encoder, [0])
+            return {"knn": 0.5}
+        if subject.encoder.startswith("frozen "):  # that often
+            _, times, log = subject.encoder.split()
+            note(Path(log), "assess")
+            if len(lines(Path(log))) <= int(times):
+                time.sleep(1.0)  # until what was replied before is on its way
+                os.kill(os.getpid(), signal.SIGSTOP)
             return {"knn": 0.5}
         return super().assess(round, subject, state)
 
@@ -248,6 +255,18 @@ def test_an_evaluation_that_dies_is_repeated(made: Made, tmp_path: Path) -> None
     assert cohort.replaced == 1
 
 
+def test_an_evaluation_that_freezes_is_repeated_elsewhere_once(made: Made, tmp_path: Path, said: list[str]) -> None:
+    resources = CONFIG.resources.model_copy(update={"evaluation_timeout_s": 4.0})
+    cohort = made(CONFIG.model_copy(update={"resources": resources}))
+    cohort.evaluate(3, [Subject(None, f"frozen 1 {tmp_path / 'once'}")])
+    assert cohort.evaluations(wait=True) == [(3, None, {"knn": 0.5})]
+    assert cohort.replaced == 1
+    assert any("gave no reply within 4 s; replaced, and its call repeated" in line for line in said)
+    cohort.evaluate(4, [Subject(None, f"frozen 2 {tmp_path / 'twice'}")])
+    with pytest.raises(ClientError, match=r"'evaluate'.*\n.*no reply within 4 s \(resources\.evaluation_timeout_s\)"):
+        cohort.evaluations(wait=True)
+
+
 class Owner:
     def own(self) -> list[Any]:
         import ray
@@ -313,23 +332,22 @@ def test_a_driver_that_is_killed_goes_on_from_its_checkpoint(
     ray_session.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     config = tiny("fedbyol", resources__actors=1, resources__cpus_per_client=0.5, resources__device="cpu")
     seen: list[Progress] = []
-    with connect() as session:
-        driver, _ = start(config, tmp_path / "ray", session, detached=detached, factory=Trapped(tmp_path))
-        if detached:
-            driver = find(detached)
-        done = None if detached else driver.run.remote()
-        pid = ray_session.get(driver.__ray_call__.remote(lambda self: os.getpid()))
 
-        def kill() -> bool:  # asked at every look, and never wishes to stop
-            if not (tmp_path / "killed").exists() and ("3/0" in dict(lines(tmp_path / "log"))):
-                os.kill(pid, signal.SIGKILL)
-                (tmp_path / "killed").touch()
-            return False
+    def kill() -> bool:  # asked at every look, and never wishes to stop
+        if not (tmp_path / "killed").exists() and ("3/0" in dict(lines(tmp_path / "log"))):
+            pid = next(pid for pid in descendants(os.getpid()) if title(pid).startswith("ray::Driver"))
+            os.kill(pid, signal.SIGKILL)
+            (tmp_path / "killed").touch()
+        return False
 
-        finished = None if done is None else lambda: bool(ray_session.wait([done], timeout=0.2)[0])
-        update = follow(driver, seen.append, kill, finished=finished)
-        summary = update.result if done is None else ray_session.get(done)
-        ray_session.kill(driver)
+    made = {"factory": Trapped(tmp_path)}
+    if detached is None:
+        summary = run_on_ray(config, tmp_path / "ray", report=seen.append, stopping=kill, **made)
+    else:
+        with connect() as session:
+            start(config, tmp_path / "ray", session, detached=detached, **made)
+            summary = follow(find(detached), seen.append, kill).result
+            ray_session.kill(find(detached))
     attempts = [who for who, _ in lines(tmp_path / "log")]
     assert attempts.count("3/0") == 2  # it was lost, and repeated
     assert attempts.count("2/0") == 1  # its round was saved

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +163,52 @@ def test_the_command_refuses_in_one_line_with_status_2(tmp_path: Path, capsys: p
     assert end.value.code == 2
     assert capsys.readouterr().err.startswith("train.roundz: found 2; unknown key")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        (
+            {"space": {LR: {"grid": list(range(1, 3163))}, "seed": {"grid": list(range(3163))}}},
+            "space: found a grid of 10001406 configurations; a sweep has at most 10000 trials",
+        ),
+        (
+            {"space": {LR: {"uniform": [0.1, 0.9]}}, "search": "random", "trials": 10**9},
+            "trials: found 1000000000; a sweep has at most 10000 trials",
+        ),
+        ({"space": {LR: {"grid": [0.1]}}, "repeat": 10**9}, "found a grid of 1 configurations with repeat=1000000000"),
+    ],
+)
+def test_more_trials_than_can_be_run_are_refused_at_once(tmp_path: Path, keys: dict[str, Any], said: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(UserError, match=re.escape(said)):
+        sweep(tmp_path, **keys)
+    assert time.monotonic() - began < 10
+
+
+def test_a_few_of_a_large_grid_are_taken_without_making_it(tmp_path: Path) -> None:
+    values = [[0.1 + k / 1e4, 0.1 + k / 1e4] for k in range(1000)]
+    keys = ("lr", "weight_decay", "momentum")
+    space = {f"train.optimizer.{key}": {"grid": [v for pair in values for v in pair]} for key in keys}
+    made = sweep(tmp_path, space=space, trials=3)
+    assert made.count == 3
+    assert [point["train.optimizer.momentum"] for point in made.configurations or ()] == [v for v, _ in values[:3]]
+
+
+@pytest.mark.parametrize(
+    "out", ["s3://bucket/sweep", "s3-like+x.y://bucket/sweep", "abfs://c@account/x", "file:///tmp/x"]
+)
+def test_a_sweep_at_a_uri_is_refused_at_once(
+    out: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(SystemExit) as end:
+        main(["tune", str(file), "--out", out])
+    assert end.value.code == 2
+    assert "; a sweep lies in a folder of this machine or of shared storage" in capsys.readouterr().err
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_four_sweeps_are_shipped() -> None:

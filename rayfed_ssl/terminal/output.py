@@ -1,0 +1,63 @@
+"""Standard output that may be closed, or on a full disk: what is done goes on, and one line on stderr says so."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import Any
+
+from rich.console import Console
+
+
+class Output(Console):
+    """A console for people. Where nobody reads it any more, it says so once on stderr and is silent from then on."""
+
+    def __init__(self, **options: Any) -> None:
+        if sys.stdout is None:  # closed before this process began
+            options["file"] = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for as long as the process
+        super().__init__(**options)
+        self.lost = sys.stdout is None
+        if self.lost:
+            _say("closed")
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        try:
+            super().print(*objects, **how)
+        except OSError as error:
+            self.lose(error.strerror or str(error))
+
+    def on_broken_pipe(self) -> None:
+        self.lose("closed by its reader")
+
+    def lose(self, why: str) -> None:
+        """Go on without it."""
+        self.quiet = True
+        if not self.lost:
+            self.lost = True
+            _say(why)
+        divert()
+
+
+def divert() -> None:
+    """Let what is still written to standard output, at the end of the process too, go nowhere."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+
+
+def flush() -> None:
+    """Write out what was printed. Raises OSError where standard output takes no more; what was left is dropped."""
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.flush()
+    except OSError:
+        divert()
+        raise
+
+
+def _say(why: str) -> None:
+    with contextlib.suppress(OSError):
+        print(f"standard output: {why}; going on without it", file=sys.stderr)

@@ -1,0 +1,72 @@
+"""Standard output that nobody reads, or that is full: a run goes on to its end and says so on stderr, in one line."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rayfed_ssl.settings import files as configfile
+from rayfed_ssl.terminal.output import Output
+from tests.tiny import tiny
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class Failing(io.StringIO):
+    """Takes ``lines`` writes, then fails."""
+
+    def __init__(self, error: OSError, lines: int) -> None:
+        super().__init__()
+        self.error, self.left = error, lines
+
+    def write(self, text: str) -> int:
+        if self.left <= 0:
+            raise self.error
+        self.left -= 1
+        return super().write(text)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (BrokenPipeError(errno.EPIPE, "Broken pipe"), "standard output: closed by its reader; going on without it"),
+        (OSError(errno.ENOSPC, "No space left on device"), "standard output: No space left on device; going on"),
+    ],
+)
+def test_a_console_that_takes_no_more_says_so_once(
+    error: OSError, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = Failing(error, 1)
+    console = Output(file=file, width=140)
+    for line in ("one", "two", "three"):
+        console.print(line)
+    assert file.getvalue() == "one\n"
+    err = capsys.readouterr().err
+    assert err.startswith(said)
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("to", ["| head -1", "> /dev/full", ">&-"])
+def test_a_run_whose_output_is_lost_goes_on_to_its_end(to: str, tmp_path: Path) -> None:
+    if "full" in to and not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    configfile.dump(tiny("fedsimclr", train__rounds=2), tmp_path / "tiny.yaml")
+    command = f"{sys.executable} -m rayfed_ssl run {tmp_path}/tiny.yaml --executor local --out {tmp_path}/run {to}"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "run/summary.json").read_text())["status"] == "complete"
+    assert done.stderr.startswith("standard output: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_list_that_cannot_be_printed_is_one_line() -> None:
+    command = f"{sys.executable} -m rayfed_ssl methods --json > /dev/full"
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr == "standard output: No space left on device\n"
