@@ -122,16 +122,16 @@ def test_a_full_disk_is_found_before_anything_is_done(disk: tuple[Path, Resize])
 def test_what_lay_in_the_folder_before_stays(disk: tuple[Path, Resize], monkeypatch: pytest.MonkeyPatch) -> None:
     place, resize = disk
     (place / "notes.txt").write_text("mine")
-    (place / "figures").mkdir()
+    (place / "plans").mkdir()
     resize(20)
     monkeypatch.setattr(checkpoint, "PROBE", b"")
     with pytest.raises(UserError, match="nothing is left of this run"):
         run_locally(tiny("fedsimclr"), place)
-    assert {path.name for path in place.iterdir()} == {"notes.txt", "figures"}
+    assert {path.name for path in place.iterdir()} == {"notes.txt", "plans"}
 
 
 def test_an_interrupt_while_setting_up_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*args: object) -> None:
+    def interrupted(*args: object, **named: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("rayfed_ssl.simulation.recorder.write_partition", interrupted)

@@ -79,7 +79,7 @@ class Client(EncoderClient[Own]):
         return dict(self.averaged)
 
 
-class Server(MethodServer[Config]):
+class Server(MethodServer[Own]):
     def workload(self, operation: str, client: int) -> Workload | None:
         return None if self.config.averages_target else self.fitting(client, weights=self.weights)
 

@@ -111,7 +111,7 @@ class Client(fedavg.Client[Config]):
         return {"weights": self.weights}
 
 
-class Server(fedavg.Server):
+class Server(fedavg.Server[Config]):
     def workload(self, operation: str, client: int) -> Workload | None:
         """Its own number of local epochs, and a third view of every image."""
         train = self.config.train.model_copy(update={"local_epochs": self.local_epochs(client)})

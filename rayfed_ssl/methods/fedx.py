@@ -16,6 +16,7 @@ Shape legend: B batch, D projection.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import torch
@@ -24,6 +25,7 @@ from torch import Tensor
 
 from rayfed_ssl.base.weights import Weights, unpack
 from rayfed_ssl.federated.method import Info, Method, only
+from rayfed_ssl.federated.workload import Workload
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives.base import Step
@@ -97,10 +99,18 @@ def taught(teacher: Network, images: Tensor) -> Tensor:
     return teacher.project(images)
 
 
+class Server(fedavg.Server[Config]):
+    def workload(self, operation: str, client: int) -> Workload | None:
+        """As FedAvg's, and as many random images again where the views' relations to them count."""
+        cost = super().workload(operation, client)
+        related = self.method.local_relation or self.method.global_relation
+        return replace(cost, images=2 * cost.images) if cost is not None and related else cost
+
+
 FEDX = Method(
     Config,
     Client,
-    fedavg.Server,
+    Server,
     Info("FedX (Han 2022)", "weights"),
     objective="simclr",
     accepts=only("simclr"),

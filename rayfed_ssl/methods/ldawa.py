@@ -104,7 +104,7 @@ def layerwise_mean(
     return total.mean(normalize=normalize)
 
 
-class Server(fedavg.Server):
+class Server(fedavg.Server[Config]):
     @cached_property
     def network(self) -> Network:
         """The common architecture, for the names and shapes of its tensors."""

@@ -63,11 +63,12 @@ def reevaluate(
     Raises:
         UserError: no encoder there, an unknown protocol, a change that is not allowed, or images that are gone.
     """
-    encoders = exported(run)
-    load_untrusted(run / "config.yaml", trust_imports=trust_imports)  # protocols may be among its imports
+    if (run / "config.yaml").exists():
+        load_untrusted(run / "config.yaml", trust_imports=trust_imports)  # protocols may be among its imports
     for name in protocols:
         if name not in PROTOCOLS:
             raise UserError(PROTOCOLS.unknown("--protocol", name))
+    encoders = exported(run)
     known = earlier(run / "evaluation.json")
     config, comparisons = _configured(run, protocols, changes, trust_imports)
     # Every network is filled from the folder or untrained, so the file that the run began with need not be here.

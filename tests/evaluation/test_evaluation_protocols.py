@@ -203,7 +203,7 @@ def test_images_are_checked_before_a_run() -> None:
     cases = [
         ({}, known, blank, "but none of the 2 test images has a label; allowed without labels: rank"),
         ({"protocols": ["rank", "cluster"]}, blank, known, "found cluster, but none of the 2 train images"),
-        ({}, known[:1], known, "found fewshot, but the training images are of 1 class"),
+        ({}, known[:1], known, "but the training images are of 1 class"),
         ({"protocols": ["transfer"]}, known, known, r"evaluation\.transfer\.data: found nothing"),
     ]
     for document, train, test, message in cases:

@@ -61,6 +61,8 @@ def begun(folder: Path, made: Sweep, monkeypatch: pytest.MonkeyPatch, outcomes: 
     def run(config: Any, folder: Path, connect: Any, *, resume: bool, report: Any, stopping: Any) -> dict[str, Any]:
         round, outcome = outcomes[len(resumed)]
         resumed.append(resume)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.yaml").touch()
         connect(config, None, None)
         report(Progress(round, 9, "round"))
         if isinstance(outcome, Exception):
