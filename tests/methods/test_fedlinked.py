@@ -420,6 +420,9 @@ def test_the_best_round_is_chosen_by_rb_and_the_task_measured_on_test(
         ((_, state),) = cohort.states([client])
         found = summary["accuracy"]["task"][str(client)]
         assert found == pytest.approx(right(cohort, client, state["model"], "test"), abs=1e-6)
+        worker: Any = cohort.worker.method.client(cohort.worker, client, 3, "evaluate", dict(state))
+        chosen_by = worker.evaluate("fedlinked_cnn", None)["select/task"]  # what sweeps choose by
+        assert chosen_by == pytest.approx(right(cohort, client, state["model"], "rb"), abs=1e-6)
         apart["test"] |= {abs(found - right(cohort, client, state["model"], split)) for split in ("rb", "es", "train")}
     assert all(max(gaps) > 0.02 for gaps in apart.values())  # the splits can be told apart
 
