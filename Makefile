@@ -34,7 +34,7 @@ test-cluster: $(READY)  ## The tests that start and kill Ray clusters
 	$(BIN)/python -m pytest -m cluster --timeout 600 --durations 10
 
 mutants: $(READY)  ## Break one line at a time that an equation fixes: which tests notice? (about an hour)
-	$(BIN)/python benchmarks/mutants.py
+	nice $(BIN)/python benchmarks/mutants.py --jobs 2
 
 docs: $(READY)  ## Write the generated parts of the documentation
 	$(BIN)/python docs/generate.py
