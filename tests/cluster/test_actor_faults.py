@@ -138,7 +138,7 @@ def test_a_call_that_dies_is_repeated_with_the_same_result(
     verb: str, made: Made, federation: Federation, tmp_path: Path, said: list[str]
 ) -> None:
     local = LocalCohort(CONFIG, federation, Ledger())
-    local.bench, cohort = Bench(CONFIG, federation), made()
+    local.worker, cohort = Bench(CONFIG, federation), made()
     results = []
     for where, victims in ((local, []), (cohort, [2])):
         log = tmp_path / f"log-{len(victims)}"
