@@ -162,7 +162,7 @@ def test_state_lost_again_and_again_without_progress_ends_the_run(
     assert len(resumed) == 6
 
 
-def test_errors_that_cannot_travel_become_their_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_that_cannot_travel_become_their_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     class Awkward(Exception):
         def __init__(self, one: int, two: int) -> None:
             super().__init__("only one argument")
