@@ -17,7 +17,8 @@ from rayfed_ssl.methods import METHODS
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = (  # from the ground up: an import leads into the same layer or a lower one
     "base", "data", "models", "evaluation", "objectives", "settings", "federated", "methods", "extensions.py",
-    "config.py", "reporting", "storage", "simulation", "terminal", "testing", "cli.py",
+    "config.py", "reporting", "storage", "simulation", "exporting", "report", "terminal", "api",
+    "commands", "testing", "cli.py",
 )  # fmt: skip
 WIDTH = 120
 

@@ -25,6 +25,7 @@ from rayfed_ssl import cli
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.simulation.loop import Progress
 from rayfed_ssl.terminal.progress import Reporter, accuracy_table, shown
+from rayfed_ssl.terminal.signals import stop_signals
 from tests.cluster.processes import Process, descendants, end, orphans, title, until
 
 CONFIG = """
@@ -125,7 +126,7 @@ def test_resume_goes_on_where_a_stopped_run_was(call: Call, tmp_path: Path, monk
 
 def test_a_second_signal_ends_at_once() -> None:
     told: list[str] = []
-    with cli.stop_signals(told.append) as stopping:
+    with stop_signals(told.append) as stopping:
         assert not stopping()
         signal.raise_signal(signal.SIGINT)
         assert stopping()
@@ -144,10 +145,10 @@ def test_a_second_signal_ends_with_130_whatever_ray_makes_of_it() -> None:
         except SystemExit:
             raise SystemExit(1) from None  # as Ray does where it was waiting
 
-    with pytest.raises(SystemExit) as exit, cli.stop_signals(lambda line: None):
+    with pytest.raises(SystemExit) as exit, stop_signals(lambda line: None):
         interrupted()
     assert exit.value.code == 130
-    with pytest.raises(SystemExit) as exit, cli.stop_signals(lambda line: None):
+    with pytest.raises(SystemExit) as exit, stop_signals(lambda line: None):
         raise SystemExit(1)  # nobody's signal
     assert exit.value.code == 1
 

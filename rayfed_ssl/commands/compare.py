@@ -1,0 +1,59 @@
+"""``rayfed-ssl compare``: methods, variants or finished runs side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rayfed_ssl.api.executor import Executor
+from rayfed_ssl.terminal.signals import STOPPED, stop_signals
+
+
+def compare(
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="METHOD...|FILE|RUN... [key=value]...",
+            help="Methods (with --base), a file of variants, or run folders.",
+        ),
+    ] = None,
+    base: Annotated[Path | None, typer.Option(help="The run's YAML file that the methods share.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Runs of each, with seeds one apart; by default 1.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder; by default runs/<base>-compare. Of run folders: none.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Run what is not over.")] = False,
+    skip_unfit: Annotated[
+        bool, typer.Option("--skip-unfit", help="Leave out what the base lacks something for.")
+    ] = False,
+    executor: Annotated[Executor, typer.Option(help="Ray actors, or this process alone.")] = Executor.ray,
+) -> None:
+    """Compare methods over the same seeds and split: one table, and figures."""
+    from rayfed_ssl.reporting.comparison_files import notes
+    from rayfed_ssl.terminal.comparison import comparison_table
+    from rayfed_ssl.terminal.progress import console
+    from tune.request import of_request
+
+    screen = console()
+
+    def say(text: str) -> None:
+        screen.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    request = of_request(what or (), base, seeds, out, resume=resume, skip_unfit=skip_unfit)
+    with stop_signals(say) as stopping:
+        outcome = request.carry_out(local=executor is Executor.local, say=say, stopping=stopping)
+        stopped = stopping()
+    if outcome.comparison is not None:
+        screen.print(comparison_table(outcome.comparison))
+        for note in notes(outcome.comparison):
+            say(note)
+        if request.out is not None:
+            say(f"{'table':<13} {request.out / 'comparison.md'}")
+    if stopped and outcome.left:
+        say(f"stopped with {outcome.left} run(s) left; --resume continues")
+        raise typer.Exit(STOPPED)
+    if outcome.failed:
+        say(f"{outcome.failed} run(s) failed; --resume runs them again")
+        raise typer.Exit(1)

@@ -1,0 +1,28 @@
+"""``rayfed-ssl attach`` and ``rayfed-ssl stop``: runs that were left running on a cluster."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rayfed_ssl.commands.ending import ended
+
+
+def attach(run: Annotated[str, typer.Argument(help="The name of a run that was started with --detach.")]) -> None:
+    """Follow a detached run to its end. Ctrl-C leaves it running."""
+    from actors import follow
+    from rayfed_ssl.terminal.progress import Reporter, console
+
+    screen = console()
+    with Reporter(screen, run) as reporter:
+        summary, where, rounds = follow.attach(run, reporter)
+    ended(screen, summary, where, rounds)
+
+
+def stop(run: Annotated[str, typer.Argument(help="The name of a run that was started with --detach.")]) -> None:
+    """End a detached run after the round in hand, with a checkpoint."""
+    from actors import follow
+
+    follow.stop(run)
+    print(f"{run} stops after its round, with a checkpoint; watch it with: rayfed-ssl attach {run}")

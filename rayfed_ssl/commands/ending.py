@@ -1,0 +1,24 @@
+"""How a command that ran a federation ends: what the run came to, and the exit status that says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from rayfed_ssl.terminal.signals import STOPPED
+
+
+def ended(screen: Console, summary: dict[str, Any], where: Path | str, rounds: int) -> None:
+    """Say what a run came to; a run that was stopped or diverged ends with a status of its own."""
+    from rayfed_ssl.terminal.progress import conclude
+
+    conclude(screen, summary, where)
+    if summary["status"] == "stopped":
+        screen.print(f"stopped after round {summary['rounds']} of {rounds}; --resume continues it", highlight=False)
+        raise typer.Exit(STOPPED)
+    if summary["status"] == "diverged":
+        screen.print(summary["diverged"]["reason"], markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(1)

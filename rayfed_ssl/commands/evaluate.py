@@ -1,0 +1,30 @@
+"""``rayfed-ssl evaluate``: the encoders of a finished run again, by other protocols or settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    changes: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[evaluation.key=value]...", help="Other settings of protocols than the run's."),
+    ] = None,
+    protocol: Annotated[
+        list[str] | None,
+        typer.Option(help="knn, linear, fewshot, semi, transfer, cluster, rank or angles; by default the run's own."),
+    ] = None,
+    trust_imports: Annotated[
+        bool, typer.Option("--trust-imports", help="Run the code that the run folder brings along.")
+    ] = False,
+) -> None:
+    """Evaluate the encoder(s) of a finished run again; adds to RUN/evaluation.json. --protocol may be repeated."""
+    from rayfed_ssl.simulation.reevaluation import reevaluate
+    from rayfed_ssl.terminal.progress import console, evaluation_tables
+
+    for table in evaluation_tables(reevaluate(run, protocol or (), changes or (), trust_imports=trust_imports)):
+        console().print(table)

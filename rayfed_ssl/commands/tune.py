@@ -1,0 +1,52 @@
+"""``rayfed-ssl tune``: sweeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rayfed_ssl.terminal.signals import STOPPED, stop_signals
+
+
+def tune(
+    config: Annotated[Path, typer.Argument(help="A sweep's YAML file, such as configs/tune/fedfoa_lambda.yaml.")],
+    changes: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[key=value]...", help="Keys of the sweep (trials=4), or of its runs (data.path=PATH)."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The sweep's folder; by default runs/<name>.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Run the trials that are not over.")] = False,
+) -> None:
+    """Sweep over keys of a run with Ray Tune; every trial is a run folder."""
+    from rayfed_ssl.terminal.progress import console
+    from tune.config import load
+    from tune.results import ranked
+    from tune.sweep import run_sweep
+
+    screen = console()
+
+    def say(text: str) -> None:
+        screen.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    repeats = config.name == "sweep.yaml" and resume
+    folder = (out or (config.parent if repeats else Path("runs") / config.stem)).expanduser()
+    with stop_signals(say) as stopping:
+        results = run_sweep(load(config, changes or ()), folder, resume=resume, say=say, stopping=stopping)
+        stopped = stopping()
+    if results.ranking:
+        screen.print(ranked(results))
+    if results.winner is not None:
+        name = f"first of {len(results.level) + 1} level" if results.level else "winner"
+        say(f"{name:<13} {folder / 'best.yaml'}")
+    say(f"{'table':<13} {folder / 'results.parquet'}")
+    say(f"{'curves':<13} tensorboard --logdir {folder}")
+    if stopped and results.left:
+        say(f"stopped with {results.left} trial(s) left; --resume continues")
+        raise typer.Exit(STOPPED)
+    if diverged := results.counts.get("diverged"):
+        say(f"{diverged} trial(s) diverged, which --resume does not run again")
+    if failed := results.counts.get("failed"):
+        say(f"{failed} trial(s) failed; --resume runs them again")
+        raise typer.Exit(1)

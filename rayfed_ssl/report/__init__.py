@@ -1,0 +1,1 @@
+"""A run, a comparison or a sweep as one page: ``report.html``, and its figures."""
