@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from rich import box
 from rich.table import Table
-from scipy.stats import t as student_t
 
+from rayfed_ssl.base.late import Late
 from rayfed_ssl.reporting.summary import HELD_OUT_LABELS, TEST_LABELS
 from rayfed_ssl.reporting.tables import replace_file
 from rayfed_ssl.settings import files as configfile
@@ -26,6 +26,7 @@ from tune.book import OVER, Book, scheduled
 from tune.config import Sweep
 from tune.search import configuration_score
 
+_stats = Late("scipy.stats")
 Row = dict[str, Any]
 
 
@@ -98,7 +99,7 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     mean = float(np.mean(values))
     if len(values) < 2:
         return mean, mean
-    half = float(student_t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values)))
+    half = float(_stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values)))
     return mean - half, mean + half
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rayfed_ssl.api.executor import Executor, execute
+from rayfed_ssl.api.executor import Executor
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.commands.ending import ended
 from rayfed_ssl.terminal.signals import stop_signals
@@ -25,6 +25,7 @@ def run(
     detach: Annotated[bool, typer.Option("--detach", help="Leave it running on a cluster, under its name.")] = False,
 ) -> None:
     """Run a federation to its last round."""
+    from rayfed_ssl.api.execution import execute, preflight
     from rayfed_ssl.config import load
     from rayfed_ssl.storage.mirror import place
     from rayfed_ssl.terminal.progress import Reporter, console
@@ -38,6 +39,8 @@ def run(
         if executor is Executor.local:
             raise UserError("--detach: found --executor local, which ends with its command; allowed: --executor ray")
         from actors.follow import detach as leave
+
+        preflight(settings, folder, uri=uri, resume=resume)
 
         with Reporter(screen, settings.method.name) as reporter:
             leave(settings, folder, uri=uri, resume=resume, report=reporter)

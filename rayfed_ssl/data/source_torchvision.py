@@ -13,21 +13,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torchvision import datasets
 
+from rayfed_ssl.base.late import Late
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.images import Listing, Payload, Source
+
+datasets = Late("torchvision.datasets")
 
 
 @dataclass(frozen=True)
 class _Set:
-    """How torchvision calls one data set: constructor arguments per split, the files it reads, its array's axes.
+    """How torchvision calls one data set: its class, arguments per split, the files it reads, its array's axes.
 
     ``files`` of several classes are known only to the class, hence a function of it. ``axes`` bring (N, ...) pixels to
     (N, H, W, 3) or leave (N, H, W).
     """
 
-    make: Callable[..., Any]
+    name: str
     splits: dict[str, dict[str, Any]]
     files: Callable[[], list[str]]
     axes: tuple[int, ...]
@@ -50,14 +52,12 @@ def _stl10_files() -> list[str]:
 _HALVES: dict[str, dict[str, Any]] = {"train": {"train": True}, "test": {"train": False}}
 _HWC, _CHW, _GREY = (0, 1, 2, 3), (0, 2, 3, 1), (0, 1, 2)
 _SETS = {
-    "cifar10": _Set(datasets.CIFAR10, _HALVES, lambda: _cifar_files(datasets.CIFAR10), _HWC),
-    "cifar100": _Set(datasets.CIFAR100, _HALVES, lambda: _cifar_files(datasets.CIFAR100), _HWC),
-    "fashion_mnist": _Set(datasets.FashionMNIST, _HALVES, _fashion_files, _GREY),
-    "stl10": _Set(
-        datasets.STL10, {"train": {"split": "train+unlabeled"}, "test": {"split": "test"}}, _stl10_files, _CHW
-    ),
+    "cifar10": _Set("CIFAR10", _HALVES, lambda: _cifar_files(datasets.CIFAR10), _HWC),
+    "cifar100": _Set("CIFAR100", _HALVES, lambda: _cifar_files(datasets.CIFAR100), _HWC),
+    "fashion_mnist": _Set("FashionMNIST", _HALVES, _fashion_files, _GREY),
+    "stl10": _Set("STL10", {"train": {"split": "train+unlabeled"}, "test": {"split": "test"}}, _stl10_files, _CHW),
     "svhn": _Set(
-        datasets.SVHN,
+        "SVHN",
         {"train": {"split": "train"}, "test": {"split": "test"}},
         lambda: [datasets.SVHN.split_list[split][1] for split in ("train", "test")],
         _CHW,
@@ -98,7 +98,7 @@ def torchvision_source(name: str, root: Path, download: bool, limits: dict[str, 
 
 def _made(known: _Set, name: str, root: Path, split: str, download: bool, key: str) -> Any:
     try:
-        return known.make(str(root), download=download, **known.splits[split])
+        return getattr(datasets, known.name)(str(root), download=download, **known.splits[split])
     except (RuntimeError, OSError, HTTPException, ValueError, KeyError, TypeError, AssertionError) as error:
         what = "could not be downloaded to" if download else "is damaged below"
         reason = " ".join(str(error).split())[:200]

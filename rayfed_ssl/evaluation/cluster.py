@@ -8,15 +8,16 @@ from __future__ import annotations
 import numpy as np
 import torch.nn.functional as F
 from pydantic import Field
-from sklearn.cluster import KMeans
-from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from torch import Tensor
 
+from rayfed_ssl.base.late import Late
 from rayfed_ssl.base.schema import Block
 from rayfed_ssl.base.seeding import seed_of
 from rayfed_ssl.evaluation.material import Material
 from rayfed_ssl.evaluation.protocol import Protocol
+from rayfed_ssl.evaluation.standard import one_thread
+
+_metrics, _clusters = Late("sklearn.metrics"), Late("sklearn.cluster")
 
 
 class ClusterConfig(Block):
@@ -32,8 +33,8 @@ class ClusterConfig(Block):
 
 def clustered(features: Tensor, clusters: int, starts: int, seed: int) -> np.ndarray:
     """(M,) the cluster of each row of ``features`` (M, D), by scikit-learn's k-means (k-means++ starts)."""
-    means = KMeans(min(clusters, len(features)), n_init=starts, random_state=seed_of(seed, "cluster") % 2**32)
-    with threadpool_limits(limits=1):  # another thread count gives other bits
+    means = _clusters.KMeans(min(clusters, len(features)), n_init=starts, random_state=seed_of(seed, "cluster") % 2**32)
+    with one_thread("sklearn.cluster"):
         return np.asarray(means.fit_predict(features.double().numpy()))
 
 
@@ -48,8 +49,8 @@ def measure(material: Material, config: ClusterConfig) -> dict[str, float]:
         features = F.normalize(split.features, dim=1) if config.normalise else split.features
         found = clustered(features, config.clusters or material.classes, config.starts, material.seed)
         truth = split.labels.numpy()
-        values[f"{prefix}cluster_nmi"] = float(normalized_mutual_info_score(truth, found))
-        values[f"{prefix}cluster_ari"] = float(adjusted_rand_score(truth, found))
+        values[f"{prefix}cluster_nmi"] = float(_metrics.normalized_mutual_info_score(truth, found))
+        values[f"{prefix}cluster_ari"] = float(_metrics.adjusted_rand_score(truth, found))
     return values
 
 

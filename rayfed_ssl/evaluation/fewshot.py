@@ -5,20 +5,23 @@ Shapes: N train images, M test images, D embedding.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from sklearn.linear_model import LogisticRegression
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from torch import Tensor
 
+from rayfed_ssl.base.late import Late
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.evaluation.material import Material, Split
 from rayfed_ssl.evaluation.metrics import accuracy
 from rayfed_ssl.evaluation.protocol import Protocol
-from rayfed_ssl.evaluation.standard import moments, standardise
+from rayfed_ssl.evaluation.standard import moments, one_thread, standardise
+
+_linear_model = Late("sklearn.linear_model")
 
 
 class FewShotConfig(Block):
@@ -60,7 +63,7 @@ def fewshot_accuracy(
         UserError: where the train images show fewer than two classes.
     """
     accuracies = []
-    with threadpool_limits(limits=1, user_api="blas"):  # another thread count gives other bits
+    with one_thread("sklearn.linear_model", "blas"):
         shots = FewShots(train_x, train_y, labels_per_class, C)
         test = standardise(test_x, *shots.moments).numpy()
         for draw in range(draws):
@@ -85,24 +88,24 @@ class FewShots:
             )
         self.moments = moments(x)
 
-    def fit(self, draw: int) -> LogisticRegression:
+    def fit(self, draw: int) -> Any:
         """scikit-learn's logistic regression on the rows of one draw."""
         rows = draw_rows(self.labels, self.labels_per_class, draw)
         shots = standardise(self.x[rows], *self.moments).double().numpy()
-        return LogisticRegression(C=self.C, max_iter=1000).fit(shots, self.labels[rows])
+        return _linear_model.LogisticRegression(C=self.C, max_iter=1000).fit(shots, self.labels[rows])
 
 
 def measure(material: Material, config: FewShotConfig) -> dict[str, float]:
     """``fewshot``: each metric's mean over the draws."""
     train = material.train
     found: dict[str, list[float]] = {}
-    with threadpool_limits(limits=1, user_api="blas"):  # another thread count gives other bits
+    with one_thread("sklearn.linear_model", "blas"):
         shots = FewShots(train.features, train.labels, config.labels_per_class, config.C)
         standard = {split: standardise(split.features, *shots.moments).numpy() for split in material.tests.values()}
         for draw in range(config.draws):
             model = shots.fit(draw)
 
-            def answer(split: Split, model: LogisticRegression = model) -> tuple[Tensor, Tensor]:
+            def answer(split: Split, model: Any = model) -> tuple[Tensor, Tensor]:
                 scores = torch.zeros(len(split.labels), material.classes, dtype=torch.float64)
                 if "auc" in material.metrics:
                     scores[:, torch.from_numpy(model.classes_)] = torch.from_numpy(

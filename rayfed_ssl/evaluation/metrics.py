@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
-from sklearn.metrics import recall_score, roc_auc_score
 from torch import Tensor
 
+from rayfed_ssl.base.late import Late
+
 Metric = Literal["accuracy", "balanced_accuracy", "auc"]
+_sklearn = Late("sklearn.metrics")
 
 
 def accuracy(predicted: Tensor, scores: Tensor, truth: Tensor) -> float:
@@ -23,7 +25,9 @@ def accuracy(predicted: Tensor, scores: Tensor, truth: Tensor) -> float:
 def balanced_accuracy(predicted: Tensor, scores: Tensor, truth: Tensor) -> float:
     """The mean over the classes in ``truth`` (M,) of the fraction of a class that ``predicted`` (M,) has right."""
     known = truth.numpy()
-    return float(recall_score(known, predicted.numpy(), labels=np.unique(known), average="macro", zero_division=0))
+    return float(
+        _sklearn.recall_score(known, predicted.numpy(), labels=np.unique(known), average="macro", zero_division=0)
+    )
 
 
 def macro_auc(predicted: Tensor, scores: Tensor, truth: Tensor) -> float:
@@ -37,7 +41,7 @@ def macro_auc(predicted: Tensor, scores: Tensor, truth: Tensor) -> float:
     for label in np.unique(known):
         positive = known == label
         if not positive.all():
-            areas.append(roc_auc_score(positive, scores[:, label].double().numpy()))
+            areas.append(_sklearn.roc_auc_score(positive, scores[:, label].double().numpy()))
     return float(np.mean(areas)) if areas else float("nan")
 
 

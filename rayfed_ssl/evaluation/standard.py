@@ -5,7 +5,10 @@ Shapes: N images, D embedding.
 
 from __future__ import annotations
 
+import importlib
+
 import torch
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from torch import Tensor
 
 BLOCK = 2048
@@ -15,6 +18,15 @@ BLOCK = 2048
 def capped(wanted: int, n: int) -> int:
     """``wanted``, but at most a tenth of the ``n`` train images, and at least 1."""
     return min(wanted, max(1, n // 10))
+
+
+def one_thread(module: str, user_api: str | None = None) -> threadpool_limits:
+    """A context in which the libraries behind scikit-learn's ``module`` use one thread: another count gives other bits.
+
+    The module is imported first, since what is not loaded yet cannot be limited.
+    """
+    importlib.import_module(module)
+    return threadpool_limits(limits=1, user_api=user_api)
 
 
 def moments(x: Tensor) -> tuple[Tensor, Tensor]:

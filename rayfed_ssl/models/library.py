@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -27,13 +28,13 @@ from types import ModuleType
 from typing import Any
 
 import torch
-import torchvision
 from torch import Tensor, nn
-from torchvision.models import resnet, vision_transformer
 
+from rayfed_ssl.base.late import Late
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.models.base import Encoder
 
+_models = Late("torchvision.models")
 SMALL = 96  # px; below, the stems for small images
 PATCHES = range(8, 17)  # a side, of a small image
 PATCHED = ("beit", "cait", "deit", "eva", "vision_transformer", "vision_transformer_relpos")  # timm's modules of them
@@ -107,7 +108,7 @@ def _timm_names() -> tuple[str, ...]:
 
 @lru_cache(maxsize=1)
 def _torchvision_names() -> tuple[str, ...]:
-    return tuple(torchvision.models.list_models(module=torchvision.models))
+    return tuple(_models.list_models(module=sys.modules["torchvision.models"]))
 
 
 # -- building ----------------------------------------------------------------------------------------------------------
@@ -178,11 +179,11 @@ def _make_torchvision(name: str, image_size: int, channels: int) -> Made:
     else:
         if name.startswith("maxvit"):
             arguments["input_size"] = [image_size, image_size]
-        network = torchvision.models.get_model(name, weights=None, **options, **arguments)
+        network = _models.get_model(name, weights=None, **options, **arguments)
     _drop_classifier(network)
     if channels != 3:
         _first_convolution(network, channels)
-    if image_size < SMALL and isinstance(network, resnet.ResNet):
+    if image_size < SMALL and isinstance(network, _models.ResNet):
         stem = without_stride(network)
     return Made(network, arguments, stem)
 
@@ -190,9 +191,9 @@ def _make_torchvision(name: str, image_size: int, channels: int) -> Made:
 def _torchvision_vit(name: str, image_size: int, patch: int | None) -> tuple[nn.Module, dict[str, Any]]:
     """torchvision fixes each transformer's patch in its function: its other sizes, read off an empty one, and ours."""
     with torch.device("meta"):
-        named = torchvision.models.get_model(name, weights=None)
+        named = _models.get_model(name, weights=None)
     arguments = {"image_size": image_size, "patch_size": named.patch_size if patch is None else patch}
-    network = vision_transformer.VisionTransformer(
+    network = _models.VisionTransformer(
         **arguments,
         num_layers=len(named.encoder.layers),
         num_heads=named.encoder.layers[0].num_heads,

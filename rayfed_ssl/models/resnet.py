@@ -1,4 +1,4 @@
-"""ResNets (He et al. 2016) of any width from torchvision's blocks, with the CIFAR stem or the ImageNet stem.
+"""ResNets (He et al. 2016) of any width, with the CIFAR stem or the ImageNet stem.
 
 Parameter names and, at width 1, shapes are torchvision's, so weights travel both ways between the two.
 Shapes: B batch, C channels, S image side.
@@ -6,17 +6,78 @@ Shapes: B batch, C channels, S image side.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torchvision.models.resnet import BasicBlock, Bottleneck, conv1x1
 
 from rayfed_ssl.models.base import Encoder
 from rayfed_ssl.models.heads import ModelConfig
 
 Stem = Literal["cifar", "imagenet"]
-_BLOCKS: dict[str, Any] = {"basic": BasicBlock, "bottleneck": Bottleneck}
+
+
+class Block(nn.Module):
+    """A residual block: what its convolutions add to its input, or to a projection of it.
+
+    ``expansion``: the channels that come out, in ``planes``.
+    """
+
+    expansion = 1
+    downsample: nn.Module | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.relu = nn.ReLU(inplace=True)
+
+    def residual(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        added = self.residual(x)
+        added += x if self.downsample is None else self.downsample(x)
+        out: Tensor = self.relu(added)
+        return out
+
+
+class BasicBlock(Block):
+    """Two 3x3 convolutions (He et al. 2016, figure 5, left)."""
+
+    def __init__(self, inputs: int, planes: int, stride: int = 1, shortcut: nn.Module | None = None) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, planes, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(planes)
+        self.conv2 = nn.Conv2d(planes, planes, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(planes)
+        self.downsample = shortcut  # last, as in torchvision: the order of values, and of their draws
+
+    def residual(self, x: Tensor) -> Tensor:
+        out: Tensor = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
+        return out
+
+
+class Bottleneck(Block):
+    """1x1, 3x3, 1x1 convolutions (He et al. 2016, figure 5, right); the stride is the 3x3's, as in torchvision."""
+
+    expansion = 4
+
+    def __init__(self, inputs: int, planes: int, stride: int = 1, shortcut: nn.Module | None = None) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, planes, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(planes)
+        self.conv2 = nn.Conv2d(planes, planes, 3, stride, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(planes)
+        self.conv3 = nn.Conv2d(planes, planes * self.expansion, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(planes * self.expansion)
+        self.downsample = shortcut
+
+    def residual(self, x: Tensor) -> Tensor:
+        inner = self.relu(self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x))))))
+        out: Tensor = self.bn3(self.conv3(inner))
+        return out
+
+
+_BLOCKS: dict[str, type[BasicBlock | Bottleneck]] = {"basic": BasicBlock, "bottleneck": Bottleneck}
 
 
 class ResNet(Encoder):
@@ -46,12 +107,14 @@ class ResNet(Encoder):
         return torch.mean(x, dim=(2, 3))
 
 
-def _stage(block: Any, inputs: int, planes: int, depth: int, stride: int) -> tuple[nn.Sequential, int]:
+def _stage(
+    block: type[BasicBlock | Bottleneck], inputs: int, planes: int, depth: int, stride: int
+) -> tuple[nn.Sequential, int]:
     """``depth`` blocks, the first with ``stride``; and the channels that come out."""
     outputs = planes * block.expansion
     shortcut = None
     if stride != 1 or inputs != outputs:
-        shortcut = nn.Sequential(conv1x1(inputs, outputs, stride), nn.BatchNorm2d(outputs))
+        shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
     first = block(inputs, planes, stride, shortcut)
     return nn.Sequential(first, *(block(outputs, planes) for _ in range(depth - 1))), outputs
 

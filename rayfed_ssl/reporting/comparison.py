@@ -19,14 +19,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from scipy.stats import t as student_t
 
+from rayfed_ssl.base.late import Late
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import load_untrusted
 from rayfed_ssl.reporting.summary import PIXELS, history, virtual_seconds
 from rayfed_ssl.reporting.tables import read_communication, read_metrics
 from rayfed_ssl.settings import files as configfile
 
+_stats = Late("scipy.stats")
 LEVEL = 0.95  # of confidence
 REACHED = 0.9  # of a run's own final accuracy
 HOUR_S = 3600.0
@@ -230,7 +231,7 @@ def difference(pairs: Sequence[float]) -> Difference | None:
     found = spread(pairs)
     if found is None or found.deviation is None:
         return None if found is None else Difference(found.mean, None, None, 1)
-    quantile = float(student_t.ppf((1 + LEVEL) / 2, found.count - 1))
+    quantile = float(_stats.t.ppf((1 + LEVEL) / 2, found.count - 1))
     half = quantile * found.deviation / math.sqrt(found.count)
     return Difference(found.mean, found.mean - half, found.mean + half, found.count)
 

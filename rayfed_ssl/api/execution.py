@@ -1,0 +1,52 @@
+"""How a run is carried out: in this process, or on Ray."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rayfed_ssl.api.executor import Executor
+from rayfed_ssl.config import RunConfig
+from rayfed_ssl.data.sources import existing
+from rayfed_ssl.simulation import loop
+from rayfed_ssl.simulation.checks import examine_folder
+from rayfed_ssl.simulation.local import LocalCohort
+from rayfed_ssl.storage.mirror import mirrored
+
+
+def execute(executor: Executor) -> Callable[..., dict[str, Any]]:
+    """How a run is carried out: (config, folder, uri=, resume=, report=, stopping=) -> summary."""
+    if executor is Executor.local:
+
+        def here(config: RunConfig, folder: Path, *, uri: str | None, resume: bool, **how: Any) -> dict[str, Any]:
+            with mirrored(folder, uri, resume=resume) as saved:
+                return loop.run(config, folder, LocalCohort, resume=resume, saved=saved, **how)
+
+        return here
+
+    def on_ray(config: RunConfig, folder: Path, *, uri: str | None, resume: bool, **how: Any) -> dict[str, Any]:
+        preflight(config, folder, uri=uri, resume=resume)
+        from actors.follow import run_on_ray
+
+        return run_on_ray(config, folder, uri=uri, resume=resume, **how)
+
+    return on_ray
+
+
+def preflight(config: RunConfig, folder: Path, *, uri: str | None, resume: bool) -> None:
+    """Look, before Ray starts here, at what the driver will look at again: the run folder, and where images should be.
+
+    Nothing is looked at where RAY_ADDRESS names a cluster: it is there already, and a job's paths are its own.
+
+    Raises:
+        UserError: a run is in the folder and is not to be resumed; the folder cannot be written to; no images there.
+    """
+    if os.environ.get("RAY_ADDRESS"):
+        return
+    if uri is None:
+        examine_folder(config, folder, resume, lambda line: None)
+    for key, source in (("data", config.data), ("data.public.images", config.data.public.images)):
+        if source is not None and source.path is not None and source.name != "hub" and not source.download:
+            existing(source, key)

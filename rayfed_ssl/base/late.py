@@ -1,0 +1,23 @@
+"""Libraries that are slow to import and not always needed, imported when they are first used."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+
+class Late:
+    """A module that is imported at the first use of one of its names: ``metrics = Late("sklearn.metrics")``.
+
+    torchvision takes two seconds and scikit-learn one; a mistake in a configuration should be answered before that.
+    """
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        """Raises ImportError or AttributeError, as an import would."""
+        return getattr(importlib.import_module(self._module), name)
+
+    def __repr__(self) -> str:
+        return f"Late({self._module!r})"

@@ -1,0 +1,38 @@
+"""Libraries that are imported at their first use, and a command line that answers before the slow ones are loaded."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from rayfed_ssl.base.late import Late
+
+LOADED = (
+    "import sys; {}; print(sorted({{'torch', 'torch._dynamo', 'torchvision', 'sklearn', 'ray'}} & set(sys.modules)))"
+)
+
+
+def test_a_module_is_what_it_would_have_been() -> None:
+    late = Late("fractions")
+    assert late.Fraction(1, 3) == late.Fraction(2, 6)
+    with pytest.raises(AttributeError, match="nothing_of_the_kind"):
+        late.nothing_of_the_kind  # noqa: B018
+    with pytest.raises(ModuleNotFoundError):
+        Late("no_such_module").x  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("statement", "loaded"),
+    [
+        ("import rayfed_ssl.cli", []),
+        ("import rayfed_ssl.config as c; c.load(c.Path('configs/demo.yaml'))", ["torch"]),
+        ("import rayfed_ssl.api.execution", ["torch"]),
+    ],
+)
+def test_what_is_loaded_before_it_is_needed(statement: str, loaded: list[str]) -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", LOADED.format(statement)], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert found.stdout.strip() == repr(loaded)
