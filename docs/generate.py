@@ -17,7 +17,7 @@ from rayfed_ssl.methods import METHODS
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = (  # from the ground up: an import leads into the same layer or a lower one
     "base", "data", "models", "evaluation", "objectives", "settings", "federated", "methods", "extensions.py",
-    "config.py", "reporting", "storage", "simulation", "exporting", "report", "terminal", "api",
+    "config.py", "reporting", "storage", "simulation", "leak", "exporting", "report", "terminal", "api",
     "commands", "testing", "cli.py",
 )  # fmt: skip
 WIDTH = 120

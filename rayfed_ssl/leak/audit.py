@@ -1,0 +1,243 @@
+"""Membership inference on the messages of one client: which of two sets of images did it train on?
+
+The adversary is a server that follows the protocol and is curious: it has every message and the model it sent. Members
+are images of the client's shard. Non-members are images that nobody trains on and that were drawn from the same pool:
+those that ``evaluation.select`` held out, or, with tasks, the client's own test images. Both have the same number of
+images of each class, where labels are known, so that a class is no evidence of membership.
+
+Shapes: n images, V views, D projection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.seeding import generator, numpy_generator
+from rayfed_ssl.base.weights import Weights, unpack
+from rayfed_ssl.data.augment import augment
+from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.leak.auc import Told, told
+from rayfed_ssl.leak.replay import Heard, Tap
+from rayfed_ssl.leak.scores import agreement, in_correlation, nearest, surrogate
+from rayfed_ssl.methods.fedfoa import Config as FedFoaConfig
+from rayfed_ssl.methods.fedfoa import prepared, unpack_triangle
+from rayfed_ssl.methods.fedsc import Client as FedScClient
+from rayfed_ssl.models.network import Network
+
+UNTRAINED = "(untrained encoder)"  # the field of the score that must be at chance
+VIEWS = 10  # of the agreement score (Liu et al. 2021)
+RIDGE = 1e-3  # of the surrogate, relative
+LEAST = 20  # members, below which an area says nothing
+BATCH = 256
+
+
+@dataclass(frozen=True)
+class Sets:
+    """Rows of the training images: ``members`` (n,) and ``others`` (n,) to be told apart, and a ``reference`` that the
+    adversary has of the same distribution."""
+
+    members: np.ndarray
+    others: np.ndarray
+    reference: np.ndarray
+
+
+@dataclass(frozen=True)
+class Finding:
+    """How well one field of one client's messages tells members from others."""
+
+    client: int
+    round: int
+    field: str
+    score: str
+    members: int
+    found: Told
+
+
+def draw_sets(federation: Federation, client: int, wanted: int, seed: int) -> Sets:
+    """Members and non-members of a client, as many of each class of the one as of the other.
+
+    A third of the images that nobody trained on is the reference.
+
+    Raises:
+        UserError: no image was held out; fewer than ``LEAST`` members are left.
+    """
+    shard = federation.shards[client]
+    pool = shard["test"] if federation.tasks is not None else federation.held_out
+    if pool is None or not len(pool):
+        raise UserError(
+            "evaluation.select: found none; membership inference needs images that no client trains on, of the same "
+            "pool: run with evaluation.select.share=0.1 or more"
+        )
+    labels = federation.dataset.train.labels
+    draws = numpy_generator(seed, "leak", client)
+    pool = draws.permutation(pool)
+    reference, pool = np.sort(pool[: len(pool) // 3]), pool[len(pool) // 3 :]
+    shuffled = draws.permutation(shard["train"])
+    members, others = [], []
+    for label in np.unique(labels[shuffled]):
+        mine, theirs = shuffled[labels[shuffled] == label], pool[labels[pool] == label]
+        count = min(len(mine), len(theirs))
+        members.append(mine[:count])
+        others.append(theirs[:count])
+    pairs = draws.permutation(sum(map(len, members)))[:wanted]
+    if len(pairs) < LEAST:
+        raise UserError(
+            f"evaluation.select.share: client {client} and the images held out have {len(pairs)} images of the same "
+            f"classes; at least {LEAST} of each are needed: hold out a larger share, or choose another --client"
+        )
+    return Sets(np.sort(np.concatenate(members)[pairs]), np.sort(np.concatenate(others)[pairs]), reference)
+
+
+Scored = Callable[[np.ndarray], Tensor]  # rows (n,) -> scores (n,)
+
+
+class Audit:
+    """The scores of one client's messages of one round."""
+
+    def __init__(self, tap: Tap, client: int, round: int, sets: Sets) -> None:
+        self.tap, self.client, self.round, self.sets = tap, client, round, sets
+        self.config = tap.config
+
+    def findings(self, heard: Sequence[Heard]) -> Iterator[Finding]:
+        """A finding per field that an attack is known for; see :meth:`scores`."""
+        for field, score, scored in self.scores(heard):
+            members, others = (scored(rows).cpu().double().numpy() for rows in (self.sets.members, self.sets.others))
+            result = told(members, others, self.config.seed, "leak", self.client, self.round, field)
+            yield Finding(self.client, self.round, field, score, len(members), result)
+
+    def scores(self, heard: Sequence[Heard]) -> Iterator[tuple[str, str, Scored]]:
+        """(field, the score in words, the score) of every attack on what was heard, after one that can know nothing."""
+        yield UNTRAINED, "agreement of views", self.agreeing(self.tap.initial(self.encoder, client=self.client))
+        for exchange in heard:
+            reply = exchange.reply
+            sent, got = exchange.message.get("weights"), reply.get("weights")
+            if isinstance(got, Weights):
+                yield "weights", "agreement of views", self.agreeing(got)
+            known = next((w for w in (got, sent) if isinstance(w, Weights)), None)
+            for field, value in reply.items():
+                if not isinstance(value, np.ndarray):
+                    continue
+                if field == "correlation" and isinstance(sent, Weights):
+                    yield field, "in the correlation matrix", self.spectral(sent, value)
+                elif field == "fedfoa.correlation" and known is not None:
+                    yield field, "in the correlation matrix", self.factored(known, value)
+                elif field in ("dictionary", "centroids") and known is not None:
+                    yield field, "nearest entry", self.lookup(known, value)
+                elif field == "representations":
+                    yield field, "agreement of views, by a surrogate", self.public(value)
+
+    # -- attacks -------------------------------------------------------------------------------------------------------
+
+    def agreeing(self, weights: Weights) -> Scored:
+        """How alike the model finds views of an image."""
+        return lambda rows: agreement(self.features(weights, rows))
+
+    def spectral(self, sent: Weights, r: np.ndarray) -> Scored:
+        """FedSC's R_j against R of the reference images, both of the model the server sent."""
+        passes = getattr(self.config.method, "sharing_passes", 1)
+
+        def z(rows: np.ndarray) -> Tensor:
+            found = self.features(sent, rows, passes, projected=True)
+            kind = self.tap._client(FedScClient, self.client, self.round, "correlation", {})
+            assert isinstance(kind, FedScClient)
+            return kind.clipped(found).cpu()
+
+        return self._in_matrix(torch.from_numpy(np.array(r, np.float64)), z)
+
+    def factored(self, weights: Weights, packed: np.ndarray) -> Scored:
+        """FedFoA's R'R, which is Z'Z of a batch; its mean over batches makes this an approximation."""
+        plugin = next(p for p in self.config.active_plugins if isinstance(p, FedFoaConfig))
+        r = torch.from_numpy(unpack_triangle(np.array(packed, np.float64)))
+        gram = r.T @ r
+        if not plugin.scale:
+            gram = gram / self.config.train.batch_size
+
+        def z(rows: np.ndarray) -> Tensor:
+            views = self.features(weights, rows, 2, projected=True)
+            return torch.stack([prepared(view, plugin.normalize, scale=False) for view in views]).cpu()
+
+        return self._in_matrix(gram, z)
+
+    def _in_matrix(self, matrix: Tensor, z: Callable[[np.ndarray], Tensor]) -> Scored:
+        reference = z(self.sets.reference).double()
+        expected = torch.einsum("vnd,vne->de", reference, reference) / (reference.shape[0] * reference.shape[1])
+        images = len(self.tap.federation.shards[self.client]["train"])
+        return lambda rows: in_correlation(matrix - expected, z(rows), images)
+
+    def lookup(self, weights: Weights, entries: np.ndarray) -> Scored:
+        """The nearest row that the client uploaded, as the client's model sees the image."""
+        rows_of = torch.from_numpy(np.array(entries, np.float64))
+        return lambda rows: nearest(rows_of, self.features(weights, rows, 0, projected=True)[0].cpu())
+
+    def public(self, uploaded: np.ndarray) -> Scored:
+        """Representations of public images: a linear map onto them from the untrained encoder's features of those."""
+        assert self.tap.federation.public is not None
+        begun = self.tap.initial(self.encoder, client=self.client)
+        pixels = self.tap.images(self.tap.federation.public.pixels[: len(uploaded)])
+        reference = self._through(self._network(begun), pixels, 0, projected=False)[0].cpu()
+        w = surrogate(reference, torch.from_numpy(np.array(uploaded, np.float64)), RIDGE)
+        return lambda rows: agreement(self.features(begun, rows).double().cpu() @ w)
+
+    # -- what a model makes of images ----------------------------------------------------------------------------------
+
+    @property
+    def encoder(self) -> str:
+        return self.config.clients.encoder(self.client)
+
+    def features(self, weights: Weights, rows: np.ndarray, views: int = VIEWS, *, projected: bool = False) -> Tensor:
+        """(V, n, D) features, or projections, in eval mode, of views drawn for the audit; ``views`` 0: (1, n, D) of the
+        clean images."""
+        pixels = self.tap.images(self.tap.federation.dataset.train.pixels, rows)
+        return self._through(self._network(weights), pixels, views, projected)
+
+    def _network(self, weights: Weights) -> Network:
+        network = self.tap.network(self.encoder, "audited", self.classes)
+        unpack(weights, network)
+        network.eval()
+        return network
+
+    @property
+    def classes(self) -> int | None:
+        return self.tap._client(self.tap.method.client, self.client, self.round, "audit", {}).classes
+
+    @torch.no_grad()
+    def _through(self, network: Network, pixels: Tensor, views: int, projected: bool) -> Tensor:
+        draws = generator(self.config.seed, "leak", "views", device=self.tap.device)
+        found = []
+        for part in torch.split(pixels, BATCH):
+            made = augment(part, self.tap.recipe, draws, views).chunk(views) if views else (self.tap.clean(part),)
+            look = network.project if projected else network.represent
+            found.append(torch.stack([look(v.contiguous(memory_format=self.tap.memory_format)) for v in made]))
+        return torch.cat(found, dim=1).float()
+
+
+def summary(findings: Sequence[Finding]) -> dict[tuple[str, str], dict[str, float]]:
+    """(field, score) -> the mean of the clients' areas, and between which they lie."""
+    groups: dict[tuple[str, str], list[float]] = {}
+    for one in findings:
+        groups.setdefault((one.field, one.score), []).append(one.found.auc)
+    return {key: {"mean": float(np.mean(a)), "low": min(a), "high": max(a)} for key, a in groups.items()}
+
+
+def unaudited(heard: Sequence[Heard], findings: Sequence[Finding]) -> list[str]:
+    """Fields that crossed and that no attack here reads."""
+    fields = {field for one in heard for field in one.reply}
+    return sorted(fields - {one.field for one in findings})
+
+
+def as_rows(findings: Sequence[Finding]) -> list[Mapping[str, Any]]:
+    """Plain values, for a table or JSON."""
+    return [
+        {
+            "client": one.client, "round": one.round, "field": one.field, "score": one.score, "members": one.members,
+            "auc": one.found.auc, "low": one.found.low, "high": one.found.high, "tpr_at_1_percent": one.found.tpr,
+        }
+        for one in findings
+    ]  # fmt: skip

@@ -1,0 +1,104 @@
+"""The messages of a round again: a run's folder holds none, but a round repeated from a checkpoint before it makes the
+same ones, bit for bit.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.config import RunConfig
+from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.ledger import Ledger
+from rayfed_ssl.federated.messages import Outcome, State
+from rayfed_ssl.simulation.local import LocalCohort
+from rayfed_ssl.simulation.loop import Run
+from rayfed_ssl.simulation.worker import Worker
+from rayfed_ssl.storage import checkpoint
+
+KEPT = ("config.yaml", "environment.json", "imports", "metrics.parquet")  # what a run is resumed from, and checkpoints
+
+
+@dataclass(frozen=True)
+class Heard:
+    """One exchange with one client: what the server sent, and what the client replied."""
+
+    round: int
+    client: int
+    operation: str
+    message: Mapping[str, Any]
+    reply: Mapping[str, Any]
+
+
+class Tap(Worker):
+    """A worker that keeps what some clients sent in some round."""
+
+    def __init__(self, config: RunConfig, federation: Federation) -> None:
+        super().__init__(config, federation)
+        self.clients: frozenset[int] = frozenset()
+        self.round = 0
+        self.heard: list[Heard] = []
+
+    def execute(
+        self, operation: str, client: int, round: int, message: Mapping[str, Any], state: State | None, visit: int = 0
+    ) -> tuple[Outcome, State]:
+        outcome, new = super().execute(operation, client, round, message, state, visit)
+        if round == self.round and client in self.clients:
+            self.heard.append(Heard(round, client, operation, dict(message), dict(outcome.reply)))
+        return outcome, new
+
+
+def replayed(
+    config: RunConfig,
+    run: Path,
+    round: int,
+    clients: Callable[[Federation], Sequence[int]],
+    say: Callable[[str], None] = lambda line: None,
+) -> tuple[Tap, list[Heard]]:
+    """Repeat ``round`` of a run in this process, from its newest checkpoint before it; the folder stays as it is.
+
+    Args:
+        config: the run's own.
+        clients: whom to listen to; not all of them need have taken part.
+        say: takes a line on how many rounds are repeated.
+    Returns:
+        The worker that repeated it, with its images and networks, and what the clients exchanged in that round.
+    Raises:
+        UserError: no such round, or images that are not the run's.
+    """
+    if not 1 <= round <= config.train.rounds:
+        raise UserError(f"--round: found {round}; allowed: 1 to {config.train.rounds}")
+    before = [found for found in checkpoint.complete(run / "checkpoints") if found[0] < round]
+    with TemporaryDirectory(prefix="rayfed-leak-") as temporary:
+        folder = Path(temporary)
+        for path in (run / name for name in KEPT):
+            if path.is_dir():
+                shutil.copytree(path, folder / path.name)
+            elif path.exists():
+                shutil.copy2(path, folder / path.name)
+        for _, path in before[-1:]:
+            shutil.copytree(path, folder / "checkpoints" / path.name)
+        first = before[-1][0] + 1 if before else 1
+        say(f"repeating round{'s' * (first < round)} {first}" + (f" to {round}" if first < round else ""))
+        this = Run(config, folder, _listening, resume=True, report=lambda progress: None)
+        try:
+            assert isinstance(this.cohort, LocalCohort)
+            tap = this.cohort.worker
+            assert isinstance(tap, Tap)
+            tap.clients, tap.round = frozenset(clients(this.federation)), round
+            for t in range(this.start + 1, round + 1):
+                this.round(t)
+            return tap, tap.heard
+        finally:
+            this.close()
+
+
+def _listening(config: RunConfig, federation: Federation, ledger: Ledger) -> LocalCohort:
+    cohort = LocalCohort(config, federation, ledger)
+    cohort.worker = Tap(config, federation)
+    return cohort

@@ -1,0 +1,103 @@
+"""A run folder audited: its messages repeated, each client's told apart, ``leak.json`` written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.config import load_untrusted
+from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.leak.auc import null_deviation
+from rayfed_ssl.leak.audit import Audit, Finding, as_rows, draw_sets, unaudited
+from rayfed_ssl.leak.replay import replayed
+from rayfed_ssl.reporting.tables import write_json
+
+
+@dataclass(frozen=True)
+class Leak:
+    """What was found, which fields crossed that no attack reads, and the run's ``epsilon`` where it promises one: that
+    of the client with the largest.
+    """
+
+    findings: list[Finding]
+    unaudited: list[str]
+    null_deviation: float
+    epsilon: float | None
+
+
+def leak(
+    run: Path,
+    round: int | None = None,
+    clients: Sequence[int] = (),
+    images: int = 1000,
+    *,
+    trust_imports: bool = False,
+    say: Callable[[str], None] = lambda line: None,
+) -> Leak:
+    """Membership inference on the messages of one round of a run; adds ``leak.json`` to its folder.
+
+    Args:
+        round: which; by default the last.
+        clients: whom to audit; by default the first who took part in the round.
+        images: members per client at most, and as many others.
+        trust_imports: whether to run code that the run folder brings along.
+    Raises:
+        UserError: no run there, no such round or client, a client who took no part, no images held out.
+    """
+    if not (run / "config.yaml").exists():
+        raise UserError(f"{run}: found no config.yaml; it is no run folder")
+    config = load_untrusted(run / "config.yaml", trust_imports=trust_imports)
+
+    last = config.train.rounds if round is None else round
+    tap, heard = replayed(config, run, last, partial(_whom, clients, images, config.seed), say)
+    present = sorted({one.client for one in heard})
+    if absent := sorted(set(clients) - set(present)):
+        raise UserError(
+            f"--client: client {absent[0]} took no part in round {last}; who did: "
+            f"{', '.join(map(str, present)) or 'nobody'}"
+        )
+    findings: list[Finding] = []
+    chosen = list(clients) or present[:1]
+    for client in chosen:
+        sets = draw_sets(tap.federation, client, images, config.seed)
+        exchanges = [one for one in heard if one.client == client]
+        findings += Audit(tap, client, last, sets).findings(exchanges)
+        say(f"client {client}: {len(sets.members)} members, {len(sets.others)} others")
+    mine = [one for one in heard if one.client in chosen]
+    missed = unaudited(mine, findings)
+    null = null_deviation(findings[0].members, findings[0].members) if findings else float("nan")
+    write_json(
+        run / "leak.json",
+        {
+            "findings": as_rows(findings),
+            "unaudited": missed,
+            "null_deviation": null,
+            "epsilon": _epsilon(run / "summary.json"),
+        },
+    )
+    return Leak(findings, missed, null, _epsilon(run / "summary.json"))
+
+
+def _whom(clients: Sequence[int], images: int, seed: int, federation: Federation) -> Sequence[int]:
+    """Whom to listen to. Raises UserError for clients that cannot be audited, before any round is repeated."""
+    known = federation.clients
+    for client in clients:
+        if client not in known:
+            raise UserError(f"--client: found {client}; this run has clients {known[0]} to {known[-1]}")
+    for client in clients or known[:1]:
+        draw_sets(federation, client, images, seed)
+    return clients or known
+
+
+def _epsilon(path: Path) -> float | None:
+    """One number: of clients' the largest; None where one has no guarantee, or nothing is known."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8")).get("epsilon")
+    except (OSError, ValueError, AttributeError):
+        return None
+    values = list(found.values()) if isinstance(found, dict) else [found]
+    return None if not values or None in values else max(float(value) for value in values)

@@ -1,0 +1,117 @@
+"""Membership inference on the messages of tiny runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rayfed_ssl import cli
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.leak.audit import LEAST, UNTRAINED, draw_sets, summary
+from rayfed_ssl.leak.replay import replayed
+from rayfed_ssl.leak.run import leak
+from rayfed_ssl.storage import checkpoint
+from tests.tiny import OWN, run_locally
+from tests.tiny import tiny_run as tiny
+
+HELD_OUT = {"evaluation.select": {"share": 0.35}, "evaluation.protocols": [], "data.partition.name": "iid"}
+
+
+def finished(folder: Path, method: str, **changes: Any) -> Path:
+    dotted = {key.replace("__", "."): value for key, value in changes.items()}
+    run_locally(tiny(method, {**OWN.get(method, {}), **HELD_OUT, **dotted}), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def averaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return finished(tmp_path_factory.mktemp("leak") / "run", "fedsimclr")
+
+
+def test_a_round_repeated_makes_the_messages_that_the_run_averaged(averaged: Path) -> None:
+    config = tiny("fedsimclr", HELD_OUT)
+    before = {path.name: path.stat().st_mtime_ns for path in averaged.rglob("*")}
+    tap, heard = replayed(config, averaged, 2, lambda federation: federation.clients)
+    assert [(one.client, one.operation, one.round) for one in heard] == [(c, "train", 2) for c in range(4)]
+    shares = tap.federation.shares
+    mean = sum(shares[one.client] * one.reply["weights"].vector.astype(np.float64) for one in heard)
+    tree, _ = checkpoint.load(dict(checkpoint.complete(averaged / "checkpoints"))[2])
+    np.testing.assert_allclose(tree["server"]["weights"].vector, mean, atol=1e-6)
+    assert before == {path.name: path.stat().st_mtime_ns for path in averaged.rglob("*")}  # the folder is as it was
+
+
+def test_members_and_others_are_of_the_same_classes_and_disjoint(averaged: Path) -> None:
+    tap, _ = replayed(tiny("fedsimclr", HELD_OUT), averaged, 1, lambda federation: [])
+    sets = draw_sets(tap.federation, 1, 1000, 0)
+    labels = tap.federation.dataset.train.labels
+    np.testing.assert_array_equal(np.bincount(labels[sets.members]), np.bincount(labels[sets.others]))
+    assert set(sets.members) <= set(tap.federation.shards[1]["train"])
+    assert tap.federation.held_out is not None
+    assert set(sets.others) | set(sets.reference) <= set(tap.federation.held_out)
+    assert not set(sets.others) & set(sets.reference)
+    assert len(draw_sets(tap.federation, 1, LEAST, 0).members) == LEAST
+
+
+def test_the_command_writes_and_shows_what_was_found(averaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit:
+        cli.main(["leak", str(averaged), "--client", "1", "--client", "2"])
+    assert exit.value.code == 0
+    out = capsys.readouterr().out
+    assert "repeating round 3" in out
+    assert "0.5 is chance" in out
+    document = json.loads((averaged / "leak.json").read_text())
+    assert [(row["client"], row["field"]) for row in document["findings"]] == [
+        (1, UNTRAINED), (1, "weights"), (2, UNTRAINED), (2, "weights"),
+    ]  # fmt: skip
+    for row in document["findings"]:
+        assert 0 <= row["low"] <= row["auc"] <= row["high"] <= 1
+        if row["field"] == UNTRAINED:  # within its interval of chance, or close to it
+            assert abs(row["auc"] - 0.5) < 5 * document["null_deviation"]
+
+
+def test_correlation_matrices_of_few_images_give_them_away_and_noise_hides_them(tmp_path: Path) -> None:
+    few = {
+        "train__rounds": 2, "clients__count": 12, "model__projector__dim": 64, "method__sharing_passes": 4,
+        "participation__fraction": 1.0, "data__limit": 480,
+    }  # fmt: skip
+    clients = [0, 1, 2, 3]
+    bare = leak(finished(tmp_path / "bare", "fedsc", **few), clients=clients)
+    noisy = leak(finished(tmp_path / "noisy", "fedsc", method__privacy={"epsilon": 1.0}, **few), clients=clients)
+    assert bare.unaudited == []
+    assert (bare.epsilon, noisy.epsilon) == (None, pytest.approx(1.0, rel=0.5))
+    deviation = bare.null_deviation / len(clients) ** 0.5  # of a mean over clients, by chance
+    given = summary(bare.findings)["correlation", "in the correlation matrix"]["mean"]
+    assert given > 0.5 + 2 * deviation
+    hidden = summary(noisy.findings)["correlation", "in the correlation matrix"]["mean"]
+    assert abs(hidden - 0.5) < 2 * deviation
+
+
+@pytest.mark.parametrize(
+    ("method", "fields"),
+    [
+        ("fedca", {"weights", "dictionary"}),
+        ("flesd", {"representations"}),
+        ("orchestra", {"weights", "centroids"}),
+    ],
+)
+def test_every_kind_of_message_has_an_attack(method: str, fields: set[str], tmp_path: Path) -> None:
+    found = leak(finished(tmp_path / "run", method, train__rounds=1, data__limit=480))
+    assert {one.field for one in found.findings} == fields | {UNTRAINED}
+
+
+def test_what_is_missing_is_said_in_one_line(averaged: Path, tmp_path: Path) -> None:
+    for problem, arguments in (
+        ("--round: found 9; allowed: 1 to 3", {"round": 9}),
+        ("--client: found 7; this run has clients 0 to 3", {"clients": [7]}),
+    ):
+        with pytest.raises(UserError, match=problem):
+            leak(averaged, **arguments)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="no run folder"):
+        leak(tmp_path)
+    run_locally(tiny("fedsimclr", {"train.rounds": 1, "evaluation.protocols": []}), tmp_path / "none")
+    with pytest.raises(UserError, match=r"evaluation\.select: found none"):
+        leak(tmp_path / "none")
