@@ -76,11 +76,12 @@ def knn_accuracy(
 
 
 def measure(material: Material, config: KnnConfig) -> dict[str, float]:
-    """``knn``."""
+    """``knn``, voted for where the encoder is."""
+    features, labels = material.train.features.to(material.device), material.train.labels.to(material.device)
 
     def answer(split: Split) -> tuple[Tensor, Tensor]:
-        train = material.train
-        tally = knn_votes(train.features, train.labels, split.features, classes=material.classes, **config.model_dump())
+        images = split.features.to(material.device)
+        tally = knn_votes(features, labels, images, classes=material.classes, **config.model_dump()).cpu()
         return tally.argmax(dim=1), tally / tally.sum(dim=1, keepdim=True)
 
     return material.classified("knn", answer)

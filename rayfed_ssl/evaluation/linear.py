@@ -138,15 +138,15 @@ def fit(
     The gradient of the mean cross-entropy is written out, with classes as rows: two to three times faster than autograd
     on (B, C) logits, where a softmax over ten columns costs more than the matrix products.
     """
-    start, order = generator(seed, "linear", "init"), generator(seed, "linear", "order")
+    start, order = generator(seed, "linear", "init"), generator(seed, "linear", "order")  # the CPU's, wherever x is
     bound = x.shape[1] ** -0.5
-    weight = torch.empty(classes, x.shape[1]).uniform_(-bound, bound, generator=start)
-    bias = torch.zeros(classes, 1)
+    weight = torch.empty(classes, x.shape[1]).uniform_(-bound, bound, generator=start).to(x.device)
+    bias = torch.zeros(classes, 1, device=x.device)
     optimizer = torch.optim.Adam([weight, bias], lr=lr, weight_decay=weight_decay, fused=True)
-    columns = torch.arange(batch_size)
+    columns = torch.arange(batch_size, device=x.device)
     for _ in range(epochs):
         rows_of_epoch = torch.randperm(len(x), generator=order) if shuffle else torch.arange(len(x))
-        for rows in torch.split(rows_of_epoch, batch_size):
+        for rows in torch.split(rows_of_epoch.to(x.device), batch_size):
             images, truth = x.index_select(0, rows), y[rows]
             error = torch.addmm(bias, weight, images.T).softmax(dim=0)  # (C, B)
             error[truth, columns[: len(rows)]] -= 1  # d(cross-entropy of one image) / d(its logits)
@@ -157,14 +157,17 @@ def fit(
 
 
 def measure(material: Material, config: LinearConfig, name: str = "linear") -> dict[str, float]:
-    """``linear``, and ``linear_<recipe>`` for every recipe of a paper; ``name`` stands for ``linear``."""
+    """``linear``, and ``linear_<recipe>`` for every recipe of a paper; ``name`` stands for ``linear``.
+
+    The classifiers are trained where the encoder is.
+    """
     values: dict[str, float] = {}
+    features, labels = material.train.features.to(material.device), material.train.labels.to(material.device)
     for recipe in config.recipes:
-        train = material.train
-        probe = LinearProbe(train.features, train.labels, material.classes, config.recipe(recipe), material.seed)
+        probe = LinearProbe(features, labels, material.classes, config.recipe(recipe), material.seed)
 
         def answer(split: Split, probe: LinearProbe = probe) -> tuple[Tensor, Tensor]:
-            logits = probe(split.features)  # (C, M)
+            logits = probe(split.features.to(material.device)).cpu()  # (C, M)
             return logits.argmax(dim=0), logits.T.softmax(dim=1)
 
         values |= material.classified(tag(recipe, name), answer)

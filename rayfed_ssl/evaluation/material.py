@@ -170,6 +170,11 @@ class Material:
             raise ValueError("raw pixels have no encoder")
         return self.frozen
 
+    @property
+    def device(self) -> torch.device:
+        """Where the encoder is, and where what is heavy is computed; the CPU for raw pixels."""
+        return torch.device("cpu") if self.frozen is None else self.frozen.device
+
     def classified(self, tag: str, answer: Callable[[Split], tuple[Tensor, Tensor]]) -> dict[str, float]:
         """The metrics of a classifier on each of ``tests``.
 

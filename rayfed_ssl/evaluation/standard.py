@@ -35,7 +35,7 @@ def moments(x: Tensor) -> tuple[Tensor, Tensor]:
     Summed in float64, block by block. The deviation of a feature that is constant to float32's resolution is given as
     1, so that a collapsed encoder gives zeros rather than amplified rounding.
     """
-    total = torch.zeros(x.shape[1], dtype=torch.float64)
+    total = torch.zeros(x.shape[1], dtype=torch.float64, device=x.device)
     for block in torch.split(x, BLOCK):
         total += block.double().sum(dim=0)
     mean = total / len(x)
