@@ -49,6 +49,7 @@ class Work:
     own: tuple[Mapping[str, Any], ...]
     averaging: Averaging | None
     starts: Mapping[int, Start] = field(default_factory=dict)
+    look_at: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,7 @@ class ClientActor:
         def filled(fields: Mapping[str, Any]) -> dict[str, Any]:
             return {name: values[value.index] if isinstance(value, Put) else value for name, value in fields.items()}
 
-        task = Task(work.operation, work.round, filled(work.message), work.starts)
+        task = Task(work.operation, work.round, filled(work.message), work.starts, work.look_at)
         own = [filled(fields) for fields in work.own]
         chunk, new = run_chunk(self.worker, task, work.clients, own, states, work.averaging, self.info.where)
         for error in [e for e in chunk.errors if OUT_OF_MEMORY.search(e.trace)]:

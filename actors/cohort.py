@@ -142,7 +142,8 @@ class RayCohort(Cohort):
         fields = tuple(packed(each, False) for each in own)
         part = averaging.of(group) if averaging else None
         starts = {client: task.starts[client] for client in group if client in task.starts}
-        work = Work(task.operation, task.round, message, group, fields, part, starts)
+        looked_at = task.look_at.intersection(group)
+        work = Work(task.operation, task.round, message, group, fields, part, starts, looked_at)
         states = [None if c == SERVER else self._pending.get(c, self._states.get(c)) for c in group]
         timeout = self.config.resources.client_timeout_s
         limit = None if timeout is None or group == (SERVER,) else timeout * len(group)

@@ -1,4 +1,4 @@
-"""``rayfed-ssl evaluate``: the encoders of a finished run again, by other protocols or settings."""
+"""``rayfed-ssl evaluate``: the encoders of a finished run again, by other protocols, settings or images."""
 
 from __future__ import annotations
 
@@ -18,13 +18,20 @@ def evaluate(
         list[str] | None,
         typer.Option(help="knn, linear, fewshot, semi, transfer, cluster, rank or angles; by default the run's own."),
     ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="Other images than the run's: a folder, a Parquet file, digits, cifar10, hub:OWNER/NAME, .."),
+    ] = None,
     trust_imports: Annotated[
         bool, typer.Option("--trust-imports", help="Run the code that the run folder brings along.")
     ] = False,
 ) -> None:
     """Evaluate the encoder(s) of a finished run again; adds to RUN/evaluation.json. --protocol may be repeated."""
+    from rayfed_ssl.settings.located import located
     from rayfed_ssl.simulation.reevaluation import reevaluate
     from rayfed_ssl.terminal.progress import console, evaluation_tables
 
-    for table in evaluation_tables(reevaluate(run, protocol or (), changes or (), trust_imports=trust_imports)):
+    source = None if data is None else located(data, "--data")
+    found = reevaluate(run, protocol or (), changes or (), data=source, trust_imports=trust_imports)
+    for table in evaluation_tables(found):
         console().print(table)

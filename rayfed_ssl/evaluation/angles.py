@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from rayfed_ssl.base.schema import Block, UserError
+from rayfed_ssl.base.schema import Block
 from rayfed_ssl.evaluation.material import FrozenEncoder
 from rayfed_ssl.evaluation.protocol import Comparison
 
-GROUP = "features/"
+TAG = "features/angle"
 
 
 class AnglesConfig(Block):
@@ -26,6 +26,8 @@ class AnglesConfig(Block):
 
     images: int = Field(1000, ge=1)
     """Test images looked at, the first ones."""
+    clients: int = Field(10, ge=2)
+    """Clients of a round looked at during a run, the first of those that reply."""
 
 
 def mean_angle(a: Tensor, b: Tensor) -> float:
@@ -37,27 +39,23 @@ def mean_angle(a: Tensor, b: Tensor) -> float:
     return float((2 * (a - b).norm(dim=1).atan2((a + b).norm(dim=1))).rad2deg().mean())
 
 
-def compare(encoders: Mapping[str, FrozenEncoder], pixels: NDArray[np.uint8], config: AnglesConfig) -> dict[str, float]:
+def look(encoder: FrozenEncoder, pixels: NDArray[np.uint8], config: AnglesConfig) -> Tensor:
+    """Features (n, D) of the first images."""
+    return encoder.features(pixels[: config.images])
+
+
+def compare(features: Mapping[str, Tensor], config: AnglesConfig) -> dict[str, float]:
     """``features/angle``, the mean over pairs of encoders whose features have one dimension, in degrees; and
-    ``features/angle/A B`` of each such pair.
+    ``features/angle/A B`` of each such pair. Nothing where there is no such pair.
 
     Source: Zhang et al. 2020 (FedCA), figure 4, which does not say over what it averages: here over common test images.
-
-    Raises:
-        UserError: no two encoders can be compared.
     """
-    features = {name: encoder.features(pixels[: config.images]) for name, encoder in encoders.items()}
     pairs = {
-        f"{GROUP}angle/{a} {b}": mean_angle(features[a], features[b])
+        f"{TAG}/{a} {b}": mean_angle(features[a], features[b])
         for a, b in itertools.combinations(features, 2)
         if features[a].shape == features[b].shape
     }
-    if not pairs:
-        dims = ", ".join(f"{name} ({x.shape[1]} dimensions)" for name, x in features.items()) or "none"
-        raise UserError(
-            f"evaluation.protocols: found angles with encoders {dims}; it needs at least two of one dimension"
-        )
-    return {f"{GROUP}angle": float(np.mean(list(pairs.values()))), **pairs}
+    return {TAG: float(np.mean(list(pairs.values()))), **pairs} if pairs else {}
 
 
-ANGLES = Comparison(AnglesConfig, compare)
+ANGLES = Comparison(AnglesConfig, TAG, look, compare, lambda config: config.clients)

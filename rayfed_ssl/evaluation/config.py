@@ -61,11 +61,6 @@ class EvaluationConfig(Block):
         for name in self.protocols:
             if name not in PROTOCOLS:
                 raise ValueError(PROTOCOLS.unknown("evaluation.protocols", name))
-            if isinstance(PROTOCOLS[name], Comparison):
-                raise ValueError(
-                    f"evaluation.protocols: found {name}, which compares the encoders of a finished run; allowed: "
-                    f"rayfed-ssl evaluate RUN --protocol {name}"
-                )
         for name, given in self.options.items():
             if name in type(self).model_fields or name not in PROTOCOLS:
                 theirs = [name for name in PROTOCOLS if name not in type(self).model_fields]
@@ -93,9 +88,15 @@ class EvaluationConfig(Block):
 
     @property
     def rows(self) -> dict[str, Protocol[Any]]:
-        """The rows of ``protocols``."""
+        """The rows of ``protocols`` that measure one encoder."""
         found = {name: PROTOCOLS[name] for name in self.protocols}
         return {name: row for name, row in found.items() if isinstance(row, Protocol)}
+
+    @property
+    def comparisons(self) -> dict[str, Comparison[Any]]:
+        """The rows of ``protocols`` that compare encoders."""
+        found = {name: PROTOCOLS[name] for name in self.protocols}
+        return {name: row for name, row in found.items() if isinstance(row, Comparison)}
 
     @property
     def labelled(self) -> tuple[str, ...]:
@@ -105,7 +106,7 @@ class EvaluationConfig(Block):
     @property
     def scores(self) -> tuple[str, ...]:
         """What is recorded as ``eval/<score>``, in order."""
-        return tuple(score for name in self.protocols for score in self.scores_of(name))
+        return tuple(score for name in self.rows for score in self.scores_of(name))
 
     def scores_of(self, protocol: str) -> tuple[str, ...]:
         """The scores of one of ``protocols``."""

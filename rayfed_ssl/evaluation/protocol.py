@@ -12,6 +12,7 @@ from typing import Generic, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from rayfed_ssl.base.schema import Block
 from rayfed_ssl.evaluation.material import FrozenEncoder, Material
@@ -44,7 +45,16 @@ class Protocol(Generic[Settings]):
 
 @dataclass(frozen=True)
 class Comparison(Generic[Settings]):
-    """Compares the encoders of a finished run: ``{name: encoder}`` and images (N, S, S, 3) -> ``{tag: value}``."""
+    """Compares encoders by what they make of the same images: those of a finished run, or, during a run, those that a
+    round's clients ended with.
+    """
 
     config: type[Settings]
-    compare: Callable[[Mapping[str, FrozenEncoder], NDArray[np.uint8], Settings], dict[str, float]]
+    tag: str
+    """The tag, beginning with ``features/``, that a run records; others, of single pairs, it leaves out."""
+    look: Callable[[FrozenEncoder, NDArray[np.uint8], Settings], Tensor]
+    """An encoder and images (N, S, S, 3) -> what it is compared by (n, D), on the CPU; made where the encoder is."""
+    compare: Callable[[Mapping[str, Tensor], Settings], dict[str, float]]
+    """``{name: what an encoder is compared by}`` -> ``{tag: value}``; empty where no two can be compared."""
+    clients: Callable[[Settings], int]
+    """How many clients of a round are looked at, at most."""

@@ -155,6 +155,17 @@ class Workbench:
         unpack(weights, network)
         return evaluation.evaluate(self.material(self.frozen(network)), self.config.evaluation)
 
+    def looks(self, network: Network) -> dict[str, np.ndarray]:
+        """What the configured comparisons compare an encoder by, (n, D) each, of test images, or of training images
+        where there are no others. The network is left in the mode it was in.
+        """
+        config, dataset, training = self.config.evaluation, self.federation.dataset, network.training
+        pixels = dataset.test.pixels if len(dataset.test) else dataset.train.pixels
+        frozen = self.frozen(network)
+        found = {name: row.look(frozen, pixels, config.of(name)).numpy() for name, row in config.comparisons.items()}
+        network.train(training)
+        return found
+
     def evaluate_pixels(self) -> float:
         """Few-shot accuracy of the raw pixels: what an encoder has to beat."""
         return FEWSHOT.measure(self.material(None), self.config.evaluation.fewshot)["fewshot"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,7 @@ class Cohort(abc.ABC):
         self.clients: tuple[int, ...] = federation.clients
         self.round = 0
         self.metrics: dict[int, dict[str, float]] = {}  # client -> what it measured this round
+        self.looks: dict[int, Mapping[str, np.ndarray]] = {}  # client -> what its encoder is compared by, of this round
         self.dropped: list[ClientError] = []  # of this round
         self.on_drop: Callable[[ClientError], None] = lambda error: None  # called when it happens
         self.published: dict[str, Any] = {}
@@ -72,7 +74,7 @@ class Cohort(abc.ABC):
     # -- a round -------------------------------------------------------------------------------------------------------
 
     def begin_round(self, round: int, clients: Sequence[int]) -> None:
-        self.round, self.clients, self.metrics, self.dropped = round, tuple(clients), {}, []
+        self.round, self.clients, self.metrics, self.looks, self.dropped = round, tuple(clients), {}, {}, []
         self.ledger.begin_round(round)
 
     def end_round(self) -> None:
@@ -103,7 +105,7 @@ class Cohort(abc.ABC):
         whom = tuple(self.clients if clients is None else clients)
         task = Task(operation, self.round, message)
         with self._exchange(task, whom, self._own_fields(operation, each)) as (replying, own):
-            for chunk in self._run(task, replying, own, None):
+            for chunk in self._run(self._looking(task, replying), replying, own, None):
                 yield from self._take(task, chunk)
 
     def mean(
@@ -132,7 +134,8 @@ class Cohort(abc.ABC):
                 raise RoundVoid("nobody replied")
             raw = np.array([(self.shares if by is None else by)[c] for c in replying], np.float64)
             weights = dict(zip(replying, (raw / raw.sum()).tolist(), strict=True))
-            for chunk in self._run(task, replying, own, Averaging(weights, tuple(fields))):
+            averaging = Averaging(weights, tuple(fields))
+            for chunk in self._run(self._looking(task, replying), replying, own, averaging):
                 replies += list(self._take(task, chunk))
                 if chunk.total is not None and chunk.total.totals:
                     total.merge(chunk.total)
@@ -170,7 +173,7 @@ class Cohort(abc.ABC):
         task, whom = Task(operation, self.round, {}, starts), tuple(starts)
         if self.clock is not None:
             self.exchange = Exchange(operation, whom, (), {c: self.clock.expected(operation, c) for c in whom})
-        for chunk in self._run(task, whom, each, None):
+        for chunk in self._run(self._looking(task, whom), whom, each, None):
             yield from self._take(task, chunk)
         self.exchange = None
 
@@ -207,6 +210,14 @@ class Cohort(abc.ABC):
 
     # -- bookkeeping ---------------------------------------------------------------------------------------------------
 
+    def _looking(self, task: Task, replying: Sequence[int]) -> Task:
+        """The task, with the clients whose encoders are compared after it, where this round compares encoders."""
+        comparisons = self.config.evaluation.comparisons
+        if task.operation != TRAINS or not comparisons or not self.config.evaluates(self.round):
+            return task
+        most = max(row.clients(self.config.evaluation.of(name)) for name, row in comparisons.items())
+        return replace(task, look_at=frozenset(sorted(replying)[: max(most - len(self.looks), 0)]))
+
     def _own_fields(self, operation: str, each: Each | None) -> Each:
         """The fields of one client: ``each``'s and the plug-ins'."""
 
@@ -240,6 +251,8 @@ class Cohort(abc.ABC):
 
     def _note(self, outcome: Outcome) -> None:
         """A client's newest measurements; images are counted over all it was asked in this round."""
+        if outcome.looks:
+            self.looks[outcome.client] = outcome.looks
         known = self.metrics.setdefault(outcome.client, {})
         images = known.get("images", 0.0) + outcome.metrics.get("images", 0.0)
         known |= outcome.metrics

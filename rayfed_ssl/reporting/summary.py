@@ -47,10 +47,12 @@ def history(metrics: pa.Table, group: str = "eval") -> History:
     return found
 
 
-def evaluated_rounds(metrics: pa.Table) -> set[int]:
-    """The rounds of which something was evaluated, whatever it was."""
+def evaluated_rounds(metrics: pa.Table, besides: Sequence[str] = ()) -> set[int]:
+    """The rounds of which something was evaluated, whatever it was, ``besides`` these tags."""
     tags = metrics["tag"].cast(pa.string())
-    return set(metrics.filter(pc.match_substring_regex(tags, f"^({'|'.join(EVALUATED)})"))["round"].to_pylist())
+    evaluated = pc.match_substring_regex(tags, f"^({'|'.join(EVALUATED)})")
+    others = pc.is_in(tags, pa.array(besides, pa.string()))
+    return set(metrics.filter(pc.and_(evaluated, pc.invert(others)))["round"].to_pylist())
 
 
 def best_and_last(metrics: pa.Table) -> tuple[dict[str, dict[str, Any]], dict[str, Accuracy]]:

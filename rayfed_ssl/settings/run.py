@@ -107,9 +107,18 @@ class RunSettings(Block):
         wanted = self.participants(self.clients.count)
         return wanted if self.server.schedule == "sync" else min(self.clients.count, self.server.buffer)
 
+    def evaluates(self, round: int) -> bool:
+        """Whether encoders are evaluated after a round: every so many, and after the last one."""
+        return due(round, self.evaluation.every, self.train.rounds)
+
     def participants(self, clients: int) -> int:
         """How many of so many clients a round wants: participation.fraction of them, at least one."""
         return max(1, round(self.participation.fraction * clients))
+
+
+def due(t: int, every: int, last: int) -> bool:
+    """Whether something is done after round ``t``: every so many rounds, 0 meaning never, and after the last."""
+    return t == last or bool(every and t % every == 0)
 
 
 def _as(block: Block, kind: type[Kind]) -> Kind:

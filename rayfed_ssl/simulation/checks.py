@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig, load_untrusted, result_affecting
 from rayfed_ssl.config import load as load_config
 from rayfed_ssl.extensions import refuse_other
+from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.models import pinned
 from rayfed_ssl.objectives import build as build_objective
@@ -131,6 +133,24 @@ def check_labels(config: RunConfig, federation: Federation) -> None:
         )
     train, test = federation.dataset.train, federation.dataset.test
     evaluation.check(config.evaluation, train.labels, test.labels, config.data.image_size)
+
+
+def check_comparisons(config: RunConfig, federation: Federation) -> None:
+    """Refuse to compare the encoders of a round's clients where a round never has two that can be compared."""
+    if not config.evaluation.comparisons:
+        return
+    names, clients = ", ".join(config.evaluation.comparisons), len(federation.clients)
+    found = f"evaluation.protocols: found {names}, which compares the encoders of a round's clients;"
+    at_once = config.server.buffer if config.server.schedule == "fedbuff" else config.participants(clients)
+    if config.method.name == "centralized":
+        raise UserError(f"{found} centralized trains one; allowed: the other protocols")
+    if min(at_once, clients) < 2:
+        raise UserError(f"{found} a round has {min(at_once, clients)} of {clients}; must be at least 2")
+    initial = Initial(config, federation)
+    named = [config.clients.encoder(client) for client in federation.clients]
+    dims = Counter(initial.network(name).dim for name in named)
+    if max(dims.values()) < 2:
+        raise UserError(f"{found} of {', '.join(named)} no two have features of one dimension; must be two at least")
 
 
 def describe(config: RunConfig, federation: Federation) -> str:

@@ -33,7 +33,9 @@ from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS, plugin_halves
 from rayfed_ssl.settings import files as configfile
+from rayfed_ssl.settings.run import due
 from rayfed_ssl.simulation.checks import (
+    check_comparisons,
     check_labels,
     check_same_images,
     check_shards,
@@ -93,6 +95,7 @@ class Run:
         self.say(0, describe(config, self.federation))
         check_shards(config, self.federation)
         check_labels(config, self.federation)
+        check_comparisons(config, self.federation)
         if restored is not None:
             check_same_images(folder, self.federation)
         if (check := METHODS[config.method.name].check_federation) is not None:
@@ -335,9 +338,8 @@ def run(
 def _rounds(this: Run, stopping: Callable[[], bool], saved: Callable[[], None]) -> dict[str, Any]:
     """From where the run is to its end. Raises what a round raises."""
     config = this.config
-    every = config.evaluation.every
     t = this.start
-    if (t == 0 or due(t, every, this.rounds)) and not this.recorder.evaluated(t):
+    if (t == 0 or config.evaluates(t)) and not this.recorder.evaluated(t):
         this.evaluate(t)
     for t in range(this.start + 1, this.rounds + 1):
         if stopping():
@@ -349,7 +351,7 @@ def _rounds(this: Run, stopping: Callable[[], bool], saved: Callable[[], None]) 
             this.collect(wait=True)
             this.save(t)
             saved()
-        if due(t, every, this.rounds):
+        if config.evaluates(t):
             this.evaluate(t)
         this.collect()
     done = t == this.rounds
@@ -358,7 +360,3 @@ def _rounds(this: Run, stopping: Callable[[], bool], saved: Callable[[], None]) 
         this.save(t)
         saved()
     return this.finish(t, "complete" if done else "stopped")
-
-
-def due(t: int, every: int, last: int) -> bool:
-    return t == last or bool(every and t % every == 0)

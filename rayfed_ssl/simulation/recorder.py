@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 import yaml
 
 from rayfed_ssl.base.text import printable
@@ -101,6 +102,7 @@ class Recorder:
         if cohort.dropped:
             values["system/dropped_clients"] = float(len({error.client for error in cohort.dropped}))
             self.records.dropped(Drop(t, error.client, error.operation, error.reason) for error in cohort.dropped)
+        values |= self.compared(cohort)
         sources: list[MethodServer[Any] | ServerPlugin[Any]] = [server, *cohort.plugins.values()]
         for source in sources:
             values |= source.metrics
@@ -109,6 +111,16 @@ class Recorder:
             self.records.metric(t, tag, value)
         self.measured(t, cohort)
         self.communication(cohort.ledger)
+        return values
+
+    def compared(self, cohort: Cohort) -> dict[str, float]:
+        """How the encoders compare that the round's clients ended with."""
+        config, values = self.config.evaluation, dict[str, float]()
+        for name, row in config.comparisons.items():
+            settings = config.of(name)
+            chosen = sorted(cohort.looks)[: row.clients(settings)]
+            looks = {str(client): torch.from_numpy(np.array(cohort.looks[client][name])) for client in chosen}
+            values |= {tag: value for tag, value in row.compare(looks, settings).items() if tag == row.tag}
         return values
 
     def measured(self, t: int, cohort: Cohort) -> None:
@@ -129,7 +141,8 @@ class Recorder:
 
     def evaluated(self, t: int) -> bool:
         """Whether the committed tables hold round t's evaluation: a checkpoint has all of a round's, or none."""
-        return t in evaluated_rounds(read_metrics(self.folder))
+        in_round = [row.tag for row in self.config.evaluation.comparisons.values()]
+        return t in evaluated_rounds(read_metrics(self.folder), in_round)
 
     def commit(self, t: int) -> None:
         self.records.commit(t)

@@ -1,26 +1,31 @@
-"""Evaluate the exported encoder(s) of a run again, on the run's images: other protocols, without training."""
+"""Evaluate the exported encoder(s) of a run again, without training: other protocols, other images than the run's."""
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from numpy.typing import NDArray
+
 from rayfed_ssl import evaluation
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import pack
 from rayfed_ssl.config import RunConfig, load_untrusted
-from rayfed_ssl.evaluation import PROTOCOLS, Comparison
+from rayfed_ssl.data import sources
+from rayfed_ssl.data.sources import SourceConfig
+from rayfed_ssl.evaluation import PROTOCOLS, EvaluationConfig
 from rayfed_ssl.federated.bench import Workbench
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import Federation, deal
 from rayfed_ssl.models.exported import descriptions, read_description
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.models.values import load_values, read_safetensors
 from rayfed_ssl.reporting.tables import write_json
 from rayfed_ssl.settings.files import parse_overrides
+from rayfed_ssl.settings.located import title
 from rayfed_ssl.simulation.checks import check_same_images
 
 
@@ -46,20 +51,28 @@ def exported(run: Path) -> list[Exported]:
 
 
 def reevaluate(
-    run: Path, protocols: Sequence[str] = (), changes: Sequence[str] = (), *, trust_imports: bool = False
+    run: Path,
+    protocols: Sequence[str] = (),
+    changes: Sequence[str] = (),
+    *,
+    data: SourceConfig | None = None,
+    trust_imports: bool = False,
 ) -> dict[str, Any]:
     """Measure each exported encoder, the untrained ones and the raw pixels; what it finds is added to
-    ``evaluation.json``, where results of other protocols stay.
+    ``evaluation.json``, where results of other protocols, and of other images, stay.
 
     Args:
-        protocols: which; by default the run's own.
+        protocols: which; by default the run's own, comparisons of encoders only where there are several.
         changes: ``key=value`` for settings of ``evaluation`` other than the run's.
+        data: images other than the run's, resized to the run's size and channels. Protocols use their training and
+            their test images as they use the run's own.
         trust_imports: whether to run code that the run folder brings along.
     Returns:
         What ``evaluation.json`` now holds: ``accuracy``, ``select`` and ``features`` are ``{encoder: {tag: value}}``,
         ``untrained`` is ``{architecture: {tag: value}}``, ``pixels`` ``{tag: value}``, and ``evaluation`` the settings
         behind each protocol's results. Untrained encoders stand as ``untrained NAME`` in ``features``, comparisons of
-        encoders as ``between encoders``.
+        encoders as ``between encoders``. ``other data`` holds the same for images other than the run's, by their
+        title, with ``images``: their source, digest and numbers.
     Raises:
         UserError: no encoder there, an unknown protocol, a change that is not allowed, or images that are gone.
     """
@@ -70,35 +83,72 @@ def reevaluate(
             raise UserError(PROTOCOLS.unknown("--protocol", name))
     encoders = exported(run)
     known = earlier(run / "evaluation.json")
-    config, comparisons = _configured(run, protocols, changes, trust_imports)
-    # Every network is filled from the folder or untrained, so the file that the run began with need not be here.
-    config = config.model_copy(update={"model": config.model.model_copy(update={"start": None})})
-    federation = deal(config)
-    check_same_images(run, federation)
-    train, test = federation.dataset.train, federation.dataset.test
-    evaluation.check(config.evaluation, train.labels, test.labels, config.data.image_size)
-    bench = Workbench(config, federation)
-    found = Found()
-    for name in sorted({one.encoder for one in encoders}) if config.evaluation.protocols else []:
-        found.note("untrained", name, f"untrained {name}", bench.evaluate(name, None))
-    for one in encoders if config.evaluation.protocols else []:
-        found.note("accuracy", one.name, one.name, bench.evaluate(one.encoder, pack(_loaded(bench, one))))
-    if config.evaluation.labelled:
-        found.document["pixels"] = {"fewshot": bench.evaluate_pixels()}
-    for name in comparisons:
-        row = PROTOCOLS[name]
-        assert isinstance(row, Comparison)
-        frozen = {one.name: bench.frozen(copy.deepcopy(_loaded(bench, one))) for one in encoders}
-        pixels = test.pixels if len(test) else train.pixels
-        found.note("accuracy", BETWEEN, BETWEEN, row.compare(frozen, pixels, config.evaluation.of(name)))
-    measured = (*config.evaluation.protocols, *comparisons)
-    found.document["evaluation"] = {name: evaluation.settings_of(config.evaluation, name) for name in measured}
-    document = added(known, found.document, measured)
+    config = _configured(run, protocols, changes, trust_imports, several=len(encoders) > 1)
+    if data is None:
+        federation = deal(config)
+        check_same_images(run, federation)
+        document = added(known, _measured(config, federation, encoders), config.evaluation.protocols)
+    else:
+        federation, images = _other_images(config, data)
+        others = known.get(OTHERS, {})
+        before = others.get(title(data), {})
+        now = {"images": images, **_measured(config, federation, encoders)}
+        same = before.get("images") == images  # else these were other images, then
+        now = added(before if same else {}, now, config.evaluation.protocols)
+        document = {**known, OTHERS: {**others, title(data): now}}
     write_json(run / "evaluation.json", document)
     return document
 
 
-BETWEEN = "between encoders"
+def _other_images(config: RunConfig, data: SourceConfig) -> tuple[Federation, dict[str, Any]]:
+    """A data set that no client holds, in the run's size and channels, and what is to be said of it."""
+    form = {"image_size": config.data.image_size, "channels": config.data.channels}
+    dataset = sources.load(data.model_copy(update=form))
+    said = {
+        "source": data.model_dump(mode="json", exclude_defaults=True, exclude=set(form)) | {"name": data.name},
+        "digest": dataset.digest,
+        "train": len(dataset.train),
+        "test": len(dataset.test),
+    }
+    return Federation(dataset, (), None, None, ()), said
+
+
+def _measured(config: RunConfig, federation: Federation, encoders: Sequence[Exported]) -> dict[str, Any]:
+    """The configured protocols on these images."""
+    train, test = federation.dataset.train, federation.dataset.test
+    evaluation.check(config.evaluation, train.labels, test.labels, config.data.image_size)
+    bench = Workbench(config, federation)
+    found = Found()
+    for name in sorted({one.encoder for one in encoders}) if config.evaluation.rows else []:
+        found.note("untrained", name, f"untrained {name}", bench.evaluate(name, None))
+    for one in encoders if config.evaluation.rows else []:
+        found.note("accuracy", one.name, one.name, bench.evaluate(one.encoder, pack(_loaded(bench, one))))
+    if config.evaluation.labelled:
+        found.document["pixels"] = {"fewshot": bench.evaluate_pixels()}
+    if config.evaluation.comparisons:
+        looks = {one.name: bench.looks(_loaded(bench, one)) for one in encoders}
+        found.note("accuracy", BETWEEN, BETWEEN, _compared(looks, config.evaluation))
+    found.document["evaluation"] = {
+        name: evaluation.settings_of(config.evaluation, name) for name in config.evaluation.protocols
+    }
+    return found.document
+
+
+def _compared(looks: Mapping[str, Mapping[str, NDArray[Any]]], config: EvaluationConfig) -> dict[str, float]:
+    """The exported encoders beside each other, all of them. Raises UserError where no two can be compared."""
+    values: dict[str, float] = {}
+    for name, row in config.comparisons.items():
+        seen = {encoder: torch.from_numpy(of[name]) for encoder, of in looks.items()}
+        if not (found := row.compare(seen, config.of(name))):
+            dims = ", ".join(f"{encoder} ({look.shape[-1]} dimensions)" for encoder, look in seen.items())
+            raise UserError(
+                f"evaluation.protocols: found {name} with encoders {dims}; it needs at least two of one dimension"
+            )
+        values |= found
+    return values
+
+
+BETWEEN, OTHERS = "between encoders", "other data"
 CHANGEABLE = ("metrics", "train_images", "batch_size", "options")
 
 
@@ -117,22 +167,26 @@ class Found:
 
 
 def _configured(
-    run: Path, protocols: Sequence[str], changes: Sequence[str], trust_imports: bool
-) -> tuple[RunConfig, list[str]]:
-    """The run's settings with what is to be measured, and which protocols compare encoders."""
-    comparisons = [name for name in dict.fromkeys(protocols) if isinstance(PROTOCOLS[name], Comparison)]
+    run: Path, protocols: Sequence[str], changes: Sequence[str], trust_imports: bool, several: bool
+) -> RunConfig:
+    """The run's settings with what is to be measured; of the run's own protocols those that ``several`` encoders allow.
+
+    Every network is filled from the folder or untrained, so the file that the run began with need not be here.
+    """
     for key in parse_overrides(changes):
         block, _, rest = key.partition(".")
         if block != "evaluation" or rest.split(".")[0] not in (*CHANGEABLE, *PROTOCOLS):
             allowed = ", ".join(f"evaluation.{name}" for name in (*CHANGEABLE, *PROTOCOLS))
             raise UserError(f"{key}: found a change of what the run was; allowed here: {allowed}")
-    alone = [name for name in dict.fromkeys(protocols) if name not in comparisons]
-    chosen = [f"evaluation.protocols=[{','.join(alone)}]"] if protocols else []
+    chosen = [f"evaluation.protocols=[{','.join(dict.fromkeys(protocols))}]"] if protocols else []
     config = load_untrusted(run / "config.yaml", [*changes, *chosen], trust_imports=trust_imports)
-    if not config.evaluation.protocols and not comparisons:
+    if not protocols and not several:
+        alone = config.evaluation.model_copy(update={"protocols": tuple(config.evaluation.rows)})
+        config = config.model_copy(update={"evaluation": alone})
+    if not config.evaluation.protocols:
         allowed = ", ".join(PROTOCOLS)
         raise UserError(f"--protocol: found none, in the run's configuration neither; must be one of {allowed}")
-    return config, comparisons
+    return config.model_copy(update={"model": config.model.model_copy(update={"start": None})})
 
 
 def earlier(path: Path) -> dict[str, Any]:
@@ -142,6 +196,7 @@ def earlier(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         blocks = {name: dict(block) for name, block in document.items()}
+        blocks |= {OTHERS: {name: dict(of) for name, of in blocks[OTHERS].items()}} if OTHERS in blocks else {}
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise UserError(f"{path}: cannot be read ({error}); mend it, or move it away to begin anew") from None
     own = blocks.get("evaluation", {})

@@ -71,6 +71,10 @@ class Worker(Workbench):
             except BrokenFeatures as error:
                 raise Diverged(client, round, "evaluate", "", error.found, math.nan) from None
 
+    def look(self, client: int, round: int) -> dict[str, np.ndarray]:
+        """What comparisons of encoders look at, of the network as this client's operation has just left it."""
+        return self.looks(self._client(self.method.client, client, round, "evaluate", {}).network)
+
     def _client(
         self, kind: type[EncoderClient[Any]], client: int, round: int, operation: str, state: State
     ) -> EncoderClient[Any]:
@@ -107,6 +111,8 @@ def run_chunk(
             round, visit = task.start(client)
             message = {**task.message, **own[k]}
             outcome, state = worker.execute(task.operation, client, round, message, states[k], *again(visit))
+            if client in task.look_at:
+                outcome = replace(outcome, looks=worker.look(client, round))
             booked = sizes(outcome.reply)
             if chunk.total is not None and averaging is not None:
                 reply = dict(outcome.reply)

@@ -16,7 +16,9 @@ import rich.progress as bars
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from rayfed_ssl.base.text import printable
 from rayfed_ssl.reporting.summary import TEST_LABELS
 from rayfed_ssl.simulation.loop import Progress
 from rayfed_ssl.terminal.output import Output
@@ -132,7 +134,18 @@ def accuracy_table(summary: Mapping[str, Any]) -> Table:
 
 
 def evaluation_tables(found: Mapping[str, Any]) -> list[Table]:
-    """What ``evaluation.json`` holds: scores by encoder, beside them those on held-out images, and features."""
+    """What ``evaluation.json`` holds: scores by encoder, beside them those on held-out images, and features; then the
+    same for each of the other data sets.
+    """
+    tables = _tables_of(found, None)
+    for name, of in found.get("other data", {}).items():
+        counts = of["images"]
+        told = f"on {printable(name)}: {counts['train']} training and {counts['test']} test images"
+        tables += _tables_of(of, told)
+    return tables
+
+
+def _tables_of(found: Mapping[str, Any], title: str | None) -> list[Table]:
     rows: dict[str, dict[str, float]] = {name: dict(values) for name, values in found.get("accuracy", {}).items()}
     for name, values in found.get("select", {}).items():
         rows.setdefault(name, {}).update({f"select.{tag}": value for tag, value in values.items()})
@@ -144,12 +157,12 @@ def evaluation_tables(found: Mapping[str, Any]) -> list[Table]:
         name: {tag: value for tag, value in values.items() if not tag.startswith("spectrum/")}
         for name, values in found.get("features", {}).items()
     }
-    return [_by_encoder(part) for part in (rows, features) if part]
+    return [_by_encoder(part, title) for part in (rows, features) if part]
 
 
-def _by_encoder(rows: Mapping[str, Mapping[str, float]]) -> Table:
+def _by_encoder(rows: Mapping[str, Mapping[str, float]], title: str | None) -> Table:
     tags = list(dict.fromkeys(tag for values in rows.values() for tag in values))
-    table = Table("encoder", *tags, box=box.SIMPLE)
+    table = Table("encoder", *tags, box=box.SIMPLE, title=None if title is None else Text(title), title_justify="left")
     for name, values in rows.items():
         table.add_row(name, *(shown(values.get(tag)) for tag in tags))
     return table

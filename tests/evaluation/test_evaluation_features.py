@@ -10,11 +10,10 @@ import torch
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score, balanced_accuracy_score, normalized_mutual_info_score, roc_auc_score
 
-from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import generator, numpy_generator, seed_of
 from rayfed_ssl.data.augment import Recipe, augment
 from rayfed_ssl.evaluation import cluster, rank
-from rayfed_ssl.evaluation.angles import AnglesConfig, compare, mean_angle
+from rayfed_ssl.evaluation.angles import AnglesConfig, compare, look, mean_angle
 from rayfed_ssl.evaluation.cluster import ClusterConfig
 from rayfed_ssl.evaluation.metrics import accuracy, balanced_accuracy, macro_auc
 from rayfed_ssl.evaluation.rank import RankConfig, alignment, rankme, spectrum, uniformity
@@ -113,7 +112,9 @@ def test_angles_between_encoders() -> None:
     assert mean_angle(a, 7 * a) == pytest.approx(0.0, abs=1e-6)
     encoders = {name: small_encoder(seed=seed) for name, seed in (("x", 1), ("y", 2), ("z", 1))}
     pixels, _ = images(50, 0)
-    values = compare(encoders, pixels, AnglesConfig(images=20))
+    config = AnglesConfig(images=20)
+    looks = {name: look(encoder, pixels, config) for name, encoder in encoders.items()}
+    values = compare(looks, config)
     assert list(values) == ["features/angle", "features/angle/x y", "features/angle/x z", "features/angle/y z"]
     assert values["features/angle/x z"] == pytest.approx(0.0, abs=1e-4)
     features = [encoders[name].features(pixels[:20]).double().numpy() for name in ("x", "y")]
@@ -123,8 +124,9 @@ def test_angles_between_encoders() -> None:
     assert values["features/angle"] == pytest.approx(
         np.mean([values[f"features/angle/{p}"] for p in ("x y", "x z", "y z")])
     )
-    with pytest.raises(UserError, match=r"found angles with encoders x \(6 dimensions\); it needs at least two"):
-        compare({"x": encoders["x"]}, pixels, AnglesConfig())
+    assert compare({"x": looks["x"]}, config) == {}
+    other = compare({**looks, "of 2 dimensions": looks["x"][:, :2]}, config)
+    assert other == values  # pairs of one dimension only
 
 
 def test_metrics_equal_scikit_learn_and_absent_classes_take_no_part() -> None:

@@ -149,7 +149,7 @@ def test_settings_name_every_number_behind_a_result() -> None:
             {"protocols": ["linaer"]},
             r"evaluation\.protocols: found 'linaer'; must be one of knn, .*did you mean linear\?",
         ),
-        ({"protocols": ["angles"]}, "allowed: rayfed-ssl evaluate RUN --protocol angles"),
+        ({"angles": {"clients": 1}}, "greater than or equal to 2"),
         ({"metrics": ["auc"]}, r"evaluation\.metrics: found auc; must include accuracy"),
         ({"options": {"knn": {}}}, r"evaluation\.options: found knn; must be a protocol that another package adds"),
         ({"select": {"share": 1.0}}, "less than 1"),

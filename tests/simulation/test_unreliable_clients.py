@@ -60,7 +60,12 @@ PREDICT = {
     "local",
 }
 NEW = {"time/virtual_s", "system/asked", "system/late", "system/gone", "system/dropped_out"}
-CASES = {"sync": ("fedbyol", SYNC), "two exchanges": ("fedsc", SYNC), "fedbuff": ("fedbyol", FEDBUFF)}
+LOOKED = {"evaluation__protocols": ["knn", "angles"]}
+CASES = {
+    "sync": ("fedbyol", {**SYNC, **LOOKED}),
+    "two exchanges": ("fedsc", SYNC),
+    "fedbuff": ("fedbyol", {**FEDBUFF, **LOOKED}),
+}
 
 
 def blind(method: str, **changes: object) -> RunConfig:
