@@ -8,6 +8,7 @@ hub:OWNER/NAME                a source and its path
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import yaml
@@ -51,11 +52,11 @@ def title(config: SourceConfig) -> str:
 
 def _block(text: str, key: str) -> dict[str, str]:
     name, colon, rest = text.partition(":")
-    path = Path(text).expanduser()
-    if path.is_file():
+    path = os.path.expanduser(text)
+    if os.path.isfile(path):
         return {"name": "parquet", "path": text}
-    if path.is_dir():
-        holds_parquet = any(next(path.glob(pattern), None) is not None for pattern in PARQUET)
+    if os.path.isdir(path):
+        holds_parquet = any(next(Path(path).glob(pattern), None) is not None for pattern in PARQUET)
         return {"name": "parquet" if holds_parquet else "imagefolder", "path": text}
     if colon and rest and name in SOURCES:
         return {"name": name, "path": rest}

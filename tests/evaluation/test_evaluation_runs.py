@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+import torch.nn.functional as F
+from PIL import Image
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import pack
+from rayfed_ssl.config import load
 from rayfed_ssl.data.augment import clean
 from rayfed_ssl.data.partition import stratified_share
+from rayfed_ssl.data.sources import load as load_images
 from rayfed_ssl.evaluation.knn import knn_accuracy
 from rayfed_ssl.federated.bench import Workbench
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.models import load_exported
+from rayfed_ssl.settings.located import located
 from rayfed_ssl.simulation.reevaluation import reevaluate
+from rayfed_ssl.terminal.progress import evaluation_tables
 from tests.tiny import measured, run_locally, tiny
 
 SELECT = {"evaluation__select": {"share": 0.2}}
@@ -205,3 +213,76 @@ def test_what_evaluate_refuses_is_one_line_and_leaves_the_file(tmp_path: Path) -
         with pytest.raises(UserError, match=r"evaluation\.json: cannot be read .*; mend it, or move it away"):
             reevaluate(run)
         assert (run / "evaluation.json").read_text() == damage
+
+
+def pictures(root: Path, sizes: dict[str, int], size: int = 12) -> Path:
+    """An image folder of dark and bright squares: ``sizes`` are images per class of a split."""
+    rng = np.random.default_rng(0)
+    for split, count in sizes.items():
+        for label, level in (("bright", 200), ("dark", 40)):
+            for i in range(count):
+                path = root / split / label / f"{i}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray((level + rng.integers(0, 40, (size, size, 3))).astype(np.uint8)).save(path)
+    return root
+
+
+def test_a_run_is_measured_on_other_images_beside_its_own(tmp_path: Path) -> None:
+    run, other = tmp_path / "run", pictures(tmp_path / "squares", {"train": 20, "test": 10})
+    run_locally(tiny("fedsimclr", train__rounds=1), run)
+    own = reevaluate(run)
+    found = reevaluate(run, ["knn", "rank"], data=located(str(other)))
+    assert {key: value for key, value in found.items() if key != "other data"} == own
+    ((name, there),) = found["other data"].items()
+    assert name == f"imagefolder:{other}"
+    assert there["images"] == {
+        "source": {"name": "imagefolder", "path": str(other)}, "digest": there["images"]["digest"],
+        "train": 40, "test": 20,
+    }  # fmt: skip
+    assert set(there["evaluation"]) == {"knn", "rank"}
+    assert set(there["accuracy"]["global"]) == {"knn"}
+    assert set(there["untrained"]) == {"small_cnn_bn"}
+    assert "fewshot" in there["pixels"]
+    assert "rankme" in there["features"]["global"]
+
+    config = load(run / "config.yaml")
+    images = load_images(located(str(other)).model_copy(update={"image_size": config.data.image_size}))
+    encoder = load_exported(run)
+    recipe = config.augment.recipe()
+
+    def features(pixels: np.ndarray) -> torch.Tensor:
+        with torch.no_grad():
+            return F.normalize(encoder(clean(torch.tensor(pixels).permute(0, 3, 1, 2), recipe)), dim=1)
+
+    train, test = features(images.train.pixels), features(images.test.pixels)
+    labels = torch.tensor(images.train.labels)
+    similar, nearest = (test @ train.T).topk(4, dim=1)  # a tenth of the train images
+    votes = torch.zeros(20, 2).scatter_add_(1, labels[nearest], (similar / 0.1).exp())
+    accuracy = float((votes.argmax(1) == torch.tensor(images.test.labels)).float().mean())
+    assert there["accuracy"]["global"]["knn"] == pytest.approx(accuracy)
+
+    again = reevaluate(run, ["rank"], data=located(str(other)))["other data"][name]
+    assert again["accuracy"] == there["accuracy"]  # the same images: what is known stays
+    shutil.rmtree(other / "test")
+    pictures(other, {"test": 3})
+    changed = reevaluate(run, ["rank"], data=located(str(other)))["other data"][name]
+    assert "accuracy" not in changed  # other images: what was known goes
+    assert changed["images"]["test"] == 6
+    two = reevaluate(run, ["knn"], data=located("digits"))["other data"]
+    assert list(two) == [name, "digits"]
+    titles = [str(table.title) for table in evaluation_tables(reevaluate(run)) if table.title is not None]
+    assert titles[0] == f"on imagefolder:{other}: 40 training and 6 test images"
+
+
+def test_other_images_without_labels_have_no_accuracy(tmp_path: Path) -> None:
+    run, other = tmp_path / "run", tmp_path / "plain"
+    run_locally(tiny("fedsimclr", train__rounds=1), run)
+    for i in range(12):
+        (other / "train").mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((9, 9, 3), 20 * i, np.uint8)).save(other / "train" / f"{i}.png")
+    before = (run / "evaluation.json").exists()
+    with pytest.raises(UserError, match=r"found knn, but none of the 12 train images has a label; allowed without"):
+        reevaluate(run, ["knn"], data=located(str(other)))
+    assert (run / "evaluation.json").exists() is before
+    found = reevaluate(run, ["rank"], data=located(str(other)))["other data"][f"imagefolder:{other}"]
+    assert set(found) == {"images", "features", "evaluation"}
