@@ -11,6 +11,7 @@ import pytest
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig, load
+from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models import ENCODERS
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.simulation import loop
@@ -81,6 +82,18 @@ def test_a_config_is_valid_in_every_profile(path: Path, profile: str | None) -> 
     config = load(path, with_profile(profile))
     assert config.profile == profile
     assert config.method.name
+
+
+def test_every_method_has_a_config_that_docs_name() -> None:
+    """The table in docs/methods.md: method, config, keys; each row is a run that can be configured."""
+    page = (FOLDER.parent / "docs" / "methods.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| \[(\w+)\]\(\.\./configs/\2\.yaml\) \| (?:`([^`]*)`)? ?\|$", page, re.MULTILINE)
+    assert sorted(name for name, _, _ in rows) == sorted(METHODS)
+    for name, stem, keys in rows:
+        config = load(FOLDER / f"{stem}.yaml", [f"method.name={name}", *keys.split()])
+        assert config.method.name == name
+        if stem == "rivals_cifar10":
+            assert load(FOLDER / f"{stem}.yaml", [f"method.name={name}", "profile=paper"]).method.name == name
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=[path.stem for path in CONFIGS])

@@ -40,7 +40,8 @@ class OneRun:
     """What a run folder says. Measures are named by their tags, ``eval/`` left out: ``knn``, ``select/knn``, ..
 
     ``curves``: accuracies over rounds. ``sent``: bytes up and down until the end of each round. ``virtual_s``: seconds
-    of the clients' clock until then, empty without one. ``split``: a digest of who holds which images.
+    of the clients' clock until then, empty without one. ``split``: a digest of who holds which images. ``of_clients``:
+    whether values are means over clients with encoders of their own.
     """
 
     folder: Path
@@ -59,6 +60,7 @@ class OneRun:
     epsilon: float | None
     wall_s: float
     split: str | None
+    of_clients: bool
 
     @property
     def method(self) -> str:
@@ -264,10 +266,11 @@ def read_run(folder: Path) -> OneRun:
             f"{folder / 'summary.json'}: cannot be read ({error!r}); the run's records are damaged"
         ) from None
     metrics = read_metrics(folder)
-    values, curves = {}, {}
+    values, curves, of_clients = {}, {}, False
     for group in ("eval", "select", "features"):
         for name, rounds in sorted(history(metrics, group).items()):
-            curve = {t: fmean(of_clients.values()) for t, of_clients in sorted(rounds.items())}
+            of_clients |= any(None not in values_of for t, values_of in rounds.items() if t)
+            curve = {t: fmean(values_of.values()) for t, values_of in sorted(rounds.items())}
             curves[name if group == "eval" else f"{group}/{name}"] = curve
     pixels = {name.removeprefix(PIXELS): curve[0] for name, curve in curves.items() if name.startswith(PIXELS)}
     curves = {name: curve for name, curve in curves.items() if not name.startswith(PIXELS)}
@@ -289,6 +292,7 @@ def read_run(folder: Path) -> OneRun:
         epsilon=_epsilon(told["epsilon"]),
         wall_s=float(told["wall_s"]),
         split=_split(folder),
+        of_clients=of_clients,
     )
 
 

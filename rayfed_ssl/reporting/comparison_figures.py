@@ -11,12 +11,15 @@ from statistics import fmean
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-from rayfed_ssl.reporting.comparison import RAW_PIXELS, Comparison, OneRun, Row, spread
+from rayfed_ssl.reporting.comparison import RAW_PIXELS, UNTRAINED, Comparison, OneRun, Row, spread
 from rayfed_ssl.reporting.figures import GREY, save_figure
 
 Position = Callable[[OneRun, int], float | None]  # a run and a round -> where on the x axis; None: nowhere
 Line = list[tuple[float, float, float | None]]  # x, mean, deviation over seeds
+ROUND = "round"
+BEFORE = {UNTRAINED: "--", RAW_PIXELS: ":"}  # line styles of what training has to beat
 STYLES = ("-", "--", ":", "-.")
 COLOURS = 10
 
@@ -25,8 +28,8 @@ def draw(comparison: Comparison, folder: Path) -> None:
     """Write ``figures/accuracy_vs_rounds.png``, ``.._bytes.png`` and, where a clock ran, ``.._virtual_hours.png``."""
     if not any(run.curves for row in comparison.trained for run in row.runs.values()):
         return
-    save_figure(folder, "accuracy_vs_rounds", figure(comparison, "round", lambda run, t: float(t)))
-    sent = figure(comparison, "MB sent by and to all clients", _sent_mb, log=True)
+    save_figure(folder, "accuracy_vs_rounds", figure(comparison, ROUND, lambda run, t: float(t)))
+    sent = figure(comparison, "MB to and from all clients", _sent_mb, log=True)
     save_figure(folder, "accuracy_vs_bytes", sent)
     if any(run.virtual_s for row in comparison.trained for run in row.runs.values()):
         hours = figure(comparison, "virtual hours", lambda run, t: run.hours_until(t))
@@ -48,18 +51,32 @@ def figure(comparison: Comparison, label: str, position: Position, *, log: bool 
     for axes, score in zip(panels, scores, strict=True):
         for number, row in enumerate(comparison.trained):
             _draw_row(axes, row, score, line(row, score, position), number)
-        pixels = next(row for row in comparison.rows if row.name == RAW_PIXELS).spread(score)
-        if pixels is not None:
-            axes.axhline(100 * pixels.mean, color=GREY, linewidth=1, linestyle=":", label=RAW_PIXELS)
+        for row in comparison.rows:
+            if not row.trained and (before := row.spread(score)) is not None:
+                axes.axhline(100 * before.mean, color=GREY, linewidth=1, linestyle=BEFORE[row.name], label=row.name)
         if log and axes.lines:
             axes.set_xscale("log")
+            axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            axes.xaxis.set_major_formatter("{x:g}")
+            axes.xaxis.set_minor_formatter(NullFormatter())
+        elif label == ROUND:
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set(xlabel=label, ylabel=f"{score} (%)")
         axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
         axes.set_axisbelow(True)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
-    panels[-1].legend(frameon=False, loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8)
+    named = {name: handle for axes in panels for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)}
+    order = {name: number for number, row in enumerate(comparison.rows) for name in (row.name, _final(row))}
+    names = sorted(named, key=order.__getitem__)
+    handles = [named[name] for name in names]
+    panels[-1].legend(handles, names, frameon=False, loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8)
     return drawn
+
+
+def _final(row: Row) -> str:
+    """The name of a row that is a level line at its final accuracy."""
+    return f"{row.name} (final)"
 
 
 def line(row: Row, score: str, position: Position) -> Line:
@@ -82,7 +99,7 @@ def _draw_row(axes: Axes, row: Row, score: str, points: Line, number: int) -> No
     final = row.spread(score)
     if not points:
         if final is not None:
-            axes.axhline(100 * final.mean, color=colour, linewidth=1.2, linestyle="--", label=f"{row.name} (final)")
+            axes.axhline(100 * final.mean, color=colour, linewidth=1.2, linestyle="--", label=_final(row))
         return
     x, means = [point[0] for point in points], [100 * point[1] for point in points]
     axes.plot(x, means, color=colour, linestyle=style, marker="o", markersize=3, linewidth=1.6, label=row.name)

@@ -122,11 +122,11 @@ def _finite(value: Any) -> Any:
 
 def cells(comparison: Comparison) -> tuple[list[str], list[list[tuple[str, ...]]]]:
     """Head and rows of the table for readers; a cell has one or two lines, of which the second is the difference."""
-    shown = [measure for measure in comparison.measures if not measure.startswith("features/")]
+    shown = comparison.measures
     main = next(iter(comparison.scores), None)
     clock = any(row.virtual_hours is not None for row in comparison.rows)
     private = any(row.epsilon is not None for row in comparison.rows)
-    head = ["", *shown, "MB/round", "MB in all"]
+    head = ["", *(measure.removeprefix("features/") for measure in shown), "MB/round", "MB total"]
     head += [f"MB to 90% of {main}"] if main else []
     head += ["virtual h", *([f"h to 90% of {main}"] if main else [])] if clock else []
     head += ["epsilon"] if private else []
@@ -186,18 +186,38 @@ def notes(comparison: Comparison) -> list[str]:
         )
     else:
         lines.append(f"Second line: difference to {first}; of one seed there is no interval, so it may be chance.")
+    if alone := [row.name for row in comparison.trained if any(run.of_clients for run in row.runs.values())]:
+        lines.append(f"Of {_listed(alone)}: the mean over clients, each measured with its own encoder.")
+    lines += _columns(comparison)
+    lines += [f"* {_listed(names)}: beyond the method, {told}." for told, names in _differing(comparison).items()]
     for row in comparison.trained:
-        if row.differing:
-            told = "; ".join(
-                f"{key} {_said(own)} (not {_said(theirs)})" for key, (theirs, own) in row.differing.items()
-            )
-            lines.append(f"* {printable(row.name)} differs beyond the method: {told}.")
         if row.unfinished:
             told = ", ".join(f"{name} {status}" for name, status in row.unfinished.items())
             lines.append(f"! {printable(row.name)}: {told}; not counted.")
     lines += _began_otherwise(comparison)
     lines += [f"Left out, {printable(name)}: {' '.join(why.split())}" for name, why in comparison.left_out.items()]
     return lines
+
+
+def _columns(comparison: Comparison) -> list[str]:
+    """What the columns of costs count."""
+    main = next(iter(comparison.scores), None)
+    until = (
+        "" if main is None else f"; to 90%: until {main}, as often as it was measured, first reached 90% of its last"
+    )
+    hours = "h: hours of the virtual clock; " if any(row.virtual_hours is not None for row in comparison.rows) else ""
+    return [f"MB: millions of bytes to and from all clients; {hours}seconds: how long a run took{until}."]
+
+
+def _differing(comparison: Comparison) -> dict[str, list[str]]:
+    """What rows differ in beyond the method, in words, and which do."""
+    found: dict[str, list[str]] = {}
+    for row in comparison.trained:
+        if row.differing:
+            pairs = row.differing.items()
+            told = "; ".join(f"{key} is {_said(own)} (not {_said(theirs)})" for key, (theirs, own) in pairs)
+            found.setdefault(told, []).append(row.name)
+    return found
 
 
 def _began_otherwise(comparison: Comparison) -> list[str]:

@@ -13,7 +13,9 @@ from rayfed_ssl.reporting.comparison_files import cells
 def comparison_table(comparison: Comparison) -> Table:
     """The rows; below each mean its difference to the first row's."""
     head, rows = cells(comparison)
-    table = Table(*head, box=box.SIMPLE)
+    table = Table(head[0], box=box.SIMPLE)
+    for name in head[1:]:
+        table.add_column(name, justify="right")
     for row in rows:
         table.add_row(*(Text("\n".join(cell)) for cell in row))
     return table

@@ -16,7 +16,7 @@ import scipy.stats
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.federated.ledger import Booking
 from rayfed_ssl.reporting.comparison import Comparison, Row, difference, reached, read_run, spread
-from rayfed_ssl.reporting.comparison_figures import line
+from rayfed_ssl.reporting.comparison_figures import figure, line
 from rayfed_ssl.reporting.comparison_files import latex, markdown, notes, records, write
 from rayfed_ssl.reporting.comparison_rows import differing, of_runs, of_variants
 from rayfed_ssl.reporting.tables import (
@@ -183,7 +183,10 @@ def test_rows_are_marked_with_what_differs_beyond_the_method(tmp_path: Path) -> 
     made = two_rows(tmp_path, changes=changes)
     assert made.rows[0].differing == {}
     assert made.rows[1].differing == {"train.batch_size": (16, 32)}
-    assert "* b differs beyond the method: train.batch_size 32 (not 16)." in notes(made)
+    assert "* b: beyond the method, train.batch_size is 32 (not 16)." in notes(made)
+    folders = three(tmp_path, "c", B, method="fedprox", changes={**changes, "method__mu": 0.1})
+    both = of_variants({"a": [tmp_path / "a-0"], "b": [tmp_path / "b-0"], "c": folders})
+    assert "* b, c: beyond the method, train.batch_size is 32 (not 16)." in notes(both)
     byol = tiny("fedbyol").model_dump(mode="json")
     assert set(differing(tiny("fedsimclr").model_dump(mode="json"), byol)) == {"objective.name"}
     warm = tiny("fedsimclr", objective__temperature=0.9, data__partition__alpha=2.0, resources__threads=2)
@@ -254,6 +257,33 @@ def test_without_a_clock_there_are_no_hours(tmp_path: Path) -> None:
     assert not (tmp_path / "out" / "figures" / "accuracy_vs_virtual_hours.png").exists()
     assert "virtual" not in markdown(made)
     assert "epsilon" not in markdown(made)
+    assert "h: hours of the virtual clock" in " ".join(notes(two_rows(tmp_path / "timed", virtual=(1.0, 2.0, 3.0))))
+
+
+def test_a_reader_is_told_what_a_value_is(tmp_path: Path) -> None:
+    runs = three(tmp_path, "own", B, method="local", clients=True)
+    made = of_variants({"a": three(tmp_path, "a", A), "own": runs})
+    assert "Of own: the mean over clients, each measured with its own encoder." in notes(made)
+    told = " ".join(notes(made))
+    assert "MB: millions of bytes to and from all clients; seconds: how long a run took; to 90%: until knn, " in told
+    head, first = markdown(made).splitlines()[0:3:2]
+    assert head == "|  | knn | select/knn | rank | MB/round | MB total | MB to 90% of knn | seconds |"
+    assert first.split(" | ")[3].startswith("5.500 ± 0.500")  # what describes features has its column, too
+
+
+def test_a_figure_names_every_row_once(tmp_path: Path) -> None:
+    made = of_variants({"a": three(tmp_path, "a", A), "b": three(tmp_path, "b", B, method="fedprox", sent=[])})
+    drawn = figure(made, "MB", lambda run, t: run.bytes_until(t) or None, log=True)
+    (axes,) = drawn.axes
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == [
+        "a", "b (final)", "untrained encoder", "raw pixels",
+    ]  # fmt: skip
+    levels = {line.get_label(): line.get_ydata()[0] for line in axes.lines if len(line.get_xdata()) == 2}
+    assert levels["untrained encoder"] == pytest.approx(100 * UNTRAINED)
+    assert levels["raw pixels"] == pytest.approx(100 * PIXELS)
+    assert levels["b (final)"] == pytest.approx(100 * np.mean(B))
+    rounds = figure(made, "round", lambda run, t: float(t)).axes[0]
+    assert all(tick == int(tick) for tick in rounds.get_xticks())
 
 
 def test_names_cannot_break_a_table(tmp_path: Path) -> None:
