@@ -36,7 +36,7 @@ from rayfed_ssl.reporting.comparison_rows import of_variants
 from rayfed_ssl.reporting.tables import replace_file
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.simulation import loop
-from rayfed_ssl.simulation.checks import check_labels, check_shards
+from rayfed_ssl.simulation.checks import check_comparisons, check_labels, check_shards
 from rayfed_ssl.simulation.local import LocalCohort
 from tune import config as sweep_config
 from tune.book import OVER, Book, trial_name
@@ -183,6 +183,7 @@ def _check(config: RunConfig, dealt: dict[str, Federation]) -> None:
     federation = dealt[key]
     check_shards(config, federation)
     check_labels(config, federation)
+    check_comparisons(config, federation)
     if (check := METHODS[config.method.name].check_federation) is not None:
         check(config, federation)
 

@@ -156,6 +156,9 @@ def test_missing_labels_and_too_small_shards_do_not_fit(base: Path) -> None:
     unlabelled = from_methods(base, ["fedsimclr", "fedavg_supervised"], [*given, "train.batch_size=4"])
     assert list(unlabelled.unfit) == ["fedavg_supervised"]
     assert "have no label" in unlabelled.unfit["fedavg_supervised"]
+    angles = from_methods(base, ["fedsimclr", "centralized"], ["evaluation.protocols=[knn,angles]"])
+    assert list(angles.unfit) == ["centralized"]
+    assert "found angles, which compares the encoders of a round's clients" in angles.unfit["centralized"]
 
 
 def test_a_file_lists_variants(base: Path) -> None:
