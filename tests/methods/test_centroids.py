@@ -70,6 +70,18 @@ def test_local_centroids_find_balanced_clusters() -> None:
     assert local_centroids(memory[:3], 16, generator(0)).shape == (3, 4)  # fewer rows than centroids
 
 
+def test_one_repeat_equals_a_loop_over_balanced_assignments() -> None:
+    memory = F.normalize(torch.cat([units(20, 3) + rows((3, 0, 0)), units(4, 3, seed=1) - rows((3, 0, 0))]), dim=1)
+    found = local_centroids(memory, 4, generator(2), repeats=1)
+    start = memory[torch.randperm(len(memory), generator=generator(2))[:4]]
+    assigned = reference.balanced_assignment(memory @ start.T, 25, 10).argmax(axis=1)
+    nearest = (memory @ start.T).argmax(dim=1).numpy()
+    assert (assigned != nearest).any()  # most rows lie together: balance sends some of them elsewhere
+    for k in range(4):
+        total = sum(memory[i] for i in range(len(memory)) if assigned[i] == k)
+        close(found[k], total / total.norm())
+
+
 def test_empty_clusters_become_rows() -> None:
     memory = units(2, 3).repeat_interleave(6, dim=0)  # two points, so most of 6 centroids stay empty
     found = local_centroids(memory, 6, generator(0))
