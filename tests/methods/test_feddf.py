@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.weights import unpack
+from rayfed_ssl.base.weights import pack, unpack
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.messages import SERVER, Reply
 from rayfed_ssl.methods import feddf
 from rayfed_ssl.objectives.distillation import ensemble_divergence
-from tests.methods.rounds import config_of, played, started, worker
+from tests.methods.rounds import client, config_of, played, started, worker
 
 torch.set_num_threads(1)
 PUBLIC = {"data__public__source": "share", "data__public__share": 0.3}
@@ -53,6 +55,29 @@ def test_a_student_that_is_its_only_teacher_has_nothing_to_learn(distance: str) 
     assert abs(outcome.metrics["small_cnn_first_loss"]) < 1e-6
     message["agreed"] = np.ascontiguousarray(agreed[::-1])
     assert bench.execute("distil", SERVER, 1, message, None)[0].metrics["small_cnn_first_loss"] > 1e-6
+
+
+def test_distilling_is_adam_whose_steps_shrink_by_a_cosine() -> None:
+    bench = worker(config(clients__encoders="small_cnn", method__steps=4, method__batch_size=9, method__lr=0.02))
+    weights, public = bench.initial("small_cnn"), bench.federation.public
+    assert public is not None
+    agreed = np.random.default_rng(0).normal(size=(len(public), 4)).astype(np.float32)
+    message = {"encoder": "small_cnn", "weights": weights, "agreed": agreed}
+    found = bench.execute("distil", SERVER, 1, message, None)[0].reply["weights"].vector
+    service = client(bench, SERVER, "distil")
+    assert isinstance(service, feddf.Service)
+    student = bench.network("small_cnn", "a copy").train().requires_grad_(True)
+    unpack(weights, student)
+    optimizer = torch.optim.Adam([p for p in student.parameters() if p.requires_grad], lr=0.02)
+    for step, chosen in enumerate(service.steps(len(public), "small_cnn")):
+        optimizer.param_groups[0]["lr"] = 0.02 * (1 + math.cos(math.pi * step / 4)) / 2
+        outputs = student.project(bench.clean(bench.images(public.pixels[chosen.numpy()])))
+        optimizer.zero_grad()
+        (outputs - torch.tensor(agreed)[chosen]).square().mean().backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(list(student.parameters()), 5.0)
+        optimizer.step()
+    assert step == 3
+    np.testing.assert_allclose(found, pack(student).vector, atol=1e-5)
 
 
 def test_the_ensemble_is_the_mean_over_networks_of_any_architecture() -> None:

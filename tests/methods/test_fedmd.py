@@ -99,6 +99,22 @@ def test_a_consensus_moves_a_client_and_its_absence_leaves_local_training() -> N
     np.testing.assert_array_equal(own["model"].vector, state["model"].vector)
 
 
+def test_a_consensus_is_digested_on_its_own_images_before_the_clients_are_revisited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings, seen = config(method__subset=12), list[tuple[str, torch.Tensor | None]]()
+    public = deal(settings).public
+    assert public is not None
+    monkeypatch.setattr(fedmd.Client, "digest", lambda self, pixels, consensus: seen.append(("digest", pixels)))
+    monkeypatch.setattr(fedmd.Client, "fit", lambda self: seen.append(("fit", None)))
+    bench = worker(settings, public=public.pixels)
+    bench.execute("train", 1, 2, {"consensus": np.zeros((12, 4), np.float32), "agreed": 1}, None)
+    assert [name for name, _ in seen] == ["digest", "fit"]
+    (_, digested), _ = seen
+    assert digested is not None
+    assert torch.equal(digested, bench.images(public.pixels[fedmd.subset(settings, 1, len(public))]))
+
+
 def replace_method(settings: RunConfig, name: str) -> RunConfig:
     return config_of(name, objective={"name": "byol"}, train__optimizer__lr=settings.train.optimizer.lr, **PUBLIC)
 
