@@ -183,7 +183,11 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
 
     The file's ``imports`` are run: a file of somebody else's is read by :func:`load_untrusted`.
     """
-    changes = configfile.parse_overrides(overrides)
+    return load_changed(path, configfile.parse_overrides(overrides))
+
+
+def load_changed(path: Path, changes: Mapping[str, object]) -> RunConfig:
+    """Like :func:`load`, with the overrides as dotted keys and their values."""
     document = configfile.read(path)
     if asked := [key for key, value in changes.items() if value == "?"]:
         raise configfile.ConfigError("\n".join(_answer(document, changes, key, path) for key in asked))

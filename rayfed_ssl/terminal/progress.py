@@ -107,9 +107,13 @@ def shown(accuracy: float | Mapping[str, float | None] | None) -> str:
     return f"{sum(values) / len(values):.3f} ({min(values):.3f} to {max(values):.3f})"
 
 
-def console() -> Console:
-    """Standard output: as wide as the terminal, or wide enough for the tables where there is none."""
-    return Output() if sys.stdout is not None and sys.stdout.isatty() else Output(width=140)
+def console(*, quiet: bool = False) -> Console:
+    """Standard output: as wide as the terminal, or wide enough for the tables where there is none. In a notebook it is
+    plain text, too. ``quiet`` shows nothing.
+    """
+    if sys.stdout is not None and sys.stdout.isatty():
+        return Output(quiet=quiet)
+    return Output(width=140, force_jupyter=False, quiet=quiet)
 
 
 def accuracy_table(summary: Mapping[str, Any]) -> Table:

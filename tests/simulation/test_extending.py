@@ -64,8 +64,8 @@ def test_what_cannot_be_extended_is_refused_in_one_line(
 ) -> None:
     run_locally(tiny(method, train__rounds=2, evaluation__protocols=[], **own), tmp_path / "run")
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    longer = tiny(method, train__rounds=rounds, evaluation__protocols=[], **own, **beside)
     with pytest.raises(UserError) as refusal:
-        longer = tiny(method, train__rounds=rounds, evaluation__protocols=[], **own, **beside)
         run_locally(longer, tmp_path / "run", resume=True)
     assert expected in str(refusal.value)
     assert "\n" not in str(refusal.value)
