@@ -21,7 +21,7 @@ _HOMES = {
     "run": "rayfed_ssl.api.running",
 }
 
-__all__ = sorted(_HOMES)  # noqa: PLE0605 - the names that ``__getattr__`` knows
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> object:

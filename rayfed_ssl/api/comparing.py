@@ -11,9 +11,9 @@ import pyarrow as pa
 from rich.console import Console
 
 from rayfed_ssl.api.asked import dotted
+from rayfed_ssl.api.carrying import executor_named, surroundings
 from rayfed_ssl.api.executor import Executor
 from rayfed_ssl.api.folder import Run
-from rayfed_ssl.api.carrying import executor_named, surroundings
 from rayfed_ssl.api.words import python_words
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.reporting.comparison import Comparison

@@ -31,8 +31,9 @@ _AS_THEY_ARE = ("L", "RGB", "F", "I")  # modes of which the array is the image; 
 class Transform:
     """Images to an encoder's input, as the run itself read and normalised them, without augmentation.
 
-    The central square of an image is resized, with an antialiased bilinear filter, to the run's side; pixels are divided
-    by 255 and normalised by the run's mean and standard deviation. Grey images become RGB where the run has 3 channels.
+    The central square of an image is resized, with an antialiased bilinear filter, to the run's side. Pixels are
+    divided by 255 and normalised by the run's mean and standard deviation. Grey images become RGB where the run has 3
+    channels.
     It can be pickled, for the workers of a ``DataLoader``.
     """
 
@@ -79,7 +80,7 @@ def _payload(image: object, channels: int) -> Path | NDArray[np.generic]:
 
 
 class ImageEncoder(nn.Module):
-    """A run's encoder in eval mode on the CPU: images (B, C, S, S) as ``transform`` gives them -> features (B, ``dim``).
+    """A run's encoder in eval mode on the CPU: images (B, C, S, S) as ``transform`` gives them -> features (B, dim).
 
     features = encoder(encoder.transform(images))
     """

@@ -57,7 +57,7 @@ class Remote:
         self.root = root.rstrip("/")
 
     def fetch(self, folder: Path, wanted: Callable[[str], bool] = is_kept) -> None:
-        """Copy the files that are ``wanted`` into ``folder``. Raises UserError where there is no run, or no way to it."""
+        """Copy the files that are ``wanted`` into ``folder``. Raises UserError where there is no run to be read."""
         try:
             infos = self.system.get_file_info(fs.FileSelector(self.root, allow_not_found=True, recursive=True))
             found = {info.path[len(self.root) + 1 :] for info in infos if info.type == fs.FileType.File}

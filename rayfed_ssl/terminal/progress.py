@@ -60,16 +60,18 @@ class Reporter:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def __call__(self, progress: Progress) -> None:
-        if measured := {k.removeprefix(EVALUATION): v for k, v in progress.values.items() if k.startswith(EVALUATION)}:
+        if "system/round_s" in progress.values:
+            self._round(progress)
+        elif not progress.values:
+            self.line(progress.line)
+        elif measured := {
+            k.removeprefix(EVALUATION): v for k, v in progress.values.items() if k.startswith(EVALUATION)
+        }:
             self.newest = (progress.round, measured)
             new = {name: value for name, value in measured.items() if name not in self.told}
             if progress.round == 0 and new:  # pixels and clients' encoders come in one by one
                 self.line(f"{progress.line}  {accuracies(new)}")
                 self.told = measured
-        elif progress.values:
-            self._round(progress)
-        else:
-            self.line(progress.line)
 
     def _round(self, progress: Progress) -> None:
         values, parts = progress.values, [f"round {progress.round}/{progress.rounds}"]
