@@ -19,6 +19,7 @@ from typing import Any, Self
 
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.simulation.loop import Progress
+from rayfed_ssl.terminal.output import divert
 
 LONGEST_LINE = 10_000
 
@@ -30,6 +31,7 @@ class Events:
 
     def __init__(self) -> None:
         self.out = sys.stdout
+        self.lost = False  # whether nobody reads any more
 
     def __enter__(self) -> Self:
         sys.stdout = sys.stderr
@@ -60,4 +62,11 @@ class Events:
             key: None if isinstance(value, float) and not math.isfinite(value) else value
             for key, value in event.items()
         }
-        print(json.dumps(finite, allow_nan=False), file=self.out, flush=True)
+        if self.lost:
+            return
+        try:
+            print(json.dumps(finite, allow_nan=False), file=self.out, flush=True)
+        except OSError as error:
+            self.lost = True
+            self.line(f"standard output: {error.strerror or error}; going on without it")
+            divert(self.out)

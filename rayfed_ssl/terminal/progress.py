@@ -6,7 +6,6 @@ are not of its own round, whose they are.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +18,7 @@ from rich.table import Table
 
 from rayfed_ssl.reporting.summary import TEST_LABELS
 from rayfed_ssl.simulation.loop import Progress
-from rayfed_ssl.terminal.output import Output
+from rayfed_ssl.terminal.output import console as console
 
 EVALUATION, PIXELS = "eval/", "pixels_"
 
@@ -107,15 +106,6 @@ def shown(accuracy: float | Mapping[str, float | None] | None) -> str:
     if len(values) < 2:
         return shown(values[0] if values else None)
     return f"{sum(values) / len(values):.3f} ({min(values):.3f} to {max(values):.3f})"
-
-
-def console(*, quiet: bool = False) -> Console:
-    """Standard output: as wide as the terminal, or wide enough for the tables where there is none. In a notebook it is
-    plain text, too. ``quiet`` shows nothing.
-    """
-    if sys.stdout is not None and sys.stdout.isatty():
-        return Output(quiet=quiet)
-    return Output(width=140, force_jupyter=False, quiet=quiet)
 
 
 def accuracy_table(summary: Mapping[str, Any]) -> Table:
