@@ -245,11 +245,13 @@ def detached(address: str | None = None) -> list[Detached]:
         for name in sorted(one["name"] for one in named if one["namespace"] == NAMESPACE):
             try:
                 driver = find(name)
-                state, target = ray.get([driver.state.remote(), driver.target.remote()], timeout=ANSWER_S)
+                (status, reached), (where, rounds) = ray.get(
+                    [driver.state.remote(), driver.target.remote()], timeout=ANSWER_S
+                )
             except (UserError, GetTimeoutError, *DEATHS):
                 found.append(Detached(name))
             else:
-                found.append(Detached(name, *state, rounds=target[1], where=target[0]))
+                found.append(Detached(name, status, reached, rounds, where))
     return found
 
 

@@ -34,7 +34,7 @@ from rayfed_ssl.terminal.shadow import refuse_shadows
 from rayfed_ssl.terminal.signals import STOPPED
 
 COMMANDS = (run, attach, stop, list_runs, methods, evaluate, tune, compare, new, leak, doctor)
-NAMES = {list_runs: "list"}  # of those that are not named as their function
+NAMES = {"list_runs": "list"}  # of those that are not named as their function
 LONGEST_LINE = 10_000
 app = typer.Typer(
     name="rayfed-ssl", no_args_is_help=True, pretty_exceptions_enable=False,
@@ -58,7 +58,7 @@ def program(
 
 
 for command in COMMANDS:
-    app.command(NAMES.get(command))(command)
+    app.command(NAMES.get(command.__name__))(command)
 
 
 def quiet() -> None:
