@@ -43,9 +43,10 @@ def console(*, quiet: bool = False) -> Output:
     """Standard output: as wide as the terminal, or wide enough for the tables where there is none. In a notebook it is
     plain text, too. ``quiet`` shows nothing.
     """
-    if sys.stdout is not None and sys.stdout.isatty():
+    notebook = Console().is_jupyter  # whose standard output says that it is a terminal
+    if sys.stdout is not None and sys.stdout.isatty() and not notebook:
         return Output(quiet=quiet)
-    return Output(width=140, force_jupyter=False, quiet=quiet)
+    return Output(width=140, force_jupyter=False, force_terminal=False, quiet=quiet)
 
 
 def divert(stream: TextIO | None = None) -> None:
