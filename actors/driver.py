@@ -152,6 +152,10 @@ class Driver:
     def progress(self, since: int = 0) -> Update:
         return Update(self.process, self.progress_list[since:], self.status, self.result)
 
+    def state(self) -> tuple[str, int]:
+        """Where it stands: ``Update``'s status, and the round that it is at."""
+        return self.status, self._reached()
+
     def stop(self) -> None:
         """End after the round that is running, with a checkpoint."""
         self.stop_wanted.set()

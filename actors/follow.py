@@ -9,6 +9,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from rayfed_ssl.simulation.loop import Progress
 from rayfed_ssl.simulation.worker import Worker
 
 POLL_S = 0.2
+ANSWER_S = 10.0  # how long a driver may take to say where it stands
 REASON = 200  # letters of Ray's explanation that are shown
 Report = Callable[[Progress], None]
 
@@ -220,6 +222,37 @@ def find(name: str) -> ActorHandle:
     with contextlib.suppress(ValueError):
         return ray.get_actor(name, namespace=NAMESPACE)
     raise UserError(f"{name}: no such run on this cluster; it has ended, or RAY_ADDRESS names another cluster")
+
+
+@dataclass(frozen=True)
+class Detached:
+    """A run that was left running on a cluster: its name, ``Update``'s status, its round, of how many, and where it is.
+    Of a driver that gives no answer only the name is known.
+    """
+
+    name: str
+    status: str = "no answer"
+    round: int | None = None
+    rounds: int | None = None
+    where: str | None = None
+
+
+def detached(address: str | None = None) -> list[Detached]:
+    """The runs that were left on the cluster. Raises UserError where no cluster is named, or it does not answer."""
+    found = []
+    with connect(cluster_address(address, "list --cluster")):
+        named = ray.util.list_named_actors(all_namespaces=True)
+        for name in sorted(one["name"] for one in named if one["namespace"] == NAMESPACE):
+            try:
+                driver = find(name)
+                (status, reached), (where, rounds) = ray.get(
+                    [driver.state.remote(), driver.target.remote()], timeout=ANSWER_S
+                )
+            except (UserError, GetTimeoutError, *DEATHS):
+                found.append(Detached(name))
+            else:
+                found.append(Detached(name, status, reached, rounds, where))
+    return found
 
 
 def detach(

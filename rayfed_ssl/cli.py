@@ -1,4 +1,5 @@
-"""The command line: ``rayfed-ssl run | attach | stop | methods | evaluate | tune | compare | leak | doctor``.
+"""The command line: ``rayfed-ssl run | attach | stop | list | methods | evaluate | tune | compare | new | leak |
+doctor``.
 
 What a user can mend ends in one line on stderr per mistake and exit status 2; a client that failed shows its own
 traceback once, exit status 1; a run that was stopped ends with 130. Everything else is a bug and shows a traceback.
@@ -23,14 +24,17 @@ from rayfed_ssl.commands.detached import attach, stop
 from rayfed_ssl.commands.doctor import doctor
 from rayfed_ssl.commands.evaluate import evaluate
 from rayfed_ssl.commands.leak import leak
+from rayfed_ssl.commands.list import list_runs
 from rayfed_ssl.commands.methods import methods
+from rayfed_ssl.commands.new import new
 from rayfed_ssl.commands.run import run
 from rayfed_ssl.commands.tune import tune
 from rayfed_ssl.terminal.output import flush
 from rayfed_ssl.terminal.shadow import refuse_shadows
 from rayfed_ssl.terminal.signals import STOPPED
 
-COMMANDS = (run, attach, stop, methods, evaluate, tune, compare, leak, doctor)
+COMMANDS = (run, attach, stop, list_runs, methods, evaluate, tune, compare, new, leak, doctor)
+NAMES = {"list_runs": "list"}  # of those that are not named as their function
 LONGEST_LINE = 10_000
 app = typer.Typer(
     name="rayfed-ssl", no_args_is_help=True, pretty_exceptions_enable=False,
@@ -54,7 +58,7 @@ def program(
 
 
 for command in COMMANDS:
-    app.command()(command)
+    app.command(NAMES.get(command.__name__))(command)
 
 
 def quiet() -> None:

@@ -183,7 +183,11 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
 
     The file's ``imports`` are run: a file of somebody else's is read by :func:`load_untrusted`.
     """
-    changes = configfile.parse_overrides(overrides)
+    return load_changed(path, configfile.parse_overrides(overrides))
+
+
+def load_changed(path: Path, changes: Mapping[str, object]) -> RunConfig:
+    """Like :func:`load`, with the overrides as dotted keys and their values."""
     document = configfile.read(path)
     if asked := [key for key, value in changes.items() if value == "?"]:
         raise configfile.ConfigError("\n".join(_answer(document, changes, key, path) for key in asked))
@@ -318,9 +322,30 @@ def changed_keys(old: RunConfig, new: RunConfig) -> list[str]:
 
 
 def result_affecting(old: RunConfig, new: RunConfig, folder: Path) -> None:
-    """Raise UserError naming the keys whose change would make a resumed run a different one."""
-    if keys := changed_keys(old, new):
+    """Raise UserError naming the keys whose change would make a resumed run a different one.
+
+    More rounds are allowed where the rounds that were run are those of the longer run.
+    """
+    keys = changed_keys(old, new)
+    if keys == ["train.rounds"]:
+        _check_longer(old, new, folder)
+    elif keys:
         raise UserError(
             f"{folder}: cannot resume with changed {', '.join(keys)}; only resources.*, checkpoint.* and name "
-            "may change (another --out starts a new run)"
+            "may change, and train.rounds may grow (another --out starts a new run)"
         )
+
+
+def _check_longer(old: RunConfig, new: RunConfig, folder: Path) -> None:
+    """Raise UserError where a run of ``new.train.rounds`` rounds would not have begun with the rounds of ``old``."""
+    before, wanted = old.train.rounds, new.train.rounds
+    if wanted < before:
+        raise UserError(f"train.rounds: found {wanted}; {folder} is a run of {before}, allowed with --resume: {before} "
+                        "or more (another --out starts a new run)")  # fmt: skip
+    names = [old.method.name, *(plugin.name for plugin in old.plugins)]
+    reasons = [why for name in names if (why := METHODS[name].planned(old))]
+    if old.train.optimizer.schedule != "constant":
+        reasons.append(f"train.optimizer.schedule: found '{old.train.optimizer.schedule}' over all of train.rounds")
+    if reasons:
+        raise UserError(f"{reasons[0]}; so {folder}, a run of {before} rounds, cannot become one of {wanted} (another "
+                        "--out starts a new run)")  # fmt: skip

@@ -369,3 +369,55 @@ def test_a_run_that_cannot_be_fetched_leaves_nothing_here(tmp_path: Path) -> Non
         Mirror(work, f"file://{tmp_path}/run").open(resume=True)
     assert "\n" not in str(caught.value)
     assert not work.parent.exists()
+
+
+# -- reading a run at a URI --------------------------------------------------------------------------------------------
+
+
+def test_a_run_at_a_uri_is_evaluated_and_loaded_there(uri: str, tmp_path: Path) -> None:
+    import json
+
+    import rayfed_ssl
+    from rayfed_ssl import cli
+
+    carried_out(uri)
+    before = files(uri)
+    with pytest.raises(SystemExit) as exit:
+        cli.main(["evaluate", uri])
+    assert not exit.value.code
+    found = files(uri)
+    assert found.keys() - before.keys() == {"evaluation.json"}
+    assert {path: found[path] for path in before} == before
+    summary = json.loads(before["summary.json"])
+    assert json.loads(found["evaluation.json"])["accuracy"] == {"global": summary["accuracy"]}
+
+    run = rayfed_ssl.load(uri)
+    assert run.summary == summary
+    assert (run.uri, run.status) == (uri, "complete")
+    assert encoders(run.folder) == encoders(downloaded(uri, tmp_path / "copy"))
+    assert measured(run.folder) == measured(tmp_path / "copy")
+    assert not (run.folder / "checkpoints").exists()
+    run.evaluate("fewshot")
+    assert set(json.loads(files(uri)["evaluation.json"])["accuracy"]["global"]) == {"knn", "fewshot"}
+    longer = run.resume(4, executor="local", progress=False)  # from the checkpoints there
+    assert (longer.uri, longer.summary["rounds"]) == (uri, 4)
+    copy = longer.folder
+    del run, longer
+    assert not copy.exists()  # it lives as long as its Run
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("s3://key:secret@bucket/run", "URI: found one with credentials"),
+        ("nothing://bucket/run", "found no URI that pyarrow reads"),
+        ("file:///nowhere/at/all", "found no config.yaml; must be a run folder"),
+    ],
+)
+def test_a_uri_that_holds_no_run_is_refused(wrong: str, said: str) -> None:
+    import rayfed_ssl
+
+    with pytest.raises(UserError) as refused:
+        rayfed_ssl.load(wrong)
+    assert said in str(refused.value)
+    assert "secret" not in str(refused.value)

@@ -340,12 +340,15 @@ def load(path: Path, changes: Sequence[str] = ()) -> Sweep:
 
 
 def read_base(base: Path, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Extension, ...], dict[str, Any]]:
-    """A run's document with its profile applied, what its ``imports`` name, and the overrides less the profile."""
+    """A run's document with its profile applied, what its ``imports`` name, and the overrides less profile and imports.
+
+    Paths in ``imports`` are relative to the base's folder.
+    """
     overrides = dict(overrides)
     profile = overrides.pop("profile", None)
     resolved = configfile.overlay(configfile.read(base), None if profile is None else str(profile))
-    imports = gather(resolved.get("imports"), base.parent)
-    if imports:
+    imports = gather(overrides.pop("imports", resolved.get("imports")), base.parent)
+    if imports or "imports" in resolved:
         resolved["imports"] = [extension.name for extension in imports]
     return resolved, imports, overrides
 

@@ -18,7 +18,12 @@ def ended(screen: Console, summary: dict[str, Any], where: Path | str, rounds: i
     conclude(screen, summary, where)
     if summary["status"] == "stopped":
         screen.print(f"stopped after round {summary['rounds']} of {rounds}; --resume continues it", highlight=False)
-        raise typer.Exit(STOPPED)
-    if summary["status"] == "diverged":
+    elif summary["status"] == "diverged":
         screen.print(summary["diverged"]["reason"], markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(1)
+    if status := exit_status(summary):
+        raise typer.Exit(status)
+
+
+def exit_status(summary: dict[str, Any]) -> int:
+    """0 of a complete run, 130 of one that was stopped, 1 of one that diverged."""
+    return {"stopped": STOPPED, "diverged": 1}.get(summary["status"], 0)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    run: Annotated[str, typer.Argument(help="A run folder, or its URI.")],
     changes: Annotated[
         list[str] | None,
         typer.Argument(metavar="[evaluation.key=value]...", help="Other settings of protocols than the run's."),
@@ -29,9 +28,11 @@ def evaluate(
     """Evaluate the encoder(s) of a finished run again; adds to RUN/evaluation.json. --protocol may be repeated."""
     from rayfed_ssl.settings.located import located
     from rayfed_ssl.simulation.reevaluation import reevaluate
+    from rayfed_ssl.storage.fetch import at_hand, is_about_encoders
     from rayfed_ssl.terminal.progress import console, evaluation_tables
 
     source = None if data is None else located(data, "--data")
-    found = reevaluate(run, protocol or (), changes or (), data=source, trust_imports=trust_imports)
+    with at_hand(run, is_about_encoders, put_back="evaluation.json") as folder:
+        found = reevaluate(folder, protocol or (), changes or (), data=source, trust_imports=trust_imports)
     for table in evaluation_tables(found):
         console().print(table)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +9,7 @@ import typer
 
 from rayfed_ssl.api.executor import Executor
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.commands.ending import ended
+from rayfed_ssl.commands.ending import ended, exit_status
 from rayfed_ssl.terminal.signals import stop_signals
 
 
@@ -20,39 +19,43 @@ def run(
     out: Annotated[
         str | None, typer.Option(metavar="PATH", help="The run folder, or its URI; by default runs/<name>.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue from the newest complete checkpoint.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue from the newest complete checkpoint; train.rounds may grow.")
+    ] = False,
     executor: Annotated[Executor, typer.Option(help="Ray actors, or this process alone.")] = Executor.ray,
     detach: Annotated[bool, typer.Option("--detach", help="Leave it running on a cluster, under its name.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print mistakes only.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="A JSON object per round, per evaluation and at the end; lines on stderr.")
+    ] = False,
 ) -> None:
     """Run a federation to its last round."""
+    from rayfed_ssl.api.asked import named_after, run_folder
     from rayfed_ssl.api.execution import execute, preflight
     from rayfed_ssl.config import load
     from rayfed_ssl.storage.mirror import place
+    from rayfed_ssl.terminal.events import Events
     from rayfed_ssl.terminal.progress import Reporter, console
 
-    screen = console()
-    settings = load(config, changes or ())
-    if "name" not in settings.model_fields_set:
-        settings = settings.model_copy(update={"name": re.sub(r"[^\w.-]+", "-", config.stem).lstrip("-_.") or "run"})
+    if quiet and as_json:
+        raise UserError("--quiet: found beside --json, which prints objects; allowed: one of them")
+    settings = named_after(load(config, changes or ()), config)
     folder, uri = place(out or run_folder(config, settings.name, resume))
+    screen = console(quiet=quiet)
+    told = Events() if as_json else Reporter(screen, settings.method.name)
     if detach:
         if executor is Executor.local:
             raise UserError("--detach: found --executor local, which ends with its command; allowed: --executor ray")
         from actors.follow import detach as leave
 
         preflight(settings, folder, uri=uri, resume=resume)
-
-        with Reporter(screen, settings.method.name) as reporter:
+        with told as reporter:
             leave(settings, folder, uri=uri, resume=resume, report=reporter)
-        reporter.line(f"runs on; follow it with: rayfed-ssl attach {settings.name}")
+        told.line(f"runs on; follow it with: rayfed-ssl attach {settings.name}")
         return
-    with Reporter(screen, settings.method.name) as reporter, stop_signals(reporter.line) as stopping:
+    with told as reporter, stop_signals(told.line) as stopping:
         summary = execute(executor)(settings, folder, uri=uri, resume=resume, report=reporter, stopping=stopping)
+    if isinstance(told, Events):
+        told.end(summary, uri or folder)
+        raise typer.Exit(exit_status(summary))
     ended(screen, summary, uri or folder, settings.train.rounds)
-
-
-def run_folder(config: Path, name: str, resume: bool) -> Path:
-    """runs/<name>; resuming from a run's own config.yaml means that run."""
-    if resume and config.name == "config.yaml" and (config.parent / "checkpoints").is_dir():
-        return config.parent
-    return Path("runs") / name

@@ -74,6 +74,7 @@ class Method:
     check: Callable[[RunSettings], None] | None = None  # raises ValueError naming the key that does not fit
     check_federation: Callable[[RunSettings, Federation], None] | None = None  # raises UserError, before any file
     footprint: Callable[[RunSettings, int], ClientFootprint] = lambda settings, images: ClientFootprint()
+    planned: Callable[[RunSettings], str] = lambda settings: ""  # `key: why` rounds depend on train.rounds, if they do
 
     @property
     def name(self) -> str:

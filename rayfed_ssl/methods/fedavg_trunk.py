@@ -17,7 +17,7 @@ from rayfed_ssl.base.weights import Weights, pack, unpack
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.method import Info, Method, only
 from rayfed_ssl.federated.server import counting
-from rayfed_ssl.methods.tasks import Epochs, TaskClient, TaskConfig, TaskServer, check_tasks, kept_models
+from rayfed_ssl.methods.tasks import Epochs, TaskClient, TaskConfig, TaskServer, check_tasks, kept_models, planned
 
 
 class Config(TaskConfig):
@@ -74,4 +74,5 @@ FEDAVG_TRUNK = Method(
     accepts=only("supervised"),
     check=check_tasks,
     footprint=kept_models,
+    planned=planned,
 )

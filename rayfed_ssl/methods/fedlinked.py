@@ -30,7 +30,7 @@ from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.method import Info, Method, only
 from rayfed_ssl.federated.results import ClientMatrix
-from rayfed_ssl.methods.tasks import Epochs, TaskClient, TaskConfig, TaskServer, check_tasks, kept_models
+from rayfed_ssl.methods.tasks import Epochs, TaskClient, TaskConfig, TaskServer, check_tasks, kept_models, planned
 from rayfed_ssl.models.encoders import build_encoder
 from rayfed_ssl.settings.run import RunSettings
 
@@ -259,4 +259,5 @@ FEDLINKED = Method(
     check=check,
     check_federation=check_federation,
     footprint=kept_models,
+    planned=planned,
 )

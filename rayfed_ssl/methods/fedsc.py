@@ -105,6 +105,16 @@ def check_federation(config: RunSettings, federation: Federation) -> None:
         require_accountant()
 
 
+def planned(config: RunSettings) -> str:
+    """Why a round depends on how many there are to be; empty where it does not."""
+    method = config.method_as(Config)
+    if method.alpha == "decay" and method.alpha_floor != 1:
+        return "method.alpha: found 'decay', which reaches its floor after train.rounds"
+    if method.privacy is not None and method.privacy.epsilon is not None and method.share_rounds is None:
+        return "method.privacy.epsilon: found a bound on what all of train.rounds may spend, which sets their noise"
+    return ""
+
+
 def noise_scale(config: RunSettings, images: int) -> float:
     """sigma of a client with so many images: as given, or such that the target holds if every sharing round asks it."""
     method, mu = config.method_as(Config), config.objective_as(SpectralConfig).clip
@@ -275,4 +285,5 @@ FEDSC = Method(
     check=check,
     check_federation=check_federation,
     footprint=lambda config, images: ClientFootprint(bank=4 * config.projection_dim**2),
+    planned=planned,
 )

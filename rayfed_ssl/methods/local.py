@@ -13,7 +13,7 @@ from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, anything
 from rayfed_ssl.federated.results import Subject
 from rayfed_ssl.federated.workload import Workload
-from rayfed_ssl.methods.tasks import TaskClient, TaskConfig, TaskServer
+from rayfed_ssl.methods.tasks import TaskClient, TaskConfig, TaskServer, planned
 from rayfed_ssl.settings.run import RunSettings
 
 
@@ -76,4 +76,5 @@ LOCAL = Method(
     accepts=anything,
     check=check,
     footprint=kept,
+    planned=lambda config: planned(config) if config.data.tasks and config.objective.name == "supervised" else "",
 )

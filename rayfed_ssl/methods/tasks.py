@@ -222,6 +222,13 @@ class TaskServer(MethodServer[Config]):
         ]
 
 
+def planned(config: RunSettings) -> str:
+    """Why a round depends on how many there are to be; empty where it does not."""
+    if config.method_as(TaskConfig).rollback:
+        return "method.rollback: found true, which takes every client back to its best after the last of train.rounds"
+    return ""
+
+
 def kept_models(config: RunSettings, images: int) -> ClientFootprint:
     """A client's own model, and its best one."""
     return ClientFootprint(models=2 if config.method_as(TaskConfig).rollback else 1)

@@ -68,6 +68,11 @@ def examine_folder(
     return found
 
 
+def rounds_in(folder: Path) -> int:
+    """How many rounds the run in ``folder`` was to have, as its config.yaml says."""
+    return load_config(folder / "config.yaml").train.rounds
+
+
 def _refuse_what_is_no_run(folder: Path, resume: bool) -> None:
     """Raise UserError where a run would write over something, or is to be resumed where there is none."""
     if theirs := sorted({path.name for pattern in WRITTEN for path in folder.glob(pattern)}):

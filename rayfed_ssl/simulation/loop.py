@@ -41,6 +41,7 @@ from rayfed_ssl.simulation.checks import (
     check_shards,
     describe,
     examine_folder,
+    rounds_in,
     with_start,
 )
 from rayfed_ssl.simulation.export import export_encoders
@@ -74,6 +75,7 @@ class Run:
         self.shown: dict[int | None, dict[str, float]] = {}
         self.start = 0
         self.done = 0  # the round finished last
+        self.ended = 0  # the last round of a run that is resumed, before it was extended
         self.saved = -1  # the round of the newest checkpoint that is known to be intact
         self.claim = Claim(folder)
         self.leaving = ExitStack()  # what is let go in the end, the last first
@@ -110,6 +112,7 @@ class Run:
         self.cohort.attach(self.plugins, self.clock)
         self.cohort.on_drop = self._dropped
         if restored is not None:
+            self.ended = rounds_in(folder)
             self.start = self.saved = self.done = self._restore(restored)
         else:
             self.server.start(self.cohort)
@@ -130,6 +133,9 @@ class Run:
             if began is None:
                 self.recorder.measured(0, self.cohort)  # by what the server trained at the start
             self.recorder.notes(notes)
+            if 0 < self.ended < self.rounds:
+                self.say(self.start, f"extended from {self.ended} to {self.rounds} rounds")
+                self.recorder.configured(self.start)
             self.recorder.communication(self.ledger)  # what was published at the start
         self.claim.settled = True
 
@@ -339,7 +345,7 @@ def _rounds(this: Run, stopping: Callable[[], bool], saved: Callable[[], None]) 
     """From where the run is to its end. Raises what a round raises."""
     config = this.config
     t = this.start
-    if (t == 0 or config.evaluates(t)) and not this.recorder.evaluated(t):
+    if (t in (0, this.ended) or config.evaluates(t)) and not this.recorder.evaluated(t):
         this.evaluate(t)
     for t in range(this.start + 1, this.rounds + 1):
         if stopping():

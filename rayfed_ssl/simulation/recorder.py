@@ -67,8 +67,7 @@ class Recorder:
             None if public is None else labels[public],
             held_out=federation.held_out,
         )
-        dump = yaml.safe_dump(self.config.model_dump(mode="json"), sort_keys=False)
-        self.records.text("config", f"```yaml\n{dump}\n```")
+        self.configured(0)
         self.records.text("evaluation", f"```yaml\n{yaml.safe_dump(settings(self.config.evaluation))}\n```")
         if (labels >= 0).any():
             from rayfed_ssl.reporting import figures  # matplotlib, loaded only to draw
@@ -77,6 +76,11 @@ class Recorder:
             figure = figures.label_histogram(counts, federation.dataset.train.class_names)
             figures.save_figure(self.folder, "partition", figure)
             self.records.image("data/partition", figures.pixels(figure))
+
+    def configured(self, t: int) -> None:
+        """The configuration as it is from round ``t`` on."""
+        dump = yaml.safe_dump(self.config.model_dump(mode="json"), sort_keys=False)
+        self.records.text("config", f"```yaml\n{dump}\n```", t)
 
     def notes(self, lines: Sequence[str]) -> None:
         """What the method has to say before the first round."""

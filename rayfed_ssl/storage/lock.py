@@ -55,6 +55,25 @@ class Lock:
             self._descriptor = None
 
 
+def is_held(path: Path) -> bool:
+    """Whether a living process of this machine holds the lock at ``path``."""
+    try:
+        import fcntl
+
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except (OSError, ImportError):
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False
+
+
 @contextmanager
 def left_behind(path: Path) -> Iterator[bool]:
     """Whether the lock file at ``path`` is one that a process of this user and host left when it was killed. Its lock

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 
@@ -39,11 +39,21 @@ class Output(Console):
         divert()
 
 
-def divert() -> None:
+def console(*, quiet: bool = False) -> Output:
+    """Standard output: as wide as the terminal, or wide enough for the tables where there is none. In a notebook it is
+    plain text, too. ``quiet`` shows nothing.
+    """
+    notebook = Console().is_jupyter  # whose standard output says that it is a terminal
+    if sys.stdout is not None and sys.stdout.isatty() and not notebook:
+        return Output(quiet=quiet)
+    return Output(width=140, force_jupyter=False, force_terminal=False, quiet=quiet)
+
+
+def divert(stream: TextIO | None = None) -> None:
     """Let what is still written to standard output, at the end of the process too, go nowhere."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())
+        os.dup2(null, (stream or sys.stdout).fileno())
         os.close(null)
 
 

@@ -6,7 +6,6 @@ are not of its own round, whose they are.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +20,7 @@ from rich.text import Text
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.reporting.summary import TEST_LABELS
 from rayfed_ssl.simulation.loop import Progress
-from rayfed_ssl.terminal.output import Output
+from rayfed_ssl.terminal.output import console as console
 
 EVALUATION, PIXELS = "eval/", "pixels_"
 
@@ -62,16 +61,18 @@ class Reporter:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def __call__(self, progress: Progress) -> None:
-        if measured := {k.removeprefix(EVALUATION): v for k, v in progress.values.items() if k.startswith(EVALUATION)}:
+        if "system/round_s" in progress.values:
+            self._round(progress)
+        elif not progress.values:
+            self.line(progress.line)
+        elif measured := {
+            k.removeprefix(EVALUATION): v for k, v in progress.values.items() if k.startswith(EVALUATION)
+        }:
             self.newest = (progress.round, measured)
             new = {name: value for name, value in measured.items() if name not in self.told}
             if progress.round == 0 and new:  # pixels and clients' encoders come in one by one
                 self.line(f"{progress.line}  {accuracies(new)}")
                 self.told = measured
-        elif progress.values:
-            self._round(progress)
-        else:
-            self.line(progress.line)
 
     def _round(self, progress: Progress) -> None:
         values, parts = progress.values, [f"round {progress.round}/{progress.rounds}"]
@@ -107,11 +108,6 @@ def shown(accuracy: float | Mapping[str, float | None] | None) -> str:
     if len(values) < 2:
         return shown(values[0] if values else None)
     return f"{sum(values) / len(values):.3f} ({min(values):.3f} to {max(values):.3f})"
-
-
-def console() -> Console:
-    """Standard output: as wide as the terminal, or wide enough for the tables where there is none."""
-    return Output() if sys.stdout is not None and sys.stdout.isatty() else Output(width=140)
 
 
 def accuracy_table(summary: Mapping[str, Any]) -> Table:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -12,16 +13,61 @@ STOPPED = 130  # the exit status of what was stopped
 
 @contextmanager
 def stop_signals(say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
-    """Ctrl-C, SIGTERM or a lost terminal asks for a stop after the round in hand; a second one ends the process at
-    once. What was being ignored (SIGHUP under nohup) stays ignored.
+    """For a command: Ctrl-C, SIGTERM or a lost terminal asks for a stop after the round in hand; a second one ends the
+    process at once. What was being ignored (SIGHUP under nohup) stays ignored.
     """
-    asked = said = ended = False
+    ended = False
+
+    def end() -> None:
+        nonlocal ended
+        ended = True
+        raise SystemExit(STOPPED)
+
+    wanted = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
+    with _first_asks(wanted, say, end) as stopping:
+        try:
+            yield stopping
+        except (KeyboardInterrupt, SystemExit) as error:  # Ray makes its own of an exception raised while it waits
+            if ended or isinstance(error, KeyboardInterrupt):
+                raise SystemExit(STOPPED) from None
+            raise
+
+
+@contextmanager
+def interruptions(say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
+    """For a script or a notebook: Ctrl-C asks for a stop after the round in hand; a second one raises KeyboardInterrupt
+    at once. Python hears signals in its main thread only: in another one, nobody asks.
+    """
+    ended = False
+
+    def end() -> None:
+        nonlocal ended
+        ended = True
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    with _first_asks({signal.SIGINT}, say, end) as stopping:
+        try:
+            yield stopping
+        except SystemExit:
+            if ended:
+                raise KeyboardInterrupt from None
+            raise
+
+
+@contextmanager
+def _first_asks(
+    wanted: Collection[signal.Signals], say: Callable[[str], None], end: Callable[[], None]
+) -> Iterator[Callable[[], bool]]:
+    """Gives what says whether one of the signals came; at a second one, ``end`` is called."""
+    asked = said = False
 
     def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal asked, ended
+        nonlocal asked
         if asked:
-            ended = True
-            raise SystemExit(STOPPED)
+            end()
         asked = True  # and nothing else: it may have come in the middle of a line
 
     def stopping() -> bool:
@@ -31,15 +77,10 @@ def stop_signals(say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
             say("stopping after this round, with a checkpoint; once more stops at once")
         return asked
 
-    wanted = [signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)]
     heard = {number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN}
     before = {number: signal.signal(number, handle) for number in heard}
     try:
         yield stopping
-    except (KeyboardInterrupt, SystemExit) as error:  # Ray makes its own of an exception raised while it waits
-        if ended or isinstance(error, KeyboardInterrupt):
-            raise SystemExit(STOPPED) from None
-        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -1,0 +1,104 @@
+"""``rayfed_ssl.compare``: methods, variants or finished runs side by side."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from rich.console import Console
+
+from rayfed_ssl.api.asked import dotted
+from rayfed_ssl.api.carrying import executor_named, surroundings
+from rayfed_ssl.api.executor import Executor
+from rayfed_ssl.api.folder import Run
+from rayfed_ssl.api.words import python_words
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.reporting.comparison import Comparison
+from rayfed_ssl.reporting.comparison_files import markdown, notes, records
+from rayfed_ssl.terminal.comparison import comparison_table
+from rayfed_ssl.terminal.progress import console
+from rayfed_ssl.terminal.signals import interruptions
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What runs came to, side by side. Printed, and shown in a notebook, it is a table with its notes.
+
+    ``folder`` holds the tables and figures (None where none was named). ``left``: runs that are not over; ``failed``.
+    """
+
+    comparison: Comparison
+    folder: Path | None
+    left: int = 0
+    failed: int = 0
+
+    @property
+    def table(self) -> pa.Table:
+        """An Arrow table with every number, a row per method or variant: means, deviations, paired differences."""
+        return pa.Table.from_pylist(records(self.comparison))
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader has to know: seeds, split, intervals, what differs beyond the method, what is missing."""
+        return notes(self.comparison)
+
+    def __str__(self) -> str:
+        screen = Console(width=140, force_jupyter=False)
+        with screen.capture() as shown:
+            screen.print(comparison_table(self.comparison))
+        return "\n".join([shown.get().rstrip(), "", *self.notes])
+
+    def _repr_markdown_(self) -> str:
+        return markdown(self.comparison)
+
+
+def compare(
+    *what: str | os.PathLike[str] | Run,
+    base: str | os.PathLike[str] | None = None,
+    seeds: int | None = None,
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    skip_unfit: bool = False,
+    executor: Executor | str = Executor.ray,
+    progress: bool = True,
+    **overrides: object,
+) -> Compared:
+    """Run methods over the same seeds and split, or read runs that are there, and compare them.
+
+    Ctrl-C ends the runs in hand after their rounds; ``resume=True`` runs what is left.
+
+    Args:
+        what: methods, with ``base``; or one file of variants; or runs and run folders, which are only read.
+        base: the YAML file that the methods share.
+        seeds: runs of each, with seeds one apart; by default 1.
+        out: the folder; by default ``runs/<base>-compare``. Of runs that are there: none.
+        resume: run what is not over.
+        skip_unfit: leave out what the base lacks something for.
+        overrides: keys of all runs, with ``__`` for dots: ``train__rounds=3``.
+    Raises:
+        UserError: what the caller can mend, one line a mistake; no run is complete.
+    """
+    from tune.request import of_request
+
+    where = executor_named(executor)
+    names = [os.fspath(one.folder if isinstance(one, Run) else one) for one in what]
+    changes = [f"{key}={json.dumps(value)}" for key, value in dotted(overrides).items()]
+    screen = console(quiet=not progress)
+
+    def say(text: str) -> None:
+        screen.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    with python_words(), surroundings(where):
+        request = of_request(
+            [*names, *changes], None if base is None else Path(base), seeds, None if out is None else Path(out),
+            resume=resume, skip_unfit=skip_unfit,
+        )  # fmt: skip
+        with interruptions(say) as stopping:
+            outcome = request.carry_out(local=where is Executor.local, say=say, stopping=stopping)
+    if outcome.comparison is None:
+        raise UserError(f"compare: no run is complete, {outcome.failed} failed, {outcome.left} are left; resume=True "
+                        "continues")  # fmt: skip
+    return Compared(outcome.comparison, request.out, outcome.left, outcome.failed)

@@ -1,0 +1,152 @@
+"""A run folder as an object: its configuration, what it came to, its records, its encoders."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import weakref
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from rayfed_ssl.api.asked import asked, dotted
+from rayfed_ssl.api.carrying import carry_out
+from rayfed_ssl.api.encoder import ImageEncoder, encoder_of
+from rayfed_ssl.api.executor import Executor
+from rayfed_ssl.api.words import python_words
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.config import RunConfig, load_untrusted
+from rayfed_ssl.reporting.tables import read_communication, read_metrics
+from rayfed_ssl.simulation.reevaluation import reevaluate
+from rayfed_ssl.storage.fetch import Remote, is_uri
+from rayfed_ssl.terminal.progress import shown
+
+
+class Run:
+    """A run in a folder, or at a URI, finished or not. What it holds is read when it is asked for.
+
+    ``folder`` is the run folder, of a run at a URI a copy of it without checkpoints that lives as long as this object;
+    ``uri`` is the URI, or None.
+    """
+
+    def __init__(self, folder: Path, config: RunConfig, uri: str | None = None) -> None:
+        self.folder, self.config, self.uri = folder, config, uri
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """``summary.json``: accuracy of the last round, of the best, of the untrained encoder and of raw pixels, bytes,
+        epsilon, seconds. Raises UserError where the run has not ended.
+        """
+        path = self.folder / "summary.json"
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            if not isinstance(found, dict):
+                raise ValueError("no object")
+        except FileNotFoundError:
+            raise UserError(
+                f"{self.where}: found no summary.json; the run has not ended, resume() continues it"
+            ) from None
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path}: cannot be read ({error}); the run's records are damaged") from None
+        return found
+
+    @property
+    def where(self) -> str:
+        """The URI, or the folder."""
+        return self.uri or str(self.folder)
+
+    @property
+    def status(self) -> str:
+        """complete, stopped or diverged; ``unfinished`` where the run has not ended."""
+        if not (self.folder / "summary.json").exists():
+            return "unfinished"
+        return str(self.summary.get("status", "unfinished"))
+
+    @cached_property
+    def metrics(self) -> pa.Table:
+        """Everything measured, as an Arrow table: round, client (null: of the whole federation), tag, value, wall_s
+        (seconds since the start). ``.to_pandas()`` gives a DataFrame where pandas is installed.
+        """
+        return read_metrics(self.folder)
+
+    @cached_property
+    def communication(self) -> pa.Table:
+        """Everything sent, as an Arrow table: round, client, direction (up, down), operation, field, bytes."""
+        return read_communication(self.folder)
+
+    def encoder(self, client: int | None = None) -> ImageEncoder:
+        """The encoder that the run ended with, in eval mode on the CPU: the global one, or that of a client.
+
+        Raises:
+            UserError: the run has not ended, or has no such encoder: the text names those it has.
+        """
+        return encoder_of(self.folder, self.config, client)
+
+    def evaluate(self, *protocols: str, **settings: object) -> dict[str, Any]:
+        """Measure the encoders again, on the run's images, by these protocols, or by the run's own.
+
+        Args:
+            settings: keys of ``evaluation``, with ``__`` for dots: ``linear__epochs=50``.
+        Returns:
+            What ``evaluation.json`` holds then: ``accuracy`` is ``{encoder: {protocol: value}}``.
+        Raises:
+            UserError: an unknown protocol, a setting that is not allowed, images that are gone.
+        """
+        changes = [f"evaluation.{key}={json.dumps(value)}" for key, value in dotted(settings).items()]
+        with python_words():
+            found = reevaluate(self.folder, protocols, changes, trust_imports=True)
+        if self.uri is not None:
+            Remote(self.uri).put(self.folder / "evaluation.json", "evaluation.json")
+        return found
+
+    def resume(
+        self, rounds: int | None = None, *, executor: Executor | str = Executor.ray, progress: bool = True
+    ) -> Run:
+        """Continue from the newest checkpoint; with ``rounds``, to so many: a finished run is extended.
+
+        Raises:
+            UserError: fewer rounds than the run has, or settings whose rounds depend on how many there are to be.
+        """
+        with python_words():
+            settings = asked(self.config, {} if rounds is None else {"train__rounds": rounds})
+        where = carry_out(settings, self.where, resume=True, executor=executor, progress=progress)
+        return load(where, trust_imports=True)
+
+    def __repr__(self) -> str:
+        """``Run(runs/demo: fedsimclr, complete, 20 of 20 rounds, knn 0.967)``."""
+        rounds, text = self.config.train.rounds, f"{self.config.method.name}, {self.status}"
+        if self.status == "unfinished":
+            return f"Run({self.where}: {text}, {rounds} rounds wanted)"
+        last = "".join(f", {name} {shown(value)}" for name, value in self.summary["accuracy"].items())
+        return f"Run({self.where}: {text}, {self.summary['rounds']} of {rounds} rounds{last})"
+
+
+def load(path: str | os.PathLike[str], *, trust_imports: bool = False) -> Run:
+    """The run in a folder, or at a URI that pyarrow can read (s3://, gs://, abfs://, hdfs://, file://).
+
+    Args:
+        trust_imports: whether to run the code that the run's ``imports`` brought along.
+    Raises:
+        UserError: there is no run, its configuration is damaged, or it brings code that is not trusted.
+    """
+    if not is_uri(path):
+        folder = Path(path).expanduser().absolute()
+        if not (folder / "config.yaml").is_file():
+            raise UserError(f"{os.fspath(path)}: found no config.yaml; must be a run folder")
+        with python_words():
+            return Run(folder, load_untrusted(folder / "config.yaml", trust_imports=trust_imports))
+    remote = Remote(os.fspath(path))
+    folder = Path(tempfile.mkdtemp(prefix="rayfed-ssl-read-"))
+    try:
+        remote.fetch(folder)
+        with python_words():
+            found = Run(folder, load_untrusted(folder / "config.yaml", trust_imports=trust_imports), remote.uri)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    weakref.finalize(found, shutil.rmtree, folder, True)
+    return found

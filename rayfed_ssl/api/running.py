@@ -1,0 +1,47 @@
+"""``rayfed_ssl.run``: a federation from a script or a notebook, to its last round."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from rayfed_ssl.api.asked import Configuration, asked, run_folder
+from rayfed_ssl.api.carrying import carry_out, executor_named
+from rayfed_ssl.api.executor import Executor
+from rayfed_ssl.api.folder import Run, load
+from rayfed_ssl.api.words import python_words
+
+
+def run(
+    config: Configuration,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    executor: Executor | str = Executor.ray,
+    progress: bool = True,
+    **overrides: object,
+) -> Run:
+    """Run a federation to its last round, and return what it left.
+
+    Ctrl-C, or a notebook's stop button, ends it after the round in hand with a checkpoint: the run that is returned has
+    ``status`` "stopped", and ``resume()`` continues it. A second Ctrl-C raises KeyboardInterrupt at once.
+
+    Args:
+        config: a YAML file, a mapping with the keys of one, or another run's ``config``.
+        out: the run folder, or its URI; by default ``runs/<name>``, where a file's stem is the name that is not given.
+        resume: continue from the newest complete checkpoint, if there is one; ``train__rounds`` may then grow.
+        executor: "ray" for Ray actors, "local" for this process alone. The bits are the same.
+        progress: whether to print: a bar on a terminal, a line per round elsewhere.
+        overrides: keys of the configuration, with ``__`` for dots: ``train__rounds=3``, ``data__limit=500``. A mapping
+            is merged key by key: ``train={"rounds": 3, "batch_size": 16}``.
+    Raises:
+        UserError: what the caller can mend, one line a mistake; nothing was written.
+        ClientError: a client failed; its own traceback is in the text.
+    """
+    executor_named(executor)
+    with python_words():
+        settings = asked(config, overrides)
+    if out is None:
+        file = Path(config).expanduser() if isinstance(config, str | os.PathLike) else None
+        out = run_folder(file, settings.name, resume)
+    return load(carry_out(settings, out, resume=resume, executor=executor, progress=progress), trust_imports=True)

@@ -1,0 +1,133 @@
+"""The runs in a folder as they lie there: which, how far, how good, how large. It reads no table and runs no code."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.settings import files as configfile
+from rayfed_ssl.storage.claim import LOCK
+from rayfed_ssl.storage.lock import is_held
+
+DEEPEST = 5  # folders below the one that is listed; comparisons and sweeps hold runs one below
+MARKERS = "checkpoints/round-*/complete.json"  # see ``rayfed_ssl.storage.checkpoint``
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One run.
+
+    ``run``: its path below the folder that was listed. ``status``: complete, stopped, diverged, running (a process of
+    this machine writes there), unfinished, or damaged, and ``problem`` says why. ``done`` of ``rounds``: those of the
+    newest checkpoint where it has not ended. ``accuracy``: of the last round, of clients the mean. ``changed``: when
+    something was last written, in local time.
+    """
+
+    run: str
+    status: str
+    method: str | None = None
+    done: int | None = None
+    rounds: int | None = None
+    accuracy: dict[str, float | None] = field(default_factory=dict)
+    bytes: int = 0
+    changed: str | None = None
+    problem: str | None = None
+
+
+def runs_in(folder: Path) -> list[Listed]:
+    """Every run in ``folder`` and in the folders within, by path; or ``folder`` itself where that is a run.
+
+    Raises:
+        UserError: there is no such folder.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder}: found no such folder; must be one that holds runs")
+    if _looks_like_a_run(folder):
+        return [listed(folder, folder.name or str(folder))]
+    return [listed(path, path.relative_to(folder).as_posix()) for path in _found(folder, DEEPEST)]
+
+
+def listed(folder: Path, name: str) -> Listed:
+    """What there is to say about the run in ``folder``, however damaged it is."""
+    size, changed = _size_and_time(folder)
+    known: dict[str, Any] = {"run": name, "bytes": size, "changed": changed}
+    try:
+        known |= _settings(folder)
+        ended = _summary(folder)
+    except UserError as error:
+        return Listed(**{"status": "damaged", **known, "problem": str(error)})
+    saved = (path.parent.name.removeprefix("round-") for path in folder.glob(MARKERS))
+    reached = max((int(round) for round in saved if round.isdecimal()), default=0)
+    known |= {**ended, "done": max(reached, ended.get("done", 0))}
+    if is_held(folder / LOCK):
+        known["status"] = "running"
+    elif "status" not in known or (known["status"] == "complete" and ended["done"] < known["rounds"]):
+        known["status"] = "unfinished"  # the second: it was extended, and is not over
+    return Listed(**known)
+
+
+def _looks_like_a_run(folder: Path) -> bool:
+    return (folder / "config.yaml").exists() or (folder / "metrics.parquet").is_dir()
+
+
+def _found(folder: Path, deep: int) -> Iterator[Path]:
+    """Run folders below ``folder``, by name; nothing hidden, nothing that a link leads to, nothing within a run."""
+    try:
+        inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except OSError:
+        return
+    for path in inside:
+        if path.is_dir() and not path.is_symlink():
+            if _looks_like_a_run(path):
+                yield path
+            elif deep:
+                yield from _found(path, deep - 1)
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    """Method and rounds, as config.yaml says. Raises UserError."""
+    document = configfile.read(folder / "config.yaml")
+    try:
+        return {"method": str(document["method"]["name"]), "rounds": int(document["train"]["rounds"])}
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{folder / 'config.yaml'}: not what a run writes ({error!r})") from None
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    """What summary.json says; empty where there is none. Raises UserError."""
+    path = folder / "summary.json"
+    try:
+        summary = json.loads(path.read_text(encoding="utf-8"))
+        accuracy = {str(name): _mean(value) for name, value in summary["accuracy"].items()}
+        return {"status": str(summary["status"]), "done": int(summary["rounds"]), "accuracy": accuracy}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path}: not what a run writes ({error!r})") from None
+
+
+def _mean(value: float | Mapping[str, float | None] | None) -> float | None:
+    if not isinstance(value, Mapping):
+        return None if value is None else float(value)
+    known = [of_client for of_client in value.values() if of_client is not None]
+    return fmean(known) if known else None
+
+
+def _size_and_time(folder: Path) -> tuple[int, str | None]:
+    """Bytes of all files, and when the newest of them was written."""
+    size, newest = 0, 0.0
+    for root, _, names in os.walk(folder):
+        for name in names:
+            try:
+                stat = os.lstat(os.path.join(root, name))
+            except OSError:  # removed meanwhile
+                continue
+            size, newest = size + stat.st_size, max(newest, stat.st_mtime)
+    return size, datetime.fromtimestamp(newest).isoformat(" ", "minutes") if newest else None

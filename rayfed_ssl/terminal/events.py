@@ -1,0 +1,72 @@
+"""A run told to a program: JSON objects on standard output, one a line; what is said to people goes to stderr.
+
+    {"event": "round", "round": 3, "rounds": 20, "train/loss": 2.9, "system/round_s": 1.2, ..}
+    {"event": "evaluation", "round": 3, "rounds": 20, "eval/knn": 0.91, ..}    beside the next round, or after it
+    {"event": "end", "run": "runs/demo", "status": "complete", ..}             the rest is summary.json's
+
+Every finished round has exactly one object of the first kind. Values that are not finite are null.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from rayfed_ssl.base.text import printable
+from rayfed_ssl.simulation.loop import Progress
+from rayfed_ssl.terminal.output import divert
+
+LONGEST_LINE = 10_000
+
+
+class Events:
+    """Turns the loop's :class:`Progress` into objects, and lines for people. A context manager: within it, whatever
+    else prints (a worker's output, which Ray repeats here) prints to stderr.
+    """
+
+    def __init__(self) -> None:
+        self.out = sys.stdout
+        self.lost = False  # whether nobody reads any more
+
+    def __enter__(self) -> Self:
+        sys.stdout = sys.stderr
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        sys.stdout = self.out
+
+    def line(self, text: str) -> None:
+        """One line for people."""
+        print(printable(text, LONGEST_LINE), file=sys.stderr, flush=True)
+
+    def __call__(self, progress: Progress) -> None:
+        if not progress.values:
+            self.line(progress.line)
+            return
+        kind = "round" if "system/round_s" in progress.values else "evaluation"
+        self._say({"event": kind, "round": progress.round, "rounds": progress.rounds, **progress.values})
+
+    def end(self, summary: Mapping[str, Any], where: Path | str) -> None:
+        """The last object: where the run is, and what it came to."""
+        self._say({"event": "end", "run": str(where), **summary})
+
+    def _say(self, event: Mapping[str, Any]) -> None:
+        finite = {
+            key: None if isinstance(value, float) and not math.isfinite(value) else value
+            for key, value in event.items()
+        }
+        if self.lost:
+            return
+        try:
+            print(json.dumps(finite, allow_nan=False), file=self.out, flush=True)
+        except OSError as error:
+            self.lost = True
+            self.line(f"standard output: {error.strerror or error}; going on without it")
+            divert(self.out)

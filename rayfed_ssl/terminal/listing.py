@@ -1,0 +1,33 @@
+"""A list of runs on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich import box
+from rich.table import Table
+
+from rayfed_ssl.base.text import printable
+from rayfed_ssl.storage.listing import Listed
+
+
+def listing_table(there: Sequence[Listed], detached: Sequence[Mapping[str, object]]) -> Table:
+    """A row per run; those on a cluster come last, with the folder in which they are."""
+    table = Table("run", "method", "status", "rounds", "accuracy", "size", "changed", box=box.SIMPLE)
+    for one in there:
+        table.add_row(*_cells(one))
+    for run in detached:
+        name, where = printable(run["run"]), printable(run["folder"] or "")
+        status, rounds = f"detached, {run['status']}", _of(run["done"], run["rounds"])
+        table.add_row(name, "", status, rounds, "", "", where)
+    return table
+
+
+def _cells(one: Listed) -> tuple[str, ...]:
+    accuracy = "  ".join(f"{name} {'-' if value is None else f'{value:.3f}'}" for name, value in one.accuracy.items())
+    named = printable(one.run), printable(one.method or ""), one.status, _of(one.done, one.rounds)
+    return (*named, printable(accuracy), f"{one.bytes / 1e6:,.1f} MB", one.changed or "")
+
+
+def _of(done: object, rounds: object) -> str:
+    return "" if rounds is None else f"{done or 0}/{rounds}"

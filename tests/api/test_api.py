@@ -1,0 +1,318 @@
+"""The Python API: the same runs as on the command line, as objects."""
+
+from __future__ import annotations
+
+import ast
+import json
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+
+import rayfed_ssl
+from rayfed_ssl.api.asked import asked
+from rayfed_ssl.config import build
+from rayfed_ssl.data.decode import Form, decode
+from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.models import load_exported
+from rayfed_ssl.terminal.progress import Reporter
+from rayfed_ssl.terminal.signals import interruptions
+from tests.conftest import ROOT
+from tests.tiny import booked, encoders, measured, run_locally
+
+CONFIG: dict[str, Any] = {
+    "method": {"name": "fedsimclr"},
+    "data": {"name": "digits", "image_size": 8, "limit": 60, "test_limit": 30},
+    "clients.count": 3,
+    "model": {"width": 0.25},
+    "augment": {"preset": "digits"},
+    "train": {"rounds": 2, "batch_size": 16},
+    "evaluation.protocols": ["knn"],
+    "checkpoint.every": 1,
+    "resources.device": "cpu",
+}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> rayfed_ssl.Run:
+    folder = tmp_path_factory.mktemp("api") / "run"
+    return rayfed_ssl.run(CONFIG, out=folder, executor="local", progress=False)
+
+
+# -- the package -------------------------------------------------------------------------------------------------------
+
+
+def test_importing_the_package_imports_neither_torch_nor_pydantic() -> None:
+    code = "import rayfed_ssl, sys; rayfed_ssl.__all__; print({'torch', 'pydantic', 'numpy'} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "set()\n"
+
+
+def test_the_stub_and_the_package_name_the_same() -> None:
+    stub = ast.parse((ROOT / "rayfed_ssl/__init__.pyi").read_text())
+    told = {node.names[0].name: node.module for node in stub.body if isinstance(node, ast.ImportFrom)}
+    assert told == rayfed_ssl._HOMES
+    for name in told:
+        assert getattr(rayfed_ssl, name).__name__ == name
+        assert name in dir(rayfed_ssl)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = rayfed_ssl.nothing
+
+
+# -- what is asked -----------------------------------------------------------------------------------------------------
+
+
+def test_overrides_are_dotted_keys_with_double_underscores_or_mappings(tmp_path: Path) -> None:
+    expected = build(
+        {"method": {"name": "fedsimclr"}}, {"train.rounds": 7, "data.partition.name": "dirichlet", "seed": 2}, origin=""
+    )
+    partition = {"name": "dirichlet"}
+    base = {"method": {"name": "fedsimclr"}}
+    assert asked(base, {"train__rounds": np.int64(7), "data__partition": partition, "seed": 2}) == expected
+    assert asked(base, {"train": {"rounds": 7}, "data": {"partition": partition}, "seed": 2}) == expected
+    assert asked(expected, {}) == expected
+    assert asked(expected, {"train__rounds": 8}).train.rounds == 8
+    (tmp_path / "some run.yaml").write_text("method: {name: fedsimclr}\n")
+    of_file = asked(tmp_path / "some run.yaml", {"train__rounds": 7, "data__partition": partition, "seed": 2})
+    assert of_file == expected.model_copy(update={"name": "some-run"})
+    assert asked({"method": {"name": "fedsc"}}, {"method__name": "fedbyol"}).objective.name == "byol"
+    assert asked({"method": {"name": "fedsc"}}, {"method": {"name": "fedbyol"}}).objective.name == "byol"
+
+
+def test_mistakes_are_one_line_each_and_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(rayfed_ssl.UserError) as refused:
+        rayfed_ssl.run(CONFIG, executor="local", train__round=3, clients__count=0)
+    lines = str(refused.value).splitlines()
+    assert [line.split(":")[0] for line in lines] == ["clients.count", "train.round"]
+    with pytest.raises(rayfed_ssl.UserError, match="executor: found 'slurm'; must be one of ray, local"):
+        rayfed_ssl.run(CONFIG, executor="slurm")
+    with pytest.raises(rayfed_ssl.UserError, match=r"nowhere.yaml: found no such file"):
+        rayfed_ssl.run("nowhere.yaml", executor="local")
+    with pytest.raises(rayfed_ssl.UserError, match=r"empty: found no config.yaml; must be a run folder"):
+        rayfed_ssl.load("empty")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mistake_names_arguments_not_options(finished: rayfed_ssl.Run) -> None:
+    with pytest.raises(rayfed_ssl.UserError) as refused:
+        rayfed_ssl.run(CONFIG, out=finished.folder, executor="local")
+    assert str(refused.value).startswith("out: ")
+    assert "add resume=True to continue it" in str(refused.value)
+    assert "--" not in str(refused.value)
+    with pytest.raises(rayfed_ssl.UserError, match=r"train.rounds: found 1; .* allowed with resume=True: 2 or more"):
+        finished.resume(1, executor="local")
+
+
+# -- what comes back ---------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_the_one_of_the_command_line(finished: rayfed_ssl.Run, tmp_path: Path) -> None:
+    run_locally(asked(CONFIG, {}), tmp_path / "other")
+    assert encoders(finished.folder) == encoders(tmp_path / "other")
+    assert measured(finished.folder) == measured(tmp_path / "other")
+    assert booked(finished.folder) == booked(tmp_path / "other")
+
+
+def test_a_run_gives_what_its_folder_holds(finished: rayfed_ssl.Run) -> None:
+    for one in (finished, rayfed_ssl.load(finished.folder)):
+        assert one.config == asked(CONFIG, {})
+        assert one.summary == json.loads((finished.folder / "summary.json").read_text())
+        assert one.status == "complete"
+        assert one.metrics.equals(pq.read_table(finished.folder / "metrics.parquet").cast(one.metrics.schema))
+        sent = one.communication
+        assert sum(sent["bytes"].to_pylist()) == sum(one.summary["communication"].values())
+        assert repr(one).endswith(f"fedsimclr, complete, 2 of 2 rounds, knn {one.summary['accuracy']['knn']:.3f})")
+
+
+def test_torchs_threads_stay_the_callers(tmp_path: Path) -> None:
+    torch.set_num_threads(2)
+    try:
+        rayfed_ssl.run(
+            CONFIG, out=tmp_path / "run", executor="local", progress=False, train__rounds=1, evaluation__protocols=[]
+        )
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_evaluate_again(finished: rayfed_ssl.Run) -> None:
+    assert finished.evaluate()["accuracy"] == {"global": finished.summary["accuracy"]}
+    found = finished.evaluate("fewshot", fewshot__draws=3)
+    assert found["evaluation"]["fewshot"]["draws"] == 3
+    with pytest.raises(rayfed_ssl.UserError, match="protocols: found 'knnn'; must be one of"):
+        finished.evaluate("knnn")
+
+
+# -- the encoder -------------------------------------------------------------------------------------------------------
+
+
+def test_the_encoder_sees_images_as_the_run_did(finished: rayfed_ssl.Run) -> None:
+    from sklearn.datasets import load_digits
+
+    encoder = finished.encoder()
+    assert isinstance(encoder, torch.nn.Module)
+    assert not encoder.training
+    seen = deal(finished.config).dataset.test.pixels[:5]  # (5, 8, 8, 3) uint8
+    raw = np.round(load_digits().images * (255 / 16)).astype(np.uint8)
+    rows = [int(np.flatnonzero((raw == image[..., 0]).all((1, 2)))[0]) for image in seen]
+    images = encoder.transform(raw[rows][..., None])
+    recipe = finished.config.augment.recipe()
+    mean, std = (np.array(of, np.float32).reshape(3, 1, 1) for of in (recipe.mean, recipe.std))
+    expected = (seen.transpose(0, 3, 1, 2).astype(np.float32) / 255 - mean) / std
+    torch.testing.assert_close(images, torch.from_numpy(expected), atol=1e-6, rtol=1e-6)
+    with torch.inference_mode():
+        features = encoder(images)
+        torch.testing.assert_close(features, load_exported(finished.folder)(images))
+    assert features.shape == (5, encoder.dim)
+
+
+def test_an_image_may_be_pil_an_array_or_a_path(finished: rayfed_ssl.Run, tmp_path: Path) -> None:
+    transform = finished.encoder().transform
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 12, 3), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "image.png")
+    expected = decode(tmp_path / "image.png", Form(8)).pixels  # the central square, at the run's size
+    one = transform(pixels)
+    recipe = finished.config.augment.recipe()
+    mean, std = (torch.tensor(of).reshape(3, 1, 1) for of in (recipe.mean, recipe.std))
+    torch.testing.assert_close(one * std + mean, torch.from_numpy(expected.transpose(2, 0, 1).copy()) / 255)
+    image = Image.fromarray(pixels)
+    for same in (image, tmp_path / "image.png", str(tmp_path / "image.png"), image.convert("RGBA")):
+        torch.testing.assert_close(transform(same), one, atol=0, rtol=0)
+    assert transform([image, pixels]).shape == (2, 3, 8, 8)
+    grey = image.convert("L")
+    torch.testing.assert_close(transform(grey), transform(np.asarray(grey)), atol=0, rtol=0)
+    torch.testing.assert_close(transform(grey), transform(grey.convert("RGB")), atol=0, rtol=0)
+    torch.testing.assert_close(pickle.loads(pickle.dumps(transform))(image), one, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("wrong", [np.zeros((8, 8, 3)), np.zeros((8, 8, 4, 4, 4)), [None], ["missing.png"]])
+def test_what_is_no_image_is_refused(finished: rayfed_ssl.Run, wrong: Any) -> None:
+    with pytest.raises(rayfed_ssl.UserError, match="images: found image 0, which cannot be read"):
+        finished.encoder().transform(wrong)
+
+
+def test_clients_encoders(tmp_path: Path) -> None:
+    alone = {"method__name": "local", "train__rounds": 1, "evaluation__protocols": []}
+    run = rayfed_ssl.run(CONFIG, out=tmp_path / "run", executor="local", progress=False, **alone)
+    values = run.encoder(client=1).encoder.state_dict()
+    expected = load_exported(run.folder, "client-00001").state_dict()
+    assert all(torch.equal(values[name], expected[name]) for name in expected)
+    with pytest.raises(rayfed_ssl.UserError, match="found no exported encoder 'global'; there are client-00000"):
+        run.encoder()
+
+
+# -- stopping and going on ---------------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_stops_after_the_round_and_resume_goes_on(
+    finished: rayfed_ssl.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as patch:  # the signal comes while the second round is running
+        shown = Reporter.line
+
+        def line(self: Reporter, text: str) -> None:
+            shown(self, text)
+            if text.startswith("round 1/2"):
+                signal.raise_signal(signal.SIGINT)
+
+        patch.setattr(Reporter, "line", line)
+        stopped = rayfed_ssl.run(CONFIG, out=tmp_path / "run", executor="local")
+    assert (stopped.status, stopped.summary["rounds"]) == ("stopped", 1)
+    assert "stopping after this round, with a checkpoint" in capsys.readouterr().out
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    over = stopped.resume(executor="local", progress=False)
+    assert capsys.readouterr().out == ""
+    assert over.status == "complete"
+    assert encoders(over.folder) == encoders(finished.folder)
+    longer = over.resume(3, executor="local", progress=False)
+    assert (longer.config.train.rounds, longer.summary["rounds"]) == (3, 3)
+
+
+def test_a_second_ctrl_c_is_an_interrupt_and_other_threads_hear_none() -> None:
+    with interruptions(lambda line: None) as stopping:
+        signal.raise_signal(signal.SIGINT)
+        assert stopping()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    heard: list[bool] = []
+
+    def elsewhere() -> None:
+        with interruptions(lambda line: None) as stopping:
+            heard.append(stopping())
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert heard == [False]
+
+
+def test_code_that_a_run_brings_is_run_only_if_it_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text((ROOT / "examples/decorrelation.py").read_text())
+    short = {"train__rounds": 1, "evaluation__protocols": [], "plugins": [{"name": "decorrelation"}]}
+    run = rayfed_ssl.run(CONFIG, out="run", executor="local", progress=False, imports=["mine.py"], **short)
+    assert [plugin.name for plugin in run.config.plugins] == ["decorrelation"]
+    with pytest.raises(rayfed_ssl.UserError, match="this run brings code of its own, which trust_imports=True runs"):
+        rayfed_ssl.load("run")
+    assert rayfed_ssl.load("run", trust_imports=True).config == run.config
+
+
+# -- comparisons, Ray, scripts -----------------------------------------------------------------------------------------
+
+
+def test_compare_runs_methods_and_reads_runs(tmp_path: Path, finished: rayfed_ssl.Run) -> None:
+    from rayfed_ssl.settings.files import dump
+
+    dump(finished.config, tmp_path / "base.yaml")
+    asks = {"base": tmp_path / "base.yaml", "out": tmp_path / "fight", "executor": "local", "progress": False}
+    found = rayfed_ssl.compare("fedsimclr", "fedprox", **asks, train__rounds=1, resume=True)
+    assert found.table["row"].to_pylist()[:2] == ["fedsimclr", "fedprox"]
+    assert found.table.num_rows == 4  # and the untrained encoder and raw pixels
+    mean = found.table["knn.mean"].to_pylist()[1]
+    assert f"{mean:.3f}" in str(found)
+    assert f"{mean:.3f}" in found._repr_markdown_()
+    assert (found.folder, found.left, found.failed) == (tmp_path / "fight", 0, 0)
+    runs = [rayfed_ssl.load(path) for path in sorted((tmp_path / "fight").glob("trial-*"))]
+    assert [run.config.method.name for run in runs] == ["fedsimclr", "fedprox"]
+    again = rayfed_ssl.compare(*runs)
+    assert again.table["knn.mean"].to_pylist() == found.table["knn.mean"].to_pylist()
+    with pytest.raises(rayfed_ssl.UserError, match="methods need base"):
+        rayfed_ssl.compare("fedsimclr")
+
+
+def test_on_ray_it_is_the_same_run(finished: rayfed_ssl.Run, tmp_path: Path, ray_session: ModuleType) -> None:
+    on_ray = rayfed_ssl.run(finished.config, out=tmp_path / "run", progress=False, resources__actors=1)
+    assert encoders(on_ray.folder) == encoders(finished.folder)
+    assert measured(on_ray.folder) == measured(finished.folder)
+
+
+SCRIPT = """
+import rayfed_ssl
+
+run = rayfed_ssl.run({config!r}, out="run", resources__actors=1)
+print("over:", run.status)
+"""
+
+
+@pytest.mark.cluster
+def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT.format(config=CONFIG))
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("over: complete") == 1
+    assert done.stdout.count("round 2/2") == 1

@@ -1,0 +1,125 @@
+"""``rayfed-ssl list``: whatever lies in a folder, damaged or not, and what runs on a cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from rayfed_ssl.storage.claim import LOCK
+from rayfed_ssl.storage.listing import runs_in
+from rayfed_ssl.storage.lock import Lock, is_held
+from tests.commands.conftest import Call
+from tests.tiny import tiny
+
+
+def test_runs_are_listed_however_they_are(call: Call, tmp_path: Path) -> None:
+    call("run", "tiny.yaml", "--executor", "local", "-q", "--out", "runs/whole")
+    runs = tmp_path / "runs"
+    for name in ("cut", "fight/trial-00000", "no-config", "odd-summary", "not-yaml", "longer"):
+        shutil.copytree(runs / "whole", runs / name)
+    (runs / "cut/summary.json").unlink()
+    shutil.rmtree(runs / "cut/checkpoints/round-00002")
+    (runs / "no-config/config.yaml").unlink()
+    (runs / "odd-summary/summary.json").write_text("{}")
+    (runs / "not-yaml/config.yaml").write_text("- a\n- [")
+    text = (runs / "longer/config.yaml").read_text()
+    (runs / "longer/config.yaml").write_text(text.replace("rounds: 2", "rounds: 5"))
+    (runs / ".hidden").mkdir()
+    (runs / "notes.txt").write_text("mine")
+    (runs / "loop").symlink_to(runs)
+
+    status, out, _ = call("list", "--json")
+    assert status == 0
+    found = {row["run"]: row for row in json.loads(out)}
+    assert list(found) == ["cut", "fight/trial-00000", "longer", "no-config", "not-yaml", "odd-summary", "whole"]
+    summary = json.loads((runs / "whole/summary.json").read_text())
+    whole = found["whole"]
+    assert (whole["method"], whole["status"], whole["done"], whole["rounds"]) == ("fedsimclr", "complete", 2, 2)
+    assert whole["accuracy"] == summary["accuracy"]
+    files = [path for path in (runs / "whole").rglob("*") if path.is_file()]
+    assert whole["bytes"] == sum(path.stat().st_size for path in files)
+    assert found["fight/trial-00000"]["status"] == "complete"
+    assert (found["cut"]["status"], found["cut"]["done"]) == ("unfinished", 1)
+    assert (found["longer"]["status"], found["longer"]["done"], found["longer"]["rounds"]) == ("unfinished", 2, 5)
+    for name, file in (("no-config", "config.yaml"), ("not-yaml", "config.yaml"), ("odd-summary", "summary.json")):
+        assert found[name]["status"] == "damaged"
+        assert f"runs/{name}/{file}: " in found[name]["problem"]
+
+    status, out, _ = call("list", "runs")
+    assert status == 0
+    (line,) = [line for line in out.splitlines() if line.split()[:1] == ["whole"]]
+    assert f"whole fedsimclr complete 2/2 knn {summary['accuracy']['knn']:.3f} " in " ".join(line.split())
+    assert out.count("damaged") == 3
+    assert [one.run for one in runs_in(runs / "whole")] == ["whole"]
+
+
+def test_clients_accuracies_are_listed_as_their_mean(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one/config.yaml").write_text("{method: {name: mine}, train: {rounds: 4}}")
+    told = {"status": "stopped", "rounds": 3, "accuracy": {"knn": {"0": 0.5, "1": None, "2": 1.0}, "linear": None}}
+    (tmp_path / "one/summary.json").write_text(json.dumps(told))
+    (one,) = runs_in(tmp_path)
+    assert (one.method, one.status, one.done, one.rounds) == ("mine", "stopped", 3, 4)  # no such method is known here
+    assert one.accuracy == {"knn": 0.75, "linear": None}
+    child = os.fork()
+    if child == 0:  # a lock is another process's business
+        Lock(tmp_path / "one" / LOCK)
+        time.sleep(60)
+        os._exit(0)
+    try:
+        for _ in range(200):
+            if is_held(tmp_path / "one" / LOCK):
+                break
+            time.sleep(0.05)
+        assert runs_in(tmp_path)[0].status == "running"
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+    assert runs_in(tmp_path)[0].status == "stopped"
+
+
+def test_no_folder_no_runs_no_cluster(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert call("list") == (2, "", "runs: found no such folder; must be one that holds runs\n")
+    (tmp_path / "runs").mkdir()
+    assert call("list") == (0, "runs holds no run\n", "")
+    assert call("list", "--json") == (0, "[]\n", "")
+    status, _, err = call("list", "--cluster")
+    assert status == 2
+    assert err.startswith("RAY_ADDRESS: not set, and list --cluster needs a cluster that stays")
+    monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:1")  # of a job server
+    assert call("list") == (0, "runs holds no run\n", "")
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    status, out, err = call("list")
+    assert (status, out) == (0, "runs holds no run\n")
+    assert err.startswith("RAY_ADDRESS: found 127.0.0.1:1; ")
+
+
+def test_detached_runs_are_listed_with_where_they_are(
+    call: Call, ray_session: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from actors import follow
+    from actors.session import connect
+
+    config = tiny("fedsimclr", train__rounds=1, evaluation__protocols=[], resources__actors=1)
+    with connect() as session:
+        driver, _ = follow.start(config, tmp_path / "left", session, detached="left-alone")
+        try:
+            follow.follow(driver, lambda progress: None)
+            assert follow.detached("here") == [follow.Detached("left-alone", "done", 1, 1, str(tmp_path / "left"))]
+            monkeypatch.setenv("RAY_ADDRESS", "here")  # where this process is connected already
+            status, out, _ = call("list", str(tmp_path / "left"), "--cluster", "--json")
+            (local, there) = json.loads(out)
+            assert (status, local["detached"], local["status"]) == (0, False, "complete")
+            assert there == {
+                "run": "left-alone", "status": "done", "done": 1, "rounds": 1, "folder": str(tmp_path / "left"),
+                "detached": True,
+            }  # fmt: skip
+            assert "left-alone" in call("list", "--cluster")[1]
+        finally:
+            ray_session.kill(driver)

@@ -1,0 +1,92 @@
+"""``rayfed-ssl run`` for programs and for people: objects, silence, and a finished run that is made longer."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from rayfed_ssl.simulation.loop import Progress
+from rayfed_ssl.terminal.events import Events
+from tests.commands.conftest import Call
+
+LOCAL = ("run", "tiny.yaml", "--executor", "local")
+
+
+def test_json_is_one_object_per_round_and_lines_go_to_stderr(call: Call, tmp_path: Path) -> None:
+    status, out, err = call(*LOCAL, "--json")
+    assert status == 0
+    events = [json.loads(line) for line in out.splitlines()]
+    rounds = [event for event in events if event["event"] == "round"]
+    assert [(event["round"], event["rounds"]) for event in rounds] == [(1, 2), (2, 2)]
+    table = pq.read_table(tmp_path / "runs/tiny/metrics.parquet").to_pylist()
+    recorded = {(row["round"], row["tag"]): row["value"] for row in table if row["client"] is None}
+    assert all(event["train/loss"] == recorded[event["round"], "train/loss"] for event in rounds)
+    measured = {event["round"]: event for event in events if event["event"] == "evaluation"}
+    assert set(measured) == {0, 1, 2}
+    assert measured[2]["eval/knn"] == recorded[2, "eval/knn"]
+    summary = json.loads((tmp_path / "runs/tiny/summary.json").read_text())
+    assert events[-1] == {"event": "end", "run": "runs/tiny", **summary}
+    assert err.startswith("fedsimclr on digits: 3 clients x 20 images\n")
+
+
+def test_quiet_says_nothing_but_mistakes(call: Call, tmp_path: Path) -> None:
+    assert call(*LOCAL, "--quiet") == (0, "", "")
+    assert json.loads((tmp_path / "runs/tiny/summary.json").read_text())["status"] == "complete"
+    status, out, err = call(*LOCAL, "-q")
+    assert (status, out) == (2, "")
+    assert "already holds a run" in err
+    status, _, err = call(*LOCAL, "-q", "--json")
+    assert (status, err) == (2, "--quiet: found beside --json, which prints objects; allowed: one of them\n")
+
+
+def test_what_others_print_and_what_is_not_finite_leave_json_intact(capsys: pytest.CaptureFixture[str]) -> None:
+    with Events() as events:
+        print("a worker's output")
+        events(Progress(1, 2, "round 1/2", {"train/loss": float("nan"), "system/round_s": 1.0}))
+        events(Progress(1, 2, "a\x1b[31m line"))
+    print("afterwards")
+    out, err = capsys.readouterr()
+    assert out == (
+        '{"event": "round", "round": 1, "rounds": 2, "train/loss": null, "system/round_s": 1.0}\nafterwards\n'
+    )
+    assert err == "a worker's output\na\\x1b[31m line\n"
+
+
+def test_objects_that_nobody_reads_any_more_end_no_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr("sys.stdout", Closed())
+    with Events() as events:
+        for t in (1, 2):
+            events(Progress(t, 2, "", {"system/round_s": 1.0}))
+    assert capsys.readouterr().err == "standard output: Broken pipe; going on without it\n"
+
+
+def test_rounds_are_shown_where_nothing_but_features_is_described(call: Call) -> None:
+    status, out, _ = call(*LOCAL, "evaluation.protocols=[rank]", "evaluation.every=1")
+    assert status == 0
+    assert [line.split("  ")[0] for line in out.splitlines() if line.startswith("round ")] == ["round 1/2", "round 2/2"]
+
+
+def test_a_finished_run_is_extended(call: Call, tmp_path: Path) -> None:
+    call(*LOCAL, "-q")
+    again = ("run", "runs/tiny/config.yaml", "--executor", "local", "--resume")
+    status, out, _ = call(*again, "train.rounds=3")
+    assert status == 0
+    assert "extended from 2 to 3 rounds" in out
+    assert "round 3/3" in out
+    assert yaml.safe_load((tmp_path / "runs/tiny/config.yaml").read_text())["train"]["rounds"] == 3
+    status, _, err = call(*again, "train.rounds=2")
+    assert status == 2
+    assert err.startswith("train.rounds: found 2; runs/tiny is a run of 3, allowed with --resume: 3 or more")
+    assert err.count("\n") == 1

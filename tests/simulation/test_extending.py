@@ -1,0 +1,80 @@
+"""A finished run made longer: the same bits as a run of that many rounds, or one line that says why not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.config import load
+from tests.tiny import TASKS, booked, encoders, measured, run_locally, tiny
+
+OWN = {
+    "fedsimclr": {"evaluation__every": 1},
+    "fedema": {"checkpoint__every": 0},  # clients keep state; the only checkpoint is the one at the end
+    "fedsc": {"method__alpha": "share", "method__share_every": 2},
+}
+
+
+@pytest.mark.parametrize("method", OWN)
+def test_an_extended_run_equals_one_that_was_as_long_from_the_start(method: str, tmp_path: Path) -> None:
+    long, short = tiny(method, train__rounds=3, **OWN[method]), tiny(method, train__rounds=2, **OWN[method])
+    run_locally(long, tmp_path / "long")
+    assert run_locally(short, tmp_path / "short")["rounds"] == 2
+    lines: list[str] = []
+    summary = run_locally(long, tmp_path / "short", resume=True, report=lambda p: lines.append(p.line))
+    assert "extended from 2 to 3 rounds" in lines
+    assert not any(line.startswith(("round 1/", "round 2/")) for line in lines)
+    assert (summary["status"], summary["rounds"]) == ("complete", 3)
+    assert encoders(tmp_path / "short") == encoders(tmp_path / "long")
+    assert measured(tmp_path / "short") == measured(tmp_path / "long")
+    assert booked(tmp_path / "short") == booked(tmp_path / "long")
+    assert load(tmp_path / "short/config.yaml") == load(tmp_path / "long/config.yaml")
+
+
+def test_what_the_shorter_run_was_evaluated_at_in_the_end_is_kept(tmp_path: Path) -> None:
+    settings = {"evaluation__every": 3, "checkpoint__every": 0}
+    run_locally(tiny("fedsimclr", train__rounds=3, **settings), tmp_path / "long")
+    run_locally(tiny("fedsimclr", train__rounds=2, **settings), tmp_path / "short")
+    ended = {key: value for key, value in measured(tmp_path / "short").items() if key[2].startswith("eval/")}
+    run_locally(tiny("fedsimclr", train__rounds=3, **settings), tmp_path / "short", resume=True)
+    of_both, of_long = measured(tmp_path / "short"), measured(tmp_path / "long")
+    assert of_both.items() >= of_long.items()
+    assert of_both.keys() - of_long.keys() == {key for key in ended if key[0] == 2}
+    assert all(of_both[key] == value for key, value in ended.items())
+
+
+REFUSED = {
+    "fewer rounds": ("fedsimclr", {}, 1, {}, "train.rounds: found 1; "),
+    "a schedule over all rounds": (
+        "fedsimclr", {"train__optimizer__schedule": "cosine"}, 4, {}, "train.optimizer.schedule: found 'cosine'",
+    ),
+    "an alpha over all rounds": ("fedsc", {}, 4, {}, "method.alpha: found 'decay'"),
+    "a return after the last round": (
+        "fedavg_trunk", {key.replace(".", "__"): value for key, value in TASKS.items()}, 4, {}, "method.rollback: ",
+    ),
+    "something else beside": ("fedsimclr", {}, 4, {"seed": 1}, "cannot resume with changed seed, train.rounds"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "own", "rounds", "beside", "expected"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_extended_is_refused_in_one_line(
+    method: str, own: dict[str, object], rounds: int, beside: dict[str, object], expected: str, tmp_path: Path
+) -> None:
+    run_locally(tiny(method, train__rounds=2, evaluation__protocols=[], **own), tmp_path / "run")
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    longer = tiny(method, train__rounds=rounds, evaluation__protocols=[], **own, **beside)
+    with pytest.raises(UserError) as refusal:
+        run_locally(longer, tmp_path / "run", resume=True)
+    assert expected in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
+
+
+def test_the_noise_of_a_bounded_epsilon_is_planned_for_all_rounds() -> None:
+    from rayfed_ssl.methods.fedsc import planned
+
+    private = {"method__alpha": "share", "objective__clip": 1.0, "objective__name": "spectral"}
+    assert planned(tiny("fedsc", **private, method__privacy={"epsilon": 5.0})).startswith("method.privacy.epsilon: ")
+    assert planned(tiny("fedsc", **private, method__privacy={"sigma": 0.1})) == ""
