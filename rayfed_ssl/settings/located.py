@@ -1,0 +1,69 @@
+"""A data set named in one word: what a command's DATA argument means, as the ``data`` block that reads it.
+
+digits                        a source that needs no path, by its name: digits, cifar10, ..
+/data/scans  x.parquet        images in folders; a Parquet file, or a folder that holds some
+hub:OWNER/NAME                a source and its path
+"{name: parquet, path: x.parquet, columns: {label: disease}}"      a block as in a run's YAML
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import yaml
+
+from rayfed_ssl.base.schema import Block, UserError
+from rayfed_ssl.base.text import printable
+from rayfed_ssl.data.sources import SOURCES, SourceConfig
+from rayfed_ssl.settings.files import validate
+from rayfed_ssl.settings.plain_yaml import parse, problem
+
+PARQUET = ("*.parquet", "data/*.parquet", "*/*.parquet")
+NEED_A_PATH = frozenset({"parquet", "imagefolder", "hub"})
+
+
+class _Argument(Block):
+    data: SourceConfig
+
+
+def located(text: str, key: str = "data") -> SourceConfig:
+    """The block that reads the data set ``text`` names; ``key`` stands before what is wrong with it. Nothing is read
+    but the names of files.
+
+    Raises:
+        UserError: no such source, file or folder, or a block with a mistake.
+    """
+    text = text.strip()
+    if text.startswith("{"):
+        try:
+            block = parse(text)
+        except yaml.YAMLError as error:
+            raise UserError(f"{key}: found {printable(text)!r}; must be YAML ({problem(error)})") from None
+    else:
+        block = _block(text, key)
+    return validate(_Argument, {"data": block}, origin=key).data
+
+
+def title(config: SourceConfig) -> str:
+    """The data set in one word, such as :func:`located` reads: its source's name, and its path where it has one."""
+    return config.name if config.path is None else f"{config.name}:{config.path}"
+
+
+def _block(text: str, key: str) -> dict[str, str]:
+    name, colon, rest = text.partition(":")
+    path = os.path.expanduser(text)
+    if os.path.isfile(path):
+        return {"name": "parquet", "path": text}
+    if os.path.isdir(path):
+        holds_parquet = any(next(Path(path).glob(pattern), None) is not None for pattern in PARQUET)
+        return {"name": "parquet" if holds_parquet else "imagefolder", "path": text}
+    if colon and rest and name in SOURCES:
+        return {"name": name, "path": rest}
+    if text in SOURCES and text not in NEED_A_PATH:
+        return {"name": text}
+    named = ", ".join(name for name in SOURCES if name not in NEED_A_PATH)
+    raise UserError(
+        f"{key}: found {printable(text)!r}, which does not exist (seen from {Path.cwd()}); must be a folder of images, "
+        f"a Parquet file, one of {named}, SOURCE:PATH such as hub:OWNER/NAME, or a block {{name: .., path: ..}}"
+    )
