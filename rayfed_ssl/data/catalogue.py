@@ -33,6 +33,7 @@ from rayfed_ssl.data.source_parquet import (
     Columns,
     class_names,
     column_named,
+    homes_of,
     image_column,
     label_values,
     readable,
@@ -78,10 +79,11 @@ def catalogued(config: SourceConfig, key: str = "data", id_column: str | None = 
             which = "limit" if name == "train" else "test_limit"
             raise UserError(f"{key}.{which}: found {limit}; every image is taken, allowed: null")
     if config.name == "parquet":
-        return of_parquet(_parquet_files(existing(config, key), key), config.columns, key, id_column)
+        path = existing(config, key)
+        return of_parquet(_parquet_files(path, key, printable(path)), config.columns, key, id_column)
     if config.name == "hub" and config.path is not None:
         _, folder = hub_folder(config.path.as_posix(), config.revision, default_cache(), key)
-        return of_parquet(_parquet_files(folder, key), config.columns, key, id_column)
+        return of_parquet(_parquet_files(folder, key, printable(config.path)), config.columns, key, id_column)
     if id_column is not None:
         raise UserError(f"--id: found {printable(id_column)!r}; {config.name} has no columns, allowed: nothing")
     if config.name == "imagefolder":
@@ -125,13 +127,14 @@ def _of_folder(path: Path, config: SourceConfig, key: str) -> Catalogue:
 # -- Parquet -----------------------------------------------------------------------------------------------------------
 
 
-def _parquet_files(path: Path, key: str) -> list[tuple[str, Path]]:
-    """(what ids call it, file), sorted by path."""
+def _parquet_files(path: Path, key: str, shown: str) -> list[tuple[str, Path]]:
+    """(what ids call it, file), sorted by path. Raises UserError for none, and for several data sets."""
     if path.is_file():
         return [(path.name, path)]
+    homes_of(path, key, shown)
     files = sorted(file for file in path.rglob("*.parquet") if file.is_file() and not file.name.startswith("."))
     if not files:
-        raise UserError(f"{key}.path: found no Parquet files below {printable(path)}")
+        raise UserError(f"{key}.path: found no Parquet files below {shown}")
     return [(file.relative_to(path).as_posix(), file) for file in files]
 
 
@@ -148,7 +151,7 @@ def of_parquet(
     """
     named = [_split_of(shown) for shown, _ in files]
     if whole := None not in named:
-        order = sorted(range(len(files)), key=lambda position: (named[position] != "train", position))
+        order = sorted(range(len(files)), key=lambda position: (named[position] != "train", named[position], position))
         files = [files[position] for position in order]
     found = [_labels(file, columns, key) for _, file in files]
     texts = sorted({text for labels in found for text in pc.unique(labels).to_pylist() if isinstance(text, str)})
@@ -168,12 +171,11 @@ def of_parquet(
 
 
 def _split_of(shown: str) -> str | None:
-    """``train`` or ``test``, after which a file or its folder is named."""
+    """``train``, ``test``, ``validation`` or ``val``, after which a file or its folder is named."""
     for part in reversed(Path(shown).parts[-2:]):
-        if part.startswith("train"):
-            return "train"
-        if part.startswith(TEST_NAMES):
-            return "test"
+        for name in ("train", *TEST_NAMES):
+            if part.startswith(name):
+                return name
     return None
 
 

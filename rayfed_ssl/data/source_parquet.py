@@ -99,18 +99,28 @@ def stratified_halves(labels: NDArray[np.int64], share: float) -> tuple[NDArray[
 
 
 def _parts(path: Path, key: str, shown: str) -> dict[str, list[Path]]:
-    homes = [folder for folder in (path, path / "data") if _find(folder, ("train",))]
-    if not homes:
-        homes = sorted(folder for folder in path.iterdir() if folder.is_dir() and _find(folder, ("train",)))
-        if len(homes) > 1:
-            choices = printable(", ".join(f"{shown}/{home.name}" for home in homes))
-            raise UserError(f"{key}.path: {shown} holds {len(homes)} data sets; give one of them: {choices}")
+    homes = homes_of(path, key, shown)
     if not homes:
         raise _missing(path, ("train",), shown, key)
     test = next((found for home in (*homes, path, path / "data") if (found := _find(home, TEST_NAMES))), None)
     if test is None:
         raise _missing(homes[0], TEST_NAMES, shown, key)
     return {"train": _find(homes[0], ("train",)), "test": test}
+
+
+def homes_of(path: Path, key: str, shown: str) -> list[Path]:
+    """The folders that hold a folder's training parts: itself, its ``data/``, or its only one that has them.
+
+    Raises:
+        UserError: several have them.
+    """
+    if homes := [folder for folder in (path, path / "data") if _find(folder, ("train",))]:
+        return homes
+    homes = sorted(folder for folder in path.iterdir() if folder.is_dir() and _find(folder, ("train",)))
+    if len(homes) > 1:
+        choices = printable(", ".join(f"{shown}/{home.name}" for home in homes))
+        raise UserError(f"{key}.path: {shown} holds {len(homes)} data sets; give one of them: {choices}")
+    return homes
 
 
 def _find(folder: Path, names: tuple[str, ...]) -> list[Path]:
