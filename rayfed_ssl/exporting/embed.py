@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import glob
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -82,7 +83,8 @@ def embed(
     try:
         replace_file(out, partial(table.write, form=form, skip=skip, progress=progress))
     except OSError as error:
-        raise UserError(f"--out: {printable(out)} cannot be written ({error.strerror or error})") from error
+        reason = os.strerror(error.errno) if error.errno else printable(error)
+        raise UserError(f"--out: {printable(out)} cannot be written ({reason})") from error
     return Embedded(table.written, encoder.module.dim, tuple(table.skipped))
 
 

@@ -100,7 +100,8 @@ def export(encoder: RunEncoder, form: str, out: Path | None = None, licence: str
             (place / "README.md").write_text(text, encoding="utf-8")
             files = tuple(sorted(path.name for path in place.iterdir()))
     except OSError as error:
-        raise UserError(f"--out: {printable(folder)} cannot be written ({error.strerror or error})") from error
+        reason = os.strerror(error.errno) if error.errno else printable(error)
+        raise UserError(f"--out: {printable(folder)} cannot be written ({reason})") from error
     return Exported(folder, files, difference)
 
 

@@ -83,11 +83,11 @@ def write_torchscript(encoder: RunEncoder, path: Path) -> float:
 
     def write() -> None:
         with torch.no_grad():
-            torch.jit.save(torch.jit.trace(whole, encoder.example(2)), path)
+            torch.jit.save(torch.jit.trace(whole, encoder.example(2)), path)  # type: ignore[no-untyped-call]
         _without(path, ".debug_pkl")
 
     _written("torchscript", encoder, write)
-    loaded: Callable[[Tensor], Tensor] = torch.jit.load(path)
+    loaded: Callable[[Tensor], Tensor] = torch.jit.load(path)  # type: ignore[no-untyped-call]
     return _difference("torchscript", encoder, loaded)
 
 
