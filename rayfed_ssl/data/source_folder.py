@@ -116,7 +116,7 @@ def every_image(path: Path, layout: Layout, key: str) -> list[tuple[Path, str | 
     """(file, split, class) of all images below ``path``, sorted within a split; None where there is none.
 
     With a folder ``train/`` they lie as for training, and a test folder may be absent or hold other classes. Without
-    one there are no splits, and the first folder below ``path`` is the class.
+    one, and with anything but a test folder, there are no splits, and the first folder below ``path`` is the class.
 
     Raises:
         UserError: no images, links in a circle, an entry that cannot be read.
@@ -126,6 +126,10 @@ def every_image(path: Path, layout: Layout, key: str) -> list[tuple[Path, str | 
         if not files:
             suffixes = " ".join(sorted(SUFFIXES))
             raise UserError(f"{key}.path: found no images below {printable(path)} (known suffixes: {suffixes})")
+        if {file.relative_to(path).parts[0] for file in files} <= set(TEST_FOLDERS):
+            held_out = _held_out(path, (), (), key)
+            assert held_out is not None
+            return [(file, "test", label) for file, label in zip(held_out.files, held_out.classes, strict=True)]
         return [(file, None, _folder(file, path, 0)) for file in files]
     train = _train_split(path, layout, key)
     test = _held_out(path, _known(train.classes), _known(train.clients), key)

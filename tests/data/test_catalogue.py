@@ -63,6 +63,9 @@ def test_train_and_test_are_splits_whatever_classes_they_hold(tmp_path: Path) ->
     only = tmp_path / "only"
     put(only, {"train/dog/1.png": a})
     assert folder(only).splits == (("train", 1),)
+    put(tmp_path / "held", {"test/dog/1.png": a, "test/2.png": a})
+    assert rows(folder(tmp_path / "held")) == [("test/2.png", -1), ("test/dog/1.png", 0)]
+    assert folder(tmp_path / "held").splits == (("test", 2),)
 
 
 def test_folders_of_clients_and_tiny_imagenets_annotations(tmp_path: Path) -> None:
