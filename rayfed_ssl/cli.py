@@ -1,5 +1,4 @@
-"""The command line: ``rayfed-ssl run | attach | stop | list | methods | evaluate | tune | compare | new | leak |
-doctor``.
+"""The command line: one command a file of ``rayfed_ssl/commands``.
 
 What a user can mend ends in one line on stderr per mistake and exit status 2; a client that failed shows its own
 traceback once, exit status 1; a run that was stopped ends with 130. Everything else is a bug and shows a traceback.
@@ -22,7 +21,9 @@ from rayfed_ssl.base.text import printable
 from rayfed_ssl.commands.compare import compare
 from rayfed_ssl.commands.detached import attach, stop
 from rayfed_ssl.commands.doctor import doctor
+from rayfed_ssl.commands.embed import embed
 from rayfed_ssl.commands.evaluate import evaluate
+from rayfed_ssl.commands.export import export
 from rayfed_ssl.commands.leak import leak
 from rayfed_ssl.commands.list import list_runs
 from rayfed_ssl.commands.methods import methods
@@ -33,7 +34,7 @@ from rayfed_ssl.terminal.output import flush
 from rayfed_ssl.terminal.shadow import refuse_shadows
 from rayfed_ssl.terminal.signals import STOPPED
 
-COMMANDS = (run, attach, stop, list_runs, methods, evaluate, tune, compare, new, leak, doctor)
+COMMANDS = (run, attach, stop, list_runs, methods, evaluate, embed, export, tune, compare, new, leak, doctor)
 NAMES = {"list_runs": "list"}  # of those that are not named as their function
 LONGEST_LINE = 10_000
 app = typer.Typer(

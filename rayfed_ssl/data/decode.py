@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,6 +45,11 @@ class Form:
     channels: int = 3
     range: tuple[float, float] | None = None
 
+    @property
+    def mode(self) -> str:
+        """Pillow's name of these channels."""
+        return "L" if self.channels == 1 else "RGB"
+
 
 @dataclass(frozen=True)
 class Decoded:
@@ -67,19 +73,41 @@ def decode(payload: Payload, form: Form) -> Decoded:
         raise BadImage("no image bytes")
     try:
         with _opened(payload) as image:
-            width, height = image.size
-            if width * height > form.max_pixels:
-                raise BadImage(f"{width}x{height} pixels, more than max_pixels={form.max_pixels}")
-            mode = "L" if form.channels == 1 else "RGB"
-            deep_colour = _has_deep_colour(image, form.range)
-            image.draft(mode, (2 * form.size, 2 * form.size))
-            deep = _is_deep(image)
-            shallow = _scaled(image, form.range) if deep else image
-            return Decoded(_square(shallow.convert(mode), form), deep or deep_colour)
+            return _decoded(image, form, lambda image: image.draft(form.mode, (2 * form.size, 2 * form.size)))
     except BadImage:
         raise
     except Exception as error:  # decoders of damaged files raise anything: OSError, SyntaxError, struct.error, ...
-        raise BadImage(printable(" ".join(f"{type(error).__name__}: {error}".split()))) from error
+        raise _damaged(error) from error
+
+
+def decode_opened(image: Image.Image, form: Form) -> Decoded:
+    """As ``decode``, of an image that somebody opened. It stays open, and a large JPEG is read in full.
+
+    Raises:
+        BadImage: as ``decode``. Of 16 bits in each of several channels nothing is known once the image is loaded.
+    """
+    try:
+        return _decoded(image, form)
+    except BadImage:
+        raise
+    except Exception as error:
+        raise _damaged(error) from error
+
+
+def _damaged(error: Exception) -> BadImage:
+    return BadImage(printable(" ".join(f"{type(error).__name__}: {error}".split())))
+
+
+def _decoded(image: Image.Image, form: Form, draft: Callable[[Image.Image], object] = lambda image: None) -> Decoded:
+    """``draft`` may reduce the image before its pixels are read, once it is known not to be too large."""
+    width, height = image.size
+    if width * height > form.max_pixels:
+        raise BadImage(f"{width}x{height} pixels, more than max_pixels={form.max_pixels}")
+    deep_colour = _has_deep_colour(image, form.range)
+    draft(image)
+    deep = _is_deep(image)
+    shallow = _scaled(image, form.range) if deep else image
+    return Decoded(_square(shallow.convert(form.mode), form), deep or deep_colour)
 
 
 def _opened(payload: bytes | Path | NDArray[np.generic]) -> Image.Image:

@@ -81,7 +81,7 @@ def _train_split(path: Path, layout: Layout, key: str) -> _Split:
     train = path / "train"
     if not train.is_dir():
         raise _layout_error(path, layout, "has no folder train/", key)
-    files = _images(train, key)
+    files = images_below(train, key)
     if not files:
         suffixes = " ".join(sorted(SUFFIXES))
         raise _layout_error(path, layout, f"has no images below train/ (known suffixes: {suffixes})", key)
@@ -94,23 +94,57 @@ def _train_split(path: Path, layout: Layout, key: str) -> _Split:
 def _test_split(
     path: Path, layout: Layout, class_names: tuple[str, ...], client_names: tuple[str, ...], key: str
 ) -> _Split:
-    if (path / "val" / "val_annotations.txt").is_file():
-        return _checked(_annotated(path / "val", key), layout, class_names, client_names, key)
-    for folder in (path / name for name in TEST_FOLDERS):
-        if folder.is_dir() and (files := _images(folder, key)):
-            places = [_test_place(_folders(file, folder), class_names, client_names) for file in files]
-            split = _Split(folder, files, [label for _, label in places], [client for client, _ in places])
-            return _checked(split, layout, class_names, client_names, key)
+    if (split := _held_out(path, class_names, client_names, key)) is not None:
+        return _checked(split, layout, class_names, client_names, key)
     if class_names:
         raise _layout_error(path, layout, "has no images in test/ or val/, and labelled images need a test split", key)
     return _Split(path / "test", [], [], [])
+
+
+def _held_out(path: Path, class_names: tuple[str, ...], client_names: tuple[str, ...], key: str) -> _Split | None:
+    """The first test folder with images in it."""
+    if (path / "val" / "val_annotations.txt").is_file():
+        return _annotated(path / "val", key)
+    for folder in (path / name for name in TEST_FOLDERS):
+        if folder.is_dir() and (files := images_below(folder, key)):
+            places = [_test_place(_folders(file, folder), class_names, client_names) for file in files]
+            return _Split(folder, files, [label for _, label in places], [client for client, _ in places])
+    return None
+
+
+def every_image(path: Path, layout: Layout, key: str) -> list[tuple[Path, str | None, str | None]]:
+    """(file, split, class) of all images below ``path``, sorted within a split; None where there is none.
+
+    With a folder ``train/`` they lie as for training, and a test folder may be absent or hold other classes. Without
+    one, and with anything but a test folder, there are no splits, and the first folder below ``path`` is the class.
+
+    Raises:
+        UserError: no images, links in a circle, an entry that cannot be read.
+    """
+    if not (path / "train").is_dir():
+        files = images_below(path, key)
+        if not files:
+            suffixes = " ".join(sorted(SUFFIXES))
+            raise UserError(f"{key}.path: found no images below {printable(path)} (known suffixes: {suffixes})")
+        if {file.relative_to(path).parts[0] for file in files} <= set(TEST_FOLDERS):
+            held_out = _held_out(path, (), (), key)
+            assert held_out is not None
+            return [(file, "test", label) for file, label in zip(held_out.files, held_out.classes, strict=True)]
+        return [(file, None, _folder(file, path, 0)) for file in files]
+    train = _train_split(path, layout, key)
+    test = _held_out(path, _known(train.classes), _known(train.clients), key)
+    rows: list[tuple[Path, str | None, str | None]] = []
+    for name, split in (("train", train), ("test", test)):
+        if split is not None:
+            rows += [(file, name, label) for file, label in zip(split.files, split.classes, strict=True)]
+    return rows
 
 
 def _annotated(folder: Path, key: str) -> _Split:
     """Tiny-ImageNet's validation images, whose classes stand in a text file."""
     text = (folder / "val_annotations.txt").read_bytes().decode(errors="surrogateescape")
     annotated = dict(line.split("\t")[:2] for line in text.splitlines() if "\t" in line)
-    files = _images(folder, key)
+    files = images_below(folder, key)
     return _Split(folder, files, [annotated.get(file.name) for file in files], [None] * len(files))
 
 
@@ -183,7 +217,7 @@ def _folder(file: Path, root: Path, depth: int) -> str | None:
 # -- walking -----------------------------------------------------------------------------------------------------------
 
 
-def _images(root: Path, key: str) -> list[Path]:
+def images_below(root: Path, key: str) -> list[Path]:
     """All image files below a folder, sorted by path. Raises UserError for links in a circle and unreadable entries."""
     found: list[Path] = []
     ways: Counter[tuple[int, int]] = Counter()

@@ -26,6 +26,17 @@ def hub_source(
         UserError: no such repository, revision or folder; no Parquet files; no access; no network and nothing cached;
             the extra ``hub`` is not installed.
     """
+    snapshot, where = hub_folder(name, revision, cache, key)
+    source = parquet_source(where, limits, key, columns, shown=printable(name))
+    return Source(source.files, source.listing, (f"{name} of the Hugging Face Hub at commit {snapshot.name}",))
+
+
+def hub_folder(name: str, revision: str | None, cache: Path, key: str) -> tuple[Path, Path]:
+    """(the folder of the newest commit of ``revision``, the folder in it that holds the data set's Parquet files).
+
+    Raises:
+        UserError: as ``hub_source``.
+    """
     owner_and_name, folder = _split_name(name, key)
     snapshot = _downloaded(owner_and_name, folder, revision, cache / "hub", key)
     where = snapshot.joinpath(*folder)
@@ -34,8 +45,7 @@ def hub_source(
             f"{key}.path: {printable(name)} holds no Parquet files on the Hub; {key}.revision=refs/convert/parquet has "
             "them for many data sets"
         )
-    source = parquet_source(where, limits, key, columns, shown=printable(name))
-    return Source(source.files, source.listing, (f"{name} of the Hugging Face Hub at commit {snapshot.name}",))
+    return snapshot, where
 
 
 def _split_name(name: str, key: str) -> tuple[str, tuple[str, ...]]:

@@ -99,18 +99,28 @@ def stratified_halves(labels: NDArray[np.int64], share: float) -> tuple[NDArray[
 
 
 def _parts(path: Path, key: str, shown: str) -> dict[str, list[Path]]:
-    homes = [folder for folder in (path, path / "data") if _find(folder, ("train",))]
-    if not homes:
-        homes = sorted(folder for folder in path.iterdir() if folder.is_dir() and _find(folder, ("train",)))
-        if len(homes) > 1:
-            choices = printable(", ".join(f"{shown}/{home.name}" for home in homes))
-            raise UserError(f"{key}.path: {shown} holds {len(homes)} data sets; give one of them: {choices}")
+    homes = homes_of(path, key, shown)
     if not homes:
         raise _missing(path, ("train",), shown, key)
     test = next((found for home in (*homes, path, path / "data") if (found := _find(home, TEST_NAMES))), None)
     if test is None:
         raise _missing(homes[0], TEST_NAMES, shown, key)
     return {"train": _find(homes[0], ("train",)), "test": test}
+
+
+def homes_of(path: Path, key: str, shown: str) -> list[Path]:
+    """The folders that hold a folder's training parts: itself, its ``data/``, or its only one that has them.
+
+    Raises:
+        UserError: several have them.
+    """
+    if homes := [folder for folder in (path, path / "data") if _find(folder, ("train",))]:
+        return homes
+    homes = sorted(folder for folder in path.iterdir() if folder.is_dir() and _find(folder, ("train",)))
+    if len(homes) > 1:
+        choices = printable(", ".join(f"{shown}/{home.name}" for home in homes))
+        raise UserError(f"{key}.path: {shown} holds {len(homes)} data sets; give one of them: {choices}")
+    return homes
 
 
 def _find(folder: Path, names: tuple[str, ...]) -> list[Path]:
@@ -130,7 +140,7 @@ def _missing(path: Path, names: tuple[str, ...], shown: str, key: str) -> UserEr
 
 
 @contextlib.contextmanager
-def _readable(file: Path, key: str) -> Iterator[pq.ParquetFile]:
+def readable(file: Path, key: str) -> Iterator[pq.ParquetFile]:
     try:
         with pq.ParquetFile(file) as opened:
             yield opened
@@ -142,7 +152,7 @@ def _readable(file: Path, key: str) -> Iterator[pq.ParquetFile]:
 # -- which columns -----------------------------------------------------------------------------------------------------
 
 
-def _column(schema: pa.Schema, wanted: str | None, usual: tuple[str, ...], what: str, file: Path, key: str) -> str:
+def column_named(schema: pa.Schema, wanted: str | None, usual: tuple[str, ...], what: str, file: Path, key: str) -> str:
     """The column ``wanted``, or the first of the usual names; "" where none of these is there. Raises UserError."""
     has = printable(", ".join(schema.names)) or "none"
     if wanted is not None and wanted not in schema.names:
@@ -155,8 +165,8 @@ def _column(schema: pa.Schema, wanted: str | None, usual: tuple[str, ...], what:
     return name
 
 
-def _image_column(schema: pa.Schema, columns: Columns, file: Path, key: str) -> str:
-    name = _column(schema, columns.image, IMAGE_COLUMNS, "image", file, key)
+def image_column(schema: pa.Schema, columns: Columns, file: Path, key: str) -> str:
+    name = column_named(schema, columns.image, IMAGE_COLUMNS, "image", file, key)
     if not name:
         wanted, has = ", ".join(IMAGE_COLUMNS), printable(", ".join(schema.names)) or "no columns"
         raise UserError(
@@ -180,20 +190,22 @@ def _read_split(files: list[Path], columns: Columns, key: str) -> _Split:
 
 
 def _read_columns(file: Path, columns: Columns, key: str) -> _Split:
-    with _readable(file, key) as opened:
+    with readable(file, key) as opened:
         schema = opened.schema_arrow
-        _image_column(schema, columns, file, key)
+        image_column(schema, columns, file, key)
         labels = np.full(opened.metadata.num_rows, -1, np.int64)
-        name = _column(schema, columns.label, LABEL_COLUMNS, "label", file, key)
+        name = column_named(schema, columns.label, LABEL_COLUMNS, "label", file, key)
         if name and not pa.types.is_null(schema.field(name).type):
-            labels = _labels(opened.read(columns=[name]).column(name), f"{printable(name)} of {printable(file)}", key)
+            labels = label_values(
+                opened.read(columns=[name]).column(name), f"{printable(name)} of {printable(file)}", key
+            )
         if columns.client is None:
             return _Split(labels, None)
-        name = _column(schema, columns.client, (), "client", file, key)
+        name = column_named(schema, columns.client, (), "client", file, key)
         return _Split(labels, _clients(opened.read(columns=[name]).column(name), name, file, key))
 
 
-def _labels(column: pa.ChunkedArray, what: str, key: str) -> NDArray[np.int64]:
+def label_values(column: pa.ChunkedArray, what: str, key: str) -> NDArray[np.int64]:
     """A label column as int64, -1 where it is null. ``what`` names it."""
     if not pa.types.is_integer(column.type):
         raise UserError(f"{key}.path: column {what} is of type {printable(column.type)}; labels are integers from 0")
@@ -247,11 +259,21 @@ def _check_test(train: _Split, test: _Split, shown: str, key: str) -> None:
 
 
 def _class_names(file: Path, splits: dict[str, _Split], columns: Columns, key: str) -> tuple[str, ...]:
-    """The names in the schema's metadata (``class_names`` or Hugging Face's ClassLabel), else the numbers."""
+    """The names that the file gives its classes, else the numbers. Raises UserError where it names too few."""
     count = 1 + max(int(split.labels.max(initial=-1)) for split in splits.values())
-    with _readable(file, key) as opened:
+    names = class_names(file, columns, key)
+    if names is None:
+        return tuple(str(number) for number in range(count))
+    if count > len(names):
+        raise UserError(f"{key}.path: {printable(file)} names {len(names)} classes but holds the label {count - 1}")
+    return names
+
+
+def class_names(file: Path, columns: Columns, key: str) -> tuple[str, ...] | None:
+    """The names in the schema's metadata (``class_names`` or Hugging Face's ClassLabel), or None. Raises UserError."""
+    with readable(file, key) as opened:
         schema = opened.schema_arrow
-    label = _column(schema, columns.label, LABEL_COLUMNS, "label", file, key)
+    label = column_named(schema, columns.label, LABEL_COLUMNS, "label", file, key)
     try:
         names = _names_in(schema.metadata or {}, label)
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
@@ -259,11 +281,7 @@ def _class_names(file: Path, splits: dict[str, _Split], columns: Columns, key: s
         raise UserError(
             f"{key}.path: the class names in the metadata of {printable(file)} cannot be read ({reason})"
         ) from error
-    if names is None:
-        return tuple(str(number) for number in range(count))
-    if count > len(names):
-        raise UserError(f"{key}.path: {printable(file)} names {len(names)} classes but holds the label {count - 1}")
-    return tuple(printable(name) for name in names)
+    return None if names is None else tuple(printable(name) for name in names)
 
 
 def _names_in(metadata: dict[bytes, bytes], label: str) -> list[str | int] | None:
@@ -286,8 +304,8 @@ def _rows(files: list[Path], chosen: NDArray[np.int64], columns: Columns, key: s
     """The images at the row numbers ``chosen`` (sorted, counted through all files), read a few hundred at a time."""
     start = 0
     for file in files:
-        with _readable(file, key) as opened:
-            name = _image_column(opened.schema_arrow, columns, file, key)
+        with readable(file, key) as opened:
+            name = image_column(opened.schema_arrow, columns, file, key)
             first = start
             for batch in opened.iter_batches(batch_size=512, columns=[name]):
                 low, high = np.searchsorted(chosen, (start, start + len(batch)))

@@ -24,7 +24,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -193,7 +193,7 @@ def _decode_to(
     deep = row = 0
     digest = hashlib.blake2b(digest_size=16)
     with open(raw, "wb") as file:
-        for names, results in _decoded_blocks(listing.read(), form):
+        for names, results in decoded_blocks(listing.read(), form):
             for name, result in zip(names, results, strict=True):
                 if row == len(kept):
                     raise UserError(f"{key}.path: more images were read than the {len(kept)} listed")
@@ -216,13 +216,16 @@ def _decode_to(
     return kept, skipped, deep, digest
 
 
-Block = tuple[list[str], list[Decoded | BadImage]]
+Name = TypeVar("Name")
 
 
-def _decoded_blocks(rows: Iterator[tuple[str, Payload]], form: Form) -> Iterator[Block]:
-    """Decode blocks of rows in threads (PIL lets go of the interpreter lock), in order, a bounded number at a time."""
+def decoded_blocks(
+    rows: Iterator[tuple[Name, Payload]], form: Form, size: int = BLOCK
+) -> Iterator[tuple[list[Name], list[Decoded | BadImage]]]:
+    """Decode blocks of ``size`` rows in threads (PIL lets go of the interpreter lock), in order, a bounded number at a
+    time. ``Name`` is whatever tells rows apart."""
 
-    def decode_block(block: list[tuple[str, Payload]]) -> Block:
+    def decode_block(block: list[tuple[Name, Payload]]) -> tuple[list[Name], list[Decoded | BadImage]]:
         results: list[Decoded | BadImage] = []
         for _, payload in block:
             try:
@@ -231,11 +234,11 @@ def _decoded_blocks(rows: Iterator[tuple[str, Payload]], form: Form) -> Iterator
                 results.append(error)
         return [name for name, _ in block], results
 
-    waiting: deque[Future[Block]] = deque()
+    waiting: deque[Future[tuple[list[Name], list[Decoded | BadImage]]]] = deque()
     with ThreadPoolExecutor(THREADS) as pool, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PIL warns of large and odd images; what cannot be used is reported by name
         try:
-            while block := list(islice(rows, BLOCK)):
+            while block := list(islice(rows, size)):
                 waiting.append(pool.submit(decode_block, block))
                 if len(waiting) > 2 * THREADS:
                     yield waiting.popleft().result()

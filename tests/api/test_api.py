@@ -200,7 +200,7 @@ def test_an_image_may_be_pil_an_array_or_a_path(finished: rayfed_ssl.Run, tmp_pa
 
 @pytest.mark.parametrize("wrong", [np.zeros((8, 8, 3)), np.zeros((8, 8, 4, 4, 4)), [None], ["missing.png"]])
 def test_what_is_no_image_is_refused(finished: rayfed_ssl.Run, wrong: Any) -> None:
-    with pytest.raises(rayfed_ssl.UserError, match="images: found image 0, which cannot be read"):
+    with pytest.raises(rayfed_ssl.UserError, match="image 0: cannot be decoded"):
         finished.encoder().transform(wrong)
 
 

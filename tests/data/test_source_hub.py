@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("huggingface_hub")
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.data.catalogue import catalogued
 from rayfed_ssl.data.sources import SourceConfig, load
 from tests.data.test_data_sources import pictures, write_parquet
 
@@ -115,6 +116,23 @@ def test_a_data_set_is_downloaded_once(tmp_path, hub):
     hub.asked.clear()
     assert fetch(tmp_path, "lab/cells").digest == data.digest
     assert not [line for line in hub.asked if line.startswith("GET datasets/")]
+
+
+def test_a_catalogue_takes_every_split_of_one_data_set(tmp_path, hub, monkeypatch):
+    monkeypatch.setenv("RAYFED_SSL_CACHE", str(tmp_path / "cache"))
+    publish("lab/cells")
+    images = catalogued(SourceConfig(name="hub", path="lab/cells"))
+    names = [name for name, _ in images.read()]
+    assert names[:2] == ["data/train-00000-of-00001.parquet:0", "data/train-00000-of-00001.parquet:1"]
+    assert images.splits == (("train", 6), ("test", 2))
+    assert images.labels.tolist() == [0, 1] * 4
+    publish("lab/two", "plain")
+    publish("lab/two", "blurred")
+    with pytest.raises(
+        UserError, match=r"lab/two holds 2 data sets; give one of them: lab/two/blurred, lab/two/plain$"
+    ):
+        catalogued(SourceConfig(name="hub", path="lab/two"))
+    assert len(catalogued(SourceConfig(name="hub", path="lab/two/plain"))) == 8
 
 
 def test_without_network_the_cache_does(tmp_path, hub, monkeypatch):

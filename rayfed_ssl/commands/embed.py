@@ -1,0 +1,42 @@
+"""``rayfed-ssl embed``: a Parquet table of what a run's encoder makes of images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def embed(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    data: Annotated[
+        str,
+        typer.Argument(help="Images: a folder, a Parquet file, pattern or folder, hub:OWNER/NAME, digits, cifar10, .."),
+    ],
+    out: Annotated[Path, typer.Option(help="The Parquet file to write.")],
+    client: Annotated[
+        int | None, typer.Option(help="The client whose encoder it is; by default the global one.")
+    ] = None,
+    id_column: Annotated[
+        str | None, typer.Option("--id", metavar="COLUMN", help="The Parquet column of ids; by default id.")
+    ] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out images that cannot be decoded.")] = False,
+    trust_imports: Annotated[
+        bool, typer.Option("--trust-imports", help="Run the code that the run folder brings along.")
+    ] = False,
+) -> None:
+    """Write a row per image: its id, its label if it has one, and what the run's encoder makes of it."""
+    from rayfed_ssl.exporting import embed as embedding
+    from rayfed_ssl.exporting.encoders import run_encoder
+    from rayfed_ssl.terminal.counting import Counter
+    from rayfed_ssl.terminal.progress import console
+
+    screen = console()
+    encoder = run_encoder(run, client, trust_imports=trust_imports)
+    with Counter(screen, "images") as counter:
+        found = embedding.embed(encoder, data, out, id_column=id_column, skip_bad=skip_bad, progress=counter)
+    for name in found.skipped[:5]:
+        counter.line(f"left out      {name}")
+    left_out = f", {len(found.skipped)} left out that cannot be decoded" if found.skipped else ""
+    counter.line(f"{'embeddings':<13} {out}: {found.images} images, {found.dim} numbers each{left_out}")

@@ -1,0 +1,42 @@
+"""``rayfed-ssl export``: a run's encoder as a folder that works elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    to: Annotated[str, typer.Option(help="torch, onnx, torchscript or hub-folder.")],
+    out: Annotated[Path | None, typer.Option(help="The folder to write; by default RUN/exported/FORM.")] = None,
+    client: Annotated[
+        int | None, typer.Option(help="The client whose encoder it is; by default the global one.")
+    ] = None,
+    licence: Annotated[
+        str, typer.Option("--license", help="The licence of the weights, for the model card, such as apache-2.0.")
+    ] = "unknown",
+    trust_imports: Annotated[
+        bool, typer.Option("--trust-imports", help="Run the code that the run folder brings along.")
+    ] = False,
+) -> None:
+    """Export a run's encoder with its transform and a model card."""
+    from rayfed_ssl.exporting.encoders import run_encoder
+    from rayfed_ssl.exporting.folder import check_form
+    from rayfed_ssl.exporting.folder import export as exporting
+    from rayfed_ssl.terminal.progress import console
+
+    check_form(to)
+    encoder = run_encoder(run, client, trust_imports=trust_imports)
+    found = exporting(encoder, to, out, licence)
+    lines = {
+        "exported": f"{encoder.architecture}, {encoder.module.dim} features, {encoder.name}",
+        "folder": str(found.folder),
+        "files": ", ".join(found.files),
+        "checked": f"features differ from the run's by at most {found.difference:.1e}",
+    }
+    screen = console()
+    for name, text in lines.items():
+        screen.print(f"{name:<13} {text}", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,258 @@
+"""Every image of a data set once, in its own order and with an id: what tables of images are made from.
+
+Unlike ``sources``, nothing is decoded, kept in a cache, or refused because a test split or labels are missing. Ids are
+
+- of folders: the file's path below the folder;
+- of Parquet rows: the column ``id`` where there is one, else the ``path`` within the image, else ``FILE:ROW``;
+- of every other source: the name that the source gives an image, such as ``digits 17``.
+
+Shapes: N images.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import printable
+from rayfed_ssl.data.images import Payload
+from rayfed_ssl.data.source_folder import every_image
+from rayfed_ssl.data.source_hub import hub_folder
+from rayfed_ssl.data.source_parquet import (
+    LABEL_COLUMNS,
+    TEST_NAMES,
+    Columns,
+    class_names,
+    column_named,
+    homes_of,
+    image_column,
+    label_values,
+    readable,
+)
+from rayfed_ssl.data.sources import SOURCES, SourceConfig, existing
+from rayfed_ssl.data.store import default_cache
+
+AT_A_TIME = 64  # Parquet rows
+ID = "id"
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """``labels`` (N,) int64, -1 where unknown; ``class_names[label]``, None where only numbers are known.
+
+    ``splits`` are (name, number of images) in order; empty where the data set has none. ``read`` yields N pairs of id
+    and encoded image.
+    """
+
+    labels: NDArray[np.int64]
+    class_names: tuple[str, ...] | None
+    splits: tuple[tuple[str, int], ...]
+    read: Callable[[], Iterator[tuple[str, Payload]]]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def labelled(self) -> bool:
+        return bool((self.labels >= 0).any())
+
+
+def catalogued(config: SourceConfig, key: str = "data", id_column: str | None = None) -> Catalogue:
+    """The images of a configuration block. Only labels and the names of files are read.
+
+    Args:
+        id_column: the Parquet column of ids (text or integers); None: ``id``, where there is one.
+    Raises:
+        UserError: no images, a limit, an ``id_column`` that the source does not have, whatever is wrong with the files.
+    """
+    for name, limit in config.limits.items():
+        if limit is not None:
+            which = "limit" if name == "train" else "test_limit"
+            raise UserError(f"{key}.{which}: found {limit}; every image is taken, allowed: null")
+    if config.name == "parquet":
+        path = existing(config, key)
+        return of_parquet(_parquet_files(path, key, printable(path)), config.columns, key, id_column)
+    if config.name == "hub" and config.path is not None:
+        _, folder = hub_folder(config.path.as_posix(), config.revision, default_cache(), key)
+        return of_parquet(_parquet_files(folder, key, printable(config.path)), config.columns, key, id_column)
+    if id_column is not None:
+        raise UserError(f"--id: found {printable(id_column)!r}; {config.name} has no columns, allowed: nothing")
+    if config.name == "imagefolder":
+        return _of_folder(existing(config, key), config, key)
+    return _of_source(config, key)
+
+
+def _of_source(config: SourceConfig, key: str) -> Catalogue:
+    source = SOURCES[config.name].open(config, default_cache(), key)
+    listings = {split: source.listing(split) for split in ("train", "test")}
+
+    def read() -> Iterator[tuple[str, Payload]]:
+        for listing in listings.values():
+            for name, payload in listing.read():
+                yield _text(name), payload
+
+    labels = np.concatenate([listing.labels for listing in listings.values()])
+    splits = tuple((split, len(listing.labels)) for split, listing in listings.items() if len(listing.labels))
+    return Catalogue(labels, listings["train"].class_names, splits, read)
+
+
+def _of_folder(path: Path, config: SourceConfig, key: str) -> Catalogue:
+    if not path.is_dir():
+        raise UserError(f"{key}.path: {printable(path)} is a file; {key}.name=imagefolder needs a folder of images")
+    rows = every_image(path, config.layout, key)
+    names = tuple(sorted({label for _, _, label in rows if label is not None}))
+    number = {name: position for position, name in enumerate(names)}
+    labels = np.array([-1 if label is None else number[label] for _, _, label in rows], np.int64)
+    found = [split for _, split, _ in rows]
+    splits = tuple((split, found.count(split)) for split in dict.fromkeys(found) if split is not None)
+
+    def read() -> Iterator[tuple[str, Payload]]:
+        for file, _, _ in rows:
+            if not file.is_file():
+                raise UserError(f"{key}.path: {printable(file)} is no regular file (a FIFO, socket or device)")
+            yield _text(file.relative_to(path).as_posix()), file
+
+    return Catalogue(labels, tuple(printable(name) for name in names) or None, splits, read)
+
+
+# -- Parquet -----------------------------------------------------------------------------------------------------------
+
+
+def _parquet_files(path: Path, key: str, shown: str) -> list[tuple[str, Path]]:
+    """(what ids call it, file), sorted by path. Raises UserError for none, and for several data sets."""
+    if path.is_file():
+        return [(path.name, path)]
+    homes_of(path, key, shown)
+    files = sorted(file for file in path.rglob("*.parquet") if file.is_file() and not file.name.startswith("."))
+    if not files:
+        raise UserError(f"{key}.path: found no Parquet files below {shown}")
+    return [(file.relative_to(path).as_posix(), file) for file in files]
+
+
+def of_parquet(
+    files: Sequence[tuple[str, Path]], columns: Columns, key: str = "data", id_column: str | None = None
+) -> Catalogue:
+    """The rows of Parquet files, each a pair of what ids call it and where it lies.
+
+    Where every file, or its folder, is named after a split (``train-00000.parquet``, ``test/x.parquet``), there are
+    splits, the training images first. Labels are integers, or text, whose sorted values become the classes.
+
+    Raises:
+        UserError: a file that cannot be read, a column that is missing or of a type that cannot be used.
+    """
+    named = [_split_of(shown) for shown, _ in files]
+    if whole := None not in named:
+        order = sorted(range(len(files)), key=lambda position: (named[position] != "train", named[position], position))
+        files = [files[position] for position in order]
+    found = [_labels(file, columns, key) for _, file in files]
+    texts = sorted({text for labels in found for text in pc.unique(labels).to_pylist() if isinstance(text, str)})
+    labels = np.concatenate([_numbered(part, texts, key) for part in found])
+    names = tuple(printable(text) for text in texts) if texts else class_names(files[0][1], columns, key)
+    if names is not None and labels.max(initial=-1) >= len(names):
+        raise UserError(f"{key}.path: {printable(files[0][1])} names {len(names)} classes, found label {labels.max()}")
+    splits: dict[str, int] = {}
+    for (shown, _), part in zip(files, found, strict=True):
+        split = _split_of(shown)
+        if whole and split is not None:
+            splits[split] = splits.get(split, 0) + len(part)
+    for _, file in files:
+        with readable(file, key) as opened:
+            _id_column(opened.schema_arrow, file, id_column)
+    return Catalogue(labels, names, tuple(splits.items()), lambda: _rows(files, columns, key, id_column))
+
+
+def _split_of(shown: str) -> str | None:
+    """``train``, ``test``, ``validation`` or ``val``, after which a file or its folder is named."""
+    for part in reversed(Path(shown).parts[-2:]):
+        for name in ("train", *TEST_NAMES):
+            if part.startswith(name):
+                return name
+    return None
+
+
+def _labels(file: Path, columns: Columns, key: str) -> pa.Array:
+    """The file's labels: int64, -1 where unknown, or text, null where unknown."""
+    with readable(file, key) as opened:
+        schema = opened.schema_arrow
+        image_column(schema, columns, file, key)
+        name = column_named(schema, columns.label, LABEL_COLUMNS, "label", file, key)
+        if not name or pa.types.is_null(schema.field(name).type):
+            return pa.array(np.full(opened.metadata.num_rows, -1, np.int64))
+        column = opened.read(columns=[name]).column(name)
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return column.cast(pa.string()).combine_chunks()
+    return pa.array(label_values(column, f"{printable(name)} of {printable(file)}", key))
+
+
+def _numbered(labels: pa.Array, texts: list[str], key: str) -> NDArray[np.int64]:
+    """(n,) the position of each label among the texts; numbers stay. Raises UserError for both at once."""
+    if pa.types.is_string(labels.type):
+        labels = pc.fill_null(pc.index_in(labels, pa.array(texts, pa.string())), -1)
+    elif texts and pc.max(labels).as_py() not in (None, -1):
+        raise UserError(f"{key}.path: found labels that are text in one Parquet file, numbers in another; allowed: one")
+    return np.asarray(labels.to_numpy(zero_copy_only=False), np.int64)
+
+
+def _id_column(schema: pa.Schema, file: Path, wanted: str | None) -> str:
+    """The column of ids; "" where there is none. Raises UserError."""
+    name = wanted or (ID if ID in schema.names else "")
+    if wanted is not None and wanted not in schema.names:
+        has = printable(", ".join(schema.names))
+        raise UserError(f"--id: found {printable(wanted)!r}; {printable(file)} has the columns {has}")
+    if name:
+        kind = schema.field(name).type
+        text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        if not text and not pa.types.is_integer(kind):
+            if wanted is None:
+                return ""
+            raise UserError(
+                f"--id: found {printable(wanted)!r} of type {printable(kind)} in {printable(file)}; allowed: text or "
+                "integers"
+            )
+    return name
+
+
+def _rows(
+    files: Sequence[tuple[str, Path]], columns: Columns, key: str, id_column: str | None
+) -> Iterator[tuple[str, Payload]]:
+    for shown, file in files:
+        with readable(file, key) as opened:
+            image = image_column(opened.schema_arrow, columns, file, key)
+            chosen = _id_column(opened.schema_arrow, file, id_column)
+            wanted = [image, *([chosen] if chosen else [])]
+            row = 0
+            for batch in _batches(opened, wanted):
+                for payload, own in zip(*_payloads_and_ids(batch, image, chosen), strict=True):
+                    yield _text(f"{shown}:{row}" if own is None else str(own)), payload
+                    row += 1
+
+
+def _batches(opened: pq.ParquetFile, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    yield from opened.iter_batches(batch_size=AT_A_TIME, columns=columns)
+
+
+def _payloads_and_ids(
+    batch: pa.RecordBatch, image: str, chosen: str
+) -> tuple[list[bytes | None], list[str | int | None]]:
+    column, paths = batch.column(image), pa.nulls(len(batch))
+    if pa.types.is_struct(column.type):
+        if "path" in [field.name for field in column.type]:
+            paths = pc.struct_field(column, "path")
+        column = pc.struct_field(column, "bytes")
+    ids = batch.column(chosen).to_pylist() if chosen else [path or None for path in paths.to_pylist()]
+    return column.to_pylist(), ids
+
+
+def _text(name: str) -> str:
+    """A name as UTF-8 can hold it: bytes of a file name that are not UTF-8 are written as ``\\xff``."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")

@@ -1,0 +1,251 @@
+"""A model card: what an exported encoder is, what it was trained on, how well it does, what training it cost.
+
+Every number is read from the run folder: from ``summary.json``, ``evaluation.json`` where there is one,
+``environment.json``, ``partition.parquet`` and ``config.yaml``. Folders of this machine are left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import yaml
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.config import RunConfig
+from rayfed_ssl.exporting.encoders import RunEncoder
+from rayfed_ssl.methods import METHODS
+from rayfed_ssl.objectives import OBJECTIVES
+
+UNKNOWN = "unknown"  # the Hugging Face Hub's word for a licence that nobody named
+HOME = "rayfed-ssl"
+Value = float | Mapping[str, float | None] | None  # of a summary: one, or a client's each
+
+
+def card(encoder: RunEncoder, use: str, licence: str = UNKNOWN, difference: float | None = None) -> str:
+    """The card in Markdown, with the front matter of the Hugging Face Hub.
+
+    Args:
+        use: Markdown that says how to load what lies beside the card.
+        licence: an identifier such as ``apache-2.0``.
+        difference: the largest difference of the exported program's features from the run's, where one was measured.
+    Raises:
+        UserError: a file of the run folder that is missing or damaged.
+    """
+    config, summary = encoder.config, _read(encoder.run / "summary.json")
+    if summary is None:
+        raise UserError(f"{encoder.run}: found no summary.json; the run has not finished")
+    whose = "the global encoder" if encoder.client is None else f"the encoder of client {encoder.client}"
+    try:
+        parts = [
+            _front_matter(encoder, licence),
+            f"# {config.name}: {whose}",
+            _introduction(encoder),
+            "## Use",
+            use,
+            "## Training",
+            _table(("", ""), _training(encoder, summary)),
+            "## Accuracy",
+            _accuracy(encoder, summary),
+            "## Versions",
+            _table(("package", "version"), _versions(encoder.run)),
+            *_checked(difference),
+            "## Licence",
+            _licence(licence),
+        ]
+    except (KeyError, TypeError, AttributeError, ValueError, pa.ArrowException, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{encoder.run}: the run's records are damaged ({type(error).__name__}: {reason})") from error
+    return "\n\n".join(parts) + "\n"
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """A JSON file of the run folder; None where there is none. Raises UserError where it is damaged."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read ({error})") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: found no mapping; it is damaged")
+    return found
+
+
+def _introduction(encoder: RunEncoder) -> str:
+    config, side = encoder.config, encoder.transform.image_size
+    colour = "grey" if encoder.transform.channels == 1 else "RGB"
+    labels = "labels" if OBJECTIVES[config.objective.name].labelled else "no labels"
+    return (
+        f"An image encoder, `{encoder.architecture}`: {encoder.module.dim} features of {colour} images of {side} x "
+        f"{side} px. It was trained by federated learning with {HOME}: method `{config.method.name}` "
+        f"({METHODS[config.method.name].info.paper}), objective `{config.objective.name}`, which reads {labels}."
+    )
+
+
+def _front_matter(encoder: RunEncoder, licence: str) -> str:
+    config = encoder.config
+    head: dict[str, Any] = {
+        "license": licence,
+        "library_name": HOME,
+        "pipeline_tag": "image-feature-extraction",
+        "tags": ["federated-learning", "self-supervised-learning", config.method.name, encoder.architecture],
+    }
+    if config.data.name == "hub" and config.data.path is not None:
+        head["datasets"] = ["/".join(config.data.path.parts[:2])]
+    return f"---\n{yaml.safe_dump(head, sort_keys=False)}---"
+
+
+# -- training ----------------------------------------------------------------------------------------------------------
+
+
+def _training(encoder: RunEncoder, summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    config = encoder.config
+    yield "data", _data(config)
+    yield "partition", _block(config.data.partition.model_dump(mode="json", exclude={"path"}, exclude_none=True))
+    if config.data.tasks is not None:
+        yield "tasks", json.dumps(config.data.tasks)
+    yield "clients", f"{summary['clients']}, {_held(encoder.run)}"
+    if encoder.client is not None:
+        yield f"client {encoder.client}", f"{_images(encoder.run).get(encoder.client, 0):,} training images"
+    yield "method", _block(config.method.model_dump(mode="json", exclude_none=True))
+    yield "objective", _block(config.objective.model_dump(mode="json", exclude_none=True))
+    for plugin in config.plugins:
+        yield "plug-in", _block(plugin.model_dump(mode="json", exclude_none=True))
+    yield "rounds", f"{summary['rounds']} of {config.train.rounds} ({summary['status']}), seed {summary['seed']}"
+    if "start" in summary:
+        yield "began with", f"an encoder of digest {summary['start']['digest']}"
+    sent = summary["communication"]
+    yield "clients sent", f"{sent['up_bytes']:,} bytes up, {sent['down_bytes']:,} bytes down"
+    yield "epsilon", _epsilon(encoder, summary)
+
+
+def _data(config: RunConfig) -> str:
+    data = config.data
+    parts = [f"`{data.name}`"]
+    if data.name == "hub" and data.path is not None:
+        parts.append(f"`{data.path.as_posix()}`" + (f" at `{data.revision}`" if data.revision else ""))
+    elif data.path is not None:
+        parts.append(f"`{data.path.name}`")
+    for key in ("limit", "test_limit"):
+        if (limit := getattr(data, key)) is not None:
+            parts.append(f"{key} {limit:,}")
+    return ", ".join(parts)
+
+
+def _block(values: Mapping[str, Any]) -> str:
+    """A configuration block in one line: its name, then its other keys."""
+    rest = ", ".join(f"{key} {json.dumps(value)}" for key, value in values.items() if key != "name")
+    return f"`{values['name']}`" + (f": {rest}" if rest else "")
+
+
+def _images(run: Path) -> dict[int, int]:
+    """The number of training images of each client, from ``partition.parquet``."""
+    rows = pq.read_table(run / "partition.parquet", columns=["client", "split"])
+    train = pc.and_(pc.is_valid(rows["client"]), pc.equal(rows["split"].cast(pa.string()), "train"))
+    counted = rows.filter(train).group_by("client").aggregate([("client", "count")]).to_pydict()
+    return {int(client): int(n) for client, n in zip(counted["client"], counted["client_count"], strict=True)}
+
+
+def _held(run: Path) -> str:
+    counts = _images(run).values()
+    if not counts:
+        return "no training images recorded"
+    low, high = min(counts), max(counts)
+    each = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    return f"each with {each} training images, {sum(counts):,} in all"
+
+
+def _epsilon(encoder: RunEncoder, summary: Mapping[str, Any]) -> str:
+    epsilon, privacy = summary["epsilon"], summary.get("privacy", {})
+    if epsilon is None:
+        return "none: training gives no differential privacy"
+    if isinstance(epsilon, Mapping):
+        own = epsilon.get(str(encoder.client))
+        known = [value for value in epsilon.values() if value is not None]
+        if encoder.client is not None:
+            shown = "not recorded" if own is None else f"{own:.4g}"
+        else:
+            shown = f"at most {max(known):.4g} per client" if known else "not finite"
+    else:
+        shown = f"{epsilon:.4g}"
+    covered = f"; it covers {privacy['covers']}, not {privacy['not_covered']}" if "covers" in privacy else ""
+    return shown + (f" at delta {privacy['delta']:g}" if "delta" in privacy else "") + covered
+
+
+# -- accuracy ----------------------------------------------------------------------------------------------------------
+
+
+def _accuracy(encoder: RunEncoder, summary: Mapping[str, Any]) -> str:
+    before = "before training" if "start" in summary else "untrained encoder"
+    how = "the run's last round"
+    rows = [
+        (tag, how, summary["pixels"].get(tag), _untrained(encoder, summary["untrained"].get(tag)), value)
+        for tag, given in summary["accuracy"].items()
+        if (value := _own(encoder, given)) is not None
+    ]
+    later = _read(encoder.run / "evaluation.json") or {}
+    untrained, pixels = later.get("untrained", {}).get(encoder.architecture, {}), later.get("pixels", {})
+    for tag, value in later.get("accuracy", {}).get(encoder.name, {}).items():
+        row = (tag, "`rayfed-ssl evaluate`", pixels.get(tag), untrained.get(tag), value)
+        if not any(row[0] == tag and row[2:] == (pixels.get(tag), untrained.get(tag), value) for row in rows):
+            rows.append(row)
+    if not rows:
+        return "Nothing was measured of this encoder."
+    said = "Shares of test images, the encoder frozen. Accuracy unless the protocol's name says otherwise."
+    shown = [(tag, how, *(_number(value) for value in values)) for tag, how, *values in rows]
+    return f"{said}\n\n{_table(('protocol', 'measured by', 'raw pixels', before, 'this encoder'), shown)}"
+
+
+def _own(encoder: RunEncoder, value: Value) -> float | None:
+    """What a summary's value says of this encoder: clients' values belong to theirs, one value to the global one."""
+    if isinstance(value, Mapping):
+        return value.get(str(encoder.client))
+    return value if encoder.client is None else None
+
+
+def _untrained(encoder: RunEncoder, value: Value) -> float | None:
+    return value.get(str(encoder.client)) if isinstance(value, Mapping) else value
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+# -- the rest ----------------------------------------------------------------------------------------------------------
+
+
+def _versions(run: Path) -> Iterator[tuple[str, str]]:
+    environment = _read(run / "environment.json") or {}
+    if "python" in environment:
+        yield "python", str(environment["python"])
+    for name, version in environment.get("versions", {}).items():
+        yield name, "not installed" if version is None else str(version)
+    if revision := environment.get("git_revision"):
+        yield f"{HOME} revision", f"{revision}{' with changes' if environment.get('git_changed') else ''}"
+    if device := environment.get("device"):
+        yield "trained on", str(device)
+
+
+def _checked(difference: float | None) -> list[str]:
+    if difference is None:
+        return []
+    return [f"The exported program's features differ from the run's by at most {difference:.1e} on images of noise."]
+
+
+def _licence(licence: str) -> str:
+    if licence == UNKNOWN:
+        return (
+            "Nobody has chosen a licence for these weights (`license: unknown`). The terms of the data apply to them."
+        )
+    return f"`{licence}`. The terms of the data that the encoder was trained on apply beside it."
+
+
+def _table(head: Sequence[str], rows: Iterator[tuple[str, ...]] | Sequence[tuple[str, ...]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

@@ -1,0 +1,246 @@
+"""A table of what an encoder makes of images: a Parquet row per image, written while the images are read.
+
+Columns: ``id`` (text), ``split`` where the images have splits, ``label`` (int64, null where unknown) where there are
+labels, ``class`` where these have names, ``embedding`` (fixed-size list of float32). The schema's metadata says under
+``rayfed_ssl`` which encoder it was, and under ``class_names`` what the labels are called.
+
+Every forward pass has BLOCK images, the last ones beside black ones. So on a CPU an image's embedding has the same bits
+in whatever table it stands.
+
+Shapes: N images, S the run's image side, C channels, D embedding.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from numpy.typing import NDArray
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import printable
+from rayfed_ssl.data.catalogue import Catalogue, catalogued, of_parquet
+from rayfed_ssl.data.decode import BadImage, Form
+from rayfed_ssl.data.sources import SourceConfig
+from rayfed_ssl.data.store import decoded_blocks
+from rayfed_ssl.exporting.encoders import RunEncoder
+from rayfed_ssl.federated.bench import resolve_device
+from rayfed_ssl.reporting.tables import replace_file
+from rayfed_ssl.settings.located import located
+
+BLOCK = 64  # images per forward pass
+GROUP_BYTES = 32 * 2**20  # of embeddings in a row group
+KEY = "data"
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """``images`` rows of ``dim`` numbers were written; the images with these ids cannot be decoded and were left
+    out."""
+
+    images: int
+    dim: int
+    skipped: tuple[str, ...]
+
+
+def embed(
+    encoder: RunEncoder,
+    data: str,
+    out: Path,
+    *,
+    id_column: str | None = None,
+    skip_bad: bool = False,
+    progress: Callable[[int, int], object] = lambda done, total: None,
+) -> Embedded:
+    """Write the table of the images ``data`` to ``out``, whole or not at all.
+
+    Args:
+        data: a folder of images, with or without class folders; a Parquet file, a pattern of them, or a folder that
+            holds some; ``hub:OWNER/NAME``; a source by its name; a block such as ``{name: parquet, path: ..}``.
+        id_column: the Parquet column of ids.
+        skip_bad: leave out images that cannot be decoded.
+        progress: is told (images done, images in all).
+    Raises:
+        UserError: no such data, an image that cannot be decoded, embeddings that are not finite, a place that cannot
+            be written to.
+    """
+    images, source = _images(data, id_column)
+    _check_out(out, data)
+    given = encoder.transform.range if source is None or source.range is None else source.range
+    form = Form(encoder.transform.image_size, encoder.transform.max_pixels, encoder.transform.channels, given)
+    skip = skip_bad or (source is not None and source.on_bad_image == "skip")
+    table = _Table(encoder, images)
+    try:
+        replace_file(out, partial(table.write, form=form, skip=skip, progress=progress))
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else printable(error)
+        raise UserError(f"--out: {printable(out)} cannot be written ({reason})") from error
+    return Embedded(table.written, encoder.module.dim, tuple(table.skipped))
+
+
+def _check_out(out: Path, data: str) -> None:
+    """Raise UserError for a folder, and for what the images are read from."""
+    if out.is_dir():
+        raise UserError(f"--out: {printable(out)} is a folder; allowed: a file, such as {printable(out / 'x.parquet')}")
+    place = out.resolve()
+    for given in (path.resolve() for path in _files(data)):
+        if place == given or (place.exists() and given in place.parents):
+            raise UserError(f"--out: {printable(out)} is, or lies within, what the images are read from; name another")
+
+
+def _images(data: str, id_column: str | None) -> tuple[Catalogue, SourceConfig | None]:
+    """The images, and the block that they were read by where there is one."""
+    if _is_pattern(data):
+        files = [(Path(name).name, Path(name)) for name in sorted(map(str, _files(data)))]
+        if not files:
+            raise UserError(f"{KEY}: found {printable(data)!r}, to which no file fits (seen from {Path.cwd()})")
+        return of_parquet(_told_apart(files), SourceConfig().columns, KEY, id_column), None
+    block = located(data, KEY)
+    return catalogued(block, KEY, id_column), block
+
+
+def _is_pattern(data: str) -> bool:
+    return not data.lstrip().startswith("{") and glob.has_magic(data) and not Path(data).expanduser().exists()
+
+
+def _files(data: str) -> list[Path]:
+    """The files that ``data`` names itself."""
+    path = Path(data).expanduser()
+    if _is_pattern(data):
+        return [found for name in glob.glob(str(path), recursive=True) if (found := Path(name)).is_file()]
+    return [path]
+
+
+def _told_apart(files: list[tuple[str, Path]]) -> list[tuple[str, Path]]:
+    """Files by their names, or by their paths where two have one name."""
+    if len({name for name, _ in files}) == len(files):
+        return files
+    return [(path.as_posix(), path) for _, path in files]
+
+
+class _Table:
+    """A catalogue's table in the making."""
+
+    def __init__(self, encoder: RunEncoder, images: Catalogue) -> None:
+        self.encoder, self.images = encoder, images
+        resources = encoder.config.resources
+        torch.set_num_threads(resources.threads)
+        self.device = resolve_device("cpu" if resources.device == "cpu" else "auto")
+        self.module = encoder.module.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.skipped: list[str] = []
+        self.written = 0
+
+    def write(
+        self, path: Path, *, form: Form, skip: bool, progress: Callable[[int, int], object] = lambda done, total: None
+    ) -> None:
+        schema = self._schema()
+        dim = self.encoder.module.dim
+        most = max(BLOCK, GROUP_BYTES // (4 * dim))
+        with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+            rows: list[int] = []
+            ids: list[str] = []
+            features: list[NDArray[np.float32]] = []
+            for block_rows, block_ids, values in self._blocks(form, skip):
+                rows.extend(block_rows)
+                ids.extend(block_ids)
+                features.append(values)
+                if len(rows) >= most:
+                    self._group(writer, schema, rows, ids, features)
+                    rows, ids, features = [], [], []
+                progress(self.written + len(rows) + len(self.skipped), len(self.images))
+            if rows or not self.written:
+                self._group(writer, schema, rows, ids, features)
+
+    def _blocks(self, form: Form, skip: bool) -> Iterator[tuple[list[int], list[str], NDArray[np.float32]]]:
+        """(rows of the catalogue, ids, embeddings (n, D)) of BLOCK images at a time, less those that are skipped."""
+        numbered = (((row, name), payload) for row, (name, payload) in enumerate(self.images.read()))
+        for named, results in decoded_blocks(numbered, form, BLOCK):
+            rows, ids, squares = [], [], []
+            for (row, name), result in zip(named, results, strict=True):
+                if not isinstance(result, BadImage):
+                    rows.append(row)
+                    ids.append(name)
+                    squares.append(result.pixels)
+                elif skip:
+                    self.skipped.append(printable(name))
+                else:
+                    raise UserError(
+                        f"{KEY}: {printable(name)} cannot be decoded ({result}); mend or remove it, or leave such "
+                        "images out with --skip-bad"
+                    )
+            if rows:
+                values = self._embedded(np.stack(squares))
+                if (broken := ~np.isfinite(values).all(axis=1)).any():
+                    bad = printable(ids[int(np.flatnonzero(broken)[0])])
+                    raise UserError(f"{self.encoder.run}: the embedding of {bad} is not finite; training diverged")
+                yield rows, ids, values
+
+    @torch.inference_mode()
+    def _embedded(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """(n, S, S, C) with n at most BLOCK -> (n, D)."""
+        block = np.zeros((BLOCK, *pixels.shape[1:]), np.uint8)
+        block[: len(pixels)] = pixels
+        features = self.module(self.encoder.transform.normalised(torch.from_numpy(block).to(self.device)))
+        return np.asarray(features.float().cpu().numpy()[: len(pixels)], np.float32)
+
+    def _schema(self) -> pa.Schema:
+        names, word = self.images.class_names, pa.dictionary(pa.int32(), pa.string())
+        fields = [pa.field("id", pa.string(), nullable=False)]
+        if self.images.splits:
+            fields.append(pa.field("split", word))
+        if self.images.labelled:
+            fields.append(pa.field("label", pa.int64()))
+            if names is not None:
+                fields.append(pa.field("class", word))
+        fields.append(pa.field("embedding", pa.list_(pa.float32(), self.encoder.module.dim), nullable=False))
+        said = {"rayfed_ssl": json.dumps(self._origin())}
+        if self.images.labelled and names is not None:
+            said["class_names"] = json.dumps(names)
+        return pa.schema(fields, metadata=said)
+
+    def _origin(self) -> dict[str, object]:
+        encoder = self.encoder
+        return {
+            "run": encoder.config.name,
+            "encoder": encoder.name,
+            "architecture": encoder.architecture,
+            "image_size": encoder.transform.image_size,
+            "channels": encoder.transform.channels,
+            "mean": encoder.transform.mean,
+            "std": encoder.transform.std,
+            "rayfed-ssl": metadata.version("rayfed-ssl"),
+        }
+
+    def _group(
+        self,
+        writer: pq.ParquetWriter,
+        schema: pa.Schema,
+        rows: list[int],
+        ids: list[str],
+        features: list[NDArray[np.float32]],
+    ) -> None:
+        """Write one row group."""
+        dim, at = self.encoder.module.dim, np.array(rows, np.int64)
+        labels = pa.array(self.images.labels[at], mask=self.images.labels[at] < 0)
+        numbers = np.concatenate(features).ravel() if features else np.empty(0, np.float32)
+        columns = {"id": pa.array(ids, pa.string()), "label": labels}
+        if self.images.splits:
+            ends = np.cumsum([count for _, count in self.images.splits])
+            which = pa.array(np.searchsorted(ends, at, side="right").astype(np.int32))
+            columns["split"] = pa.DictionaryArray.from_arrays(which, [name for name, _ in self.images.splits])
+        if self.images.class_names is not None:
+            columns["class"] = pa.DictionaryArray.from_arrays(labels.cast(pa.int32()), list(self.images.class_names))
+        columns["embedding"] = pa.FixedSizeListArray.from_arrays(pa.array(numbers), dim)
+        arrays = [columns[field.name].cast(field.type) for field in schema]
+        writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+        self.written += len(rows)

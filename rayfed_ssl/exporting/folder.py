@@ -1,0 +1,167 @@
+"""An encoder as a folder that somebody else can use: a program or values, a config.json, a model card.
+
+=============  =======================================================================================================
+torch          ``model.pt2`` (torch.export) and ``encoder.py``, which loads it with PyTorch alone; ``model.safetensors``
+onnx           ``model.onnx``: uint8 images in, features out
+torchscript    ``model.pt``: uint8 images in, features out
+hub-folder     a Hugging Face model repository: ``torch``'s files, ``preprocessor_config.json``, ``.gitattributes``
+=============  =======================================================================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import printable
+from rayfed_ssl.exporting import alone
+from rayfed_ssl.exporting.card import UNKNOWN, card
+from rayfed_ssl.exporting.encoders import RunEncoder
+from rayfed_ssl.exporting.programs import FEATURES, IMAGES, check_installed, write_export, write_onnx, write_torchscript
+from rayfed_ssl.exporting.use import use_of
+from rayfed_ssl.reporting.tables import write_json
+
+VALUES = "model.safetensors"
+LARGE = "*.safetensors filter=lfs diff=lfs merge=lfs -text\n*.pt2 filter=lfs diff=lfs merge=lfs -text\n"
+
+
+@dataclass(frozen=True)
+class Form:
+    """A way to export: the program's file, what writes it and says how far its features are off, and what else lies
+    beside it."""
+
+    program: str
+    write: Callable[[RunEncoder, Path], float]
+    values: bool = False  # with the encoder's values and a loader that needs PyTorch alone
+    hub: bool = False  # with what the Hugging Face Hub reads
+
+
+FORMS = {
+    "torch": Form("model.pt2", write_export, values=True),
+    "onnx": Form("model.onnx", write_onnx),
+    "torchscript": Form("model.pt", write_torchscript),
+    "hub-folder": Form("model.pt2", write_export, values=True, hub=True),
+}
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written, and the largest difference of the program's features from the run's."""
+
+    folder: Path
+    files: tuple[str, ...]
+    difference: float
+
+
+def default_folder(encoder: RunEncoder, form: str) -> Path:
+    """``RUN/exported/FORM``, or ``RUN/exported/FORM-client-00003``."""
+    return encoder.run / "exported" / (form if encoder.client is None else f"{form}-{encoder.name}")
+
+
+def check_form(form: str) -> None:
+    """Raise UserError for a form that is not there, or needs packages that are not installed."""
+    if form not in FORMS:
+        raise UserError(f"--to: found {printable(form)!r}; must be one of {', '.join(FORMS)}")
+    check_installed(form)
+
+
+def export(encoder: RunEncoder, form: str, out: Path | None = None, licence: str = UNKNOWN) -> Exported:
+    """Write the encoder as a folder, whole or not at all.
+
+    Args:
+        out: the folder; by default ``default_folder``.
+        licence: of the weights, for the model card: an identifier such as ``apache-2.0``.
+    Raises:
+        UserError: no such form, packages that are not installed, a network that cannot be exported, a folder that
+            exists or cannot be written, records of the run that are damaged.
+    """
+    check_form(form)
+    if not licence.strip() or not licence.isprintable():
+        raise UserError(f"--license: found {printable(licence)!r}; must be an identifier such as apache-2.0")
+    folder, chosen = out or default_folder(encoder, form), FORMS[form]
+    try:
+        with _new_folder(folder) as place:
+            difference = chosen.write(encoder, place / chosen.program)
+            write_json(place / "config.json", _config(encoder, chosen))
+            if chosen.values:
+                shutil.copyfile(encoder.values, place / VALUES)
+                shutil.copyfile(alone.__file__, place / "encoder.py")
+            if chosen.hub:
+                write_json(place / "preprocessor_config.json", _preprocessor(encoder))
+                (place / ".gitattributes").write_text(LARGE, encoding="utf-8")
+            text = card(encoder, use_of(encoder, form), licence, difference)
+            (place / "README.md").write_text(text, encoding="utf-8")
+            files = tuple(sorted(path.name for path in place.iterdir()))
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else printable(error)
+        raise UserError(f"--out: {printable(folder)} cannot be written ({reason})") from error
+    return Exported(folder, files, difference)
+
+
+@contextlib.contextmanager
+def _new_folder(folder: Path) -> Iterator[Path]:
+    """A folder beside ``folder`` that becomes it when all is written, and goes where something fails."""
+    if folder.exists() or folder.is_symlink():
+        raise UserError(f"--out: {printable(folder)} exists; name another folder, or remove it")
+    place = folder.with_name(f".{folder.name}.tmp")
+    shutil.rmtree(place, ignore_errors=True)  # what a killed export left
+    place.mkdir(parents=True)
+    try:
+        yield place
+        os.replace(place, folder)
+    except BaseException:
+        shutil.rmtree(place, ignore_errors=True)
+        raise
+
+
+def _config(encoder: RunEncoder, form: Form) -> dict[str, object]:
+    """How to build the encoder, and what its input is; ``load_exported(folder, "config")`` reads it."""
+    described = {key: value for key, value in encoder.description.items() if key not in ("values", "input")}
+    given: dict[str, Any] = {
+        **encoder.description["input"],
+        "resize": "the central square, antialiased bilinear",
+        "range_of_deep_images": encoder.transform.range,
+    }
+    said: dict[str, object] = {**described, "input": given}
+    if form.values:
+        said["values"] = VALUES
+    else:
+        said["program"] = {
+            "file": form.program,
+            "input": {"name": IMAGES, "type": "uint8", "shape": ["batch", *_pixels(encoder)]},
+            "output": {"name": FEATURES, "type": "float32", "shape": ["batch", encoder.module.dim]},
+        }
+    run = {"name": encoder.config.name, "method": encoder.config.method.name, "encoder": encoder.name}
+    return {**said, "run": run, "rayfed_ssl_version": metadata.version("rayfed-ssl")}
+
+
+def _pixels(encoder: RunEncoder) -> tuple[int, int, int]:
+    side = encoder.transform.image_size
+    return side, side, encoder.transform.channels
+
+
+def _preprocessor(encoder: RunEncoder) -> dict[str, object]:
+    """The transform in the words of transformers' image processors; ``resample`` 2 is Pillow's bilinear filter."""
+    side = encoder.transform.image_size
+    mean, std = encoder.transform.normalisation
+    return {
+        "image_processor_type": "CLIPImageProcessor",
+        "do_convert_rgb": encoder.transform.channels == 3,
+        "do_resize": True,
+        "size": {"shortest_edge": side},
+        "resample": 2,
+        "do_center_crop": True,
+        "crop_size": {"height": side, "width": side},
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(mean),
+        "image_std": list(std),
+    }

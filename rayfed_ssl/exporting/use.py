@@ -1,0 +1,60 @@
+"""How to load an exported encoder: the lines that its model card shows."""
+
+from __future__ import annotations
+
+from rayfed_ssl.exporting.encoders import RunEncoder
+
+SQUARE = """An image first becomes its central square of {side} x {side} px, {colour}, resized with an antialiased
+bilinear filter."""
+
+TORCH = """With PyTorch alone, beside `encoder.py`:
+
+```python
+import torch
+import encoder
+
+model = encoder.load()
+pixels = torch.zeros(1, {side}, {side}, {channels}, dtype=torch.uint8)  # encoder.square(image)[None] of a Pillow image
+features = model(encoder.normalised(pixels))  # (1, {dim})
+```
+
+With rayfed-ssl, as a module that can be trained on:
+
+```python
+from rayfed_ssl.models import load_exported
+
+model = load_exported(".", "config")
+```
+
+`model.safetensors` holds the values by name."""
+
+ONNX = """```python
+import numpy as np
+import onnxruntime
+
+session = onnxruntime.InferenceSession("model.onnx")
+pixels = np.zeros((1, {side}, {side}, {channels}), np.uint8)
+(features,) = session.run(["features"], {{"images": pixels}})  # (1, {dim}) float32
+```
+
+Scaling and normalisation are inside; any number of images goes at once."""
+
+TORCHSCRIPT = """```python
+import torch
+
+model = torch.jit.load("model.pt")
+pixels = torch.zeros(1, {side}, {side}, {channels}, dtype=torch.uint8)
+features = model(pixels)  # (1, {dim}) float32
+```
+
+Scaling and normalisation are inside; any number of images goes at once."""
+
+TEXTS = {"torch": TORCH, "hub-folder": TORCH, "onnx": ONNX, "torchscript": TORCHSCRIPT}
+
+
+def use_of(encoder: RunEncoder, form: str) -> str:
+    """Markdown: code that loads an exported folder from within it and gives it an image."""
+    side, channels = encoder.transform.image_size, encoder.transform.channels
+    said = {"side": side, "channels": channels, "dim": encoder.module.dim}
+    colour = "grey" if channels == 1 else "RGB"
+    return f"{TEXTS[form].format(**said)}\n\n{SQUARE.format(side=side, colour=colour)}"

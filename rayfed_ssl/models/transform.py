@@ -1,0 +1,108 @@
+"""An encoder's transform: images as people have them to the float tensor that the encoder of a run takes.
+
+Images are decoded as for training: the central square, resized with an antialiased bilinear filter, grey or RGB. They
+are scaled to [0, 1] and normalised with the run's mean and deviation. A file gives the bits that the run's own
+evaluation saw.
+
+Shapes: B images, H and W an image's sides, C channels (3; 1 for grey), S the run's image side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.data.augment import Recipe, clean
+from rayfed_ssl.data.decode import BadImage, Form, decode, decode_opened
+
+OneImage = Image.Image | NDArray[np.generic] | bytes | Path | str
+"""A Pillow image; pixels, uint8 (H, W), (H, W, 1) or (H, W, 3), or uint16 or float32 (H, W); an encoded file's bytes or
+path."""
+
+
+@dataclass(frozen=True)
+class Transform:
+    """Images -> float32 tensors of the run's size, channels and normalisation.
+
+    ``range`` is the (lowest, highest) value of images of more than 8 bits; None: each image's own. Grey images take the
+    mean over the three channels of ``mean`` and of ``std``, as in training.
+    """
+
+    image_size: int
+    channels: int
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    range: tuple[float, float] | None = None
+    max_pixels: int = 50_000_000
+
+    @classmethod
+    def described(cls, description: Mapping[str, Any], **options: Any) -> Self:
+        """The transform that the json beside an exported encoder names; ``options`` are ``range`` and ``max_pixels``.
+
+        Raises:
+            UserError: the json says nothing of an input.
+        """
+        try:
+            size, channels = int(description["image_size"]), int(description.get("channels", 3))
+            mean, std = (
+                (float(red), float(green), float(blue))
+                for red, green, blue in (description["input"][key] for key in ("mean", "std"))
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(
+                f"encoder description: found no image_size with input.mean and input.std of 3 numbers ({error!r})"
+            ) from None
+        return cls(size, channels, mean, std, **options)
+
+    @property
+    def form(self) -> Form:
+        """What images are brought to before they are scaled and normalised."""
+        return Form(self.image_size, self.max_pixels, self.channels, self.range)
+
+    @property
+    def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """(mean, deviation) of each channel of pixels in [0, 1]."""
+        if self.channels == 1:
+            return (sum(self.mean) / 3,), (sum(self.std) / 3,)
+        return self.mean, self.std
+
+    def __call__(self, images: OneImage | Sequence[OneImage]) -> Tensor:
+        """One image to (C, S, S); a list of images, or an array (B, H, W, C) of them, to (B, C, S, S): float32.
+
+        Raises:
+            UserError: an image that cannot be decoded, by its position.
+        """
+        if isinstance(images, np.ndarray) and images.ndim == 4:
+            return self.normalised(self.pixels(list(images)))
+        if isinstance(images, Image.Image | np.ndarray | bytes | str | Path):
+            return self.normalised(self.pixels([images]))[0]
+        return self.normalised(self.pixels(images))
+
+    def pixels(self, images: Sequence[OneImage]) -> NDArray[np.uint8]:
+        """(B, S, S, C) uint8: the images' central squares. Raises UserError."""
+        squares = [self._square(image, position) for position, image in enumerate(images)]
+        shape = (len(squares), self.image_size, self.image_size, self.channels)
+        return np.stack(squares) if squares else np.empty(shape, np.uint8)
+
+    def normalised(self, pixels: NDArray[np.uint8] | Tensor) -> Tensor:
+        """(B, S, S, C) uint8 -> (B, C, S, S) float32, in the memory format of the run's evaluation."""
+        tensor = torch.from_numpy(np.array(pixels)) if isinstance(pixels, np.ndarray) else pixels
+        normalised = clean(tensor.permute(0, 3, 1, 2), Recipe(mean=self.mean, std=self.std))
+        return normalised.contiguous(memory_format=torch.channels_last)
+
+    def _square(self, image: OneImage, position: int) -> NDArray[np.uint8]:
+        try:
+            if isinstance(image, Image.Image):
+                return decode_opened(image, self.form).pixels
+            return decode(Path(image) if isinstance(image, str) else image, self.form).pixels
+        except BadImage as error:
+            raise UserError(f"image {position}: cannot be decoded ({error})") from None

@@ -1,0 +1,264 @@
+"""Tables of embeddings against scikit-learn, against the exported encoder, and against interruptions of every kind."""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from rayfed_ssl import cli
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.data.catalogue import Catalogue
+from rayfed_ssl.data.store import THREADS
+from rayfed_ssl.exporting import embed as embedding
+from rayfed_ssl.exporting.embed import BLOCK, embed
+from rayfed_ssl.exporting.encoders import RunEncoder, run_encoder
+from rayfed_ssl.models import load_exported
+from tests.data.test_data_sources import pictures, put, write_parquet
+
+Table = dict[str, list[object]]
+
+
+def read(path: Path) -> Table:
+    found: Table = pq.read_table(path).to_pydict()
+    return found
+
+
+def vectors(table: Table) -> np.ndarray:
+    return np.array(table["embedding"], np.float32)
+
+
+@pytest.fixture(scope="session")
+def table(run: Path, digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The embeddings of all digits."""
+    out = tmp_path_factory.mktemp("tables") / "digits.parquet"
+    assert embed(run_encoder(run), str(digits), out).images == 1797
+    return out
+
+
+def test_logistic_regression_on_the_table_reaches_the_runs_linear_probe(run: Path, table: Path) -> None:
+    found = read(table)
+    train = np.array(found["split"]) == "train"
+    features, labels = vectors(found), np.array(found["label"])
+    classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+    accuracy = classifier.fit(features[train], labels[train]).score(features[~train], labels[~train])
+    probe = json.loads((run / "summary.json").read_text())["accuracy"]["linear"]
+    assert accuracy == pytest.approx(probe, abs=0.02)
+    assert accuracy > json.loads((run / "summary.json").read_text())["untrained"]["linear"]
+
+
+def test_a_row_is_an_image_its_name_its_class_and_the_encoders_features(run: Path, digits: Path, table: Path) -> None:
+    found = read(table)
+    files = sorted(digits.glob("train/*/*.png")) + sorted(digits.glob("test/*/*.png"))
+    assert found["id"] == [file.relative_to(digits).as_posix() for file in files]
+    assert found["class"] == [file.parent.name for file in files]
+    assert [f"digit_{label}" for label in found["label"]] == found["class"]
+    assert found["split"] == [file.relative_to(digits).parts[0] for file in files]
+    rows = [0, 700, 1796]
+    images = [Image.open(files[row]).convert("RGB").resize((16, 16), Image.Resampling.BILINEAR) for row in rows]
+    scaled = (np.stack([np.asarray(image) for image in images]) / 255 - 0.5) / 0.5
+    with torch.no_grad():
+        expected = load_exported(run)(torch.tensor(scaled, dtype=torch.float32).permute(0, 3, 1, 2))
+    np.testing.assert_allclose(vectors(found)[rows], expected, atol=1e-5)
+    schema = pq.read_schema(table)
+    assert schema.field("embedding").type == pa.list_(pa.float32(), 32)
+    assert json.loads(schema.metadata[b"class_names"]) == [f"digit_{number}" for number in range(10)]
+    assert json.loads(schema.metadata[b"rayfed_ssl"])["encoder"] == "global"
+
+
+def test_an_embedding_has_the_same_bits_in_every_table(
+    encoder: RunEncoder, digits: Path, table: Path, tmp_path: Path
+) -> None:
+    whole = dict(zip(read(table)["id"], vectors(read(table)), strict=True))
+    for names in (sorted(whole)[:1], sorted(whole)[-3:]):  # one image by itself takes another convolution on a CPU
+        few = tmp_path / str(len(names))
+        for name in names:
+            (few / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(digits / name, few / name)
+        embed(encoder, str(few), tmp_path / "few.parquet")
+        found = read(tmp_path / "few.parquet")
+        assert sorted(found["id"]) == names
+        for name, vector in zip(found["id"], vectors(found), strict=True):
+            assert vector.tobytes() == whole[name].tobytes()
+
+
+def test_tables_are_written_in_row_groups_while_images_are_read(
+    encoder: RunEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedding, "GROUP_BYTES", 4 * 32 * 100)  # of 100 rows
+    square = np.zeros((8, 8), np.uint8)
+    count, taken, seen = 20 * BLOCK + 3, 0, []
+
+    def images() -> Iterator[tuple[str, np.ndarray]]:
+        nonlocal taken
+        for row in range(count):
+            taken += 1
+            yield f"image {row}", square
+
+    def progress(done: int, total: int) -> None:
+        assert total == count
+        seen.append(taken - done)
+
+    catalogue = Catalogue(np.full(count, -1), None, (), images)
+    monkeypatch.setattr(embedding, "_images", lambda data, id_column: (catalogue, None))
+    embed(encoder, "any", tmp_path / "x.parquet", progress=progress)
+    assert max(seen) <= (2 * THREADS + 2) * BLOCK  # images that were read and not yet embedded
+    written = pq.ParquetFile(tmp_path / "x.parquet").metadata
+    assert written.num_rows == count
+    assert [written.row_group(i).num_rows for i in range(2)] == [2 * BLOCK] * 2
+    assert read(tmp_path / "x.parquet")["id"][-1] == f"image {count - 1}"
+
+
+def test_a_bad_image_leaves_the_table_that_was_there_or_is_left_out(encoder: RunEncoder, tmp_path: Path) -> None:
+    put(tmp_path / "images", {f"{row}.png": pixels for row, pixels in enumerate(pictures(3))})
+    (tmp_path / "images/1.png").write_bytes(b"no image")
+    out = tmp_path / "out" / "x.parquet"
+    with pytest.raises(UserError, match=r"^data: 1\.png cannot be decoded .*; mend or .* with --skip-bad$"):
+        embed(encoder, str(tmp_path / "images"), out)
+    assert list(out.parent.iterdir()) == []
+    found = embed(encoder, str(tmp_path / "images"), out, skip_bad=True)
+    assert (found.images, found.dim, found.skipped) == (2, 32, ("1.png",))
+    assert read(out)["id"] == ["0.png", "2.png"]
+    assert list(read(out)) == ["id", "embedding"]
+    before = out.read_bytes()
+    with pytest.raises(UserError):
+        embed(encoder, str(tmp_path / "images"), out)
+    assert out.read_bytes() == before
+    assert [path.name for path in out.parent.iterdir()] == ["x.parquet"]
+    block = f"{{name: imagefolder, path: '{tmp_path / 'images'}', on_bad_image: skip}}"
+    assert embed(encoder, block, out).images == 2
+
+
+def test_a_place_that_takes_no_more_is_one_line(encoder: RunEncoder, digits: Path, tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))  # Python ignores SIGXFSZ: writing raises EFBIG
+    try:
+        with pytest.raises(UserError, match=r"^--out: .*x\.parquet cannot be written \(File too large\)$"):
+            embed(encoder, str(digits), tmp_path / "x.parquet")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(UserError, match=r"^--out: /dev/full/x\.parquet cannot be written \("):
+        embed(encoder, str(digits / "test" / "digit_0"), Path("/dev/full/x.parquet"))
+
+
+def test_embeddings_that_are_not_finite_are_not_written(run: Path, digits: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "run"
+    shutil.copytree(run, broken)
+    values = load_file(broken / "encoder/global.safetensors")
+    values["features.0.bias"][:] = float("nan")
+    save_file(values, broken / "encoder/global.safetensors")
+    with pytest.raises(UserError, match=r"the embedding of train/digit_0/0036\.png is not finite; training diverged"):
+        embed(run_encoder(broken), str(digits), tmp_path / "x.parquet")
+    assert not (tmp_path / "x.parquet").exists()
+
+
+def test_parquet_files_patterns_and_ids(encoder: RunEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for part in range(2):
+        write_parquet(tmp_path / f"shards/part-{part}.parquet", pictures(3, seed=part), [part, None, 0])
+    out = tmp_path / "x.parquet"
+    embed(encoder, str(tmp_path / "shards/part-*.parquet"), out)
+    found = read(out)
+    assert found["id"] == [f"part-{part}.parquet:{row}" for part in range(2) for row in range(3)]
+    assert found["label"] == [0, None, 0, 1, None, 0]
+    assert "class" not in found
+    embed(encoder, str(tmp_path / "shards"), tmp_path / "y.parquet")
+    assert vectors(read(tmp_path / "y.parquet")).tobytes() == vectors(found).tobytes()
+    embed(encoder, str(tmp_path / "shards/part-1.parquet"), out, id_column="label")
+    assert read(out)["id"] == ["1", "part-1.parquet:1", "0"]
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"^data: found '\*\.csv', to which no file fits \(seen from "):
+        embed(encoder, "*.csv", out)
+    with pytest.raises(UserError, match=r"^data: found 'nowhere', which does not exist"):
+        embed(encoder, "nowhere", out)
+
+
+def test_what_is_read_is_not_written_over(encoder: RunEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shard = tmp_path / "shards/a.parquet"
+    write_parquet(shard, pictures(3), [0, 1, 2])
+    before = shard.read_bytes()
+    monkeypatch.chdir(tmp_path)
+    for data in ("shards/a.parquet", "shards", "shards/*.parquet"):
+        with pytest.raises(UserError, match=r"^--out: .* is, or lies within, what the images are read from"):
+            embed(encoder, data, Path("shards/../shards/a.parquet"))
+    with pytest.raises(UserError, match=r"^--out: shards is a folder; allowed: a file, such as shards/x\.parquet$"):
+        embed(encoder, "shards", Path("shards"))
+    assert shard.read_bytes() == before
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+def command(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as exit:
+        cli.main([str(argument) for argument in arguments])
+    out, err = capsys.readouterr()
+    return int(exit.value.code or 0), out, err
+
+
+def test_the_command_takes_one_clients_encoder(
+    mixed_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(tmp_path / "images", {"0.png": pictures(1)[0]})
+    images, out = tmp_path / "images", tmp_path / "x.parquet"
+    status, shown, _ = command(capsys, "embed", mixed_run, images, "--out", out, "--client", "1")
+    assert (status, shown.split()[:3]) == (0, ["embeddings", f"{out}:", "1"])
+    told = json.loads(pq.read_schema(out).metadata[b"rayfed_ssl"])
+    assert (told["encoder"], told["architecture"]) == ("client-00001", "small_cnn_bn")
+    with torch.no_grad():
+        encoder = run_encoder(mixed_run, 1)
+        expected = load_exported(mixed_run, "client-00001")(encoder.transform([images / "0.png"]))
+    np.testing.assert_allclose(vectors(read(out)), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ((), "--client: not given, and {run} has an encoder per client and no global one; allowed: 0, 1"),
+        (("--client", "2"), "--client: found 2, of which {run} has no encoder; allowed: 0, 1"),
+    ],
+)
+def test_a_client_has_to_be_named(
+    options: tuple[str, ...], line: str, mixed_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = command(capsys, "embed", mixed_run, "digits", "--out", tmp_path / "x.parquet", *options)
+    assert found == (2, "", line.format(run=mixed_run) + "\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def unfinished(folder: Path, run: Path) -> None:
+    shutil.copy(run / "config.yaml", folder)
+
+
+def damaged(folder: Path, run: Path) -> None:
+    shutil.copytree(run, folder, dirs_exist_ok=True)
+    (folder / "encoder/global.safetensors").write_bytes(b"x")
+
+
+@pytest.mark.parametrize(
+    ("made", "line"),
+    [
+        (lambda folder, run: None, r"found no config\.yaml; it is no run folder"),
+        (unfinished, "the run has not finished"),
+        (damaged, r"global\.safetensors: cannot be read .* it is damaged"),
+    ],
+)
+def test_what_is_no_finished_run_is_refused(
+    made: Callable[[Path, Path], None], line: str, run: Path, tmp_path: Path
+) -> None:
+    made(tmp_path, run)
+    with pytest.raises(UserError, match=line):
+        run_encoder(tmp_path)
