@@ -10,10 +10,19 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Block(BaseModel):
-    """One block of a run's configuration. Derived values are properties and never written back."""
+    """One block of a run's configuration. Derived values are properties and never written back.
+
+    The text below a field is its description: ``rayfed-ssl config`` and docs/configuration.md show its first sentence,
+    and editors do. A field that holds a block is described by that block's docstring; text of its own adds to it.
+    """
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", validate_default=True, protected_namespaces=(), allow_inf_nan=False
+        frozen=True,
+        extra="forbid",
+        validate_default=True,
+        protected_namespaces=(),
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
     )
 
 

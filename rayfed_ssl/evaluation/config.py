@@ -21,22 +21,23 @@ from rayfed_ssl.evaluation.transfer import TransferConfig
 
 
 class SelectConfig(Block):
-    """The ``evaluation.select`` block: labelled training images that no client holds, to choose by."""
+    """Labelled training images that no client holds, to choose by."""
 
     share: float = Field(0.1, gt=0, lt=1)
     """Of each class, drawn by the run's seed before the images are dealt."""
 
 
 class EvaluationConfig(Block):
-    """The ``evaluation`` block of a run."""
+    """How the frozen encoder is measured, and when."""
 
     protocols: tuple[str, ...] = ("knn", "linear", "fewshot")
+    """What is measured of the frozen encoder."""
     every: int = Field(1, ge=0)
     """Rounds between evaluations; 0 is at the end only."""
     metrics: tuple[Metric, ...] = ("accuracy",)
     """What is recorded of each classification; ``knn_auc`` beside ``knn``."""
     select: SelectConfig | None = None
-    """Held-out training images, on which protocols are measured too; null: none."""
+    """Protocols are measured on them too; null: none."""
     knn: KnnConfig = KnnConfig()
     linear: LinearConfig = LinearConfig()
     fewshot: FewShotConfig = FewShotConfig()

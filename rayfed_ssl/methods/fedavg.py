@@ -28,9 +28,8 @@ from rayfed_ssl.settings.blocks import MethodConfig
 
 
 class Config(MethodConfig):
-    """``weights``: how clients count in the mean, by their number of images or all the same (FLESD, FedSC)."""
-
     weights: Literal["size", "uniform"] = "size"
+    """How clients count in the mean: by their number of images, or all the same (FLESD, FedSC)."""
 
 
 Own = TypeVar("Own", bound=Config)

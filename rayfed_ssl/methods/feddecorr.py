@@ -28,12 +28,13 @@ from rayfed_ssl.settings.run import PluginConfig, RunSettings
 
 
 class Config(PluginConfig):
-    """``weights`` is that of FedAvg, for the method."""
-
     name: Literal["feddecorr"] = "feddecorr"
     weight: Annotated[float, Field(ge=0)] = 0.1
-    batch_free: bool = False  # the same strength whatever the batch size
+    """Of the decorrelation in the loss."""
+    batch_free: bool = False
+    """Whether the strength is the same whatever the batch size."""
     weights: Literal["size", "uniform"] = "size"
+    """As a method: how clients count in the mean, by their number of images or all the same."""
 
     def minimum_batch(self, settings: RunSettings) -> int:
         return 3  # two rows are always perfectly correlated

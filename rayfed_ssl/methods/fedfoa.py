@@ -41,15 +41,20 @@ PAIRS_SHOWN = 16  # clients up to which every pair's distance is recorded
 
 class Config(PluginConfig):
     name: Literal["fedfoa"] = "fedfoa"
-    weight: Annotated[float, Field(ge=0)] = 0.01  # lambda
-    warmup: Annotated[int, Field(ge=0)] = 5  # rounds without the term
-    norm: Literal["frobenius", "squared", "mean"] = "frobenius"  # of Z - Q* R; mean: squared, over m n entries
+    weight: Annotated[float, Field(ge=0)] = 0.01
+    """lambda, of the term in the loss."""
+    warmup: Annotated[int, Field(ge=0)] = 5
+    """Rounds without the term."""
+    norm: Literal["frobenius", "squared", "mean"] = "frobenius"
+    """Of Z - Q* R; ``mean``: squared, over m n entries."""
     views: Literal["first", "both"] = "first"
-    normalize: Literal["none", "rows", "columns"] = "none"  # of Z, before QR
-    scale: bool = False  # R / sqrt(m): traces comparable between batch sizes
-    correlation: Literal["batches", "round"] = (
-        "batches"  # mean of R over batches, or R of the whole shard at the round's end
-    )
+    """Whose projections the term reads: the first view's, or both views'."""
+    normalize: Literal["none", "rows", "columns"] = "none"
+    """What of Z is scaled to length 1 before QR."""
+    scale: bool = False
+    """Whether R is divided by sqrt(m), which makes traces comparable between batch sizes."""
+    correlation: Literal["batches", "round"] = "batches"
+    """The mean of R over batches, or R of the whole shard at the round's end."""
 
     def minimum_batch(self, config: RunSettings) -> int:
         return config.projection_dim

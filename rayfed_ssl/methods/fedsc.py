@@ -43,15 +43,24 @@ from rayfed_ssl.settings.run import RunSettings
 
 class Config(MethodConfig):
     name: Literal["fedsc"] = "fedsc"
-    weights: Literal["size", "uniform"] = "size"  # how clients count in the mean of models
-    alpha: Literal["decay", "share"] = "decay"  # linearly from 1 to the floor over rounds, or q_j throughout
-    alpha_floor: Annotated[float, Field(ge=0, le=1)] | None = None  # None: q_j
-    sharing_passes: Annotated[int, Field(ge=1)] = 10  # V', views per image that R_j is averaged over
-    rest: Literal["shares", "uniform"] = "shares"  # how the others count in R_{-j}
-    sharing_mode: Literal["eval", "train"] = "eval"  # of the network; train: BatchNorm's statistics of the batch
-    share_every: Annotated[int, Field(ge=1)] = 1  # rounds between exchanges of R; in between the last ones serve
-    share_rounds: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] | None = None  # or these rounds
-    privacy: PrivacyConfig | None = None  # DP-CalR
+    weights: Literal["size", "uniform"] = "size"
+    """How clients count in the mean of models: by their number of images, or all the same."""
+    alpha: Literal["decay", "share"] = "decay"
+    """Linearly from 1 to the floor over rounds, or q_j throughout."""
+    alpha_floor: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Alpha of the last round; null: q_j."""
+    sharing_passes: Annotated[int, Field(ge=1)] = 10
+    """V', views per image that R_j is averaged over."""
+    rest: Literal["shares", "uniform"] = "shares"
+    """How the others count in R_{-j}: by their number of images, or all the same."""
+    sharing_mode: Literal["eval", "train"] = "eval"
+    """Mode of the network as it shares; ``train``: BatchNorm's statistics of the batch."""
+    share_every: Annotated[int, Field(ge=1)] = 1
+    """Rounds between exchanges of R; in between the last ones serve."""
+    share_rounds: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] | None = None
+    """The rounds that exchange R, in place of ``share_every``."""
+    privacy: PrivacyConfig | None = None
+    """null: correlation matrices leave clients as they are."""
 
     def sharing_rounds(self, rounds: int) -> tuple[int, ...]:
         """The rounds among 1 .. ``rounds`` in which R is exchanged, ascending.

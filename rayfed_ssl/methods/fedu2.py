@@ -48,18 +48,28 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class Config(fedavg.Config):
-    """``weights`` and ``temperature`` are of running statistics, and of the mean without ``eua``."""
-
     name: Literal["fedu2"] = "fedu2"
     uniformity: Weight = WEIGHT
+    """Of FUR in the loss."""
     tangent_spaces: Count = 6
-    directions: Count = 6  # in each tangent space
+    """Of the sphere, that FUR compares distributions in."""
+    directions: Count = 6
+    """In each tangent space."""
     rotation: Weight = 1.0
+    """Weight of the quarter turns' cross-entropy."""
     eua: bool = True
-    lr: Annotated[float, Field(gt=0)] = 8.0  # of the server's step
-    relative: bool = False  # lr from how far clients moved, instead
-    temperature: Annotated[float, Field(gt=0)] = 1.0  # sharpens shares to q^(1/T); towards 0 the largest alone counts
-    equalise: bool = True  # steps, by local epochs up to 10; where local_steps are set they are equal already
+    """Whether the server's step is EUA; false: FedAvg's mean."""
+    lr: Annotated[float, Field(gt=0)] = 8.0
+    """Of the server's step."""
+    relative: bool = False
+    """Whether ``lr`` follows from how far clients moved, instead."""
+    temperature: Annotated[float, Field(gt=0)] = 1.0
+    """T sharpens shares to q^(1/T) in running statistics, and in the mean without ``eua``; towards 0 the largest alone
+    counts.
+    """
+    equalise: bool = True
+    """Whether clients take about as many steps, by local epochs up to 10; with ``train.local_steps`` they do already.
+    """
 
     @property
     def heads(self) -> frozenset[str]:
@@ -67,13 +77,17 @@ class Config(fedavg.Config):
 
 
 class PluginBlock(PluginConfig):
-    """``weights`` is that of FedAvg, where this plug-in is the method."""
+    """FUR alone, FedU2's uniform regulariser, as a plug-in."""
 
     name: Literal["fur"] = "fur"
     weight: Weight = WEIGHT
+    """Of FUR in the loss."""
     tangent_spaces: Count = 6
+    """Of the sphere, that FUR compares distributions in."""
     directions: Count = 6
+    """In each tangent space."""
     weights: Literal["size", "uniform"] = "size"
+    """As a method: how clients count in the mean, by their number of images or all the same."""
 
 
 def uniformity(projections: tuple[Tensor, ...], config: Config | PluginBlock, draws: torch.Generator) -> Tensor:

@@ -40,9 +40,13 @@ class Config(fedavg.Config):
 
     name: Literal["fedx"] = "fedx"
     target_temperature: Annotated[float, Field(gt=0)] = 0.1
+    """Of the relations' target."""
     local_relation: Share = 1.0
+    """Weight of the relations between a client's own views."""
     global_contrast: Share = 1.0
+    """Weight of the contrast with the downloaded model."""
     global_relation: Share = 1.0
+    """Weight of the relations to the downloaded model."""
 
     @property
     def heads(self) -> frozenset[str]:

@@ -52,20 +52,32 @@ Rows = Mapping[str, np.ndarray]  # unit rows as uploaded: "representations" (N, 
 
 
 class Options(MethodConfig):
-    """Both methods' options. ``epochs`` are the distillation's (the paper: 200), not the clients'."""
+    """Both methods' options."""
 
     tau_teacher: Positive = 0.1
+    """tau_T, which sharpens the clients' similarities."""
     tau_student: Positive = 0.1
-    anchors: Annotated[int, Field(ge=2)] | None = None  # m; None: 2048, or all public images where they are fewer
-    momentum: Annotated[float, Field(ge=0, le=1)] = 0.999  # zeta
+    """tau_S of the student's similarities."""
+    anchors: Annotated[int, Field(ge=2)] | None = None
+    """m; null: 2048, or all public images where they are fewer."""
+    momentum: Annotated[float, Field(ge=0, le=1)] = 0.999
+    """zeta, of the encoder of the anchors' keys."""
     epochs: Annotated[int, Field(ge=1)] = 20
+    """Of the distillation (the paper: 200), not of the clients."""
     batch_size: Annotated[int, Field(ge=2)] = 128
-    lr: Positive = 1e-3  # Adam
+    """Public images per step of the distillation."""
+    lr: Positive = 1e-3
+    """Of Adam, for the distillation."""
     weight_decay: Annotated[float, Field(ge=0)] = 1e-6
-    self_anchor: Literal["keep", "mask"] = "keep"  # a query's own key among its anchors
-    upload: Literal["float32", "float16", "int8"] = "float32"  # int8: a row is divided by its largest entry / 127
-    representation: Literal["head", "backbone"] = "head"  # z = g(f(x)), as the code, or h = f(x), as the cost example
-    student: str | None = None  # its encoder; None: the clients' common one
+    """Of the distillation."""
+    self_anchor: Literal["keep", "mask"] = "keep"
+    """Whether a query's own key stays among its anchors."""
+    upload: Literal["float32", "float16", "int8"] = "float32"
+    """Type of the representations sent; ``int8``: a row is divided by its largest entry / 127."""
+    representation: Literal["head", "backbone"] = "head"
+    """z = g(f(x)), as the code, or h = f(x), as the cost example."""
+    student: str | None = None
+    """The student's encoder; null: the clients' common one."""
 
     @property
     def needs_public(self) -> bool:

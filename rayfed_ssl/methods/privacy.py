@@ -39,6 +39,7 @@ class PrivacyConfig(Block):
     epsilon: float | None = Field(None, gt=0, allow_inf_nan=False)
     """Or the epsilon a client may spend over the whole run; sigma follows from the closed form."""
     delta: float = Field(1e-2, gt=0, lt=1)
+    """The delta that epsilon is stated for."""
 
     @model_validator(mode="after")
     def _one_of_two(self) -> PrivacyConfig:

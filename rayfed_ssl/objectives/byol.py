@@ -36,7 +36,7 @@ def ema_(target: nn.Module, online: nn.Module, decay: float) -> None:
 
 
 class BYOLConfig(ObjectiveConfig):
-    """``objective: {name: byol}``. What becomes of the target when a client downloads weights is ``target``.
+    """BYOL's coefficients, and what becomes of the target when a client downloads weights.
 
     ``local``: the target stays the client's own across rounds; before the client's first round it is a copy of what was
     downloaded (EasyFL's FedBYOL, FedU, FedEMA). ``reset``: in every round it starts as a copy of the downloaded network
@@ -48,7 +48,11 @@ class BYOLConfig(ObjectiveConfig):
 
     name: Literal["byol"] = "byol"
     decay: float = Field(default=0.99, ge=0, le=1)
+    """What the target keeps of itself at each step."""
     target: Literal["local", "reset", "averaged"] = "local"
+    """What becomes of the target when a client downloads weights: it stays the client's own, starts as a copy of the
+    network each round, or travels and is averaged like the weights.
+    """
 
 
 @dataclass(frozen=True)
