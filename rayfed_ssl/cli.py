@@ -1,4 +1,4 @@
-"""The command line: ``rayfed-ssl run | attach | stop | methods | evaluate | tune | compare | leak | doctor``.
+"""The command line: ``rayfed-ssl run | attach | stop | config | methods | evaluate | tune | compare | leak | doctor``.
 
 What a user can mend ends in one line on stderr per mistake and exit status 2; a client that failed shows its own
 traceback once, exit status 1; a run that was stopped ends with 130. Everything else is a bug and shows a traceback.
@@ -19,6 +19,7 @@ import typer
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.commands.compare import compare
+from rayfed_ssl.commands.config import config
 from rayfed_ssl.commands.detached import attach, stop
 from rayfed_ssl.commands.doctor import doctor
 from rayfed_ssl.commands.evaluate import evaluate
@@ -30,7 +31,7 @@ from rayfed_ssl.terminal.output import flush
 from rayfed_ssl.terminal.shadow import refuse_shadows
 from rayfed_ssl.terminal.signals import STOPPED
 
-COMMANDS = (run, attach, stop, methods, evaluate, tune, compare, leak, doctor)
+COMMANDS = (run, attach, stop, config, methods, evaluate, tune, compare, leak, doctor)
 LONGEST_LINE = 10_000
 app = typer.Typer(
     name="rayfed-ssl", no_args_is_help=True, pretty_exceptions_enable=False,

@@ -29,6 +29,7 @@ import numpy as np
 import yaml
 from pydantic import Field, field_validator, model_validator
 
+from rayfed_ssl.base.choice import Short
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.config import RunConfig, build
@@ -155,7 +156,7 @@ class SweepConfig(Block):
     """Dotted key of summary.json: what trials are chosen by; ``select.knn`` where the base holds images out."""
     mode: Literal["max", "min"] = "max"
     """Whether larger or smaller values are better."""
-    scheduler: Scheduler = Fifo()
+    scheduler: Annotated[Scheduler, Short(lambda: ("none", "asha", "pbt"))] = Fifo()
     """Which trials end early; its name alone is short for its defaults."""
     repeat: Annotated[int, Field(ge=1)] = 1
     """Trials of each configuration, with seeds one apart."""

@@ -25,10 +25,11 @@ import stat
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from rayfed_ssl.base.choice import NameOf
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.table import Table
 from rayfed_ssl.base.text import printable
@@ -44,10 +45,13 @@ from rayfed_ssl.data.store import FORMAT, Stored, cached, default_cache
 CONTENT_DIGEST_BYTES = 256 * 2**20
 
 
+SourceName = Annotated[str, NameOf(lambda: SOURCES)]
+
+
 class SourceConfig(Block):
     """Which images."""
 
-    name: str = "parquet"
+    name: SourceName = "parquet"
     """Where the images come from."""
     path: Path | None = None
     """The file or folder of ``parquet``, the folder of ``imagefolder``, ``OWNER/NAME`` for ``hub``, the root folder of

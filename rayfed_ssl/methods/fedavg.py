@@ -1,11 +1,7 @@
 """FedAvg over a local objective: weights down, weights up, mean by data size (McMahan et al. 2017).
 
-One exchange a round. ``fedavg`` takes any objective that reads no labels. The other names say which objective they
-train with: ``fedsimclr`` SimCLR; ``fedbyol`` BYOL, whose momentum target stays on the client, is reset each round or
-averaged, too (``objective.target``); ``fedmoco`` MoCo, whose key encoder starts each round as the downloaded network;
-``fedsimsiam`` SimSiam; ``fedavg_sc`` spectral contrast without sharing, the biased baseline of FedSC; ``fedae`` an
-autoencoder and ``fedpr`` rotation prediction, baselines of FedCA. ``fedavg_supervised`` trains on the clients' labels,
-classifier included: what the others do without.
+One exchange a round. ``fedavg`` takes any objective that reads no labels; the other names say which objective they
+train with. BYOL's momentum target stays on the client, is reset each round, or averaged, too (``objective.target``).
 
 Papers' codes disagree on what is averaged. Here parameters and floating buffers are, with weights n_j, unless
 ``method.weights: uniform``.
@@ -36,38 +32,56 @@ Own = TypeVar("Own", bound=Config)
 
 
 class FedAvg(Config):
+    """FedAvg over any objective that reads no labels."""
+
     name: Literal["fedavg"] = "fedavg"
 
 
 class FedSimCLR(Config):
+    """FedAvg over SimCLR."""
+
     name: Literal["fedsimclr"] = "fedsimclr"
 
 
 class FedBYOL(Config):
+    """FedAvg over BYOL."""
+
     name: Literal["fedbyol"] = "fedbyol"
 
 
 class FedMoCo(Config):
+    """FedAvg over MoCo, whose key encoder starts each round as the downloaded network."""
+
     name: Literal["fedmoco"] = "fedmoco"
 
 
 class FedSimSiam(Config):
+    """FedAvg over SimSiam."""
+
     name: Literal["fedsimsiam"] = "fedsimsiam"
 
 
 class FedAE(Config):
+    """FedAvg of an autoencoder, a baseline of FedCA."""
+
     name: Literal["fedae"] = "fedae"
 
 
 class FedPR(Config):
+    """FedAvg over rotation prediction, a baseline of FedCA."""
+
     name: Literal["fedpr"] = "fedpr"
 
 
 class FedAvgSC(Config):
+    """FedAvg over spectral contrast without sharing, the biased baseline of FedSC."""
+
     name: Literal["fedavg_sc"] = "fedavg_sc"
 
 
 class FedAvgSupervised(Config):
+    """FedAvg over the clients' labels, classifier included: what the others do without."""
+
     name: Literal["fedavg_supervised"] = "fedavg_supervised"
 
 

@@ -35,6 +35,7 @@ from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, only
 from rayfed_ssl.federated.results import Subject
 from rayfed_ssl.federated.server import MethodServer
+from rayfed_ssl.models.encoders import EncoderName
 from rayfed_ssl.models.heads import HeadConfig, mlp
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives.base import full_precision, random_rows
@@ -48,10 +49,8 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class Config(MethodConfig):
-    """The student's momentum is the objective's ``decay``."""
-
     name: Literal["fedmkd"] = "fedmkd"
-    student: str | None = None
+    student: EncoderName | None = None
     """The student's encoder; null: the clients' common one."""
     epochs: Count = 5
     """Of the student on the public images, each round."""
@@ -66,7 +65,7 @@ class Config(MethodConfig):
     weight_decay: Annotated[float, Field(ge=0)] = 5e-4
     """Of that SGD."""
     self_weight: Annotated[float, Field(ge=0)] = 0.1
-    """Of the student's BYOL in its loss."""
+    """Of the student's BYOL in its loss, whose momentum is ``objective.decay``."""
     distillation: Annotated[float, Field(ge=0)] = 0.9
     """Weight of the distillation in the student's loss."""
     temperature: Annotated[float, Field(gt=0)] = 0.1

@@ -60,7 +60,6 @@ class Config(MethodConfig):
     share_rounds: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] | None = None
     """The rounds that exchange R, in place of ``share_every``."""
     privacy: PrivacyConfig | None = None
-    """null: correlation matrices leave clients as they are."""
 
     def sharing_rounds(self, rounds: int) -> tuple[int, ...]:
         """The rounds among 1 .. ``rounds`` in which R is exchanged, ascending.

@@ -36,7 +36,7 @@ from rayfed_ssl.federated.results import Subject
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.federated.workload import Workload
-from rayfed_ssl.models.encoders import build_encoder
+from rayfed_ssl.models.encoders import EncoderName, build_encoder
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.settings.blocks import MethodConfig, check_name
 from rayfed_ssl.settings.run import RunSettings
@@ -76,7 +76,7 @@ class Options(MethodConfig):
     """Type of the representations sent; ``int8``: a row is divided by its largest entry / 127."""
     representation: Literal["head", "backbone"] = "head"
     """z = g(f(x)), as the code, or h = f(x), as the cost example."""
-    student: str | None = None
+    student: EncoderName | None = None
     """The student's encoder; null: the clients' common one."""
 
     @property
@@ -89,6 +89,8 @@ class Config(Options):
 
 
 class ConfigCC(Options):
+    """FLESD with one round."""
+
     name: Literal["flesd_cc"] = "flesd_cc"
 
 

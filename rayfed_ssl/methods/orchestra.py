@@ -47,8 +47,6 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class Config(MethodConfig):
-    """The temperature of clients and server is the objective's."""
-
     name: Literal["orchestra"] = "orchestra"
     weights: Literal["size", "uniform"] = "size"
     """How clients count in the means of both networks: by their number of images, or all the same."""

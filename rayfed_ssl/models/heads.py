@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PositiveInt
 from torch import nn
 
+from rayfed_ssl.base.choice import Short
 from rayfed_ssl.base.schema import Block
 
 
@@ -48,11 +49,11 @@ def _named_head(value: Any) -> Any:
     return HEADS[value]
 
 
-Head = Annotated[HeadConfig, BeforeValidator(_named_head)]
+Head = Annotated[HeadConfig, BeforeValidator(_named_head), Short(lambda: HEADS)]
 
 
 class StartConfig(Block):
-    """The encoder's values to begin with; ``model: {start: PATH}`` is short for ``{start: {path: PATH}}``."""
+    """Values that replace the encoder's initial ones; null: none. A path alone is short for ``{path: PATH}``."""
 
     path: Path
     """``FILE.safetensors``, ``FILE.pth``, or a finished run's folder."""
@@ -64,7 +65,7 @@ def _named_start(value: Any) -> Any:
     return {"path": value} if isinstance(value, str | Path) else value
 
 
-Start = Annotated[StartConfig, BeforeValidator(_named_start)]
+Start = Annotated[StartConfig, BeforeValidator(_named_start), Short()]
 
 
 class ModelConfig(Block):
@@ -91,7 +92,6 @@ class ModelConfig(Block):
     initial: Literal["common", "own"] = "common"
     """One draw of values for all clients of an architecture, or one for each client."""
     start: Start | None = None
-    """They replace the initial ones; null: none."""
     prototypes: PositiveInt = 512
     """K, prototypes of projections (SwAV)."""
 

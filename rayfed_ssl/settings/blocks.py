@@ -8,8 +8,8 @@ from pydantic import Field, model_validator
 
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.data.partition import Iid, PartitionConfig
-from rayfed_ssl.data.sources import SourceConfig
-from rayfed_ssl.models import check_encoder_name
+from rayfed_ssl.data.sources import SourceConfig, SourceName
+from rayfed_ssl.models import EncoderName, check_encoder_name
 
 
 class MethodConfig(Block):
@@ -55,9 +55,10 @@ class PublicConfig(Block):
 class DataConfig(SourceConfig):
     """Which images, how they are dealt to clients, and which of them are public."""
 
-    name: str = "digits"
+    name: SourceName = "digits"
     """Where the images come from."""
     partition: PartitionConfig = Iid()
+    """Who holds which images."""
     public: PublicConfig = PublicConfig()
     tasks: tuple[tuple[str | int, ...], ...] | None = None
     """Class names, or ids, of each client's own task; null: clients have no tasks."""
@@ -78,7 +79,7 @@ class ClientsConfig(Block):
 
     count: Annotated[int, Field(ge=1)] = 5
     """How many clients there are."""
-    encoders: str | tuple[str, ...] = "small_cnn"
+    encoders: EncoderName | tuple[EncoderName, ...] = "small_cnn"
     """The encoder of all clients, or a list with one for each."""
 
     @model_validator(mode="after")

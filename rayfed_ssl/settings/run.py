@@ -60,7 +60,6 @@ class RunSettings(Block):
     train: TrainConfig = TrainConfig()
     participation: ParticipationConfig = ParticipationConfig()
     system: SystemConfig | None = None
-    """null: clients are always there, and no virtual time is kept."""
     server: ServerConfig = ServerConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()

@@ -52,7 +52,9 @@ AvailabilityConfig = Annotated[Always | Bernoulli | Trace, Field(discriminator="
 
 
 class SystemConfig(Block):
-    """Unequal, unreliable clients on a virtual clock. What is not given takes no time and never fails."""
+    """Unequal, unreliable clients on a virtual clock; null: clients are always there, and no virtual time is kept. What
+    is not given takes no time and never fails.
+    """
 
     seconds_per_image: NotNegative | LogNormal = 0.0
     """Of a client, for each source image it reads, views included."""
@@ -65,6 +67,7 @@ class SystemConfig(Block):
     devices: Path | None = None
     """Parquet file, one row per client, whose columns stand in for the four keys above."""
     availability: AvailabilityConfig = Always()
+    """When clients can be reached."""
     drop_out: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Probability that an asked client is lost in mid-round."""
     deadline_s: Positive | None = None
