@@ -10,6 +10,7 @@ import typer
 
 from rayfed_ssl.api.executor import Executor
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.commands.checked import checked
 from rayfed_ssl.commands.ending import ended
 from rayfed_ssl.terminal.signals import stop_signals
 
@@ -22,6 +23,9 @@ def run(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the newest complete checkpoint.")] = False,
     executor: Annotated[Executor, typer.Option(help="Ray actors, or this process alone.")] = Executor.ray,
+    check: Annotated[
+        bool, typer.Option("--check", help="Say plan, memory, bytes and time expected; start and write nothing.")
+    ] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Leave it running on a cluster, under its name.")] = False,
 ) -> None:
     """Run a federation to its last round."""
@@ -35,6 +39,10 @@ def run(
     if "name" not in settings.model_fields_set:
         settings = settings.model_copy(update={"name": re.sub(r"[^\w.-]+", "-", config.stem).lstrip("-_.") or "run"})
     folder, uri = place(out or run_folder(config, settings.name, resume))
+    if check:
+        for line in checked(settings, folder, uri, resume=resume, executor=executor):
+            screen.print(line, markup=False, highlight=False, soft_wrap=True)
+        return
     if detach:
         if executor is Executor.local:
             raise UserError("--detach: found --executor local, which ends with its command; allowed: --executor ray")

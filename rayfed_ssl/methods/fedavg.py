@@ -12,6 +12,7 @@ encoder, which nobody uses.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Literal, TypeVar
 
 from rayfed_ssl.base.weights import Weights
@@ -19,7 +20,7 @@ from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.method import Info, Method, only, unlabelled
 from rayfed_ssl.federated.server import MethodServer, counting
-from rayfed_ssl.federated.workload import Workload
+from rayfed_ssl.federated.workload import Traffic, Workload
 from rayfed_ssl.settings.blocks import MethodConfig
 
 
@@ -95,6 +96,12 @@ class Client(EncoderClient[Own]):
 class Server(MethodServer[Own]):
     def workload(self, operation: str, client: int) -> Workload | None:
         return None if self.config.averages_target else self.fitting(client, weights=self.weights)
+
+    def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
+        if self.config.averages_target:
+            return None
+        size = sum(self.setup.initial(self.config.clients.encoder(client)).wire_bytes().values()) if t else 0
+        return Traffic(size, size)
 
     def start(self, cohort: Cohort) -> None:
         self.weights = self.setup.initial(self.config.clients.encoder(self.setup.clients[0]))

@@ -13,6 +13,7 @@ paper's form, which does not grow with the batch, scaled to be the code's at 64 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Literal
 
 import torch
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from rayfed_ssl.federated.method import Info, Method, anything
 from rayfed_ssl.federated.plugin import ClientPlugin, ServerPlugin
-from rayfed_ssl.federated.workload import Workload
+from rayfed_ssl.federated.workload import Traffic, Workload
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.objectives.decorrelation import decorrelation
 from rayfed_ssl.settings.run import PluginConfig, RunSettings
@@ -50,6 +51,9 @@ class ClientHalf(ClientPlugin[Config]):
 
 class ServerHalf(ServerPlugin[Config]):
     """Nothing: the penalty is the client's own business."""
+
+    def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
+        return Traffic(0, 0)
 
     def workload(self, client: int) -> Workload | None:
         return Workload(0)

@@ -14,7 +14,7 @@ Shape legend: m batch rows, n projection dimension, P admitted peers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import combinations
 from typing import Annotated, Any, Literal
 
@@ -31,7 +31,7 @@ from rayfed_ssl.federated.plugin import ClientPlugin, ServerPlugin
 from rayfed_ssl.federated.results import ClientMatrix, Subject
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.setup import Setup
-from rayfed_ssl.federated.workload import Workload
+from rayfed_ssl.federated.workload import Traffic, Workload
 from rayfed_ssl.settings.blocks import MethodConfig
 from rayfed_ssl.settings.run import PluginConfig, RunSettings
 
@@ -166,6 +166,12 @@ class ServerHalf(ServerPlugin[Config]):
         # Copied: a reply is a view into a message that may also hold sums of weights.
         self.incoming[client] = np.array(fields["correlation"])
 
+    def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
+        n = self.setup.config.projection_dim
+        triangle = 2 * n * (n + 1)
+        peers = len(set(met) - {client}) if t > self.config.warmup else 0
+        return Traffic(peers * triangle, triangle) if t else Traffic(0, 0)
+
     def workload(self, client: int) -> Workload | None:
         n, config = self.setup.config.projection_dim, self.config
         images = int(self.setup.federation.sizes[client]) if config.correlation == "round" else 0
@@ -205,6 +211,9 @@ class Client(EncoderClient[Config]):
 
 
 class Server(MethodServer[Config]):
+    def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
+        return Traffic(0, 0)  # all of it is the plug-in's
+
     def workload(self, operation: str, client: int) -> Workload | None:
         return self.fitting(client)
 

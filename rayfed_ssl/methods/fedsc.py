@@ -18,7 +18,7 @@ Shape legend: D projection, N clients.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -33,7 +33,7 @@ from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, only
 from rayfed_ssl.federated.server import MethodServer, counting
 from rayfed_ssl.federated.setup import Setup
-from rayfed_ssl.federated.workload import Workload
+from rayfed_ssl.federated.workload import Traffic, Workload
 from rayfed_ssl.methods.privacy import PrivacyConfig, noise, require_accountant, rho, spent
 from rayfed_ssl.objectives.base import Step
 from rayfed_ssl.objectives.spectral import SpectralConfig, clip_norm, correlation, spectral_loss
@@ -192,6 +192,14 @@ class Server(MethodServer[Config]):
             images = int(self.setup.federation.sizes[client])
             return Workload(images, {"correlation": 4 * self.config.projection_dim**2})
         return self.fitting(client, weights=self.weights)
+
+    def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
+        if t == 0:
+            return Traffic(0, 0)
+        weights = sum(self.setup.initial(self.config.clients.encoder(client)).wire_bytes().values())
+        matrix = 4 * self.config.projection_dim**2
+        others = bool(self.sharing) and t >= self.sharing[0] and len(self.setup.clients) > 1
+        return Traffic(weights + (matrix if others else 0), weights + (matrix if t in self.sharing else 0))
 
     def asks_everybody(self, t: int) -> bool:
         return t in self.sharing[:1]

@@ -18,7 +18,7 @@ and takes it into EUA. The solver is exact; see :mod:`rayfed_ssl.methods.unified
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -33,7 +33,7 @@ from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.messages import Reply
 from rayfed_ssl.federated.method import Info, Method, projecting
 from rayfed_ssl.federated.plugin import ClientPlugin, ServerPlugin
-from rayfed_ssl.federated.workload import Workload, fit_images
+from rayfed_ssl.federated.workload import Traffic, Workload, fit_images
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.methods.unified import equalised_epochs, sharpened, unified_step
 from rayfed_ssl.objectives.base import Step, full_precision
@@ -190,6 +190,9 @@ class ClientHalf(ClientPlugin[PluginBlock]):
 
 class ServerHalf(ServerPlugin[PluginBlock]):
     """Nothing: the penalty is the client's own business."""
+
+    def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
+        return Traffic(0, 0)
 
     def workload(self, client: int) -> Workload | None:
         return Workload(0)

@@ -16,7 +16,7 @@ Shape legend: N public images, B batch, m anchors, d embedding (d_k of client k)
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -35,7 +35,7 @@ from rayfed_ssl.federated.method import ClientFootprint, Info, Method, projectin
 from rayfed_ssl.federated.results import Subject
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.setup import Setup
-from rayfed_ssl.federated.workload import Workload
+from rayfed_ssl.federated.workload import Traffic, Workload
 from rayfed_ssl.models.encoders import EncoderName, build_encoder
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.settings.blocks import MethodConfig, check_name
@@ -298,13 +298,22 @@ class Server(MethodServer[Options]):
         ratios = [self.ratio(self.config.clients.encoder(r.client)) for r in replies]
         self.metrics["flesd/break_even_ratio"] = float(np.mean(ratios))
 
+    def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
+        encoder = self.config.clients.encoder(client)
+        if t == 0:
+            return Traffic(self.setup.federation.public.pixels.nbytes, 0)  # type: ignore[union-attr]
+        down = self.weight_bytes[encoder] if shares_weights(self.config) else 0
+        return Traffic(down, sum(self.uploaded(encoder).values()))
+
+    def uploaded(self, encoder: str) -> dict[str, int]:
+        """Bytes of a client's reply by field."""
+        upload = self.method.upload
+        sent = {"representations": self.images * self.dimensions[encoder] * WIDTH[upload]}
+        return {**sent, "scales": 4 * self.images} if upload == "int8" else sent
+
     def workload(self, operation: str, client: int) -> Workload | None:
         """Local epochs, then one pass over the public images for their representations."""
-        width, upload = self.dimensions[self.config.clients.encoder(client)], self.method.upload
-        sent = {"representations": self.images * width * WIDTH[upload]}
-        if upload == "int8":
-            sent["scales"] = 4 * self.images
-        return self.fitting(client) + Workload(self.images, sent)
+        return self.fitting(client) + Workload(self.images, self.uploaded(self.config.clients.encoder(client)))
 
     def ratio(self, encoder: str) -> float:
         """Bytes of a client's representations over those of its weights; below 1 they are the cheaper (eq. 11)."""

@@ -24,7 +24,8 @@ def overview(everything: Sequence[Key]) -> list[str]:
 
 def explained(found: Sequence[Key]) -> list[str]:
     """Two lines and more for every key; one key alone is explained in full."""
-    lines, heading = [], None
+    lines: list[str] = []
+    heading = None
     for key in found:
         heading = key.when if key.type == KIND else heading
         lines += _lines(key, under=heading, whole=len(found) == 1)
