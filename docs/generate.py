@@ -100,10 +100,8 @@ def configuration(file: str) -> str:
 
 def _key_prose(key: Key) -> list[str]:
     """A block in words."""
-    names = key.allowed.removeprefix("name: ")
     default = f" By default `{key.default_text}`." if key.default not in ({}, None) else ""
-    kinds = f" `name` is one of {', '.join(f'`{name}`' for name in names.split(', '))}." if key.allowed else ""
-    return [f"{key.sentence}{kinds}{default}"]
+    return [f"{key.sentence}{default}"]
 
 
 def _key_table(rows: list[Key]) -> list[str]:

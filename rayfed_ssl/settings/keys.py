@@ -99,7 +99,12 @@ def _of_field(field: FieldInfo, path: tuple[str, ...], when: tuple[tuple[str, st
         default = {}
     yield Key(".".join(path), when, type_, default, required, allowed, text)
     for place in inner:
-        yield from place.keys((*path, *place.steps), when)
+        here = (*path, *place.steps)
+        if place.chooses:
+            named = default.get("name") if isinstance(default, dict) else None
+            text = "Which kind it is, and so which other keys it has."
+            yield Key(".".join((*here, "name")), when, "text", named, named is None, ", ".join(place.kinds), text)
+        yield from place.keys(here, when)
 
 
 @dataclass(frozen=True)
@@ -109,6 +114,11 @@ class _Blocks:
     kinds: Mapping[str, type[BaseModel]]  # "" -> the only one
     steps: tuple[str, ...] = ()
     named: bool = True  # whether a key ``name`` chooses; else it is a mapping of these names to blocks
+
+    @property
+    def chooses(self) -> bool:
+        """Whether a key ``name`` chooses among them."""
+        return self.named and "" not in self.kinds
 
     @property
     def text(self) -> str:
