@@ -18,7 +18,7 @@ from pydantic import BaseModel
 import rayfed_ssl
 import tune
 from rayfed_ssl import extensions
-from rayfed_ssl.base.schema import Block, UserError
+from rayfed_ssl.base.schema import Block, UserError, texts
 from rayfed_ssl.cli import main
 from rayfed_ssl.commands.config import File, schema_of
 from rayfed_ssl.config import RunConfig, load
@@ -56,7 +56,7 @@ def described(block: type[Block], name: str) -> bool:
     field = block.model_fields[name]
     kinds = [kind for kind in parts(field.annotation) if isinstance(kind, type) and issubclass(kind, BaseModel)]
     tag = name == "name" and get_origin(field.annotation) is Literal
-    return bool(field.description) or tag or bool(kinds and all(kind.__doc__ for kind in kinds))
+    return name in texts(block) or tag or bool(kinds and all(kind.__doc__ for kind in kinds))
 
 
 def test_every_field_of_every_block_is_described() -> None:

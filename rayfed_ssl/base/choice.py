@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from rayfed_ssl.base.schema import Block
+from rayfed_ssl.base.schema import Block, described
 
 
 def chosen_by_name(schemas: Mapping[str, Any], keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class OneOf:
         )
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        kinds = {name: handler(kind.__pydantic_core_schema__) for name, kind in self.kinds().items()}
+        kinds = {name: described(kind, kind.__pydantic_core_schema__, handler) for name, kind in self.kinds().items()}
         keys = {name: handler.resolve_ref_schema(kind)["properties"] for name, kind in kinds.items()}
         return chosen_by_name(kinds, keys)
 
@@ -112,7 +112,7 @@ class BlocksOf:
         self.kinds = kinds
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        blocks = {name: handler(kind.__pydantic_core_schema__) for name, kind in self.kinds().items()}
+        blocks = {name: described(kind, kind.__pydantic_core_schema__, handler) for name, kind in self.kinds().items()}
         return {"type": "object", "properties": blocks, "additionalProperties": False}
 
 

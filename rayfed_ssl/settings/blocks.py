@@ -56,7 +56,6 @@ class DataConfig(SourceConfig):
     """Which images, how they are dealt to clients, and which of them are public."""
 
     name: SourceName = "digits"
-    """Where the images come from."""
     partition: PartitionConfig = Iid()
     """Who holds which images."""
     public: PublicConfig = PublicConfig()

@@ -21,7 +21,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from rayfed_ssl.base.choice import BlocksOf, NameOf, OneOf, Short
-from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.schema import UserError, texts
 
 BLOCK, KIND = "block", "kind"
 _WORDS = {str: "text", Path: "path", int: "whole number", float: "number", bool: "true or false"}
@@ -82,16 +82,17 @@ def keys(model: type[BaseModel]) -> list[Key]:
 def _walk(
     model: type[BaseModel], prefix: tuple[str, ...], when: tuple[tuple[str, str], ...], skip: Sequence[str] = ()
 ) -> Iterator[Key]:
+    described = texts(model)
     for name, field in model.model_fields.items():
         if name not in skip:
-            yield from _of_field(field, (*prefix, name), when)
+            yield from _of_field(field, described.get(name, ""), (*prefix, name), when)
 
 
-def _of_field(field: FieldInfo, path: tuple[str, ...], when: tuple[tuple[str, str], ...]) -> Iterator[Key]:
+def _of_field(field: FieldInfo, own: str, path: tuple[str, ...], when: tuple[tuple[str, str], ...]) -> Iterator[Key]:
     members = list(_members(field.annotation, tuple(field.metadata)))
     type_, allowed = _in_words(members)
     inner = [place for member, extras in members for place in _blocks(member, extras)]
-    text = "\n\n".join(dict.fromkeys(filter(None, [field.description, *(place.text for place in inner)])))
+    text = "\n\n".join(dict.fromkeys(filter(None, [own, *(place.text for place in inner)])))
     required = field.is_required()
     default = None if required else _plain(field.get_default(call_default_factory=True))
     whole = [place for place in inner if not place.steps]
