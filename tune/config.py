@@ -6,13 +6,11 @@
       method.weight: {loguniform: [1e-3, 1]}
     points: [{train.rounds: 2, train.local_epochs: 20}, ...]     keys that vary together (search: grid)
     search: random
-    trials: 20
     metric: select.knn                       dotted key of summary.json: what the trials are chosen by
 
 ``select.*`` is measured on training images that no client holds (``evaluation.select``; with ``data.tasks``, each
-client's own), ``accuracy.*`` on the test images, which then choose.
-
-Every trial's config is built before the first starts, so a wrong key or value costs no training.
+client's own), ``accuracy.*`` on the test images, which then choose. Every trial's config is built before the first
+starts, so a wrong key or value costs no training.
 """
 
 from __future__ import annotations

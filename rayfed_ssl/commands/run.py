@@ -10,7 +10,6 @@ import typer
 
 from rayfed_ssl.api.executor import Executor
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.commands.checked import checked
 from rayfed_ssl.commands.ending import ended
 from rayfed_ssl.terminal.signals import stop_signals
 
@@ -40,6 +39,8 @@ def run(
         settings = settings.model_copy(update={"name": re.sub(r"[^\w.-]+", "-", config.stem).lstrip("-_.") or "run"})
     folder, uri = place(out or run_folder(config, settings.name, resume))
     if check:
+        from rayfed_ssl.commands.checked import checked
+
         for line in checked(settings, folder, uri, resume=resume, executor=executor):
             screen.print(line, markup=False, highlight=False, soft_wrap=True)
         return
