@@ -1,4 +1,5 @@
-"""Write the generated parts of the documentation: what stands between ``<!-- NAME -->`` and ``<!-- end NAME -->``.
+"""Write the generated parts of the documentation, which stand between ``<!-- NAME -->`` and ``<!-- end NAME -->``, and
+the JSON Schemas of configuration files.
 
 python docs/generate.py            # rewrite them
 python docs/generate.py --check    # exit status 1 and the page's name where one is old
@@ -7,12 +8,17 @@ python docs/generate.py --check    # exit status 1 and the page's name where one
 from __future__ import annotations
 
 import ast
+import json
 import re
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
+from rayfed_ssl.commands.config import File, schema_of
 from rayfed_ssl.methods import METHODS
+from rayfed_ssl.settings.json_schema import json_schema
+from rayfed_ssl.settings.keys import KIND, Key, keys
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = (  # from the ground up: an import leads into the same layer or a lower one
@@ -73,9 +79,61 @@ def methods() -> str:
     return "\n".join(rows)
 
 
+def configuration(file: str) -> str:
+    """The keys of a file: a section for each block at the top, within it a table for each of its kinds."""
+    known = keys(schema_of(File(file)))
+    top = [key for key in known if "." not in key.path and key.type != KIND]
+    blocks = [key for key in top if sum(other.path.startswith(f"{key.path}.") for other in known)]
+    lines = _key_table([key for key in top if key not in blocks])
+    for block in blocks:
+        inside = [key for key in known if key.path.startswith(f"{block.path}.") or key.path == block.path]
+        lines += ["", f"### `{block.path}`", "", *_key_prose(inside[0])]
+        for when in dict.fromkeys(key.when for key in inside):
+            group = [key for key in inside[1:] if key.when == when]
+            if group and group[0].type == KIND:
+                path, name = when[-1]
+                lines += ["", f"#### `{path}.name: {name}`", "", group[0].sentence]
+            if table := _key_table([key for key in group if key.type != KIND]):
+                lines += ["", *table]
+    return "\n".join(lines)
+
+
+def _key_prose(key: Key) -> list[str]:
+    """A block in words."""
+    default = f" By default `{key.default_text}`." if key.default not in ({}, None) else ""
+    return [f"{key.sentence}{default}"]
+
+
+def _key_table(rows: list[Key]) -> list[str]:
+    if not rows:
+        return []
+    lines = ["| key | type | default | allowed | |", "|---|---|---|---|---|"]
+    for key in rows:
+        default = "" if key.default == {} else f"`{key.default_text}`"
+        cells = (
+            f"`{key.path}`",
+            key.type,
+            default,
+            key.allowed.replace("<", "&lt;").replace(">", "&gt;"),
+            key.sentence,
+        )
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return lines
+
+
+def schema(file: str) -> str:
+    """The JSON Schema of a file that has keys."""
+    made = json_schema(schema_of(File(file)), profiles=file == File.run)
+    return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
+
+
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/architecture.md": {"tree": tree},
     "docs/methods.md": {"methods": methods},
+    "docs/configuration.md": {file.value: partial(configuration, file.value) for file in File},
+}
+FILES: dict[str, Callable[[], str]] = {
+    f"rayfed_ssl/schemas/{file.value}.json": partial(schema, file.value) for file in File
 }
 
 
@@ -100,6 +158,12 @@ def main() -> int:
             old.append(name)
             if "--check" not in sys.argv:
                 path.write_text(new, encoding="utf-8")
+    for name, make in FILES.items():
+        path, body = ROOT / name, make()
+        if not path.exists() or path.read_text(encoding="utf-8") != body:
+            old.append(name)
+            if "--check" not in sys.argv:
+                path.write_text(body, encoding="utf-8")
     print("\n".join(f"{name}: {'old' if '--check' in sys.argv else 'rewritten'}" for name in old) or "all fresh")
     return 1 if old and "--check" in sys.argv else 0
 

@@ -26,7 +26,9 @@ EPSILON = 1e-8
 class Config(PluginConfig):
     name: Literal["decorrelation"] = "decorrelation"
     weights: Literal["size", "uniform"] = "size"
+    """As a method: how clients count in the mean, by their number of images or all the same."""
     weight: Annotated[float, Field(ge=0)] = 0.1
+    """Of the term in the loss."""
 
 
 def decorrelation(x: Tensor) -> Tensor:

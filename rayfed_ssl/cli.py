@@ -19,6 +19,7 @@ import typer
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.commands.compare import compare
+from rayfed_ssl.commands.config import config
 from rayfed_ssl.commands.detached import attach, stop
 from rayfed_ssl.commands.doctor import doctor
 from rayfed_ssl.commands.embed import embed
@@ -34,7 +35,7 @@ from rayfed_ssl.terminal.output import flush
 from rayfed_ssl.terminal.shadow import refuse_shadows
 from rayfed_ssl.terminal.signals import STOPPED
 
-COMMANDS = (run, attach, stop, list_runs, methods, evaluate, embed, export, tune, compare, new, leak, doctor)
+COMMANDS = (run, attach, stop, list_runs, config, methods, evaluate, embed, export, tune, compare, new, leak, doctor)
 NAMES = {"list_runs": "list"}  # of those that are not named as their function
 LONGEST_LINE = 10_000
 app = typer.Typer(

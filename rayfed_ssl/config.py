@@ -43,9 +43,12 @@ def plugin_kinds() -> dict[str, type[MethodConfig]]:
 class RunConfig(RunSettings):
     """A run's settings, its method and plug-ins of kinds that exist, and all blocks fitting each other."""
 
-    imports: tuple[str, ...] = ()  # files beside this one, or modules, that define methods, objectives, encoders, ..
+    imports: tuple[str, ...] = ()
+    """Files beside this one, or modules, that define methods, objectives, encoders, sources or protocols."""
     method: Annotated[MethodConfig, OneOf(method_kinds)]
+    """The federated method; ``rayfed-ssl methods`` lists what each transmits and needs."""
     plugins: tuple[Annotated[PluginConfig, OneOf(plugin_kinds)], ...] = ()
+    """Plug-ins, which add loss terms to the method's local training."""
 
     _extensions: tuple[Extension, ...] = PrivateAttr(())
 

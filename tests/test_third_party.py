@@ -41,6 +41,9 @@ def test_the_contract_suite_runs_over_an_installed_method(site: Path) -> None:
 
 def test_an_installed_package_stands_in_every_list(site: Path) -> None:
     assert '"halfway"' in run(site, "rayfed_ssl", "methods", "--json").stdout
+    keys = run(site, "rayfed_ssl", "config", "method.halfway", "objective").stdout
+    assert "method.step: 0.5\n    number\n    How far the server goes towards the mean.\n" in keys
+    assert "objective.name=cosine\n" in keys
     wrong = run(site, "rayfed_ssl", "run", "configs/demo.yaml", "objective.name=cosin")
     assert wrong.returncode == 2
     assert "cosine" in wrong.stderr

@@ -52,9 +52,13 @@ class CompareConfig(Block):
     """The keys of a comparison's file. A variant that is null is the method of its name."""
 
     base: Path
+    """A run's config, relative to this file."""
     overrides: dict[str, Any] = Field(default_factory=dict)
+    """Dotted keys of the run, the same for every variant."""
     seeds: Annotated[int, Field(ge=1)] = 1
+    """Runs of each variant, with seeds one apart."""
     variants: Annotated[dict[str, dict[str, Any] | None], Field(min_length=1)]
+    """Name -> dotted keys of the run; null: the method of that name."""
 
     @model_validator(mode="after")
     def _distinct(self) -> Self:

@@ -6,13 +6,11 @@
       method.weight: {loguniform: [1e-3, 1]}
     points: [{train.rounds: 2, train.local_epochs: 20}, ...]     keys that vary together (search: grid)
     search: random
-    trials: 20
     metric: select.knn                       dotted key of summary.json: what the trials are chosen by
 
 ``select.*`` is measured on training images that no client holds (``evaluation.select``; with ``data.tasks``, each
-client's own), ``accuracy.*`` on the test images, which then choose.
-
-Every trial's config is built before the first starts, so a wrong key or value costs no training.
+client's own), ``accuracy.*`` on the test images, which then choose. Every trial's config is built before the first
+starts, so a wrong key or value costs no training.
 """
 
 from __future__ import annotations
@@ -29,6 +27,7 @@ import numpy as np
 import yaml
 from pydantic import Field, field_validator, model_validator
 
+from rayfed_ssl.base.choice import Short
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.config import RunConfig, build
@@ -48,10 +47,15 @@ class Dimension(Block):
     """What one key may be: exactly one of these. Ranges include both ends."""
 
     grid: Annotated[tuple[Any, ...], Field(min_length=1)] | None = None
+    """Values that are all tried."""
     choice: Annotated[tuple[Any, ...], Field(min_length=1)] | None = None
+    """Values that are drawn from."""
     uniform: tuple[float, float] | None = None
+    """[low, high], both ends included."""
     loguniform: tuple[float, float] | None = None
+    """[low, high] of positive numbers, uniform in the logarithm."""
     randint: tuple[int, int] | None = None
+    """[low, high] of whole numbers, both ends included."""
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -108,17 +112,22 @@ class Asha(Block):
     """Asynchronous successive halving over the accuracies evaluated on the way (Li et al. 2020)."""
 
     name: Literal["asha"] = "asha"
-    grace: Annotated[int, Field(ge=1)] = 1  # rounds before a trial may be stopped
-    reduction: Annotated[float, Field(gt=1)] = 3.0  # of this many trials at a rung one goes on
+    grace: Annotated[int, Field(ge=1)] = 1
+    """Rounds before a trial may be stopped."""
+    reduction: Annotated[float, Field(gt=1)] = 3.0
+    """Of this many trials at a rung one goes on."""
 
 
 class Pbt(Block):
     """Population-based training (Jaderberg et al. 2017): the worst go on from a copy of the best, with changed keys."""
 
     name: Literal["pbt"] = "pbt"
-    interval: Annotated[int, Field(ge=1)] = 1  # rounds between exchanges
-    quantile: Annotated[float, Field(gt=0, le=0.5)] = 0.25  # the worst and the best so many
-    resample: Annotated[float, Field(ge=0, le=1)] = 0.25  # how often a key is drawn anew, not multiplied by 0.8 or 1.2
+    interval: Annotated[int, Field(ge=1)] = 1
+    """Rounds between exchanges."""
+    quantile: Annotated[float, Field(gt=0, le=0.5)] = 0.25
+    """Share of the trials that are the worst, and the best."""
+    resample: Annotated[float, Field(ge=0, le=1)] = 0.25
+    """How often a key is drawn anew, not multiplied by 0.8 or 1.2."""
 
 
 Scheduler = Annotated[Fifo | Asha | Pbt, Field(discriminator="name")]
@@ -128,18 +137,31 @@ class SweepConfig(Block):
     """The keys of a sweep's file."""
 
     base: Path
+    """A run's config, relative to this file."""
     overrides: dict[str, Any] = Field(default_factory=dict)
+    """Dotted keys of the run, the same for every trial."""
     space: dict[str, Dimension] = Field(default_factory=dict)
+    """Dotted key of a run -> what it may be."""
     points: tuple[dict[str, Any], ...] = ()
+    """Sets of dotted keys that vary together (``search: grid``)."""
     search: Literal["grid", "random", "optuna", "hyperopt"] = "grid"
-    trials: Annotated[int, Field(ge=1)] | None = None  # configurations tried; None: the whole grid, else 20
-    seed: Annotated[int, Field(ge=0)] = 0  # of the search; a run's own is overrides.seed
+    """How configurations are chosen."""
+    trials: Annotated[int, Field(ge=1)] | None = None
+    """Configurations tried; null: the whole grid, else 20."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Of the search; a run's own is ``overrides.seed``."""
     metric: str = "accuracy.knn"
+    """Dotted key of summary.json: what trials are chosen by; ``select.knn`` where the base holds images out."""
     mode: Literal["max", "min"] = "max"
-    scheduler: Scheduler = Fifo()
-    repeat: Annotated[int, Field(ge=1)] = 1  # trials of each configuration, with seeds one apart
-    score: Literal["min", "mean", "max"] = "min"  # of a configuration's repeats
-    concurrent: Annotated[int, Field(ge=1)] | None = None  # trials at a time; None: as many as fit
+    """Whether larger or smaller values are better."""
+    scheduler: Annotated[Scheduler, Short(lambda: ("none", "asha", "pbt"))] = Fifo()
+    """Which trials end early; its name alone is short for its defaults."""
+    repeat: Annotated[int, Field(ge=1)] = 1
+    """Trials of each configuration, with seeds one apart."""
+    score: Literal["min", "mean", "max"] = "min"
+    """What of a configuration's repeats counts."""
+    concurrent: Annotated[int, Field(ge=1)] | None = None
+    """Trials at a time; null: as many as fit."""
 
     @field_validator("scheduler", mode="before")
     @classmethod

@@ -6,13 +6,34 @@ document is validated, so a table that outsiders add to is enough.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from rayfed_ssl.base.schema import Block
+from rayfed_ssl.base.schema import Block, described
+
+
+def chosen_by_name(schemas: Mapping[str, Any], keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The JSON Schema of a mapping whose ``name`` chooses which of ``schemas`` holds. Without a name, as in a profile
+    that changes some keys only, it has keys of any kind.
+
+    Args:
+        keys: of each kind, the schemas of its keys.
+    """
+    known: dict[str, list[Any]] = {}
+    for of_kind in keys.values():
+        for key, schema in of_kind.items():
+            if schema not in known.setdefault(key, []):
+                known[key].append(schema)
+    either = {key: found[0] if len(found) == 1 else {"anyOf": found} for key, found in known.items()}
+    unnamed = {"if": {"not": {"required": ["name"]}}, "then": {"properties": either, "additionalProperties": False}}
+    rules = [
+        {"if": {"properties": {"name": {"const": name}}, "required": ["name"]}, "then": schema}
+        for name, schema in schemas.items()
+    ]
+    return {"type": "object", "properties": {"name": {"enum": list(schemas)}}, "allOf": [unnamed, *rules]}
 
 
 class OneOf:
@@ -31,7 +52,9 @@ class OneOf:
         )
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"oneOf": [kind.model_json_schema() for kind in self.kinds().values()]}
+        kinds = {name: described(kind, kind.__pydantic_core_schema__, handler) for name, kind in self.kinds().items()}
+        keys = {name: handler.resolve_ref_schema(kind)["properties"] for name, kind in kinds.items()}
+        return chosen_by_name(kinds, keys)
 
     def validate(self, value: Any) -> Block:
         """A mapping with a known ``name``, or a block already made, as the block of that kind."""
@@ -49,6 +72,48 @@ class OneOf:
                 {"discriminator": "'name'", "tag": str(name), "expected_tags": ", ".join(f"'{k}'" for k in kinds)},
             )
         return kinds[name].model_validate(value)
+
+
+class NameOf:
+    """Marks a text whose usual values are known: ``Annotated[str, NameOf(names)]``. It validates nothing.
+
+    Args:
+        names: asked anew each time they are shown.
+        others: in words, what else may stand there; empty for nothing.
+    """
+
+    def __init__(self, names: Callable[[], Iterable[str]], others: str = "") -> None:
+        self.names, self.others = names, others
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        usual = {"enum": list(self.names())}
+        return {"anyOf": [usual, handler(schema)]} if self.others else usual
+
+
+class Short:
+    """Marks a block for which a text may stand in. It validates nothing.
+
+    Args:
+        names: the texts that may; None: any.
+    """
+
+    def __init__(self, names: Callable[[], Iterable[str]] | None = None) -> None:
+        self.names = names
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        text = {"type": "string"} if self.names is None else {"enum": list(self.names())}
+        return {"anyOf": [text, handler(schema)]}
+
+
+class BlocksOf:
+    """Marks a mapping of names to settings, each a block of the kind of its name. It validates nothing."""
+
+    def __init__(self, kinds: Callable[[], Mapping[str, type[Block]]]) -> None:
+        self.kinds = kinds
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        blocks = {name: described(kind, kind.__pydantic_core_schema__, handler) for name, kind in self.kinds().items()}
+        return {"type": "object", "properties": blocks, "additionalProperties": False}
 
 
 def _dumped(block: Block, info: Any) -> dict[str, Any]:

@@ -23,6 +23,9 @@ def run(
         bool, typer.Option("--resume", help="Continue from the newest complete checkpoint; train.rounds may grow.")
     ] = False,
     executor: Annotated[Executor, typer.Option(help="Ray actors, or this process alone.")] = Executor.ray,
+    check: Annotated[
+        bool, typer.Option("--check", help="Say plan, memory, bytes and time expected; start and write nothing.")
+    ] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Leave it running on a cluster, under its name.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print mistakes only.")] = False,
     as_json: Annotated[
@@ -42,6 +45,12 @@ def run(
     settings = named_after(load(config, changes or ()), config)
     folder, uri = place(out or run_folder(config, settings.name, resume))
     screen = console(quiet=quiet)
+    if check:
+        from rayfed_ssl.commands.checked import checked
+
+        for line in checked(settings, folder, uri, resume=resume, executor=executor):
+            screen.print(line, markup=False, highlight=False, soft_wrap=True)
+        return
     told = Events() if as_json else Reporter(screen, settings.method.name)
     if detach:
         if executor is Executor.local:

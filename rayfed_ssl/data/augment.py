@@ -16,109 +16,17 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-from dataclasses import dataclass, replace
-from typing import Annotated, Literal, Self
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, model_validator
 from torch import Generator, Tensor
 
-from rayfed_ssl.base.schema import Block, UserError
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.data.recipes import RATIO, WHOLE, Pair, Recipe
 
-WHOLE = (1.0, 1.0)  # the crop scale that takes the whole image: no cropping
-RATIO = (3 / 4, 4 / 3)  # width / height of a crop
 TRIES = 10  # RandomResizedCrop falls back on the centre crop after so many misfits
 GRAY_WEIGHTS = (0.2989, 0.587, 0.114)  # ITU-R 601-2 luma, the digits torchvision uses
-
-Pair = tuple[float, float]
-HALF = (0.5, 0.5, 0.5)
-CIFAR10_MEAN, CIFAR10_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """What may be done to an image, and how often. Probability 0, strength 0 or ``WHOLE`` leaves an operation out."""
-
-    crop_scale: Pair = WHOLE  # share of the area kept by a random resized crop
-    pad: int = 0  # reflect-pad by so many pixels and crop back to size
-    flip: bool = False  # horizontal, probability 1/2
-    jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)  # brightness, contrast, saturation, hue
-    jitter_p: float = 0.0
-    gray_p: float = 0.0
-    blur_p: float = 0.0
-    blur_sigma: tuple[float, float] = (0.1, 2.0)  # pixels
-    solarize_p: float = 0.0  # threshold 1/2
-    mean: tuple[float, float, float] = CIFAR10_MEAN
-    std: tuple[float, float, float] = CIFAR10_STD
-    crop_ratio: Pair = RATIO  # width / height of a random resized crop
-
-    @property
-    def crops(self) -> bool:
-        return self.pad > 0 or self.crop_scale != WHOLE
-
-    @property
-    def jitters(self) -> bool:
-        return self.jitter_p > 0 and any(self.jitter)
-
-
-# SimCLR's views at colour strength 1; each paper's recipe says what differs
-SIMCLR = Recipe(crop_scale=(0.2, 1.0), flip=True, jitter=(0.8, 0.8, 0.8, 0.2), jitter_p=0.8, gray_p=0.2)
-PRESETS: dict[str, Recipe] = {
-    # FLESD on CIFAR, then on Tiny-ImageNet and ImageNet-100
-    "flesd": replace(SIMCLR, mean=HALF, std=HALF),
-    "flesd_large": replace(
-        SIMCLR, jitter=(0.8, 0.8, 0.8, 0.4), gray_p=0.5, blur_p=0.5, mean=IMAGENET_MEAN, std=IMAGENET_STD
-    ),
-    "fedsc": replace(SIMCLR, jitter=(0.4, 0.4, 0.4, 0.1)),  # FedSC, official code
-    # FedCA names crop-resize, colour distortion, flip and blur without strengths: SimCLR's are taken
-    "fedca": replace(SIMCLR, crop_scale=(0.08, 1.0), blur_p=0.5),
-    # EasyFL, for FedU, FedEMA and FedFoA: no normalisation
-    "easyfl": replace(SIMCLR, crop_scale=(0.08, 1.0), mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0)),
-    "fedx": Recipe(pad=4, flip=True),  # FedX, official code, CIFAR-10
-    "digits": Recipe(crop_scale=(0.6, 1.0), jitter=(0.2, 0.2, 0.0, 0.0), jitter_p=0.8, mean=HALF, std=HALF),  # no flip
-    "none": Recipe(),
-}
-
-Share = Annotated[float, Field(gt=0, le=1)]
-Probability = Annotated[float, Field(ge=0, le=1)]
-Strength = Annotated[float, Field(ge=0)]
-Positive = Annotated[float, Field(gt=0)]
-
-
-class AugmentConfig(Block):
-    """The ``augment:`` block: a preset, and any of its values replaced (a key left out keeps the preset's value)."""
-
-    preset: Literal["flesd", "flesd_large", "fedsc", "fedca", "easyfl", "fedx", "digits", "none"] = "fedsc"
-    crop_scale: tuple[Share, Share] | None = None
-    pad: Annotated[int, Field(ge=0)] | None = None
-    flip: bool | None = None
-    jitter: tuple[Strength, Strength, Strength, Annotated[float, Field(ge=0, le=0.5)]] | None = None
-    jitter_p: Probability | None = None
-    gray_p: Probability | None = None
-    blur_p: Probability | None = None
-    blur_sigma: tuple[Positive, Positive] | None = None
-    solarize_p: Probability | None = None
-    mean: tuple[float, float, float] | None = None
-    std: tuple[Positive, Positive, Positive] | None = None
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        recipe = self.recipe()
-        for key, (low, high) in (("crop_scale", recipe.crop_scale), ("blur_sigma", recipe.blur_sigma)):
-            if low > high:
-                raise ValueError(f"{key} is [{low}, {high}]; allowed: [low, high] with low <= high")
-        if recipe.pad and recipe.crop_scale != WHOLE:
-            raise ValueError(
-                f"pad is {recipe.pad} and crop_scale {recipe.crop_scale}; allowed: pad 0 or crop_scale [1, 1]"
-            )
-        return self
-
-    def recipe(self) -> Recipe:
-        """The preset with this block's own values put in."""
-        own = {key: value for key, value in self if key != "preset" and value is not None}
-        return replace(PRESETS[self.preset], **own)
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,10 @@ Indices = NDArray[np.int64]
 
 
 class Split(Block):
-    """What all partitions have: ``seed`` draws the split, None: the run's seed. With one, runs differ on one split."""
+    """What all partitions have."""
 
     seed: int | None = Field(None, ge=0)
+    """Draws the split; with one of their own, runs of several seeds share a split; null: the run's seed."""
 
     def split_seed(self, run_seed: int) -> int:
         return run_seed if self.seed is None else self.seed
@@ -38,17 +39,19 @@ class Iid(Split):
 
 
 class Dirichlet(Split):
-    """Every class is shared out by its own draw from a Dirichlet distribution over the clients.
-
-    ``min_size``: redraw until the smallest client has so many images. None is 10, as in FedX, or half the mean client
-    where that is less. ``rounding: largest_remainder`` is the generator of fedbox, with numpy's legacy generator
-    seeded by ``seed`` itself and no bound on the smallest client: published splits made by it come out again.
-    """
+    """Every class is shared out by its own draw from a Dirichlet distribution over the clients."""
 
     name: Literal["dirichlet"] = "dirichlet"
     alpha: float = Field(0.5, gt=0)
+    """Concentration; the smaller, the fewer classes a client holds."""
     min_size: int | None = Field(None, ge=1)
+    """Redraw until the smallest client has so many images; null: 10, as in FedX, or half the mean client where that is
+    less.
+    """
     rounding: Literal["cumulative", "largest_remainder"] = "cumulative"
+    """``largest_remainder`` is the generator of fedbox: numpy's legacy generator, seeded by ``seed`` itself, no bound
+    on the smallest client; published splits made by it come out again.
+    """
 
     @model_validator(mode="after")
     def _one_bound(self) -> Dirichlet:
@@ -63,29 +66,29 @@ class Dirichlet(Split):
 
 
 class ClassesPerClient(Split):
-    """Every client holds parts of so many classes, which overlap between clients."""
+    """Every client holds parts of some classes, which overlap between clients."""
 
     name: Literal["classes_per_client"] = "classes_per_client"
     classes: int = Field(2, ge=1)
+    """How many each client holds parts of."""
 
 
 class ClassBlocks(Split):
-    """Client j holds all of the classes j*c to (j+1)*c - 1; None: the classes divided evenly among the clients."""
+    """Client j holds all of the classes j*c to (j+1)*c - 1."""
 
     name: Literal["class_blocks"] = "class_blocks"
     classes: int | None = Field(None, ge=1)
+    """c, classes of a client; null: the classes divided evenly among the clients."""
 
 
 class Quantity(Split):
-    """Clients differ in size alone: sizes are shares of a log-normal draw, images are drawn at random.
-
-    The logarithm of a client's share has the standard deviation ``sigma``; 0 is ``iid``. Drawn again until the smallest
-    client has ``min_size`` images.
-    """
+    """Clients differ in size alone: sizes are shares of a log-normal draw, images are drawn at random."""
 
     name: Literal["quantity"] = "quantity"
     sigma: float = Field(1.0, ge=0, le=10)
+    """Standard deviation of the logarithm of a client's share; 0 is ``iid``."""
     min_size: int = Field(10, ge=1)
+    """Redraw until the smallest client has so many images."""
 
 
 class FeatureSkew(Split):
@@ -99,7 +102,9 @@ class FeatureSkew(Split):
     corruptions: tuple[Literal["none", "noise", "blur", "brightness", "contrast", "rotation"], ...] = (
         "none", "noise", "blur", "brightness", "contrast", "rotation",
     )  # fmt: skip
+    """K corruptions; client j gets the one at j mod K."""
     severity: int = Field(3, ge=1, le=5)
+    """How strongly images are changed."""
 
     @model_validator(mode="after")
     def _not_empty(self) -> FeatureSkew:
@@ -122,13 +127,13 @@ class Natural(Split):
 class FromFile(Split):
     """Client j holds the j-th list of a file: JSON (a list of lists of indices into the training images) or Parquet
     (columns ``client`` and ``index``, such as a run folder's ``partition.parquet``).
-
-    ``partial``: the file may leave images out, which nobody then holds.
     """
 
     name: Literal["file"] = "file"
     path: Path
+    """The file."""
     partial: bool = False
+    """Whether the file may leave images out, which nobody then holds."""
 
 
 Partition = Iid | Dirichlet | ClassesPerClient | ClassBlocks | Quantity | FeatureSkew | Natural | FromFile

@@ -36,11 +36,14 @@ TEST_SHARE = 0.2
 
 
 class Columns(Block):
-    """Which Parquet columns hold what. ``client`` (text or integers) says who holds an image; None: nobody does."""
+    """Which Parquet columns hold what."""
 
-    image: str | None = None  # None: img or image
-    label: str | None = None  # None: label, labels or fine_label, where there is one
+    image: str | None = None
+    """The images; null: ``img`` or ``image``."""
+    label: str | None = None
+    """The labels; null: ``label``, ``labels`` or ``fine_label``, where there is one."""
     client: str | None = None
+    """Who holds an image, as text or integers; null: nobody does."""
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,11 @@ import stat
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from rayfed_ssl.base.choice import NameOf
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.table import Table
 from rayfed_ssl.base.text import printable
@@ -44,29 +45,41 @@ from rayfed_ssl.data.store import FORMAT, Stored, cached, default_cache
 CONTENT_DIGEST_BYTES = 256 * 2**20
 
 
+SourceName = Annotated[str, NameOf(lambda: SOURCES)]
+
+
 class SourceConfig(Block):
-    """Which images.
+    """Which images."""
 
-    ``name`` is a row of ``SOURCES``. ``digits`` comes with scikit-learn and reads no path; ``parquet`` and
-    ``imagefolder`` need one; for ``hub`` it is ``OWNER/NAME``; for torchvision's data sets its root folder. ``range``
-    is the (lowest, highest) value of images of more than 8 bits; without one each is scaled by its own smallest and
-    largest value. ``limit`` and ``test_limit`` keep the first rows of a split (``imagefolder``, whose rows are sorted
-    by class: evenly spaced ones).
-    """
-
-    name: str = "parquet"
+    name: SourceName = "parquet"
+    """Where the images come from."""
     path: Path | None = None
+    """The file or folder of ``parquet``, the folder of ``imagefolder``, ``OWNER/NAME`` for ``hub``, the root folder of
+    torchvision's data sets; ``digits`` reads none.
+    """
     layout: Layout = "classes"
+    """Of an ``imagefolder``: ``train/<class>/``, or ``train/<client>/<class>/``."""
     columns: Columns = Columns()
     revision: str | None = Field(None, min_length=1)
+    """Branch, tag or commit of a ``hub`` data set; null: the newest."""
     download: bool = False
+    """Whether ``hub`` and torchvision may fetch files that are not there."""
     image_size: int = Field(32, ge=8, le=1024)
+    """S: images become squares of S x S pixels."""
     channels: Literal[1, 3] = 3
+    """3: RGB; 1: grey."""
     range: tuple[float, float] | None = None
+    """(Lowest, highest) value of images of more than 8 bits; null: each is scaled by its own smallest and largest
+    value.
+    """
     on_bad_image: Literal["fail", "skip"] = "fail"
+    """Whether an image that cannot be decoded ends the run, or is left out and named."""
     max_pixels: int = Field(50_000_000, ge=64, le=178_956_970)
+    """A larger image counts as one that cannot be decoded."""
     limit: int | None = Field(None, ge=1)
+    """At most so many training images: the first rows, of an ``imagefolder`` evenly spaced ones; null: all."""
     test_limit: int | None = Field(None, ge=1)
+    """At most so many test images, likewise; null: all."""
 
     @model_validator(mode="after")
     def _nothing_ignored(self) -> SourceConfig:

@@ -22,7 +22,7 @@ TAG = "features/angle"
 
 
 class AnglesConfig(Block):
-    """The ``evaluation.angles`` block."""
+    """Angles between encoders."""
 
     images: int = Field(1000, ge=1)
     """Test images looked at, the first ones."""

@@ -21,7 +21,7 @@ _metrics, _clusters = Late("sklearn.metrics"), Late("sklearn.cluster")
 
 
 class ClusterConfig(Block):
-    """The ``evaluation.cluster`` block."""
+    """Clustering by k-means."""
 
     clusters: int | None = Field(None, ge=1)
     """Of k-means; null: as many as there are classes. Never more than images."""

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError, model_validator
 
+from rayfed_ssl.base.choice import BlocksOf, NameOf
 from rayfed_ssl.base.schema import Block
 from rayfed_ssl.evaluation.angles import AnglesConfig
 from rayfed_ssl.evaluation.cluster import ClusterConfig
@@ -21,22 +22,32 @@ from rayfed_ssl.evaluation.transfer import TransferConfig
 
 
 class SelectConfig(Block):
-    """The ``evaluation.select`` block: labelled training images that no client holds, to choose by."""
+    """Labelled training images that no client holds, to choose by; protocols are measured on them, too; null: none."""
 
     share: float = Field(0.1, gt=0, lt=1)
     """Of each class, drawn by the run's seed before the images are dealt."""
 
 
-class EvaluationConfig(Block):
-    """The ``evaluation`` block of a run."""
+def _measuring() -> list[str]:
+    """The protocols of one encoder, which a run can evaluate."""
+    return [name for name, row in PROTOCOLS.items() if isinstance(row, Protocol)]
 
-    protocols: tuple[str, ...] = ("knn", "linear", "fewshot")
+
+def _others() -> dict[str, type[Block]]:
+    """The settings of protocols that others added."""
+    return {name: row.config for name, row in PROTOCOLS.items() if name not in EvaluationConfig.model_fields}
+
+
+class EvaluationConfig(Block):
+    """How the frozen encoder is measured, and when."""
+
+    protocols: tuple[Annotated[str, NameOf(_measuring)], ...] = ("knn", "linear", "fewshot")
+    """What is measured of the frozen encoder."""
     every: int = Field(1, ge=0)
     """Rounds between evaluations; 0 is at the end only."""
     metrics: tuple[Metric, ...] = ("accuracy",)
     """What is recorded of each classification; ``knn_auc`` beside ``knn``."""
     select: SelectConfig | None = None
-    """Held-out training images, on which protocols are measured too; null: none."""
     knn: KnnConfig = KnnConfig()
     linear: LinearConfig = LinearConfig()
     fewshot: FewShotConfig = FewShotConfig()
@@ -45,7 +56,7 @@ class EvaluationConfig(Block):
     cluster: ClusterConfig = ClusterConfig()
     rank: RankConfig = RankConfig()
     angles: AnglesConfig = AnglesConfig()
-    options: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    options: Annotated[dict[str, dict[str, Any]], BlocksOf(_others)] = Field(default_factory=dict)
     """Settings of protocols that others added, by protocol."""
     train_images: int | None = Field(None, ge=1)
     """At most so many labelled train images are used, the first in a seeded order; null is all of them."""

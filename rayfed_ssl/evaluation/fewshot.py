@@ -25,11 +25,14 @@ _linear_model = Late("sklearn.linear_model")
 
 
 class FewShotConfig(Block):
-    """The ``evaluation.fewshot`` block."""
+    """Few-shot accuracy by logistic regression."""
 
     labels_per_class: int = Field(5, ge=1)
+    """Labelled images of each class that a draw has."""
     draws: int = Field(20, ge=1)
+    """Draws of labelled images that the accuracy is averaged over."""
     C: float = Field(1.0, gt=0)
+    """Inverse strength of the logistic regression's regularisation."""
 
 
 def draw_rows(labels: NDArray[np.int64], labels_per_class: int, draw: int) -> NDArray[np.int64]:

@@ -22,24 +22,29 @@ from torch import Tensor, nn
 
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.seeding import forked, generator, numpy_generator
-from rayfed_ssl.data.augment import Recipe
+from rayfed_ssl.data.recipes import Recipe
 from rayfed_ssl.evaluation.material import FrozenEncoder
 
 Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class FineTuneConfig(Block):
-    """Settings shared by the semi-supervised and the transfer protocol.
+    """Fine-tuning of encoder and head.
 
     FedCA's (Zhang et al. 2020, which gives one hidden layer, Adam 1e-3 and 100 epochs) are ``{epochs: 100, optimizer:
     adam, encoder_lr: 1e-3, head_lr: 1e-3, hidden: 4096, crop_scale: [1, 1], flip: false}``.
     """
 
     epochs: int = Field(200, ge=1)
+    """Passes over the labelled images."""
     batch_size: int = Field(128, ge=2)
+    """Images per step."""
     optimizer: Literal["sgd", "adam"] = "sgd"
+    """The rule of a step."""
     encoder_lr: float = Field(1e-3, gt=0)
+    """Learning rate of the encoder."""
     head_lr: float = Field(0.3, gt=0)
+    """Learning rate of the head."""
     momentum: float = Field(0.9, ge=0, lt=1)
     """Of SGD."""
     hidden: int | None = Field(None, ge=1)

@@ -21,11 +21,12 @@ SIMILARITIES = 2**24
 
 
 class KnnConfig(Block):
-    """The ``evaluation.knn`` block."""
+    """Weighted nearest neighbours."""
 
     k: int = Field(200, ge=1)
     """Neighbours that vote; never more than a tenth of the train images."""
     temperature: float = Field(0.1, gt=0)
+    """A neighbour's vote is exp(cosine / temperature)."""
 
 
 def votes(similarity: Tensor, labels: Tensor, temperature: float, classes: int) -> Tensor:

@@ -45,12 +45,14 @@ PAPERS: Mapping[RecipeName, Recipe] = {
 
 
 class LinearConfig(Block):
-    """The ``evaluation.linear`` block. ``epochs``, ``lr`` and ``batch_size`` are those of the recipe ``ours``."""
+    """The linear probe."""
 
     recipes: tuple[RecipeName, ...] = ("ours",)
     """``ours`` is recorded as ``linear``, a paper's beside it as ``linear_<recipe>``."""
     epochs: int = Field(200, ge=1)
+    """Of ``ours``: passes over the train images."""
     lr: float = Field(3e-3, gt=0)
+    """Of ``ours``: learning rate."""
     batch_size: int = Field(2048, ge=1)
     """Images per step; never more than a tenth of the train images."""
 

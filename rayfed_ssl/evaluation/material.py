@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import numpy_generator
-from rayfed_ssl.data.augment import Recipe, augment, clean
+from rayfed_ssl.data.augment import augment, clean
+from rayfed_ssl.data.recipes import Recipe
 from rayfed_ssl.evaluation.metrics import Metric, measured
 
 SELECT = "select/"

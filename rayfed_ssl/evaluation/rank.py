@@ -20,7 +20,7 @@ EPSILON = 1e-7  # of RankMe
 
 
 class RankConfig(Block):
-    """The ``evaluation.rank`` block."""
+    """What features look like without labels."""
 
     images: int = Field(2048, ge=2)
     """Training images looked at, drawn by the run's seed; all where there are fewer."""

@@ -13,7 +13,7 @@ from rayfed_ssl.evaluation.protocol import Protocol
 
 
 class SemiConfig(FineTuneConfig):
-    """The ``evaluation.semi`` block."""
+    """Fine-tuning on a share of the labels."""
 
     fractions: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field((0.01, 0.1), min_length=1)
     """Shares of each class whose labels are used; recorded as ``semi_1`` and ``semi_10``."""

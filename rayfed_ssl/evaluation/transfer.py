@@ -22,11 +22,12 @@ KEY = "evaluation.transfer"
 
 
 class TransferConfig(Block):
-    """The ``evaluation.transfer`` block."""
+    """The encoder on another data set."""
 
     data: SourceConfig | None = None
-    """The other data set, with labels; its images are resized to the run's. ``test`` images are its own."""
+    """The other data set, labelled and with test images of its own, resized to the run's size; null: none."""
     by: tuple[Literal["linear", "finetune"], ...] = Field(("linear",), min_length=1)
+    """How the encoder is measured there."""
     linear: LinearConfig = LinearConfig()
     finetune: FineTuneConfig = FineTuneConfig()
 

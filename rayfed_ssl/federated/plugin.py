@@ -4,7 +4,7 @@ server's half adds fields to the message and keeps what comes back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Generic, TypeVar
 
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch import Tensor
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.results import ClientMatrix
 from rayfed_ssl.federated.setup import Setup
-from rayfed_ssl.federated.workload import Workload
+from rayfed_ssl.federated.workload import Traffic, Workload
 from rayfed_ssl.settings.blocks import MethodConfig
 from rayfed_ssl.settings.run import PluginConfig
 
@@ -55,6 +55,10 @@ class ServerPlugin(Generic[Config]):
 
     def collect(self, t: int, client: int, fields: Mapping[str, Any]) -> None:
         """Take a client's extra reply fields."""
+
+    def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
+        """What its fields add to a client's messages of round t; see ``MethodServer.traffic``. None: not known."""
+        return None
 
     def workload(self, client: int) -> Workload | None:
         """What the client's half adds to training: images it reads beside those trained on, bytes of its extra reply

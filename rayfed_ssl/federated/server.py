@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Generic, Literal, TypeVar, cast
 
 from rayfed_ssl.base.weights import Weights
@@ -10,7 +10,7 @@ from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.ledger import sizes
 from rayfed_ssl.federated.results import ClientMatrix, Subject
 from rayfed_ssl.federated.setup import Setup
-from rayfed_ssl.federated.workload import Workload, fit_images
+from rayfed_ssl.federated.workload import Traffic, Workload, fit_images
 from rayfed_ssl.settings.blocks import MethodConfig
 
 Config = TypeVar("Config", bound=MethodConfig)
@@ -58,6 +58,16 @@ class MethodServer(Generic[Config]):
         bytes by field, exactly. None where that is known only afterwards; then deadlines cannot be kept.
         """
         return None
+
+    def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
+        """What a client that is asked in round t will be sent and send, exactly, where nobody is lost; without the
+        plug-ins' part. Round 0 is what everybody is sent before the first. None where the sizes are known only
+        afterwards.
+
+        Args:
+            met: who was asked in earlier rounds.
+        """
+        return None if self.reaches_clients else Traffic(0, 0)
 
     def asks_everybody(self, t: int) -> bool:
         """True where round t needs all clients, whatever the participation fraction."""

@@ -25,6 +25,17 @@ class Workload:
         return Workload(self.images + other.images, {**self.up, **other.up})
 
 
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes that one client is sent and sends in one round, as the ledger books them."""
+
+    down: int
+    up: int
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(self.down + other.down, self.up + other.up)
+
+
 def fit_steps(train: TrainConfig, count: int) -> int:
     """Batches of the local epochs over ``count`` images; short last batches are dropped."""
     return train.local_steps or count // min(train.batch_size, count) * train.local_epochs

@@ -79,9 +79,8 @@ def mixed(own: np.ndarray, received: np.ndarray, mu: float) -> np.ndarray:
 
 
 class Config(fedavg.Config):
-    """``divergence``: d_k as EasyFL computes it, or as the papers define it; see :class:`DivergentClient`."""
-
     divergence: Literal["easyfl", "paper"] = "easyfl"
+    """d_k as EasyFL computes it, or as the papers define it; see :class:`DivergentClient`."""
 
 
 Own = TypeVar("Own", bound=Config)

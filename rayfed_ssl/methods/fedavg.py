@@ -1,11 +1,7 @@
 """FedAvg over a local objective: weights down, weights up, mean by data size (McMahan et al. 2017).
 
-One exchange a round. ``fedavg`` takes any objective that reads no labels. The other names say which objective they
-train with: ``fedsimclr`` SimCLR; ``fedbyol`` BYOL, whose momentum target stays on the client, is reset each round or
-averaged, too (``objective.target``); ``fedmoco`` MoCo, whose key encoder starts each round as the downloaded network;
-``fedsimsiam`` SimSiam; ``fedavg_sc`` spectral contrast without sharing, the biased baseline of FedSC; ``fedae`` an
-autoencoder and ``fedpr`` rotation prediction, baselines of FedCA. ``fedavg_supervised`` trains on the clients' labels,
-classifier included: what the others do without.
+One exchange a round. ``fedavg`` takes any objective that reads no labels; the other names say which objective they
+train with. BYOL's momentum target stays on the client, is reset each round, or averaged, too (``objective.target``).
 
 Papers' codes disagree on what is averaged. Here parameters and floating buffers are, with weights n_j, unless
 ``method.weights: uniform``.
@@ -16,6 +12,7 @@ encoder, which nobody uses.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Literal, TypeVar
 
 from rayfed_ssl.base.weights import Weights
@@ -23,52 +20,69 @@ from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.method import Info, Method, only, unlabelled
 from rayfed_ssl.federated.server import MethodServer, counting
-from rayfed_ssl.federated.workload import Workload
+from rayfed_ssl.federated.workload import Traffic, Workload
 from rayfed_ssl.settings.blocks import MethodConfig
 
 
 class Config(MethodConfig):
-    """``weights``: how clients count in the mean, by their number of images or all the same (FLESD, FedSC)."""
-
     weights: Literal["size", "uniform"] = "size"
+    """How clients count in the mean: by their number of images, or all the same (FLESD, FedSC)."""
 
 
 Own = TypeVar("Own", bound=Config)
 
 
 class FedAvg(Config):
+    """FedAvg over any objective that reads no labels."""
+
     name: Literal["fedavg"] = "fedavg"
 
 
 class FedSimCLR(Config):
+    """FedAvg over SimCLR."""
+
     name: Literal["fedsimclr"] = "fedsimclr"
 
 
 class FedBYOL(Config):
+    """FedAvg over BYOL."""
+
     name: Literal["fedbyol"] = "fedbyol"
 
 
 class FedMoCo(Config):
+    """FedAvg over MoCo, whose key encoder starts each round as the downloaded network."""
+
     name: Literal["fedmoco"] = "fedmoco"
 
 
 class FedSimSiam(Config):
+    """FedAvg over SimSiam."""
+
     name: Literal["fedsimsiam"] = "fedsimsiam"
 
 
 class FedAE(Config):
+    """FedAvg of an autoencoder, a baseline of FedCA."""
+
     name: Literal["fedae"] = "fedae"
 
 
 class FedPR(Config):
+    """FedAvg over rotation prediction, a baseline of FedCA."""
+
     name: Literal["fedpr"] = "fedpr"
 
 
 class FedAvgSC(Config):
+    """FedAvg over spectral contrast without sharing, the biased baseline of FedSC."""
+
     name: Literal["fedavg_sc"] = "fedavg_sc"
 
 
 class FedAvgSupervised(Config):
+    """FedAvg over the clients' labels, classifier included: what the others do without."""
+
     name: Literal["fedavg_supervised"] = "fedavg_supervised"
 
 
@@ -82,6 +96,12 @@ class Client(EncoderClient[Own]):
 class Server(MethodServer[Own]):
     def workload(self, operation: str, client: int) -> Workload | None:
         return None if self.config.averages_target else self.fitting(client, weights=self.weights)
+
+    def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
+        if self.config.averages_target:
+            return None
+        size = sum(self.setup.initial(self.config.clients.encoder(client)).wire_bytes().values()) if t else 0
+        return Traffic(size, size)
 
     def start(self, cohort: Cohort) -> None:
         self.weights = self.setup.initial(self.config.clients.encoder(self.setup.clients[0]))

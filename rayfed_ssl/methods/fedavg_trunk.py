@@ -23,8 +23,11 @@ from rayfed_ssl.methods.tasks import Epochs, TaskClient, TaskConfig, TaskServer,
 class Config(TaskConfig):
     name: Literal["fedavg_trunk"] = "fedavg_trunk"
     weights: Literal["uniform", "size"] = "uniform"
-    labelled_public: bool = False  # also train on the labelled public images
-    fine_tune_epochs: Epochs = None  # of the head; None: train.local_epochs
+    """How clients count in the mean: all the same, or by their number of images."""
+    labelled_public: bool = False
+    """Whether clients also train on the labelled public images."""
+    fine_tune_epochs: Epochs = None
+    """Epochs of the head on the frozen trunk; null: ``train.local_epochs``."""
 
 
 class Client(TaskClient[Config]):

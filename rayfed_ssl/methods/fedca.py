@@ -40,13 +40,20 @@ from rayfed_ssl.settings.run import RunSettings
 
 class Config(MethodConfig):
     name: Literal["fedca"] = "fedca"
-    dictionary_size: Annotated[int, Field(ge=0)] = 1024  # K; 0: no dictionary, nothing but weights goes up
-    ensembling: Annotated[float, Field(ge=0, lt=1)] = 0.5  # a; 0: entries are this round's projections
-    exclude_own: bool = True  # no entries of its own in a client's draw
+    dictionary_size: Annotated[int, Field(ge=0)] = 1024
+    """K, entries a client downloads; 0: no dictionary, nothing but weights goes up."""
+    ensembling: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    """a, what an entry keeps of its last value; 0: entries are this round's projections."""
+    exclude_own: bool = True
+    """Whether a client's draw holds no entries of its own."""
     alignment: bool = True
+    """Whether features and projections of public images are held near the alignment model's."""
     beta: Annotated[float, Field(ge=0)] = 0.01
-    alignment_epochs: Annotated[int, Field(ge=1)] = 100  # of the alignment model, on the public images
-    alignment_batch: Annotated[int, Field(ge=2)] = 128  # public images per local step; all of them where they are fewer
+    """Weight of the alignment."""
+    alignment_epochs: Annotated[int, Field(ge=1)] = 100
+    """Of the alignment model, on the public images."""
+    alignment_batch: Annotated[int, Field(ge=2)] = 128
+    """Public images per local step; all of them where they are fewer."""
 
     @property
     def needs_public(self) -> bool:

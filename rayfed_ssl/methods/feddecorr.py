@@ -13,6 +13,7 @@ paper's form, which does not grow with the batch, scaled to be the code's at 64 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Literal
 
 import torch
@@ -21,19 +22,20 @@ from torch import Tensor
 
 from rayfed_ssl.federated.method import Info, Method, anything
 from rayfed_ssl.federated.plugin import ClientPlugin, ServerPlugin
-from rayfed_ssl.federated.workload import Workload
+from rayfed_ssl.federated.workload import Traffic, Workload
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.objectives.decorrelation import decorrelation
 from rayfed_ssl.settings.run import PluginConfig, RunSettings
 
 
 class Config(PluginConfig):
-    """``weights`` is that of FedAvg, for the method."""
-
     name: Literal["feddecorr"] = "feddecorr"
     weight: Annotated[float, Field(ge=0)] = 0.1
-    batch_free: bool = False  # the same strength whatever the batch size
+    """Of the decorrelation in the loss."""
+    batch_free: bool = False
+    """Whether the strength is the same whatever the batch size."""
     weights: Literal["size", "uniform"] = "size"
+    """As a method: how clients count in the mean, by their number of images or all the same."""
 
     def minimum_batch(self, settings: RunSettings) -> int:
         return 3  # two rows are always perfectly correlated
@@ -49,6 +51,9 @@ class ClientHalf(ClientPlugin[Config]):
 
 class ServerHalf(ServerPlugin[Config]):
     """Nothing: the penalty is the client's own business."""
+
+    def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
+        return Traffic(0, 0)
 
     def workload(self, client: int) -> Workload | None:
         return Workload(0)

@@ -43,13 +43,20 @@ from rayfed_ssl.settings.run import RunSettings
 
 class Config(MethodConfig):
     name: Literal["feddf"] = "feddf"
-    weights: Literal["size", "uniform"] = "size"  # how clients count in their architecture's mean
+    weights: Literal["size", "uniform"] = "size"
+    """How clients count in their architecture's mean: by their number of images, or all the same."""
     distance: Literal["mse", "cosine", "kl"] = "mse"
-    temperature: Annotated[float, Field(gt=0)] = 1.0  # of kl
-    steps: Annotated[int, Field(ge=1)] = 1000  # of the distillation, per architecture and round (the paper: 10,000)
+    """Between the student's outputs and the ensemble's."""
+    temperature: Annotated[float, Field(gt=0)] = 1.0
+    """Of ``kl``."""
+    steps: Annotated[int, Field(ge=1)] = 1000
+    """Of the distillation, per architecture and round (the paper: 10,000)."""
     batch_size: Annotated[int, Field(ge=2)] = 128
-    lr: Annotated[float, Field(gt=0)] = 1e-3  # Adam, cosine over the steps
+    """Public images per step."""
+    lr: Annotated[float, Field(gt=0)] = 1e-3
+    """Of Adam, cosine over the steps."""
     clip_norm: Annotated[float, Field(gt=0)] = 5.0
+    """Largest norm of a step's gradient."""
 
     @property
     def needs_public(self) -> bool:

@@ -26,15 +26,15 @@ from rayfed_ssl.methods.divergence import DivergentClient, autoscaler, kept, kep
 
 
 class Config(divergence.Config):
-    """``selective`` is for partial participation: whoever sat out a round takes everything, target included (EasyFL's
-    option of that name).
-    """
-
     name: Literal["fedema"] = "fedema"
     autoscale: bool = True
-    tau: Annotated[float, Field(ge=0, le=1)] = 0.7  # mu_k at the first divergence, with autoscale
-    scaler: Annotated[float, Field(ge=0)] = 1.0  # lambda of all clients, without autoscale
+    """Whether lambda_k follows from a client's first divergence."""
+    tau: Annotated[float, Field(ge=0, le=1)] = 0.7
+    """mu_k at the first divergence, with ``autoscale``."""
+    scaler: Annotated[float, Field(ge=0)] = 1.0
+    """lambda of all clients, without ``autoscale``."""
     selective: bool = False
+    """Whether a client that sat out a round takes everything, target included (EasyFL's option of that name)."""
 
 
 class Client(DivergentClient[Config]):

@@ -14,7 +14,7 @@ Shape legend: m batch rows, n projection dimension, P admitted peers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import combinations
 from typing import Annotated, Any, Literal
 
@@ -31,7 +31,7 @@ from rayfed_ssl.federated.plugin import ClientPlugin, ServerPlugin
 from rayfed_ssl.federated.results import ClientMatrix, Subject
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.setup import Setup
-from rayfed_ssl.federated.workload import Workload
+from rayfed_ssl.federated.workload import Traffic, Workload
 from rayfed_ssl.settings.blocks import MethodConfig
 from rayfed_ssl.settings.run import PluginConfig, RunSettings
 
@@ -41,15 +41,20 @@ PAIRS_SHOWN = 16  # clients up to which every pair's distance is recorded
 
 class Config(PluginConfig):
     name: Literal["fedfoa"] = "fedfoa"
-    weight: Annotated[float, Field(ge=0)] = 0.01  # lambda
-    warmup: Annotated[int, Field(ge=0)] = 5  # rounds without the term
-    norm: Literal["frobenius", "squared", "mean"] = "frobenius"  # of Z - Q* R; mean: squared, over m n entries
+    weight: Annotated[float, Field(ge=0)] = 0.01
+    """lambda, of the term in the loss."""
+    warmup: Annotated[int, Field(ge=0)] = 5
+    """Rounds without the term."""
+    norm: Literal["frobenius", "squared", "mean"] = "frobenius"
+    """Of Z - Q* R; ``mean``: squared, over m n entries."""
     views: Literal["first", "both"] = "first"
-    normalize: Literal["none", "rows", "columns"] = "none"  # of Z, before QR
-    scale: bool = False  # R / sqrt(m): traces comparable between batch sizes
-    correlation: Literal["batches", "round"] = (
-        "batches"  # mean of R over batches, or R of the whole shard at the round's end
-    )
+    """Whose projections the term reads: the first view's, or both views'."""
+    normalize: Literal["none", "rows", "columns"] = "none"
+    """What of Z is scaled to length 1 before QR."""
+    scale: bool = False
+    """Whether R is divided by sqrt(m), which makes traces comparable between batch sizes."""
+    correlation: Literal["batches", "round"] = "batches"
+    """The mean of R over batches, or R of the whole shard at the round's end."""
 
     def minimum_batch(self, config: RunSettings) -> int:
         return config.projection_dim
@@ -161,6 +166,12 @@ class ServerHalf(ServerPlugin[Config]):
         # Copied: a reply is a view into a message that may also hold sums of weights.
         self.incoming[client] = np.array(fields["correlation"])
 
+    def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
+        n = self.setup.config.projection_dim
+        triangle = 2 * n * (n + 1)
+        peers = len(set(met) - {client}) if t > self.config.warmup else 0
+        return Traffic(peers * triangle, triangle) if t else Traffic(0, 0)
+
     def workload(self, client: int) -> Workload | None:
         n, config = self.setup.config.projection_dim, self.config
         images = int(self.setup.federation.sizes[client]) if config.correlation == "round" else 0
@@ -200,6 +211,9 @@ class Client(EncoderClient[Config]):
 
 
 class Server(MethodServer[Config]):
+    def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
+        return Traffic(0, 0)  # all of it is the plug-in's
+
     def workload(self, operation: str, client: int) -> Workload | None:
         return self.fitting(client)
 

@@ -41,12 +41,19 @@ CANCELLED = 1e-6  # of ||A_.j||: a sum of utilities not above this gives no targ
 class Config(TaskConfig):
     name: Literal["fedlinked"] = "fedlinked"
     eta: Annotated[float, Field(gt=0)] = 2.97
-    utility_scale: Literal["sqrt_eta", "eta"] = "sqrt_eta"  # s
-    transformation: bool = True  # the maps B_kj; False leaves every representation in its own space
-    weighted_distillation: bool = False  # times sum_k A_kj
-    distillation_epochs: Epochs = None  # on the public images; None: train.local_epochs
-    fine_tune_epochs: Epochs = None  # of the head; None: train.local_epochs
-    gamma: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # of gamma ||theta||^2
+    """Strength of the utilities."""
+    utility_scale: Literal["sqrt_eta", "eta"] = "sqrt_eta"
+    """s, the factor of the utilities."""
+    transformation: bool = True
+    """Whether the maps B_kj are found; false leaves every representation in its own space."""
+    weighted_distillation: bool = False
+    """Whether the distillation is multiplied by sum_k A_kj."""
+    distillation_epochs: Epochs = None
+    """Epochs on the public images; null: ``train.local_epochs``."""
+    fine_tune_epochs: Epochs = None
+    """Epochs of the head on the frozen trunk; null: ``train.local_epochs``."""
+    gamma: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Of gamma ||theta||^2, as weight decay."""
 
     @property
     def scale(self) -> float:

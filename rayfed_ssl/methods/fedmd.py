@@ -41,12 +41,18 @@ PUBLIC = "public"  # under this name the images are published
 
 class Config(MethodConfig):
     name: Literal["fedmd"] = "fedmd"
-    subset: Annotated[int, Field(ge=1)] | None = None  # M; None: all public images (the paper: 5,000)
+    subset: Annotated[int, Field(ge=1)] | None = None
+    """M, public images of a round; null: all (the paper: 5,000)."""
     distance: Literal["l1", "mse"] = "l1"
-    public_epochs: Annotated[int, Field(ge=0)] = 1  # on the public images, before a client's first round
+    """Between a client's outputs and the consensus."""
+    public_epochs: Annotated[int, Field(ge=0)] = 1
+    """Epochs on the public images before a client's first round."""
     digest_epochs: Annotated[int, Field(ge=1)] = 1
+    """Passes over the consensus in a round."""
     digest_batch: Annotated[int, Field(ge=1)] = 256
-    digest_lr: Annotated[float, Field(gt=0)] = 1e-3  # Adam
+    """Public images per step of the digest."""
+    digest_lr: Annotated[float, Field(gt=0)] = 1e-3
+    """Of Adam, for the digest."""
 
     @property
     def needs_public(self) -> bool:

@@ -35,6 +35,7 @@ from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, only
 from rayfed_ssl.federated.results import Subject
 from rayfed_ssl.federated.server import MethodServer
+from rayfed_ssl.models.encoders import EncoderName
 from rayfed_ssl.models.heads import HeadConfig, mlp
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives.base import full_precision, random_rows
@@ -48,22 +49,33 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class Config(MethodConfig):
-    """The student's momentum is the objective's ``decay``."""
-
     name: Literal["fedmkd"] = "fedmkd"
-    student: str | None = None  # its encoder; None: the clients' common one
-    epochs: Count = 5  # of the student on the public images, each round
-    alignment_epochs: Count = 1  # of each client's copy
+    student: EncoderName | None = None
+    """The student's encoder; null: the clients' common one."""
+    epochs: Count = 5
+    """Of the student on the public images, each round."""
+    alignment_epochs: Count = 1
+    """Of each client's copy."""
     batch_size: Annotated[int, Field(ge=2)] = 128
-    lr: Annotated[float, Field(gt=0)] = 0.032  # SGD of student and alignment, constant
+    """Public images per step."""
+    lr: Annotated[float, Field(gt=0)] = 0.032
+    """Of the SGD of student and alignment, constant."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Of that SGD."""
     weight_decay: Annotated[float, Field(ge=0)] = 5e-4
-    self_weight: Annotated[float, Field(ge=0)] = 0.1  # of the student's BYOL
+    """Of that SGD."""
+    self_weight: Annotated[float, Field(ge=0)] = 0.1
+    """Of the student's BYOL in its loss, whose momentum is ``objective.decay``."""
     distillation: Annotated[float, Field(ge=0)] = 0.9
+    """Weight of the distillation in the student's loss."""
     temperature: Annotated[float, Field(gt=0)] = 0.1
+    """Of the distillation."""
     queue: Count = 1024
+    """K, mixtures of earlier batches that the distillation contrasts with."""
     attention_hidden: Count = 4096
-    attention: Count = 10  # H
+    """Hidden width of the attention."""
+    attention: Count = 10
+    """H, width of the attention."""
 
     @property
     def needs_public(self) -> bool:

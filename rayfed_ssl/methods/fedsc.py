@@ -18,7 +18,7 @@ Shape legend: D projection, N clients.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -33,7 +33,7 @@ from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, only
 from rayfed_ssl.federated.server import MethodServer, counting
 from rayfed_ssl.federated.setup import Setup
-from rayfed_ssl.federated.workload import Workload
+from rayfed_ssl.federated.workload import Traffic, Workload
 from rayfed_ssl.methods.privacy import PrivacyConfig, noise, require_accountant, rho, spent
 from rayfed_ssl.objectives.base import Step
 from rayfed_ssl.objectives.spectral import SpectralConfig, clip_norm, correlation, spectral_loss
@@ -43,15 +43,23 @@ from rayfed_ssl.settings.run import RunSettings
 
 class Config(MethodConfig):
     name: Literal["fedsc"] = "fedsc"
-    weights: Literal["size", "uniform"] = "size"  # how clients count in the mean of models
-    alpha: Literal["decay", "share"] = "decay"  # linearly from 1 to the floor over rounds, or q_j throughout
-    alpha_floor: Annotated[float, Field(ge=0, le=1)] | None = None  # None: q_j
-    sharing_passes: Annotated[int, Field(ge=1)] = 10  # V', views per image that R_j is averaged over
-    rest: Literal["shares", "uniform"] = "shares"  # how the others count in R_{-j}
-    sharing_mode: Literal["eval", "train"] = "eval"  # of the network; train: BatchNorm's statistics of the batch
-    share_every: Annotated[int, Field(ge=1)] = 1  # rounds between exchanges of R; in between the last ones serve
-    share_rounds: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] | None = None  # or these rounds
-    privacy: PrivacyConfig | None = None  # DP-CalR
+    weights: Literal["size", "uniform"] = "size"
+    """How clients count in the mean of models: by their number of images, or all the same."""
+    alpha: Literal["decay", "share"] = "decay"
+    """Linearly from 1 to the floor over rounds, or q_j throughout."""
+    alpha_floor: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Alpha of the last round; null: q_j."""
+    sharing_passes: Annotated[int, Field(ge=1)] = 10
+    """V', views per image that R_j is averaged over."""
+    rest: Literal["shares", "uniform"] = "shares"
+    """How the others count in R_{-j}: by their number of images, or all the same."""
+    sharing_mode: Literal["eval", "train"] = "eval"
+    """Mode of the network as it shares; ``train``: BatchNorm's statistics of the batch."""
+    share_every: Annotated[int, Field(ge=1)] = 1
+    """Rounds between exchanges of R; in between the last ones serve."""
+    share_rounds: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] | None = None
+    """The rounds that exchange R, in place of ``share_every``."""
+    privacy: PrivacyConfig | None = None
 
     def sharing_rounds(self, rounds: int) -> tuple[int, ...]:
         """The rounds among 1 .. ``rounds`` in which R is exchanged, ascending.
@@ -194,6 +202,14 @@ class Server(MethodServer[Config]):
             images = int(self.setup.federation.sizes[client])
             return Workload(images, {"correlation": 4 * self.config.projection_dim**2})
         return self.fitting(client, weights=self.weights)
+
+    def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
+        if t == 0:
+            return Traffic(0, 0)
+        weights = sum(self.setup.initial(self.config.clients.encoder(client)).wire_bytes().values())
+        matrix = 4 * self.config.projection_dim**2
+        others = bool(self.sharing) and t >= self.sharing[0] and len(self.setup.clients) > 1
+        return Traffic(weights + (matrix if others else 0), weights + (matrix if t in self.sharing else 0))
 
     def asks_everybody(self, t: int) -> bool:
         return t in self.sharing[:1]

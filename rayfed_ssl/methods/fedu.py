@@ -25,7 +25,8 @@ from rayfed_ssl.methods.divergence import DivergentClient, kept, predicting, tak
 
 class Config(divergence.Config):
     name: Literal["fedu"] = "fedu"
-    threshold: Annotated[float, Field(ge=0)] = 0.4  # 0: always its own predictor
+    threshold: Annotated[float, Field(ge=0)] = 0.4
+    """A client with a divergence at or above it keeps its own predictor; 0: always."""
 
 
 class Client(DivergentClient[Config]):

@@ -18,7 +18,7 @@ and takes it into EUA. The solver is exact; see :mod:`rayfed_ssl.methods.unified
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -33,7 +33,7 @@ from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.messages import Reply
 from rayfed_ssl.federated.method import Info, Method, projecting
 from rayfed_ssl.federated.plugin import ClientPlugin, ServerPlugin
-from rayfed_ssl.federated.workload import Workload, fit_images
+from rayfed_ssl.federated.workload import Traffic, Workload, fit_images
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.methods.unified import equalised_epochs, sharpened, unified_step
 from rayfed_ssl.objectives.base import Step, full_precision
@@ -48,18 +48,28 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class Config(fedavg.Config):
-    """``weights`` and ``temperature`` are of running statistics, and of the mean without ``eua``."""
-
     name: Literal["fedu2"] = "fedu2"
     uniformity: Weight = WEIGHT
+    """Of FUR in the loss."""
     tangent_spaces: Count = 6
-    directions: Count = 6  # in each tangent space
+    """Of the sphere, that FUR compares distributions in."""
+    directions: Count = 6
+    """In each tangent space."""
     rotation: Weight = 1.0
+    """Weight of the quarter turns' cross-entropy."""
     eua: bool = True
-    lr: Annotated[float, Field(gt=0)] = 8.0  # of the server's step
-    relative: bool = False  # lr from how far clients moved, instead
-    temperature: Annotated[float, Field(gt=0)] = 1.0  # sharpens shares to q^(1/T); towards 0 the largest alone counts
-    equalise: bool = True  # steps, by local epochs up to 10; where local_steps are set they are equal already
+    """Whether the server's step is EUA; false: FedAvg's mean."""
+    lr: Annotated[float, Field(gt=0)] = 8.0
+    """Of the server's step."""
+    relative: bool = False
+    """Whether ``lr`` follows from how far clients moved, instead."""
+    temperature: Annotated[float, Field(gt=0)] = 1.0
+    """T sharpens shares to q^(1/T) in running statistics, and in the mean without ``eua``; towards 0 the largest alone
+    counts.
+    """
+    equalise: bool = True
+    """Whether clients take about as many steps, by local epochs up to 10; with ``train.local_steps`` they do already.
+    """
 
     @property
     def heads(self) -> frozenset[str]:
@@ -67,13 +77,17 @@ class Config(fedavg.Config):
 
 
 class PluginBlock(PluginConfig):
-    """``weights`` is that of FedAvg, where this plug-in is the method."""
+    """FUR alone, FedU2's uniform regulariser, as a plug-in."""
 
     name: Literal["fur"] = "fur"
     weight: Weight = WEIGHT
+    """Of FUR in the loss."""
     tangent_spaces: Count = 6
+    """Of the sphere, that FUR compares distributions in."""
     directions: Count = 6
+    """In each tangent space."""
     weights: Literal["size", "uniform"] = "size"
+    """As a method: how clients count in the mean, by their number of images or all the same."""
 
 
 def uniformity(projections: tuple[Tensor, ...], config: Config | PluginBlock, draws: torch.Generator) -> Tensor:
@@ -176,6 +190,9 @@ class ClientHalf(ClientPlugin[PluginBlock]):
 
 class ServerHalf(ServerPlugin[PluginBlock]):
     """Nothing: the penalty is the client's own business."""
+
+    def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
+        return Traffic(0, 0)
 
     def workload(self, client: int) -> Workload | None:
         return Workload(0)

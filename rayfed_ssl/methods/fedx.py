@@ -36,13 +36,15 @@ Share = Annotated[float, Field(ge=0)]
 
 
 class Config(fedavg.Config):
-    """The temperature of NT-Xent is the objective's, as is that of the relations; their target has its own."""
-
     name: Literal["fedx"] = "fedx"
     target_temperature: Annotated[float, Field(gt=0)] = 0.1
+    """Of the relations' target; NT-Xent and the relations themselves have ``objective.temperature``."""
     local_relation: Share = 1.0
+    """Weight of the relations between a client's own views."""
     global_contrast: Share = 1.0
+    """Weight of the contrast with the downloaded model."""
     global_relation: Share = 1.0
+    """Weight of the relations to the downloaded model."""
 
     @property
     def heads(self) -> frozenset[str]:

@@ -16,7 +16,7 @@ Shape legend: N public images, B batch, m anchors, d embedding (d_k of client k)
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -35,8 +35,8 @@ from rayfed_ssl.federated.method import ClientFootprint, Info, Method, projectin
 from rayfed_ssl.federated.results import Subject
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.setup import Setup
-from rayfed_ssl.federated.workload import Workload
-from rayfed_ssl.models.encoders import build_encoder
+from rayfed_ssl.federated.workload import Traffic, Workload
+from rayfed_ssl.models.encoders import EncoderName, build_encoder
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.settings.blocks import MethodConfig, check_name
 from rayfed_ssl.settings.run import RunSettings
@@ -52,20 +52,32 @@ Rows = Mapping[str, np.ndarray]  # unit rows as uploaded: "representations" (N, 
 
 
 class Options(MethodConfig):
-    """Both methods' options. ``epochs`` are the distillation's (the paper: 200), not the clients'."""
+    """Both methods' options."""
 
     tau_teacher: Positive = 0.1
+    """tau_T, which sharpens the clients' similarities."""
     tau_student: Positive = 0.1
-    anchors: Annotated[int, Field(ge=2)] | None = None  # m; None: 2048, or all public images where they are fewer
-    momentum: Annotated[float, Field(ge=0, le=1)] = 0.999  # zeta
+    """tau_S of the student's similarities."""
+    anchors: Annotated[int, Field(ge=2)] | None = None
+    """m; null: 2048, or all public images where they are fewer."""
+    momentum: Annotated[float, Field(ge=0, le=1)] = 0.999
+    """zeta, of the encoder of the anchors' keys."""
     epochs: Annotated[int, Field(ge=1)] = 20
+    """Of the distillation (the paper: 200), not of the clients."""
     batch_size: Annotated[int, Field(ge=2)] = 128
-    lr: Positive = 1e-3  # Adam
+    """Public images per step of the distillation."""
+    lr: Positive = 1e-3
+    """Of Adam, for the distillation."""
     weight_decay: Annotated[float, Field(ge=0)] = 1e-6
-    self_anchor: Literal["keep", "mask"] = "keep"  # a query's own key among its anchors
-    upload: Literal["float32", "float16", "int8"] = "float32"  # int8: a row is divided by its largest entry / 127
-    representation: Literal["head", "backbone"] = "head"  # z = g(f(x)), as the code, or h = f(x), as the cost example
-    student: str | None = None  # its encoder; None: the clients' common one
+    """Of the distillation."""
+    self_anchor: Literal["keep", "mask"] = "keep"
+    """Whether a query's own key stays among its anchors."""
+    upload: Literal["float32", "float16", "int8"] = "float32"
+    """Type of the representations sent; ``int8``: a row is divided by its largest entry / 127."""
+    representation: Literal["head", "backbone"] = "head"
+    """z = g(f(x)), as the code, or h = f(x), as the cost example."""
+    student: EncoderName | None = None
+    """The student's encoder; null: the clients' common one."""
 
     @property
     def needs_public(self) -> bool:
@@ -77,6 +89,8 @@ class Config(Options):
 
 
 class ConfigCC(Options):
+    """FLESD with one round."""
+
     name: Literal["flesd_cc"] = "flesd_cc"
 
 
@@ -284,13 +298,22 @@ class Server(MethodServer[Options]):
         ratios = [self.ratio(self.config.clients.encoder(r.client)) for r in replies]
         self.metrics["flesd/break_even_ratio"] = float(np.mean(ratios))
 
+    def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
+        encoder = self.config.clients.encoder(client)
+        if t == 0:
+            return Traffic(self.setup.federation.public.pixels.nbytes, 0)  # type: ignore[union-attr]
+        down = self.weight_bytes[encoder] if shares_weights(self.config) else 0
+        return Traffic(down, sum(self.uploaded(encoder).values()))
+
+    def uploaded(self, encoder: str) -> dict[str, int]:
+        """Bytes of a client's reply by field."""
+        upload = self.method.upload
+        sent = {"representations": self.images * self.dimensions[encoder] * WIDTH[upload]}
+        return {**sent, "scales": 4 * self.images} if upload == "int8" else sent
+
     def workload(self, operation: str, client: int) -> Workload | None:
         """Local epochs, then one pass over the public images for their representations."""
-        width, upload = self.dimensions[self.config.clients.encoder(client)], self.method.upload
-        sent = {"representations": self.images * width * WIDTH[upload]}
-        if upload == "int8":
-            sent["scales"] = 4 * self.images
-        return self.fitting(client) + Workload(self.images, sent)
+        return self.fitting(client) + Workload(self.images, self.uploaded(self.config.clients.encoder(client)))
 
     def ratio(self, encoder: str) -> float:
         """Bytes of a client's representations over those of its weights; below 1 they are the cheaper (eq. 11)."""

@@ -31,12 +31,13 @@ from rayfed_ssl.models.network import Network
 
 
 class Config(fedavg.Config):
-    """``weights`` is of warm-up rounds, and of running statistics."""
-
     name: Literal["ldawa"] = "ldawa"
-    warmup: Annotated[int, Field(ge=0)] = 3  # rounds of plain averaging
-    normalize: bool = False  # divide by the sum of the cosines' magnitudes
-    as_code: bool = False  # running statistics count by their cosines, too
+    warmup: Annotated[int, Field(ge=0)] = 3
+    """Rounds of FedAvg's mean at the start."""
+    normalize: bool = False
+    """Whether the sum is divided by that of the cosines' magnitudes."""
+    as_code: bool = False
+    """Whether running statistics count by their cosines, too."""
 
 
 def angular_divergence(x: np.ndarray, start: np.ndarray) -> float:

@@ -7,12 +7,13 @@ it is FedLinked's "separate": the same initial epochs, early stopping and roll-b
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Literal
 
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, anything
 from rayfed_ssl.federated.results import Subject
-from rayfed_ssl.federated.workload import Workload
+from rayfed_ssl.federated.workload import Traffic, Workload
 from rayfed_ssl.methods.tasks import TaskClient, TaskConfig, TaskServer, planned
 from rayfed_ssl.settings.run import RunSettings
 
@@ -34,6 +35,9 @@ class Client(TaskClient[Config]):
 
 
 class Server(TaskServer[Config]):
+    def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
+        return Traffic(0, 0)
+
     def workload(self, operation: str, client: int) -> Workload | None:
         return None if self.supervised else self.fitting(client)  # early stopping decides how long tasks take
 

@@ -47,17 +47,23 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class Config(MethodConfig):
-    """The temperature of clients and server is the objective's."""
-
     name: Literal["orchestra"] = "orchestra"
-    weights: Literal["size", "uniform"] = "size"  # how clients count in the means of both networks
-    global_clusters: Annotated[int, Field(ge=2)] = 128  # G
-    local_clusters: Count = 16  # L; fewer where the memory is smaller
-    memory: Annotated[int, Field(ge=2)] = 128  # M; all images where a client has fewer
-    decay: Annotated[float, Field(ge=0, le=1)] = 0.996  # of the momentum target
-    rotation: Annotated[float, Field(ge=0)] = 1.0  # weight of the turns' cross-entropy
-    fit_steps: Annotated[int, Field(ge=0)] = 500  # of the server's SGD on the global centroids
+    weights: Literal["size", "uniform"] = "size"
+    """How clients count in the means of both networks: by their number of images, or all the same."""
+    global_clusters: Annotated[int, Field(ge=2)] = 128
+    """G, of the server."""
+    local_clusters: Count = 16
+    """L, of a client; fewer where its memory is smaller."""
+    memory: Annotated[int, Field(ge=2)] = 128
+    """M, projections that a client clusters; all images where it has fewer."""
+    decay: Annotated[float, Field(ge=0, le=1)] = 0.996
+    """Of the momentum target."""
+    rotation: Annotated[float, Field(ge=0)] = 1.0
+    """Weight of the turns' cross-entropy."""
+    fit_steps: Annotated[int, Field(ge=0)] = 500
+    """Of the server's SGD on the global centroids."""
     fit_lr: Annotated[float, Field(gt=0)] = 0.01
+    """Learning rate of that SGD."""
 
     @property
     def heads(self) -> frozenset[str]:

@@ -29,7 +29,7 @@ ORDERS = (*(1 + x / 10 for x in range(1, 100)), *range(11, 64), 128, 256, 512, 1
 
 
 class PrivacyConfig(Block):
-    """The ``method.privacy`` block of FedSC: exactly one of ``sigma`` and ``epsilon`` is given.
+    """Noise on FedSC's correlation matrices (DP-CalR); null: none. Exactly one of ``sigma`` and ``epsilon`` is given.
 
     mu, the bound on the squared norm of an embedding, is ``objective.clip``: sharing and training clip alike.
     """
@@ -39,6 +39,7 @@ class PrivacyConfig(Block):
     epsilon: float | None = Field(None, gt=0, allow_inf_nan=False)
     """Or the epsilon a client may spend over the whole run; sigma follows from the closed form."""
     delta: float = Field(1e-2, gt=0, lt=1)
+    """The delta that epsilon is stated for."""
 
     @model_validator(mode="after")
     def _one_of_two(self) -> PrivacyConfig:

@@ -40,9 +40,13 @@ from rayfed_ssl.settings.run import RunSettings
 class Config(fedavg.Config):
     name: Literal["ssd"] = "ssd"
     separation: Annotated[float, Field(ge=0)] = 1.0
-    scale: Annotated[float, Field(gt=0)] = 10.0  # s, along the client's own dimensions
+    """Weight of the separation."""
+    scale: Annotated[float, Field(gt=0)] = 10.0
+    """s, the stretch along the client's own dimensions."""
     distillation: Annotated[float, Field(ge=0)] = 0.1
-    temperature: Annotated[float, Field(gt=0)] = 0.5  # of the distillation
+    """Weight of the distillation."""
+    temperature: Annotated[float, Field(gt=0)] = 0.5
+    """Of the distillation."""
 
 
 class Client(EncoderClient[Config]):

@@ -37,12 +37,14 @@ Epochs = Annotated[int, Field(ge=1)] | None
 class TaskConfig(MethodConfig):
     """What the methods of this setting have in common."""
 
-    batch_ratio: Annotated[float, Field(gt=0, le=1)] | None = (
-        None  # batch rows per image at hand; None: train.batch_size
-    )
-    initial_epochs: Epochs = None  # before a client's first round; None: train.local_epochs
-    patience: Annotated[int, Field(ge=1)] = 5  # epochs without a lower loss on `es` before training stops
-    rollback: bool = True  # after the last round, to the round that was best on `rb`
+    batch_ratio: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Rows of a batch per image at hand; null: ``train.batch_size``."""
+    initial_epochs: Epochs = None
+    """Epochs before a client's first round; null: ``train.local_epochs``."""
+    patience: Annotated[int, Field(ge=1)] = 5
+    """Epochs without a lower loss on ``es`` before training stops."""
+    rollback: bool = True
+    """Whether a client returns to the round that was best on ``rb`` after the last one."""
 
 
 class TaskClient(EncoderClient[Config]):

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from torch import Tensor, nn
 
+from rayfed_ssl.base.choice import NameOf
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.table import Table
 from rayfed_ssl.models.base import Encoder
@@ -177,6 +178,10 @@ def build_encoder(name: str, config: ModelConfig, image_size: int, channels: int
     """
     check_encoder(name, config, image_size)
     return _family(name).build(config, image_size, channels)
+
+
+EncoderName = Annotated[str, NameOf(lambda: ENCODERS, " or ".join(f"{library}/NAME" for library in LIBRARIES))]
+"""A text that :func:`check_encoder_name` takes."""
 
 
 def check_encoder_name(name: str, key: str = "clients.encoders") -> None:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PositiveInt
 from torch import nn
 
+from rayfed_ssl.base.choice import Short
 from rayfed_ssl.base.schema import Block
 
 
@@ -18,9 +19,13 @@ class HeadConfig(Block):
     """A multilayer perceptron: ``hidden`` layers with ReLU, then a linear layer to ``dim``."""
 
     dim: PositiveInt
+    """Width of the output."""
     hidden: tuple[PositiveInt, ...] = ()
+    """Width of each hidden layer."""
     batch_norm: Literal["none", "hidden", "all"] = "none"
+    """``hidden``: before each ReLU; ``all``: of the output, too, there without scale and shift."""
     bias: bool = True
+    """Whether linear layers have one."""
 
 
 # The heads of the papers, usable by name in YAML: ``model: {projector: fedsc}``. Their input is the encoder's feature
@@ -44,47 +49,51 @@ def _named_head(value: Any) -> Any:
     return HEADS[value]
 
 
-Head = Annotated[HeadConfig, BeforeValidator(_named_head)]
+Head = Annotated[HeadConfig, BeforeValidator(_named_head), Short(lambda: HEADS)]
 
 
 class StartConfig(Block):
-    """Values to begin with; ``model: {start: PATH}`` is short for ``{start: {path: PATH}}``."""
+    """Values that replace the encoder's initial ones; null: none. A path alone is short for ``{path: PATH}``."""
 
-    path: Path  # FILE.safetensors, FILE.pth, or a finished run's folder
-    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None  # of what is there; a run writes it down
+    path: Path
+    """``FILE.safetensors``, ``FILE.pth``, or a finished run's folder."""
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
+    """Digest of what is there, which a run writes down; null: any."""
 
 
 def _named_start(value: Any) -> Any:
     return {"path": value} if isinstance(value, str | Path) else value
 
 
-Start = Annotated[StartConfig, BeforeValidator(_named_start)]
+Start = Annotated[StartConfig, BeforeValidator(_named_start), Short()]
 
 
 class ModelConfig(Block):
-    """The ``model:`` block: what all clients' networks have in common, whatever their encoders.
-
-    ``width`` multiplies the channels of every encoder. ``predictor: null`` means the projector's shape again. With
-    ``calibration: n`` a linear layer after the projector maps every architecture to the same n dimensions, and the
-    objective works there (FedFoA, section 3.5). ``dropout``, ``representation`` (r) and ``channels`` (c of the first
-    block) belong to ``fedlinked_cnn``; null means the paper's value. ``head_dropout`` precedes the classifier.
-    ``prototypes`` is K, how many prototypes of projections there are (SwAV).
-
-    ``initial`` draws one set of values for all clients of an architecture (``common``) or one for each client
-    (``own``). ``start`` then replaces the encoder's by those of a file or a finished run.
-    """
+    """What all clients' networks have in common, whatever their encoders."""
 
     width: float = Field(1.0, gt=0)
+    """Multiplies the channels of every encoder."""
     projector: Head = HeadConfig(hidden=(128,), dim=64)
+    """g, from features to projections; or the name of a paper's."""
     predictor: Head | None = None
+    """p, from projections to predictions; null: the projector's shape again."""
     calibration: PositiveInt | None = None
+    """A linear layer after the projector maps every architecture to so many dimensions, and the objective works there
+    (FedFoA, section 3.5); null: none.
+    """
     dropout: float | None = Field(None, ge=0, lt=1)
+    """Of ``fedlinked_cnn``; null: the paper's value."""
     representation: PositiveInt | None = None
+    """r of ``fedlinked_cnn``, the width of its features; null: the paper's value."""
     channels: PositiveInt | None = None
+    """c of the first block of ``fedlinked_cnn``; null: the paper's value."""
     head_dropout: float = Field(0.0, ge=0, lt=1)
+    """Dropout before the classifier."""
     initial: Literal["common", "own"] = "common"
+    """One draw of values for all clients of an architecture, or one for each client."""
     start: Start | None = None
     prototypes: PositiveInt = 512
+    """K, prototypes of projections (SwAV)."""
 
     def scaled(self, channels: int) -> int:
         """``channels`` times ``width``, rounded, at least 4."""

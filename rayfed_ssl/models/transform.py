@@ -21,8 +21,9 @@ from PIL import Image
 from torch import Tensor
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.data.augment import Recipe, clean
+from rayfed_ssl.data.augment import clean
 from rayfed_ssl.data.decode import BadImage, Form, decode, decode_opened
+from rayfed_ssl.data.recipes import Recipe
 
 OneImage = Image.Image | NDArray[np.generic] | bytes | Path | str
 """A Pillow image; pixels, uint8 (H, W), (H, W, 1) or (H, W, 3), or uint16 or float32 (H, W); an encoded file's bytes or

@@ -43,11 +43,11 @@ def align_uniform(z_a: Tensor, z_b: Tensor, weight: float, t: float) -> Tensor:
 
 
 class AlignUniformConfig(ObjectiveConfig):
-    """``objective: {name: align_uniform}``. ``t`` is the Gaussian potential's; ``uniformity`` weighs that term."""
-
     name: Literal["align_uniform"] = "align_uniform"
     uniformity: float = Field(default=1.0, ge=0)
+    """Weight of the uniformity."""
     t: float = Field(default=2.0, gt=0)
+    """Of the Gaussian potential exp(-t d^2)."""
 
 
 @dataclass(frozen=True)

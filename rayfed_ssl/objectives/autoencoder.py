@@ -16,8 +16,6 @@ from rayfed_ssl.objectives.base import Memory, Objective, ObjectiveConfig, Step,
 
 
 class AutoencoderConfig(ObjectiveConfig):
-    """``objective: {name: autoencoder}``. It has no coefficients."""
-
     name: Literal["autoencoder"] = "autoencoder"
 
 

@@ -40,11 +40,11 @@ def barlow_twins(z_a: Tensor, z_b: Tensor, redundancy: float, scale: float = 1.0
 
 
 class BarlowConfig(ObjectiveConfig):
-    """``objective: {name: barlow}``. ``redundancy`` is lambda; ``scale`` multiplies the whole loss."""
-
     name: Literal["barlow"] = "barlow"
     redundancy: float = Field(default=0.005, ge=0)
+    """lambda, weight of the off-diagonal entries."""
     scale: float = Field(default=1.0, gt=0)
+    """Multiplies the whole loss."""
 
 
 @dataclass(frozen=True)

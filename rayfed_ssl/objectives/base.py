@@ -21,6 +21,7 @@ class ObjectiveConfig(Block):
     """Base of every ``objective:`` block. A subclass gives ``name`` its one value as the default."""
 
     name: str
+    """The local loss."""
 
 
 class Step(NamedTuple):

@@ -36,19 +36,18 @@ def ema_(target: nn.Module, online: nn.Module, decay: float) -> None:
 
 
 class BYOLConfig(ObjectiveConfig):
-    """``objective: {name: byol}``. What becomes of the target when a client downloads weights is ``target``.
+    name: Literal["byol"] = "byol"
+    decay: float = Field(default=0.99, ge=0, le=1)
+    """What the target keeps of itself at each step."""
+    target: Literal["local", "reset", "averaged"] = "local"
+    """What becomes of the target when a client downloads weights: it stays the client's own, starts each round as a
+    copy of the network, or travels and is averaged like the weights.
 
-    ``local``: the target stays the client's own across rounds; before the client's first round it is a copy of what was
-    downloaded (EasyFL's FedBYOL, FedU, FedEMA). ``reset``: in every round it starts as a copy of the downloaded network
-    (FedSC's FedBYOL). ``averaged``: it travels and is averaged like the weights (Orchestra without client state), for
-    methods that average weights.
+    ``local``: before the client's first round it is a copy of what was downloaded (EasyFL's FedBYOL, FedU, FedEMA).
+    ``reset``: FedSC's FedBYOL. ``averaged``: Orchestra without client state, for methods that average weights.
 
     Differs: in EasyFL the target *is* the online network during a client's first round, without any lag.
     """
-
-    name: Literal["byol"] = "byol"
-    decay: float = Field(default=0.99, ge=0, le=1)
-    target: Literal["local", "reset", "averaged"] = "local"
 
 
 @dataclass(frozen=True)

@@ -49,21 +49,17 @@ def enqueued(queue: Tensor, keys: Tensor) -> Tensor:
 
 
 class MoCoConfig(ObjectiveConfig):
-    """``objective: {name: moco}``.
-
-    ``target`` is what becomes of the key encoder when a client downloads weights, as for BYOL. By default it starts
-    each round as a copy of the downloaded network (EasyFL's FedMoCo).
-
-    The queue starts each round with random unit vectors from the client's generator; with ``keep_queue`` the client
-    keeps its own from its last round.
-    """
-
     name: Literal["moco"] = "moco"
     temperature: float = Field(default=0.2, gt=0)
+    """Of the softmax."""
     decay: float = Field(default=0.99, ge=0, le=1)
+    """What the key encoder keeps of itself at each step."""
     queue: int = Field(default=4096, ge=1)
+    """Keys of earlier batches that a query is contrasted with."""
     keep_queue: bool = False
+    """Whether a client keeps its queue from its last round; else it starts with random unit vectors."""
     target: Literal["local", "reset", "averaged"] = "reset"
+    """What becomes of the key encoder when a client downloads weights, as for BYOL; ``reset`` is EasyFL's FedMoCo."""
 
 
 @dataclass(frozen=True)

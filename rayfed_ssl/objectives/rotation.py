@@ -23,8 +23,6 @@ def rotations(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class RotationConfig(ObjectiveConfig):
-    """``objective: {name: rotation}``. It has no coefficients."""
-
     name: Literal["rotation"] = "rotation"
 
 

@@ -51,11 +51,11 @@ def info_nce(z_a: Tensor, z_b: Tensor, temperature: float, bank: Tensor | None =
 
 
 class SimCLRConfig(ObjectiveConfig):
-    """``objective: {name: simclr}``. ``directional`` chooses InfoNCE from view 1 to view 2 instead of NT-Xent."""
-
     name: Literal["simclr"] = "simclr"
     temperature: float = Field(default=0.1, gt=0)
+    """Of the softmax."""
     directional: bool = False
+    """Whether the loss is InfoNCE from view 1 to view 2 in place of NT-Xent."""
 
 
 @dataclass(frozen=True)

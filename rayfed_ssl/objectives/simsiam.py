@@ -22,8 +22,6 @@ def negative_cosine(p: Tensor, z: Tensor) -> Tensor:
 
 
 class SimSiamConfig(ObjectiveConfig):
-    """``objective: {name: simsiam}``. It has no coefficients."""
-
     name: Literal["simsiam"] = "simsiam"
 
 

@@ -59,15 +59,15 @@ def spectral_loss(z: Tensor | Sequence[Tensor], rest: Tensor | None = None, alph
 
 
 class SpectralConfig(ObjectiveConfig):
-    """``objective: {name: spectral}``. ``clip`` is mu, the bound on ``||z||^2``; null: projections stay as they are.
+    name: Literal["spectral"] = "spectral"
+    views: int = Field(default=2, ge=2)
+    """V, of an image."""
+    clip: float | None = Field(default=4.0, gt=0)
+    """mu, the bound on ``||z||^2``; null: projections stay as they are.
 
     The loss is quartic in ``||z||``, and in FedSC's networks, without BatchNorm or output normalisation, only the clip
     bounds it. Sharing correlations privately needs the same mu.
     """
-
-    name: Literal["spectral"] = "spectral"
-    views: int = Field(default=2, ge=2)
-    clip: float | None = Field(default=4.0, gt=0)
 
 
 @dataclass(frozen=True)

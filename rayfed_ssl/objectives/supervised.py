@@ -16,8 +16,6 @@ from rayfed_ssl.objectives.base import Memory, Objective, ObjectiveConfig, Step,
 
 
 class SupervisedConfig(ObjectiveConfig):
-    """``objective: {name: supervised}``. It has no coefficients."""
-
     name: Literal["supervised"] = "supervised"
 
 

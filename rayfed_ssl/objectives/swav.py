@@ -53,20 +53,19 @@ def normalise_(prototypes: Tensor) -> None:
 
 
 class SwAVConfig(ObjectiveConfig):
-    """``objective: {name: swav}``. How many prototypes there are is ``model.prototypes``.
-
-    Prototypes stay as they are in the first ``freeze_rounds`` rounds (SwAV freezes them in its first epoch). With
-    ``queue`` > 0 the codes of a batch are balanced together with those of the newest so many projections, once there
-    are that many; ``keep_queue`` keeps them in the client from round to round.
-    """
-
     name: Literal["swav"] = "swav"
     temperature: float = Field(default=0.1, gt=0)
+    """Of the softmax."""
     epsilon: float = Field(default=0.05, gt=0)
+    """Entropy of the codes."""
     iterations: int = Field(default=3, ge=1)
+    """Of Sinkhorn's algorithm."""
     freeze_rounds: int = Field(default=1, ge=0)
+    """Rounds at the start in which prototypes stay as they are (SwAV: its first epoch)."""
     queue: int = Field(default=0, ge=0)
+    """Newest projections that a batch's codes are balanced with, once there are so many; 0: none."""
     keep_queue: bool = False
+    """Whether a client keeps its queue from round to round."""
 
 
 @dataclass(frozen=True)

@@ -52,12 +52,13 @@ def vicreg(z_a: Tensor, z_b: Tensor, weights: tuple[float, float, float]) -> Ten
 
 
 class VICRegConfig(ObjectiveConfig):
-    """``objective: {name: vicreg}``. The weights of the three terms: lambda, mu and nu."""
-
     name: Literal["vicreg"] = "vicreg"
     invariance: float = Field(default=25.0, ge=0)
+    """lambda, weight of the distance between views."""
     variance: float = Field(default=25.0, ge=0)
+    """mu, weight of the hinge on each dimension's spread."""
     covariance: float = Field(default=1.0, ge=0)
+    """nu, weight of the off-diagonal covariances."""
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,15 @@ from pydantic import Field, model_validator
 
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.data.partition import Iid, PartitionConfig
-from rayfed_ssl.data.sources import SourceConfig
-from rayfed_ssl.models import check_encoder_name
+from rayfed_ssl.data.sources import SourceConfig, SourceName
+from rayfed_ssl.models import EncoderName, check_encoder_name
 
 
 class MethodConfig(Block):
     """Base of every ``method:`` block: only what is that method's own."""
 
     name: str
+    """A row of ``rayfed-ssl methods``."""
 
     @property
     def needs_public(self) -> bool:
@@ -29,15 +30,18 @@ class MethodConfig(Block):
 
 
 class PublicConfig(Block):
-    """Unlabelled images everybody may see: `client 0` (that client's shard; it then does not train, unless the method
-    uses no public images), a `share` of the training images, or another `source`, whose training `images` these are:
-    all of them, or a `sample` of so many, drawn with the run's seed.
-    """
+    """Unlabelled images that everybody may see."""
 
     source: Literal["none", "client 0", "share", "source"] = "none"
+    """``client 0``: that client's shard, and it then does not train, unless the method uses no public images;
+    ``share``: of the training images; ``source``: the training images of ``images``.
+    """
     share: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    """Of the training images, with ``source: share``; of every task's, with ``data.tasks``."""
     images: SourceConfig | None = None
+    """Another source, with ``source: source``."""
     sample: Annotated[int, Field(ge=1)] | None = None
+    """So many of ``images``, drawn with the run's seed; null: all of them."""
 
     @model_validator(mode="after")
     def _source_named(self) -> PublicConfig:
@@ -51,11 +55,14 @@ class PublicConfig(Block):
 class DataConfig(SourceConfig):
     """Which images, how they are dealt to clients, and which of them are public."""
 
-    name: str = "digits"
+    name: SourceName = "digits"
     partition: PartitionConfig = Iid()
+    """Who holds which images."""
     public: PublicConfig = PublicConfig()
-    tasks: tuple[tuple[str | int, ...], ...] | None = None  # class names (or ids) of each client's own task
-    task_images: Annotated[int, Field(ge=1)] | None = None  # of each (client, class) of `tasks`; None: all
+    tasks: tuple[tuple[str | int, ...], ...] | None = None
+    """Class names, or ids, of each client's own task; null: clients have no tasks."""
+    task_images: Annotated[int, Field(ge=1)] | None = None
+    """Images of each client and class of ``tasks``; null: all."""
 
 
 def check_name(encoder: str, key: str) -> None:
@@ -67,8 +74,12 @@ def check_name(encoder: str, key: str) -> None:
 
 
 class ClientsConfig(Block):
+    """How many clients there are, and their architectures."""
+
     count: Annotated[int, Field(ge=1)] = 5
-    encoders: str | tuple[str, ...] = "small_cnn"  # one name, or one per client
+    """How many clients there are."""
+    encoders: EncoderName | tuple[EncoderName, ...] = "small_cnn"
+    """The encoder of all clients, or a list with one for each."""
 
     @model_validator(mode="after")
     def _known(self) -> ClientsConfig:
@@ -90,59 +101,89 @@ class ClientsConfig(Block):
 
 
 class OptimizerConfig(Block):
-    """Made anew each round: no momentum carries over, as in the codes of FLESD, FedSC, EasyFL, FedX and Orchestra."""
+    """The optimiser of local training. It is made anew each round: no momentum carries over, as in the codes of FLESD,
+    FedSC, EasyFL, FedX and Orchestra.
+    """
 
     name: Literal["sgd", "adam", "adamw"] = "sgd"
+    """The rule of a step."""
     lr: Annotated[float, Field(gt=0)] = 0.03
+    """Learning rate."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Of ``sgd``."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    schedule: Literal["constant", "cosine"] = "constant"  # over rounds; constant within a round
+    """Added to the gradient; ``adamw`` takes it off the weights."""
+    schedule: Literal["constant", "cosine"] = "constant"
+    """Of the learning rate over rounds; within a round it is constant."""
     clip_norm: Annotated[float, Field(gt=0)] | None = None
+    """Largest norm of a step's gradient; null: any."""
 
 
 class TrainConfig(Block):
+    """Rounds, and the clients' local training within one."""
+
     rounds: Annotated[int, Field(ge=1)] = 20
+    """Communication rounds of the run."""
     local_epochs: Annotated[int, Field(ge=1)] = 1
-    local_steps: Annotated[int, Field(ge=1)] | None = (
-        None  # instead of epochs: that many batches, reshuffling as needed
-    )
+    """Passes over a client's images in a round."""
+    local_steps: Annotated[int, Field(ge=1)] | None = None
+    """Batches in place of ``local_epochs``, reshuffled as needed; null: epochs."""
     batch_size: Annotated[int, Field(ge=1)] = 128
+    """Images of a batch; of a smaller shard, all of them."""
     optimizer: OptimizerConfig = OptimizerConfig()
-    precision: Literal["float32", "bfloat16"] = "float32"  # autocast of forward passes, on GPU
-    compile: bool = False  # torch.compile of the encoder
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Of forward passes on a GPU (autocast)."""
+    compile: bool = False
+    """Whether encoders go through ``torch.compile``."""
 
 
 class ParticipationConfig(Block):
-    """``over``: how many are asked for each reply that is wanted; the round closes at the last one wanted."""
+    """How many clients take part in a round."""
 
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Of the clients, wanted in a round."""
     over: Annotated[float, Field(ge=1)] = 1.0
+    """Clients asked for each reply that is wanted; the round closes at the last one wanted."""
 
 
 class CheckpointConfig(Block):
-    every: Annotated[int, Field(ge=0)] = 10  # rounds; 0: only after the last one
-    keep: Annotated[int, Field(ge=1)] = 2  # the newest so many
-    keep_every: Annotated[int, Field(ge=0)] = 0  # and every n-th for ever; 0: none
+    """When checkpoints are written, and which of them stay."""
+
+    every: Annotated[int, Field(ge=0)] = 10
+    """Rounds between checkpoints; 0: only after the last one."""
+    keep: Annotated[int, Field(ge=1)] = 2
+    """The newest so many stay."""
+    keep_every: Annotated[int, Field(ge=0)] = 0
+    """Every n-th stays for ever; 0: none."""
 
 
 class ResourcesConfig(Block):
     """Where the work runs. Nothing here changes a result on one kind of machine, but for threads and device."""
 
-    actors: Annotated[int, Field(ge=1)] | None = None  # None: as many as fit, at most the clients asked per round
+    actors: Annotated[int, Field(ge=1)] | None = None
+    """Client actors; null: as many as fit, at most the clients asked in a round."""
     cpus_per_client: Annotated[float, Field(ge=0)] = 1.0
-    gpus_per_client: Annotated[float, Field(ge=0)] | None = None  # None: share the GPUs evenly among actors
+    """CPUs that an actor reserves."""
+    gpus_per_client: Annotated[float, Field(ge=0)] | None = None
+    """GPUs, or the part of one, that an actor reserves; null: the GPUs shared evenly among actors."""
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
+    """CPU threads of each actor's arithmetic."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    gpu_kind: str | None = (
-        None  # only GPUs of this kind, as Ray names them (A100, H200, L4, ..); other kinds change bits
-    )
-    strategy: Literal["PACK", "SPREAD"] = "PACK"  # how actors are placed on several nodes
-    wait_s: Annotated[float, Field(ge=0)] = 120.0  # how long an autoscaling cluster may take to provide what fits
-    autoscales_to: dict[Literal["CPU", "GPU"], Annotated[float, Field(ge=0)]] | None = None  # of an autoscaling cluster
-    client_timeout_s: Annotated[float, Field(gt=0)] | None = None  # a call that takes longer follows on_client_error
-    evaluation_timeout_s: Annotated[float, Field(gt=0)] | None = (
-        None  # None: ten times client_timeout_s, if that is set
-    )
+    """``auto``: the GPU where an actor sees one."""
+    gpu_kind: str | None = None
+    """Only GPUs of this kind, as Ray names them (A100, H200, L4, ..); other kinds change bits."""
+    strategy: Literal["PACK", "SPREAD"] = "PACK"
+    """How actors are placed on several nodes."""
+    wait_s: Annotated[float, Field(ge=0)] = 120.0
+    """Seconds an autoscaling cluster may take to provide what fits."""
+    autoscales_to: dict[Literal["CPU", "GPU"], Annotated[float, Field(ge=0)]] | None = None
+    """CPUs and GPUs that an autoscaling cluster can grow to."""
+    client_timeout_s: Annotated[float, Field(gt=0)] | None = None
+    """Seconds a client's call may take before it follows ``on_client_error``; null: any."""
+    evaluation_timeout_s: Annotated[float, Field(gt=0)] | None = None
+    """Seconds an evaluation may take before it is repeated elsewhere, once; null: ten times ``client_timeout_s``, if
+    that is set.
+    """
 
     @property
     def evaluation_limit_s(self) -> float | None:

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import Field
 
 from rayfed_ssl.base.schema import Block
-from rayfed_ssl.data.augment import AugmentConfig
+from rayfed_ssl.data.recipes import AugmentConfig
 from rayfed_ssl.evaluation import EvaluationConfig
 from rayfed_ssl.models import ModelConfig
 from rayfed_ssl.objectives import ObjectiveConfig
@@ -40,26 +40,32 @@ class PluginConfig(MethodConfig):
 
 
 class RunSettings(Block):
-    """Everything a run depends on. ``name`` is that of its folder below runs/, and of its actor when detached."""
+    """Everything a run depends on."""
 
     name: str = "run"
+    """The run's folder below ``runs/``, and its actor when detached; by default the file's name."""
     seed: Annotated[int, Field(ge=0)] = 0
+    """All randomness of the run is derived from it."""
     profile: str | None = None
+    """Which of the file's ``profiles`` is laid over it; null: ``cpu``, where the file has profiles."""
     method: MethodConfig
     plugins: tuple[PluginConfig, ...] = ()
+    """Plug-ins, which add loss terms to the method's local training."""
     objective: ObjectiveConfig = SimCLRConfig()
+    """The local loss; by default the method's own."""
     data: DataConfig = DataConfig()
     clients: ClientsConfig = ClientsConfig()
     model: ModelConfig = ModelConfig()
     augment: AugmentConfig = AugmentConfig()
     train: TrainConfig = TrainConfig()
     participation: ParticipationConfig = ParticipationConfig()
-    system: SystemConfig | None = None  # None: clients are always there, and no virtual time is kept
+    system: SystemConfig | None = None
     server: ServerConfig = ServerConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     resources: ResourcesConfig = ResourcesConfig()
     on_client_error: Literal["fail", "drop"] = "fail"
+    """Whether a failed client ends the run, or is left out of the round and counted."""
 
     def method_as(self, kind: type[Kind]) -> Kind:
         """The method's own block, where it is known to be of that kind. Raises TypeError where it is not."""

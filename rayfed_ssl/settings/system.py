@@ -17,7 +17,9 @@ class LogNormal(Block):
     """Each client's own draw of ``median * exp(sigma * N(0, 1))``, the same in every round."""
 
     median: Positive
+    """Of the clients' draws."""
     sigma: NotNegative
+    """Standard deviation of the draws' logarithm."""
 
 
 class Always(Block):
@@ -31,43 +33,61 @@ class Bernoulli(Block):
 
     name: Literal["bernoulli"] = "bernoulli"
     probability: Annotated[float, Field(gt=0, le=1)]
+    """That a client can be reached in a round."""
 
 
 class Trace(Block):
-    """When each client can be reached: a Parquet or CSV file with the columns client, start, end, in virtual seconds.
-
-    ``repeat_s``: the trace starts again after so many seconds. Without it, a run that outlasts the trace is refused.
+    """A file says when each client can be reached: Parquet or CSV, with the columns client, start, end, in virtual
+    seconds.
     """
 
     name: Literal["trace"] = "trace"
     path: Path
+    """The file."""
     repeat_s: Positive | None = None
+    """The trace starts again after so many seconds; null: a run that outlasts the trace is refused."""
 
 
 AvailabilityConfig = Annotated[Always | Bernoulli | Trace, Field(discriminator="name")]
 
 
 class SystemConfig(Block):
-    """Unequal, unreliable clients on a virtual clock. What is not given takes no time and never fails."""
+    """Unequal, unreliable clients on a virtual clock; null: clients are always there, and no virtual time is kept. What
+    is not given takes no time and never fails.
+    """
 
-    seconds_per_image: NotNegative | LogNormal = 0.0  # of a client, for each source image it reads, views included
-    down_mbps: Positive | LogNormal | None = None  # 10^6 bits per second; None: downloads take no time
+    seconds_per_image: NotNegative | LogNormal = 0.0
+    """Of a client, for each source image it reads, views included."""
+    down_mbps: Positive | LogNormal | None = None
+    """10^6 bits per second; null: downloads take no time."""
     up_mbps: Positive | LogNormal | None = None
-    latency_s: NotNegative | LogNormal = 0.0  # per exchange in which anything crosses
-    devices: Path | None = None  # Parquet, one row per client: its columns stand in for the four keys above
+    """10^6 bits per second; null: uploads take no time."""
+    latency_s: NotNegative | LogNormal = 0.0
+    """Per exchange in which anything crosses."""
+    devices: Path | None = None
+    """Parquet file, one row per client, whose columns stand in for the four keys above."""
     availability: AvailabilityConfig = Always()
-    drop_out: Annotated[float, Field(ge=0, lt=1)] = 0.0  # probability that an asked client is lost in mid-round
-    deadline_s: Positive | None = None  # of every exchange; later replies are not used
-    minimum_replies: Annotated[int, Field(ge=1)] = 1  # with fewer, a round comes to nothing
+    """When clients can be reached."""
+    drop_out: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Probability that an asked client is lost in mid-round."""
+    deadline_s: Positive | None = None
+    """Of every exchange; later replies are not used; null: none."""
+    minimum_replies: Annotated[int, Field(ge=1)] = 1
+    """With fewer, a round comes to nothing."""
 
 
 class ServerConfig(Block):
-    """When the server updates its model: once everybody asked has replied, or (FedBuff) after every ``buffer`` replies
-    of clients that train at their own pace.
-    """
+    """When the server updates its model."""
 
     schedule: Literal["sync", "fedbuff"] = "sync"
-    buffer: Annotated[int, Field(ge=1)] = 10  # K, replies per update
-    concurrency: Annotated[int, Field(ge=1)] | None = None  # M, clients at work; None: participation.fraction of them
-    staleness_max: Annotated[int, Field(ge=0)] = 20  # older replies are not used
-    lr: Positive = 1.0  # of the server's step
+    """``sync``: once everybody asked has replied; ``fedbuff``: after every ``buffer`` replies of clients that train at
+    their own pace.
+    """
+    buffer: Annotated[int, Field(ge=1)] = 10
+    """K, replies per update."""
+    concurrency: Annotated[int, Field(ge=1)] | None = None
+    """M, clients at work; null: ``participation.fraction`` of them."""
+    staleness_max: Annotated[int, Field(ge=0)] = 20
+    """Updates since a client's download beyond which its reply is not used."""
+    lr: Positive = 1.0
+    """Of the server's step."""

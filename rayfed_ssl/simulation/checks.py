@@ -46,8 +46,7 @@ def examine_folder(
         UserError: the folder cannot be written to; a run is there and ``resume`` is not set; what is there is no run.
     """
     existing = folder / "config.yaml"
-    if existing.exists() and not resume:
-        raise UserError(f"--out: {folder} already holds a run; add --resume to continue it, or name another folder")
+    refuse_taken(folder, resume)
     checkpoint.writable(folder)
     if not existing.exists():
         _refuse_what_is_no_run(folder, resume)
@@ -71,6 +70,12 @@ def examine_folder(
 def rounds_in(folder: Path) -> int:
     """How many rounds the run in ``folder`` was to have, as its config.yaml says."""
     return load_config(folder / "config.yaml").train.rounds
+
+
+def refuse_taken(folder: Path, resume: bool) -> None:
+    """Raise UserError where a run is in the folder and ``resume`` is not set."""
+    if (folder / "config.yaml").exists() and not resume:
+        raise UserError(f"--out: {folder} already holds a run; add --resume to continue it, or name another folder")
 
 
 def _refuse_what_is_no_run(folder: Path, resume: bool) -> None:

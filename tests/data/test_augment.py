@@ -18,6 +18,7 @@ from torchvision.transforms.v2 import functional as TF
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.data import augment as A
+from rayfed_ssl.data import recipes as R
 
 N, H, W = 24, 20, 16
 torch.set_num_threads(1)
@@ -170,7 +171,7 @@ def test_crop_fallback_is_torchvisions_centre_crop(size: tuple[int, int]) -> Non
 
 def test_draws_have_the_recipes_rates_and_ranges() -> None:
     n = 20000
-    recipe = A.Recipe((0.2, 1.0), 0, True, (0.4, 0.4, 1.5, 0.1), 0.8, 0.2, 0.5, (0.1, 2.0), 0.3)
+    recipe = R.Recipe((0.2, 1.0), 0, True, (0.4, 0.4, 1.5, 0.1), 0.8, 0.2, 0.5, (0.1, 2.0), 0.3)
     drawn = A.draw(recipe, n, (32, 32), generator("draw"))
     for mask, p in ((drawn.flip, 0.5), (drawn.gray, 0.2), (drawn.sigma > 0, 0.5), (drawn.solarize, 0.3)):
         assert abs(mask.double().mean().item() - p) < 0.015
@@ -197,7 +198,7 @@ def test_pad_crop_shifts_are_uniform() -> None:
 
 
 def test_all_jitter_orders_occur_about_equally() -> None:
-    source, recipe = generator("orders"), A.PRESETS["fedsc"]
+    source, recipe = generator("orders"), R.PRESETS["fedsc"]
     orders = [A.draw(recipe, 2, (8, 8), source).order for _ in range(1200)]
     counts = [orders.count(order) for order in itertools.permutations(A.JITTER)]
     assert sum(counts) == 1200
@@ -206,15 +207,15 @@ def test_all_jitter_orders_occur_about_equally() -> None:
 
 # ------------------------------------------------------------------------------------------------------ everything
 
-FULL = A.Recipe(
+FULL = R.Recipe(
     (0.2, 1.0), 0, True, (0.8, 0.8, 0.8, 0.2), 0.8, 0.3, 0.5, (0.1, 2.0), 0.3, (0.4, 0.5, 0.6), (0.2, 0.3, 0.4)
 )
 
 
-def reference(image: Tensor, p: A.Parameters, i: int, recipe: A.Recipe) -> Tensor:
+def reference(image: Tensor, p: A.Parameters, i: int, recipe: R.Recipe) -> Tensor:
     """One uint8 image through torchvision's functions, with sample i's parameters."""
     out = TF.to_dtype(image, torch.float32, scale=True)
-    if recipe.crop_scale != A.WHOLE:
+    if recipe.crop_scale != R.WHOLE:
         out = TF.resized_crop(out, *(int(v) for v in p.box[i]), list(image.shape[1:]), antialias=False)
     if p.flip is not None and p.flip[i]:
         out = TF.horizontal_flip(out)
@@ -233,7 +234,7 @@ def reference(image: Tensor, p: A.Parameters, i: int, recipe: A.Recipe) -> Tenso
 @pytest.mark.parametrize("name", ["full", "flesd", "flesd_large", "fedsc", "fedca", "easyfl", "digits", "none"])
 def test_pipeline_equals_the_loop_over_images(name: str) -> None:
     # Without solarise: it jumps at 1/2, where rounding decides. It has its own test above.
-    recipe = dataclasses.replace(FULL, solarize_p=0.0) if name == "full" else A.PRESETS[name]
+    recipe = dataclasses.replace(FULL, solarize_p=0.0) if name == "full" else R.PRESETS[name]
     drawn = A.draw(recipe, 2 * N, (H, W), generator("all", name))
     many = torch.cat([pixels(), pixels()])
     expected = torch.stack([reference(image, drawn, i, recipe) for i, image in enumerate(many)])
@@ -272,13 +273,13 @@ def test_a_sample_does_not_depend_on_its_neighbours() -> None:
 
 
 def test_rows_are_view_major() -> None:
-    out = A.augment(pixels(), A.PRESETS["none"], generator("views"), views=2)
-    torch.testing.assert_close(out, torch.cat([A.clean(pixels(), A.PRESETS["none"])] * 2), atol=0, rtol=0)
+    out = A.augment(pixels(), R.PRESETS["none"], generator("views"), views=2)
+    torch.testing.assert_close(out, torch.cat([A.clean(pixels(), R.PRESETS["none"])] * 2), atol=0, rtol=0)
 
 
-@pytest.mark.parametrize("name", sorted(A.PRESETS))
+@pytest.mark.parametrize("name", sorted(R.PRESETS))
 def test_layout_and_type_are_kept_and_do_not_matter(name: str) -> None:
-    recipe = A.PRESETS[name]
+    recipe = R.PRESETS[name]
     interleaved = A.augment(pixels(), recipe, generator("layout"))
     planar = A.augment(pixels().contiguous(), recipe, generator("layout"))
     assert interleaved.dtype == planar.dtype == torch.float32
@@ -289,7 +290,7 @@ def test_layout_and_type_are_kept_and_do_not_matter(name: str) -> None:
 
 
 def test_fedx_views_are_shifted_mirrored_originals() -> None:
-    recipe = A.AugmentConfig(preset="fedx", mean=(0, 0, 0), std=(1, 1, 1)).recipe()
+    recipe = R.AugmentConfig(preset="fedx", mean=(0, 0, 0), std=(1, 1, 1)).recipe()
     padded = TF.pad(images(), [4], padding_mode="reflect")
     out = A.augment(pixels(), recipe, generator("fedx"), views=1)
     for i in range(N):
@@ -344,17 +345,17 @@ def test_presets_are_the_papers() -> None:
         "fedx": ((1.0, 1.0), 4, (0.0, 0.0, 0.0, 0.0), 0.0, 0.0, 0.4914),
     }
     for name, row in table.items():
-        r = A.AugmentConfig(preset=name).recipe()
+        r = R.AugmentConfig(preset=name).recipe()
         assert (r.crop_scale, r.pad, r.jitter, r.gray_p, r.blur_p, r.mean[0]) == row
         assert r.flip
-    assert not A.PRESETS["digits"].flip
-    assert set(A.PRESETS) == set(A.AugmentConfig.model_fields["preset"].annotation.__args__)
+    assert not R.PRESETS["digits"].flip
+    assert set(R.PRESETS) == set(R.AugmentConfig.model_fields["preset"].annotation.__args__)
 
 
 def test_overrides_replace_the_presets_values() -> None:
-    recipe = A.AugmentConfig(preset="flesd", flip=False, gray_p=0, crop_scale=(0.5, 1)).recipe()
-    assert recipe == dataclasses.replace(A.PRESETS["flesd"], flip=False, gray_p=0.0, crop_scale=(0.5, 1.0))
-    assert A.AugmentConfig().recipe() == A.PRESETS["fedsc"]
+    recipe = R.AugmentConfig(preset="flesd", flip=False, gray_p=0, crop_scale=(0.5, 1)).recipe()
+    assert recipe == dataclasses.replace(R.PRESETS["flesd"], flip=False, gray_p=0.0, crop_scale=(0.5, 1.0))
+    assert R.AugmentConfig().recipe() == R.PRESETS["fedsc"]
 
 
 @pytest.mark.parametrize(
@@ -373,19 +374,19 @@ def test_overrides_replace_the_presets_values() -> None:
 )
 def test_wrong_configurations_are_refused(values: dict[str, object], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
-        A.AugmentConfig(**values)
+        R.AugmentConfig(**values)
 
 
 def test_padding_beyond_the_image_is_refused() -> None:
     with pytest.raises(UserError, match=r"augment.pad: 4 for images of 4 x 8; allowed: below 4"):
-        A.augment(pixels(4, 4, 8), A.PRESETS["fedx"], generator("pad"))
+        A.augment(pixels(4, 4, 8), R.PRESETS["fedx"], generator("pad"))
 
 
 def test_grey_images_of_one_channel_see_what_three_equal_channels_see():
     """All operations of the preset on (B, 1, H, W) equal those on the same image three times over."""
     grey = pixels()[:, :1].contiguous()
     recipe = dataclasses.replace(
-        A.PRESETS["flesd_large"], jitter=(0.8, 0.8, 0.8, 0.0), blur_p=1.0, solarize_p=0.5, mean=A.HALF, std=A.HALF
+        R.PRESETS["flesd_large"], jitter=(0.8, 0.8, 0.8, 0.0), blur_p=1.0, solarize_p=0.5, mean=R.HALF, std=R.HALF
     )
     one = A.augment(grey, recipe, torch.Generator().manual_seed(3))
     three = A.augment(grey.expand(-1, 3, -1, -1).contiguous(), recipe, torch.Generator().manual_seed(3))
@@ -398,6 +399,6 @@ def test_grey_images_of_one_channel_see_what_three_equal_channels_see():
         atol=2e-3,
         rtol=0,
     )
-    mean = sum(A.PRESETS["fedsc"].mean) / 3
-    std = sum(A.PRESETS["fedsc"].std) / 3
-    torch.testing.assert_close(A.clean(grey, A.PRESETS["fedsc"]), (grey / 255 - mean) / std)
+    mean = sum(R.PRESETS["fedsc"].mean) / 3
+    std = sum(R.PRESETS["fedsc"].std) / 3
+    torch.testing.assert_close(A.clean(grey, R.PRESETS["fedsc"]), (grey / 255 - mean) / std)

@@ -7,7 +7,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from rayfed_ssl.data.augment import Recipe
+from rayfed_ssl.data.recipes import Recipe
 from rayfed_ssl.evaluation import SELECT, FrozenEncoder, Material, Split
 
 Digits = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]

@@ -11,7 +11,8 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score, balanced_accuracy_score, normalized_mutual_info_score, roc_auc_score
 
 from rayfed_ssl.base.seeding import generator, numpy_generator, seed_of
-from rayfed_ssl.data.augment import Recipe, augment
+from rayfed_ssl.data.augment import augment
+from rayfed_ssl.data.recipes import Recipe
 from rayfed_ssl.evaluation import cluster, rank
 from rayfed_ssl.evaluation.angles import AnglesConfig, compare, look, mean_angle
 from rayfed_ssl.evaluation.cluster import ClusterConfig

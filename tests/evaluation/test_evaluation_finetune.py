@@ -16,7 +16,8 @@ from torch import nn
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import generator, seed_of
-from rayfed_ssl.data.augment import Recipe, augment
+from rayfed_ssl.data.augment import augment
+from rayfed_ssl.data.recipes import Recipe
 from rayfed_ssl.evaluation import Material, Split, semi, transfer
 from rayfed_ssl.evaluation.finetune import FineTuneConfig, fine_tune, label_fraction
 from rayfed_ssl.evaluation.linear import linear_probe

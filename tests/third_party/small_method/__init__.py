@@ -24,6 +24,7 @@ from rayfed_ssl.settings.blocks import MethodConfig
 class HalfwayConfig(MethodConfig):
     name: Literal["halfway"] = "halfway"
     step: float = 0.5
+    """How far the server goes towards the mean."""
 
 
 class Client(EncoderClient[HalfwayConfig]):

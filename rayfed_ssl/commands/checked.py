@@ -1,0 +1,72 @@
+"""``rayfed-ssl run --check``: what a run would come to. Nothing is started, and nothing stays written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from rayfed_ssl.api.executor import Executor
+from rayfed_ssl.config import RunConfig
+
+
+def checked(config: RunConfig, folder: Path, uri: str | None, *, resume: bool, executor: Executor) -> Iterator[str]:
+    """Lines of a run's plan. Raises UserError for what the run would be refused for."""
+    from rayfed_ssl.simulation.checks import refuse_taken
+    from rayfed_ssl.simulation.forecast import forecast
+
+    if uri is None:
+        refuse_taken(folder, resume)
+    plan = ("1 client at a time, in this process", 1) if executor is Executor.local else planned_on_ray(config)
+    found = forecast(config)
+    yield found.what
+    yield f"{'folder':<13} {uri or folder}"
+    yield f"{'plan':<13} {plan[0]}"
+    kept = found.kept.state + found.kept.bank
+    amount = _bytes(kept * found.kept.clients + found.kept.state * found.kept.again)
+    yield f"{'memory':<13} {_bytes(found.images)} of images, {amount} kept of clients between rounds"
+    yield f"{'':<13} {_bytes(found.step_bytes)} in this process at a local step; {_bytes(found.free.bytes)} free here"
+    if found.traffic is not None:
+        yield f"{'bytes':<13} {_bytes(found.traffic.up)} up, {_bytes(found.traffic.down)} down, of all clients"
+    else:
+        yield f"{'bytes':<13} not known beforehand"
+    yield (
+        f"{'time':<13} about {_duration(found.seconds(plan[1]))} of training: {found.steps} local steps of "
+        f"{found.step_s:.3g} s, measured on {found.device}"
+    )
+    yield f"{'':<13} evaluation, server work and sending come on top"
+    yield from (f"{'note':<13} {note}" for note in found.notes)
+
+
+def planned_on_ray(config: RunConfig) -> tuple[str, int]:
+    """The plan in words, and how many actors: on the cluster that RAY_ADDRESS names, or else on this machine.
+
+    Raises:
+        UserError: it does not fit.
+    """
+    import torch
+
+    from actors.plan import plan, planned
+    from actors.session import connect
+
+    if os.environ.get("RAY_ADDRESS"):
+        with connect():
+            made = planned(config)
+        where = "on the cluster of RAY_ADDRESS"
+    else:
+        here = {"CPU": float(os.cpu_count() or 1), "GPU": float(torch.cuda.device_count())}
+        made, where = plan(config.resources, config.cohort_size, [here]), "on this machine"
+    return f"{'; '.join(made.lines)}, {where}", made.actors
+
+
+def _bytes(count: float) -> str:
+    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if count >= unit:
+            return f"{count / unit:.3g} {name}"
+    return f"{count:.0f} B"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} minutes" if seconds < 2 * 3600 else f"{seconds / 3600:.1f} hours"

@@ -1,0 +1,198 @@
+"""What a run will come to, before it is started: memory, bytes and training time. Nothing is written that stays.
+
+Bytes are those the ledger will book, where the method knows them beforehand and nobody is lost. Time is an estimate: a
+local step is measured on this machine's device and multiplied; evaluation, server work and sending are left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rayfed_ssl.config import RunConfig
+from rayfed_ssl.data.store import default_cache
+from rayfed_ssl.federated.bench import Initial, device_name
+from rayfed_ssl.federated.clock import selected
+from rayfed_ssl.federated.federation import Federation, deal
+from rayfed_ssl.federated.messages import TRAINS
+from rayfed_ssl.federated.plugin import ServerPlugin
+from rayfed_ssl.federated.server import MethodServer
+from rayfed_ssl.federated.setup import Setup
+from rayfed_ssl.federated.workload import Traffic, fit_steps
+from rayfed_ssl.methods import METHODS, plugin_halves
+from rayfed_ssl.simulation.checks import check_labels, check_shards, describe, with_start
+from rayfed_ssl.simulation.memory import Estimate, Place, check_fits, estimate, free_memory
+from rayfed_ssl.simulation.timing import check_reachable, make_clock
+from rayfed_ssl.simulation.worker import Worker
+
+STEPS = 2  # measured, after as many that warm up
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What is known of a run before it begins. ``notes`` are for people: what is not known, and why."""
+
+    what: str
+    kept: Estimate  # of clients between rounds
+    free: Place
+    images: int  # bytes of pixels
+    traffic: Traffic | None  # over the whole run, all clients; None: not known beforehand
+    steps: int  # local steps over the whole run
+    step_s: float  # seconds of one, the mean over architectures
+    step_bytes: int  # most memory that this process, or its GPU, has had at a step
+    device: str
+    notes: tuple[str, ...] = ()
+
+    def seconds(self, actors: int) -> float:
+        """Of training with so many clients at a time, each on a device like this one."""
+        return self.steps * self.step_s / actors
+
+
+@contextlib.contextmanager
+def fleeting_cache() -> Iterator[Path]:
+    """A cache folder that is gone afterwards; what the real one holds is seen in it and not decoded again."""
+    with tempfile.TemporaryDirectory(prefix="rayfed-check-") as name:
+        folder, real = Path(name), default_cache()
+        for known in (*real.glob("*.arrow"), *real.glob("downloads")):
+            (folder / known.name).symlink_to(known)
+        yield folder
+
+
+def forecast(config: RunConfig) -> Forecast:
+    """What the run would come to. Raises UserError for all that a run would refuse before its first round, but what
+    concerns its folder and its place.
+    """
+    config = with_start(config)
+    config = _offline(config)
+    with fleeting_cache() as cache:
+        federation = deal(config, cache)
+        check_shards(config, federation)
+        check_labels(config, federation)
+        if (check := METHODS[config.method.name].check_federation) is not None:
+            check(config, federation)
+        initial = Initial(config, federation)
+        begins = initial.notes()
+        setup = Setup(config, federation, _once(initial))
+        server: MethodServer[Any] = METHODS[config.method.name].server(setup)
+        plugins = {p.name: plugin_halves(p.name)[1](p, setup) for p in config.active_plugins}
+        notes = [*federation.dataset.notes, *begins]
+        if config.system is not None:
+            server.state.setdefault("weights", setup.initial(config.clients.encoder(federation.clients[0])))
+            clock = make_clock(config, federation, server, plugins)
+            notes += check_reachable(clock, config) if clock else []
+            notes.append("bytes and time are those of a run in which no client is late or lost")
+        kept, free = estimate(config, federation), free_memory()
+        check_fits(config, kept, free, free)
+        sent = _traffic(config, federation, server, plugins)
+        if sent is None:
+            notes.append(f"{config.method.name} does not know its bytes beforehand; rayfed-ssl run counts them")
+        steps, step_s = _steps(config, federation, server)
+        train, test = federation.dataset.train.pixels, federation.dataset.test.pixels
+        return Forecast(
+            describe(config, federation), kept, free, int(train.nbytes + test.nbytes), sent, steps, step_s, _peak(),
+            _device(config, federation), tuple(notes),
+        )  # fmt: skip
+
+
+def _offline(config: RunConfig) -> RunConfig:
+    """The same run, whose images have to be there."""
+    public = config.data.public
+    if public.images is not None:
+        images = public.images.model_copy(update={"download": False})
+        public = public.model_copy(update={"images": images})
+    return config.model_copy(update={"data": config.data.model_copy(update={"download": False, "public": public})})
+
+
+def _once(initial: Initial) -> Any:
+    """``initial``, each architecture's values made once."""
+    made: dict[str, Any] = {}
+
+    def values(encoder: str) -> Any:
+        if encoder not in made:
+            made[encoder] = initial(encoder)
+        return made[encoder]
+
+    return values
+
+
+def asked(config: RunConfig, federation: Federation, server: MethodServer[Any], t: int) -> tuple[int, ...]:
+    """Who is asked in round t, where everybody can be reached."""
+    clients = federation.clients
+    wanted = len(clients) if server.asks_everybody(t) else config.participants(len(clients))
+    return selected(clients, wanted, config.seed, t, "cohort")
+
+
+def _traffic(
+    config: RunConfig, federation: Federation, server: MethodServer[Any], plugins: dict[str, ServerPlugin[Any]]
+) -> Traffic | None:
+    """Bytes of the whole run; None where the method, a plug-in or the schedule does not know."""
+    if config.server.schedule != "sync":
+        return None
+    total, met = Traffic(0, 0), set[int]()
+    for t in range(config.train.rounds + 1):
+        clients = asked(config, federation, server, t) if t else federation.clients
+        for client in clients:
+            parts = [server.traffic(t, client, met), *(plugin.traffic(t, client, met) for plugin in plugins.values())]
+            for part in parts:
+                if part is None:
+                    return None
+                total += part
+        met |= set(clients) if t else set()
+    return total
+
+
+def _steps(config: RunConfig, federation: Federation, server: MethodServer[Any]) -> tuple[int, float]:
+    """Local steps of the run, and the seconds of one: measured for each architecture, weighted by its steps."""
+    train, sizes = config.train, federation.sizes
+    counts: dict[str, int] = {}
+    if not server.reaches_clients:  # one trains on everybody's images
+        counts[config.clients.encoder(federation.clients[0])] = train.rounds * fit_steps(train, int(sizes.sum()))
+    else:
+        for t in range(1, train.rounds + 1):
+            for client in asked(config, federation, server, t)[: config.cohort_size if _buffered(config) else None]:
+                encoder = config.clients.encoder(client)
+                counts[encoder] = counts.get(encoder, 0) + fit_steps(train, int(sizes[client]))
+    total = sum(counts.values())
+    seconds = sum(count * step_seconds(config, federation, encoder) for encoder, count in counts.items())
+    return total, seconds / max(total, 1)
+
+
+def _buffered(config: RunConfig) -> bool:
+    return config.server.schedule != "sync"
+
+
+def step_seconds(config: RunConfig, federation: Federation, encoder: str) -> float:
+    """Seconds of one local step, measured: the second of two short trainings of a client with this encoder."""
+    train = config.train.model_copy(update={"local_steps": STEPS})
+    worker = Worker(config.model_copy(update={"train": train}), federation)
+    able = [client for client in federation.clients if config.clients.encoder(client) == encoder]
+    client = max(able, key=lambda one: int(federation.sizes[one]))
+    took = math.inf
+    for _ in range(2):
+        one = worker._client(worker.method.client, client, 1, TRAINS, {})
+        one.load_own()
+        began = time.perf_counter()
+        one.fit()
+        took = time.perf_counter() - began
+    return took / STEPS
+
+
+def _peak() -> int:
+    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
+        return int(torch.cuda.max_memory_allocated())
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _device(config: RunConfig, federation: Federation) -> str:
+    return device_name(Worker(config, federation).device)

@@ -1,0 +1,112 @@
+"""What ``run --check`` says beforehand, against what runs then do; and that it leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+import ray
+
+from rayfed_ssl.cli import main
+from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.simulation.forecast import forecast
+from tests.tiny import run_locally, tiny
+
+CASES = {
+    "fedsimclr": {"participation__fraction": 0.5},
+    "fedx": {},
+    "fedu2": {},
+    "fedsc": {},
+    "fedsc, alpha share": {"method__alpha": "share", "train__rounds": 3},
+    "fedfoa": {"participation__fraction": 0.5, "train__rounds": 4},
+    "flesd": {"method__upload": "int8"},
+    "local": {},
+    "centralized": {},
+    "fedbyol": {"plugins": [{"name": "fedfoa", "warmup": 0}, {"name": "feddecorr"}]},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bytes_are_those_the_ledger_books(case: str, tmp_path: Path) -> None:
+    config = tiny(case.split(",")[0], **{"train__rounds": 2, "evaluation__protocols": [], **CASES[case]})
+    expected = forecast(config).traffic
+    summary = run_locally(config, tmp_path / "run")
+    booked = summary["communication"]
+    assert expected is not None
+    assert (expected.down, expected.up) == (booked["down_bytes"], booked["up_bytes"])
+
+
+@pytest.mark.parametrize(
+    ("method", "changes"),
+    [("orchestra", {}), ("fedmd", {}), ("fedbyol", {"objective__target": "averaged"})],
+)
+def test_bytes_that_are_not_known_are_not_made_up(method: str, changes: dict[str, object]) -> None:
+    assert forecast(tiny(method, **changes)).traffic is None
+
+
+def test_steps_are_all_batches_of_all_rounds() -> None:
+    config = tiny("fedsimclr", train__rounds=3, train__local_epochs=2, participation__fraction=1.0)
+    batches = 0
+    for shard in deal(config).shards:
+        images = len(shard["train"])
+        batches += len(range(0, images - min(16, images) + 1, min(16, images)))
+    assert config.train.batch_size == 16
+    found = forecast(config)
+    assert found.steps == 3 * 2 * batches
+    assert found.step_s > 0
+    assert found.seconds(2) == pytest.approx(found.steps * found.step_s / 2)
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder, a cache and a folder for temporary files, all empty."""
+    for name in ("work", "cache", "temporary"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("RAYFED_SSL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    monkeypatch.chdir(tmp_path / "work")
+    (tmp_path / "demo.yaml").write_text(json.dumps({"method": {"name": "fedsimclr"}, "data": {"limit": 200}}))
+    return tmp_path
+
+
+def check(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(["run", *arguments, "--check"])
+    said = capsys.readouterr()
+    return int(ended.value.code or 0), said.out + said.err
+
+
+def test_a_check_says_the_plan_and_leaves_nothing(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, said = check(capsys, str(empty / "demo.yaml"), "resources.actors=1", "train.rounds=4")
+    assert status == 0
+    lines = {line[:13].strip(): line[14:] for line in said.splitlines() if line[:13].strip()}
+    assert lines["plan"] == "1 client actor(s) of 1 CPU, 1 thread(s) each, on this machine"
+    assert lines["folder"] == "runs/demo"
+    assert "5 clients x 40 images" in said
+    assert lines["bytes"].endswith("of all clients")
+    assert f"{4 * 5} local steps" in lines["time"]
+    assert not ray.is_initialized()
+    assert [path.name for path in sorted(empty.rglob("*"))] == ["cache", "demo.yaml", "temporary", "work"]
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [("resources.actors=900", "resources.actors: found 900"), ("clients.count=150", "clients.count: client 50 has 1 ")],
+)
+def test_a_check_refuses_what_the_run_would_be_refused_for(
+    change: str, line: str, empty: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, said = check(capsys, str(empty / "demo.yaml"), change)
+    assert status == 2
+    assert said.startswith(line)
+
+
+def test_a_check_names_a_folder_that_is_taken(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (empty / "taken").mkdir()
+    (empty / "taken" / "config.yaml").write_text("{}")
+    status, said = check(capsys, str(empty / "demo.yaml"), "--out", str(empty / "taken"))
+    assert status == 2
+    assert "already holds a run" in said
