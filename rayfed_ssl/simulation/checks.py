@@ -118,8 +118,8 @@ def check_shards(config: RunConfig, federation: Federation) -> None:
     for reason, least in config.least_batches:
         if size < least:
             raise UserError(
-                f"clients.count: client {smallest} has {size} images; {reason} needs batches of at least {least} "
-                "(fewer clients, more images, or another data.partition)"
+                f"clients.count: {federation.called(smallest)} has {size} images; {reason} needs batches of at least "
+                f"{least} (fewer clients, more images, or another data.partition)"
             )
 
 

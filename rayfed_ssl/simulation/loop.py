@@ -19,7 +19,7 @@ import numpy as np
 from rayfed_ssl import extensions
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.evaluation import recorded
+from rayfed_ssl.evaluation import by_client, recorded
 from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.clock import RoundVoid, selected
 from rayfed_ssl.federated.cohort import Cohort
@@ -242,16 +242,19 @@ class Run:
 
     def collect(self, *, wait: bool = False) -> None:
         for t, client, values in self.cohort.evaluations(wait=wait):
+            parts = by_client(client, values)
             with self.writing(f"the evaluation of round {t}"):
-                self.recorder.evaluation(t, client, values)
-            self._show(t, client, values)
+                for whom, part in parts.items():
+                    self.recorder.evaluation(t, whom, part)
+            self._show(t, parts)
 
-    def _show(self, t: int, client: int | None, values: dict[str, float]) -> None:
+    def _show(self, t: int, parts: dict[int | None, dict[str, float]]) -> None:
         """Report the mean over the clients measured so far in round t; of an earlier round what came in late."""
         if t > self.shown_round:
             self.shown_round, self.shown = t, {}
         known = self.shown if t == self.shown_round else {}
-        known[client] = {**known.get(client, {}), **values}
+        for client, values in parts.items():
+            known[client] = {**known.get(client, {}), **values}
         names = sorted({name for of_client in known.values() for name in of_client})
         means = {recorded(name): float(np.mean([v[name] for v in known.values() if name in v])) for name in names}
         first = "the untrained encoder" if self.config.model.start is None else "the encoder as it started"
@@ -276,9 +279,8 @@ class Run:
         checkpoint.prune(root, config.keep, config.keep_every)
 
     def _dropped(self, error: ClientError) -> None:
-        self.say(
-            error.round, f"client {error.client} dropped in round {error.round} ({error.operation}): {error.reason}"
-        )
+        who = self.federation.called(error.client)
+        self.say(error.round, f"{who} dropped in round {error.round} ({error.operation}): {error.reason}")
 
     def say(self, t: int, line: str, values: dict[str, float] | None = None) -> None:
         self.report(Progress(t, self.rounds, line, values or {}))

@@ -20,7 +20,7 @@ from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.evaluation import PROTOCOLS, EvaluationConfig
 from rayfed_ssl.federated.bench import Workbench
 from rayfed_ssl.federated.federation import Federation, deal
-from rayfed_ssl.models.exported import descriptions, read_description
+from rayfed_ssl.models.exported import client_of, descriptions, read_description
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.models.values import load_values, read_safetensors
 from rayfed_ssl.reporting.tables import write_json
@@ -36,6 +36,11 @@ class Exported:
     name: str
     encoder: str
     values: Path
+
+    @property
+    def client(self) -> int | None:
+        """Whose encoder it is; None: the global one."""
+        return client_of(self.name)
 
 
 def exported(run: Path) -> list[Exported]:
@@ -70,8 +75,9 @@ def reevaluate(
     Returns:
         What ``evaluation.json`` now holds: ``accuracy``, ``select`` and ``features`` are ``{encoder: {tag: value}}``,
         ``untrained`` is ``{architecture: {tag: value}}``, ``pixels`` ``{tag: value}``, and ``evaluation`` the settings
-        behind each protocol's results. Untrained encoders stand as ``untrained NAME`` in ``features``, comparisons of
-        encoders as ``between encoders``. ``other data`` holds the same for images other than the run's, by their
+        behind each protocol's results. ``own`` is ``{encoder: {tag: {client: value}}}`` on clients' own test images.
+        Untrained encoders stand as ``untrained NAME`` in ``own`` and ``features``, comparisons of encoders as
+        ``between encoders``. ``other data`` holds the same for images other than the run's, by their
         title, with ``images``: their source, digest and numbers.
     Raises:
         UserError: no encoder there, an unknown protocol, a change that is not allowed, or images that are gone.
@@ -122,7 +128,8 @@ def _measured(config: RunConfig, federation: Federation, encoders: Sequence[Expo
     for name in sorted({one.encoder for one in encoders}) if config.evaluation.rows else []:
         found.note("untrained", name, f"untrained {name}", bench.evaluate(name, None))
     for one in encoders if config.evaluation.rows else []:
-        found.note("accuracy", one.name, one.name, bench.evaluate(one.encoder, pack(_loaded(bench, one))))
+        values = bench.evaluate(one.encoder, pack(_loaded(bench, one)), client=one.client)
+        found.note("accuracy", one.name, one.name, values)
     if config.evaluation.labelled:
         found.document["pixels"] = {"fewshot": bench.evaluate_pixels()}
     if config.evaluation.comparisons:
@@ -160,10 +167,15 @@ class Found:
 
     def note(self, block: str, name: str, described: str, values: Mapping[str, float]) -> None:
         """Scores go to ``block`` under ``name``, all else to the block its tag begins with, under ``described``."""
-        for tag, value in values.items():
+        parts = evaluation.by_client(None, values)
+        for tag, value in parts.pop(None).items():
             group, slash, rest = tag.partition("/")
             where, who, what = (group, described, rest) if slash else (block, name, tag)
             self.document.setdefault(where, {}).setdefault(who, {})[what] = value
+        for client, own in parts.items():
+            for tag, value in own.items():
+                by_tag = self.document.setdefault("own", {}).setdefault(described, {})
+                by_tag.setdefault(tag.removeprefix(evaluation.OWN), {})[str(client)] = value
 
 
 def _configured(
@@ -212,7 +224,7 @@ def added(known: Mapping[str, Any], new: Mapping[str, Any], measured: Sequence[s
     merged: dict[str, Any] = {}
     for block in [*known, *(name for name in new if name not in known)]:
         before, now = known.get(block, {}), new.get(block, {})
-        if block in ("accuracy", "untrained", "select"):
+        if block in ("accuracy", "untrained", "select", "own"):
             names = [*before, *(name for name in now if name not in before)]
             merged[block] = {name: {**_others(before.get(name, {}), measured), **now.get(name, {})} for name in names}
         elif block == "features":
