@@ -37,9 +37,11 @@ from rayfed_ssl.settings.run import due
 from rayfed_ssl.simulation.checks import (
     check_comparisons,
     check_labels,
+    check_same_files,
     check_same_images,
     check_shards,
     describe,
+    digests_of,
     examine_folder,
     with_start,
 )
@@ -98,10 +100,12 @@ class Run:
         check_comparisons(config, self.federation)
         if restored is not None:
             check_same_images(folder, self.federation)
+            check_same_files(config, folder)
         if (check := METHODS[config.method.name].check_federation) is not None:
             check(config, self.federation)
         begins = Initial(config, self.federation).notes()
         self.ledger = Ledger()
+        files = digests_of(config)
         self.server, self.plugins = self._servers()
         self.clock = make_clock(config, self.federation, self.server, self.plugins)
         self.buffered = FedBuff(self.server, self.clock) if self.clock and config.server.schedule == "fedbuff" else None
@@ -125,7 +129,7 @@ class Run:
             folder.mkdir(parents=True, exist_ok=True)
             extensions.save(config.extensions, folder)
             configfile.dump(config, folder / "config.yaml")
-            self.recorder = Recorder(config, folder, self.federation, self.cohort.device, began)
+            self.recorder = Recorder(config, folder, self.federation, self.cohort.device, began, files)
             self.leaving.callback(self._close_records)
             if began is None:
                 self.recorder.measured(0, self.cohort)  # by what the server trained at the start

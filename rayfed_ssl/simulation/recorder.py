@@ -34,10 +34,18 @@ SKIPPED = "skipped_images.txt"  # by name, those that could not be decoded
 
 
 class Recorder:
-    """The records of one run folder. ``device`` names what clients train on."""
+    """The records of one run folder. ``device`` names what clients train on, ``files`` are digests of what else a run
+    read, by key.
+    """
 
     def __init__(
-        self, config: RunConfig, folder: Path, federation: Federation, device: str, resumed_from: int | None
+        self,
+        config: RunConfig,
+        folder: Path,
+        federation: Federation,
+        device: str,
+        resumed_from: int | None,
+        files: Mapping[str, str],
     ) -> None:
         self.config, self.folder, self.federation = config, folder, federation
         self.records = Records(
@@ -50,6 +58,7 @@ class Recorder:
             images=federation.dataset.digest,
             resumed=resumed_from is not None,
             imports=digests(config.extensions),
+            files=files,
         )
         if resumed_from is None:
             self._first_page()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,6 +89,8 @@ def reevaluate(
         if name not in PROTOCOLS:
             raise UserError(PROTOCOLS.unknown("--protocol", name))
     encoders = exported(run)
+    if not os.access(run, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise UserError(f"{run}: cannot be written to, and evaluation.json belongs there; copy the run elsewhere")
     known = earlier(run / "evaluation.json")
     config = _configured(run, protocols, changes, trust_imports, several=len(encoders) > 1)
     if data is None:
@@ -102,7 +105,10 @@ def reevaluate(
         same = before.get("images") == images  # else these were other images, then
         now = added(before if same else {}, now, config.evaluation.protocols)
         document = {**known, OTHERS: {**others, title(data): now}}
-    write_json(run / "evaluation.json", document)
+    try:
+        write_json(run / "evaluation.json", document)
+    except OSError as error:
+        raise UserError(f"{run}: evaluation.json cannot be written there ({error.strerror})") from None
     return document
 
 
@@ -224,7 +230,7 @@ def added(known: Mapping[str, Any], new: Mapping[str, Any], measured: Sequence[s
     merged: dict[str, Any] = {}
     for block in [*known, *(name for name in new if name not in known)]:
         before, now = known.get(block, {}), new.get(block, {})
-        if block in ("accuracy", "untrained", "select", "own"):
+        if block in BY_ENCODER and block != "features":
             names = [*before, *(name for name in now if name not in before)]
             merged[block] = {name: {**_others(before.get(name, {}), measured), **now.get(name, {})} for name in names}
         elif block == "features":
