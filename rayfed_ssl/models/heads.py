@@ -71,7 +71,8 @@ class ModelConfig(Block):
     ``prototypes`` is K, how many prototypes of projections there are (SwAV).
 
     ``initial`` draws one set of values for all clients of an architecture (``common``) or one for each client
-    (``own``). ``start`` then replaces the encoder's by those of a file or a finished run.
+    (``own``); where it is not given, the method says which. ``start`` then replaces the encoder's by those of a file or
+    a finished run.
     """
 
     width: float = Field(1.0, gt=0)

@@ -13,12 +13,13 @@ import numpy as np
 from rayfed_ssl import evaluation
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.config import RunConfig, load_untrusted, result_affecting
+from rayfed_ssl.config import RunConfig, as_made, load_untrusted, result_affecting
 from rayfed_ssl.config import load as load_config
 from rayfed_ssl.data.partition import FromFile
 from rayfed_ssl.extensions import refuse_other
 from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models import pinned
 from rayfed_ssl.objectives import build as build_objective
 from rayfed_ssl.settings import files as configfile
@@ -37,6 +38,22 @@ def with_start(config: RunConfig) -> RunConfig:
         return config
     model = config.model.model_copy(update={"start": pinned(config.model.start)})
     return config.model_copy(update={"model": model})
+
+
+def as_begun(config: RunConfig, folder: Path, say: Callable[[str], None]) -> RunConfig:
+    """The configuration with the ``model.initial`` of the run in ``folder``, where its method's default is another
+    since that run began. A value that is not the default is left, and refused with the other changes.
+    """
+    existing = folder / "config.yaml"
+    differing = config.data.tasks is not None or config.clients.heterogeneous
+    by_default = METHODS[config.method.name].info.independent and differing
+    if config.model.initial == "common" or not by_default or not existing.is_file():
+        return config
+    model = as_made(existing, configfile.read(existing)).get("model")
+    if not isinstance(model, dict) or model.get("initial") != "common":
+        return config
+    say("model.initial: common, as this run began (its method's default is own since)")
+    return config.model_copy(update={"model": config.model.model_copy(update={"initial": "common"})})
 
 
 def examine_folder(

@@ -35,6 +35,7 @@ from rayfed_ssl.methods import METHODS, plugin_halves
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.run import due
 from rayfed_ssl.simulation.checks import (
+    as_begun,
     check_comparisons,
     check_labels,
     check_same_files,
@@ -90,6 +91,8 @@ class Run:
         """Everything a user can get wrong comes before the first file."""
         self.config = config = with_start(self.config)
         folder = self.folder
+        if resume:
+            self.config = config = as_begun(config, folder, lambda line: self.say(0, line))
         restored = examine_folder(config, folder, resume, lambda line: self.say(0, line))
         if why := self.claim.why_not_locked:
             self.say(0, f"{folder} cannot be locked ({why}): nothing keeps a second run from writing there")

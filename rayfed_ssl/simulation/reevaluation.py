@@ -162,6 +162,7 @@ def _compared(looks: Mapping[str, Mapping[str, NDArray[Any]]], config: Evaluatio
 
 
 BETWEEN, OTHERS = "between encoders", "other data"
+BY_ENCODER = frozenset({"accuracy", "untrained", "select", "own", "features"})
 CHANGEABLE = ("metrics", "train_images", "batch_size", "options")
 
 
