@@ -215,6 +215,8 @@ def earlier(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         blocks = {name: dict(block) for name, block in document.items()}
+        for name in blocks.keys() & BY_ENCODER:
+            blocks[name] = {encoder: dict(values) for encoder, values in blocks[name].items()}
         blocks |= {OTHERS: {name: dict(of) for name, of in blocks[OTHERS].items()}} if OTHERS in blocks else {}
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise UserError(f"{path}: cannot be read ({error}); mend it, or move it away to begin anew") from None
