@@ -84,7 +84,12 @@ DISTIL = {
 CORRELATION = {
     "data": {"name": "digits", "image_size": 16},
     "clients": {"count": 4, "encoders": ["resnet18", "small_cnn_bn", "small_cnn", "fedlinked_cnn"]},
-    "model": {"width": 0.125, "projector": {"hidden": [64], "dim": 32, "batch_norm": "hidden"}, "calibration": 32},
+    "model": {
+        "width": 0.125,
+        "projector": {"hidden": [64], "dim": 32, "batch_norm": "hidden"},
+        "calibration": 32,
+        "initial": "common",
+    },
     "objective": {"name": "byol"},
     "augment": {"preset": "digits"},
     "train": {"rounds": 10, "local_epochs": 5, "batch_size": 64, "optimizer": {"lr": 0.03}},
@@ -162,16 +167,16 @@ CLAIMS = {
         "cifar10",
         LINKED,
         {
+            "separate, one common start": {"method.name": "local", "model.initial": "common"},
+            "FedLinked, one common start": {"method.name": "fedlinked", "model.initial": "common"},
+            "FedLinked without B, one common start": {
+                "method.name": "fedlinked",
+                "method.transformation": False,
+                "model.initial": "common",
+            },
             "separate": {"method.name": "local"},
             "FedLinked": {"method.name": "fedlinked"},
             "FedLinked without B": {"method.name": "fedlinked", "method.transformation": False},
-            "separate, own initial values": {"method.name": "local", "model.initial": "own"},
-            "FedLinked, own initial values": {"method.name": "fedlinked", "model.initial": "own"},
-            "FedLinked without B, own initial values": {
-                "method.name": "fedlinked",
-                "method.transformation": False,
-                "model.initial": "own",
-            },
             "FedAvg on the trunk": {"method.name": "fedavg_trunk"},
         },
         metrics=("task",),

@@ -72,8 +72,8 @@ class RunConfig(RunSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _default_objective(cls, document: Any) -> Any:
-        return _with_objective(document)
+    def _defaults_of_the_method(cls, document: Any) -> Any:
+        return _with_defaults(document)
 
     @model_validator(mode="after")
     def _consistent(self) -> RunConfig:
@@ -191,7 +191,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
 
 def load_changed(path: Path, changes: Mapping[str, object]) -> RunConfig:
     """Like :func:`load`, with the overrides as dotted keys and their values."""
-    document = configfile.read(path)
+    document = as_made(path, configfile.read(path))
     if asked := [key for key, value in changes.items() if value == "?"]:
         raise configfile.ConfigError("\n".join(_answer(document, changes, key, path) for key in asked))
     found = extensions.gather(changes.get("imports", document.get("imports")), path.parent)
@@ -262,7 +262,7 @@ def build(
         merged["imports"] = [extension.name for extension in imports]
     elif merged.get("imports"):
         raise UserError(f"{origin}: found imports: {merged['imports']}; they are read where the config is a file")
-    return _with(configfile.validate(RunConfig, _with_objective(merged), origin=origin), imports)
+    return _with(configfile.validate(RunConfig, _with_defaults(merged), origin=origin), imports)
 
 
 def _with(config: RunConfig, imports: Sequence[Extension]) -> RunConfig:
@@ -273,6 +273,34 @@ def _with(config: RunConfig, imports: Sequence[Extension]) -> RunConfig:
 def _revived(document: dict[str, Any], imports: tuple[Extension, ...]) -> RunConfig:
     extensions.load(imports)
     return _with(RunConfig.model_validate(document), imports)
+
+
+def _with_defaults(document: Any) -> Any:
+    """What the document leaves to the method: its objective, and whose values clients begin with."""
+    return _with_initial(_with_objective(document))
+
+
+def _with_initial(document: Any) -> Any:
+    """Clients that were designed independently begin with values of their own, where the document does not say."""
+    if not isinstance(document, dict) or not isinstance(document.get("method"), dict):
+        return document
+    method, model = METHODS.get(str(document["method"].get("name"))), document.get("model", {})
+    if method is None or not method.info.independent or not isinstance(model, dict) or "initial" in model:
+        return document
+    data, clients = document.get("data"), document.get("clients")
+    tasks = data.get("tasks") if isinstance(data, dict) else None
+    encoders = clients.get("encoders") if isinstance(clients, dict) else None
+    mixed = isinstance(encoders, list | tuple) and len({str(encoder) for encoder in encoders}) > 1
+    return {**document, "model": {"initial": "own", **model}} if tasks or mixed else document
+
+
+def as_made(path: Path, document: dict[str, Any]) -> dict[str, Any]:
+    """The ``config.yaml`` of a run folder with what has another default since the run was made: without
+    ``model.initial``, its clients had one set of values.
+    """
+    by_a_run = path.name == "config.yaml" and (path.parent / "environment.json").is_file()
+    model = document.get("model")
+    return {**document, "model": {"initial": "common", **model}} if by_a_run and isinstance(model, dict) else document
 
 
 def _with_objective(document: Any) -> Any:

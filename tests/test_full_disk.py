@@ -108,6 +108,31 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_when_there_is_room(
     same(folder, whole)
 
 
+@pytest.mark.parametrize("share", [0.1, 0.4, 0.7])
+def test_inodes_that_run_out_are_one_line_too(
+    share: float, disk: tuple[Path, Resize], whole: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """There is room for bytes, and none for another file, after a share of those that a run makes."""
+    place, resize = disk
+    folder, config = place / "runs" / "mine", tiny("fedsimclr")
+    resize(16384)
+    files = 3 + round(share * len(list(whole.rglob("*"))))
+    subprocess.run(["mount", "-o", f"remount,nr_inodes={files}", str(place)], check=True, capture_output=True)
+    with pytest.raises(UserError) as caught:
+        run_locally(config, folder)
+    said = (
+        r"--out: cannot write (to|.* into) \S+ \(No space left on device\); (name a folder|.*--resume|nothing is left)"
+    )
+    assert re.match(said, str(caught.value)), caught.value
+    assert "\n" not in str(caught.value)
+    assert capfd.readouterr().err == ""
+    assert not list(folder.rglob("*.tmp"))
+    began = (folder / "config.yaml").exists()
+    subprocess.run(["mount", "-o", "remount,nr_inodes=1000", str(place)], check=True, capture_output=True)
+    run_locally(config, folder, resume=began)
+    same(folder, whole)
+
+
 def test_a_full_disk_is_found_before_anything_is_done(disk: tuple[Path, Resize]) -> None:
     place, resize = disk
     resize(32)

@@ -9,9 +9,9 @@ from typing import Any
 from ray import tune
 from ray.tune.schedulers import AsyncHyperBandScheduler, PopulationBasedTraining, TrialScheduler
 
-from tune import config as sweep_config
+from tune.blocks import Asha, Pbt, rounded
 from tune.book import OVER, Book, scheduled
-from tune.config import Asha, Pbt, Sweep
+from tune.config import Sweep
 from tune.search import SCORE, Proposals, domain
 
 
@@ -71,7 +71,7 @@ class Within:
             if dimension.values is None:
                 low, high = dimension.range
                 clipped = min(max(kept[key], low), high)
-                kept[key] = round(clipped) if dimension.randint else sweep_config.rounded(float(clipped))
+                kept[key] = round(clipped) if dimension.randint else rounded(float(clipped))
         return kept
 
 

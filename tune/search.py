@@ -16,8 +16,9 @@ from ray import tune
 from ray.tune.search import Searcher
 
 from rayfed_ssl.base.schema import UserError
+from tune.blocks import Dimension, rounded
 from tune.book import OVER, WITHOUT_SCORE, Book, Entry, scheduled, score
-from tune.config import Dimension, Sweep, rounded
+from tune.config import Sweep
 
 SCORE = "score"  # what trials report
 

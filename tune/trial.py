@@ -29,7 +29,7 @@ from actors.driver import persisting
 from actors.plan import planned, reserve
 from actors.pool import Pool
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.evaluation import SELECT
+from rayfed_ssl.evaluation import SELECT, by_client
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.results import Evaluated, Subject
@@ -86,9 +86,12 @@ class WatchedCohort(RayCohort):
         """(round, what its summary would say under ``accuracy`` and ``select``), once each."""
         for round in sorted(self.known):
             if len(self.known[round]) == self.awaited[round]:
-                of = self.known.pop(round)
-                of = {None: of[None]} if None in of else of
-                by_tag = {tag: {c: v[tag] for c, v in of.items() if tag in v} for v in of.values() for tag in v}
+                by_tag: dict[str, dict[int | None, float]] = {}
+                for subject, values in self.known.pop(round).items():
+                    for client, part in by_client(subject, values).items():
+                        for tag, value in part.items():
+                            by_tag.setdefault(tag, {})[client] = value
+                by_tag = {tag: {None: of[None]} if None in of else of for tag, of in by_tag.items()}
                 select = {tag.removeprefix(SELECT): by_tag[tag] for tag in by_tag if tag.startswith(SELECT)}
                 yield round, {"accuracy": {tag: by_tag[tag] for tag in by_tag if "/" not in tag}, "select": select}
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
+
 LIMIT = 240
+FILE_LIMIT = 40
 
 
 def printable(text: object, limit: int = LIMIT) -> str:
@@ -16,6 +20,14 @@ def printable(text: object, limit: int = LIMIT) -> str:
         return shown
     head = limit // 3
     return f"{shown[:head]}...{shown[len(shown) - (limit - head - 3) :]}"
+
+
+def in_file_name(text: str) -> str:
+    """``text`` as a part of a file's name on any system: at most 40 ASCII letters, digits, ``_`` and ``-``; accents are
+    left out, all else is ``-``, and what has no such letter is empty.
+    """
+    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+    return re.sub(r"[^A-Za-z0-9_]+", "-", plain).strip("-")[:FILE_LIMIT].rstrip("-")
 
 
 def _escaped(character: str) -> str:

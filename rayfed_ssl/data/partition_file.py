@@ -1,13 +1,14 @@
 """Partitions from a file: JSON (a list of lists of indices) or Parquet (columns ``client`` and ``index``).
 
-A run folder's ``partition.parquet`` has two more columns, which are respected: ``split`` (only ``train`` rows are
-shared out; the rest counts as known) and ``label`` (has to be the data set's). Rows without a client are public; they
-are client 0's where client 0 has no others.
+A run folder's ``partition.parquet`` has more columns, which are respected: ``split`` (only ``train`` rows are shared
+out; the rest counts as known), ``label`` (has to be the data set's) and ``client_name``. Rows without a client are
+public; they are client 0's where client 0 has no others.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -149,7 +150,17 @@ def _from_parquet(path: Path) -> _Rows:
         raise _unlike(path, printable(error, 100)) from error
     shared_out = np.array([name == SHARED_OUT for name in split], np.bool_)
     count = len(names) if names is not None else int(client.max(initial=-1)) + 1
+    if names is None and "client_name" in table.column_names:
+        names = _names_beside(client, table.column("client_name").to_pylist(), count)
     return _Rows(client, index, shared_out, count, names, label)
+
+
+def _names_beside(client: NDArray[np.int64], column: Sequence[object], count: int) -> tuple[str, ...]:
+    """The name that stands in the first row of each of ``count`` clients; ``client 3`` where none does."""
+    numbers, first = np.unique(client, return_index=True)
+    known = {int(number): column[row] for number, row in zip(numbers, first, strict=True)}
+    given = (known.get(number) for number in range(count))
+    return tuple(f"client {number}" if name is None else printable(name) for number, name in enumerate(given))
 
 
 def _positions(column: pa.ChunkedArray, path: Path) -> tuple[NDArray[np.int64], tuple[str, ...] | None]:

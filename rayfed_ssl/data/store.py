@@ -250,7 +250,22 @@ def decoded_blocks(
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock between processes; the empty lock file stays."""
-    with open(path, "w") as file:
+    """Hold an exclusive lock between processes; its file is removed at the end."""
+    file = open(path, "w")  # noqa: SIM115 - closed below, or for another try
+    fcntl.flock(file, fcntl.LOCK_EX)
+    while not _is_at(file.fileno(), path):  # whoever had the lock has removed it since
+        file.close()
+        file = open(path, "w")  # noqa: SIM115
         fcntl.flock(file, fcntl.LOCK_EX)
+    try:
         yield
+    finally:
+        path.unlink(missing_ok=True)
+        file.close()
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False

@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.evaluation.config import EvaluationConfig, SelectConfig
 from rayfed_ssl.evaluation.material import (
+    OWN,
     SELECT,
     BrokenFeatures,
     FrozenEncoder,
     Material,
     Split,
+    by_client,
     extract,
     labelled_rows,
 )
@@ -26,6 +28,7 @@ from rayfed_ssl.evaluation.protocol import Comparison, Protocol
 from rayfed_ssl.evaluation.table import PROTOCOLS
 
 __all__ = [
+    "OWN",
     "PROTOCOLS",
     "SELECT",
     "BrokenFeatures",
@@ -36,6 +39,7 @@ __all__ = [
     "Protocol",
     "SelectConfig",
     "Split",
+    "by_client",
     "check",
     "evaluate",
     "extract",
@@ -50,7 +54,8 @@ FEATURES = "backbone, clean images, eval mode"
 
 
 def evaluate(material: Material, config: EvaluationConfig) -> dict[str, float]:
-    """The values of each of ``config.protocols`` by tag, in that order; accuracies are fractions.
+    """The values of each of ``config.protocols`` by tag, in that order; accuracies are fractions. ``by_client`` tells
+    those on clients' own test images from the others.
 
     Raises:
         UserError: if a protocol needs labels and no image has one, or a label is too large, or a feature is not finite.

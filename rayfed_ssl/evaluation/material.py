@@ -5,8 +5,9 @@ Shapes: N train images, M test images, B batch, S image side, D embedding, C cla
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -22,6 +23,24 @@ from rayfed_ssl.evaluation.metrics import Metric, measured
 
 SELECT = "select/"
 """Before the tag of a value measured on held-out training images."""
+OWN = "own_"
+"""Before the tag of a value measured on one client's own test images."""
+
+
+def own_tag(tag: str, client: int) -> str:
+    """The key, among an encoder's values, of what it is worth on the own test images of ``client``: ``own_knn@3``."""
+    return f"{OWN}{tag}@{client}"
+
+
+def by_client(subject: int | None, values: Mapping[str, float]) -> dict[int | None, dict[str, float]]:
+    """An encoder's values by whom they are of: ``subject`` (None: the global encoder), or the client on whose own test
+    images they were measured; there ``own_knn@3`` is ``own_knn`` of client 3.
+    """
+    found: dict[int | None, dict[str, float]] = {subject: {}}
+    for key, value in values.items():
+        tag, of_client, client = key.partition("@")
+        found.setdefault(int(client) if of_client else subject, {})[tag] = value
+    return found
 
 
 def labelled_rows(labels: NDArray[np.int64], limit: int | None, seed: int) -> NDArray[np.int64]:
@@ -151,8 +170,8 @@ class Material:
     """One encoder (or the raw pixels) with the images it is measured on.
 
     ``tests`` are what is measured on, by what stands before a value's tag: "" the test images, and SELECT the held-out
-    training images where there are any. ``pool`` are all training images (n, S, S, 3), of which protocols that need no
-    label look at ``pool_rows``.
+    training images where there are any. ``own`` are the rows of the test images, labelled or not, that are a client's
+    own. ``pool`` are all training images (n, S, S, 3), of which protocols that need no label look at ``pool_rows``.
     """
 
     train: Split
@@ -163,6 +182,7 @@ class Material:
     seed: int
     metrics: tuple[Metric, ...] = ("accuracy",)
     frozen: FrozenEncoder | None = None  # None: raw pixels
+    own: Mapping[int, NDArray[np.int64]] = field(default_factory=dict)
 
     @property
     def encoder(self) -> FrozenEncoder:
@@ -177,7 +197,7 @@ class Material:
         return torch.device("cpu") if self.frozen is None else self.frozen.device
 
     def classified(self, tag: str, answer: Callable[[Split], tuple[Tensor, Tensor]]) -> dict[str, float]:
-        """The metrics of a classifier on each of ``tests``.
+        """The metrics of a classifier on each of ``tests``, and on each client's own test images.
 
         Args:
             answer: a split of M images -> the predicted classes (M,), and probabilities (M, C).
@@ -189,4 +209,23 @@ class Material:
                 prefix + name: value
                 for name, value in measured(tag, predicted, scores, split.labels, self.metrics).items()
             }
+            if prefix == "":
+                values |= self._on_own(tag, predicted, scores, split.labels)
         return values
+
+    def _on_own(self, tag: str, predicted: Tensor, scores: Tensor, truth: Tensor) -> dict[str, float]:
+        """The metrics on each client's own test images, out of the answers on all of them. An area under the curve
+        that one class leaves undefined is left out.
+        """
+        values: dict[str, float] = {}
+        for client, rows in self._own_rows.items():
+            found = measured(tag, predicted[rows], scores[rows], truth[rows], self.metrics)
+            values |= {own_tag(name, client): value for name, value in found.items() if math.isfinite(value)}
+        return values
+
+    @cached_property
+    def _own_rows(self) -> dict[int, Tensor]:
+        """``own`` as places among the labelled test images, of the clients that have any."""
+        labelled = self.tests[""].rows if self.own else np.zeros(0, np.int64)
+        places = {client: np.flatnonzero(np.isin(labelled, rows)) for client, rows in self.own.items()}
+        return {client: torch.from_numpy(rows) for client, rows in places.items() if len(rows)}

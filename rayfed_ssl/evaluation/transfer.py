@@ -52,7 +52,7 @@ def measure(material: Material, config: TransferConfig) -> dict[str, float]:
         Split(f"{KEY}.data {name}", part.pixels, part.labels, classes, material.encoder.features)
         for name, part in (("train", images.train), ("test", images.test))
     )
-    other = replace(material, train=train, tests={"": test}, classes=classes)
+    other = replace(material, train=train, tests={"": test}, classes=classes, own={})
     values: dict[str, float] = {}
     if "linear" in config.by:
         values |= probe.measure(other, config.linear, "transfer_linear")

@@ -21,6 +21,7 @@ from rayfed_ssl.data.augment import clean
 from rayfed_ssl.evaluation import FrozenEncoder, Material, Split
 from rayfed_ssl.evaluation.fewshot import FEWSHOT
 from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.messages import SERVER
 from rayfed_ssl.models import StartReport, build_network, start_values
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives import build as build_objective
@@ -143,17 +144,21 @@ class Workbench:
     ) -> dict[str, float]:
         """The values of the configured protocols for the frozen encoder, by tag. None: the encoder that ``client``
         begins with. ``classes`` is what the weights' classifier was built for, by default all of the data.
+
+        Of test images that are clients' own, those of ``client`` are measured too; those of every client where that is
+        None or the server.
         """
         if not self.config.evaluation.protocols:
             return {}
+        owner = None if client == SERVER else client
         if weights is None:
             key = (encoder, self._initial.whose(client))
             if key not in self._untrained:
                 self._untrained[key] = self.evaluate(encoder, self.initial(encoder, client=client))
-            return self._untrained[key]
+            return _without_others(self._untrained[key], owner)
         network = self.network(encoder, "evaluated", classes)
         unpack(weights, network)
-        return evaluation.evaluate(self.material(self.frozen(network)), self.config.evaluation)
+        return evaluation.evaluate(self.material(self.frozen(network), owner), self.config.evaluation)
 
     def looks(self, network: Network) -> dict[str, np.ndarray]:
         """What the configured comparisons compare an encoder by, (n, D) each, of test images, or of training images
@@ -182,9 +187,10 @@ class Workbench:
             self.memory_format,
         )
 
-    def material(self, frozen: FrozenEncoder | None) -> Material:
+    def material(self, frozen: FrozenEncoder | None, client: int | None = None) -> Material:
         """What protocols look at: labelled training images, at most ``evaluation.train_images``, test images, and the
-        held-out training images where there are any. None: raw pixels.
+        held-out training images where there are any. None: raw pixels. ``client`` is whose own test images count, None
+        those of every client.
         """
         federation, config = self.federation, self.config.evaluation
         train, test, held_out = federation.dataset.train, federation.dataset.test, federation.held_out
@@ -207,7 +213,22 @@ class Workbench:
             self.config.seed,
             ("accuracy",) if frozen is None else config.metrics,
             frozen,
+            {} if frozen is None else self._own_tests(client),
         )
+
+    def _own_tests(self, client: int | None) -> dict[int, np.ndarray]:
+        """The rows of the test images that are this client's own, or of every client that takes part."""
+        rows = self.federation.own_tests
+        if rows is None:
+            return {}
+        return {c: rows[c] for c in (self.federation.clients if client is None else (client,))}
+
+
+def _without_others(values: dict[str, float], client: int | None) -> dict[str, float]:
+    """The values, those on other clients' own test images left out; None: all of them."""
+    if client is None:
+        return values
+    return {key: value for key, value in values.items() if "@" not in key or key.endswith(f"@{client}")}
 
 
 def _only(labels: np.ndarray, rows: np.ndarray) -> np.ndarray:

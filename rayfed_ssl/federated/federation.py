@@ -37,12 +37,23 @@ class Federation:
     public_indices: np.ndarray | None  # into dataset.train, where the public images came out of it
     names: tuple[str, ...]  # of the clients: folder, value of the client column, or "client 3"
     tasks: tuple[tuple[int, ...], ...] | None = None  # class ids of each client's own task
-    own_tests: tuple[np.ndarray, ...] | None = None  # rows of dataset.test that are each client's own; None: no such
+    own_tests: tuple[np.ndarray, ...] | None = None  # rows of dataset.test that are each client's own; None: none are
     held_out: np.ndarray | None = None  # training images that nobody holds, to choose by (evaluation.select)
 
     @cached_property
     def clients(self) -> tuple[int, ...]:
         return tuple(c for c, shard in enumerate(self.shards) if len(shard["train"]))
+
+    @cached_property
+    def given_names(self) -> tuple[str, ...] | None:
+        """``names`` where the images or a file gave them; None where they are only ``client 0`` and so on."""
+        given = any(name != f"client {client}" for client, name in enumerate(self.names))
+        return self.names if given else None
+
+    def called(self, client: int) -> str:
+        """``client 3``, with the name it was given, if any, in parentheses."""
+        name = "" if self.given_names is None else f" ({self.given_names[client]})"
+        return f"client {client}{name}"
 
     def task_classes(self, client: int) -> int | None:
         """How many classes this client's own task has; None without tasks."""

@@ -46,6 +46,9 @@ class Info:
     stateful: bool = False
     heterogeneous: bool = False
     public_data: bool = False
+    independent: bool = False
+    """Whether clients with tasks of their own, or of mixed architectures, begin with values of their own unless
+    ``model.initial`` says otherwise: independently designed models."""
 
 
 @dataclass(frozen=True)

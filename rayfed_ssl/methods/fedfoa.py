@@ -235,7 +235,7 @@ FEDFOA = Method(
     Config,
     Client,
     Server,
-    Info("FedFoA", "feature correlations R", stateful=True, heterogeneous=True),
+    Info("FedFoA", "feature correlations R", stateful=True, heterogeneous=True, independent=True),
     objective="byol",
     accepts=projecting,
     plugin=(ClientHalf, ServerHalf),

@@ -75,7 +75,7 @@ LOCAL = Method(
     Config,
     Client,
     Server,
-    Info("every client alone", "nothing", stateful=True, heterogeneous=True),
+    Info("every client alone", "nothing", stateful=True, heterogeneous=True, independent=True),
     objective="simclr",
     accepts=anything,
     check=check,

@@ -10,7 +10,8 @@ features = encoder(images)               # (B, C, S, S), normalised as encoder/g
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,19 +65,32 @@ def load_exported(folder: Path | str, name: str = "global") -> Encoder:
     """The exported encoder ``name`` of a run folder, or of its ``encoder/`` folder, on the CPU and in eval mode.
 
     Args:
-        name: ``global``, or a client's: ``client-00003``.
+        name: ``global``, or a client's: ``client-00003``, whatever name follows that in its file's.
 
     Raises:
         UserError: there is no such encoder, it is damaged, or its values are not, by names and shapes, exactly those of
             the encoder that its json describes. ``num_batches_tracked`` and other integers are not exported.
     """
     found = {path.stem: path for path in descriptions(Path(folder))}
-    if name not in found:
+    stem = stem_of(name, found)
+    if stem is None:
         raise UserError(f"{folder}: found no exported encoder {name!r}; there are {', '.join(found) or 'none'}")
-    path, description = read_description(found[name])
+    path, description = read_description(found[stem])
     encoder = rebuild(description)
     load_values(encoder, read_safetensors(path), f"encoder {description['encoder']!r}", str(path))
     return encoder
+
+
+def stem_of(name: str, stems: Iterable[str]) -> str | None:
+    """The one of ``stems`` that ``name`` means: itself, or its client's (``client-00003-ward-7``); None: none does."""
+    known = list(stems)
+    return name if name in known else next((stem for stem in known if stem.startswith(f"{name}-")), None)
+
+
+def client_of(stem: str) -> int | None:
+    """The client whose encoder a file of this name holds; None of the global one."""
+    match = re.match(r"client-(\d+)", stem)
+    return int(match[1]) if match else None
 
 
 def read_description(path: Path) -> tuple[Path, dict[str, Any]]:

@@ -90,7 +90,9 @@ class ModelConfig(Block):
     head_dropout: float = Field(0.0, ge=0, lt=1)
     """Dropout before the classifier."""
     initial: Literal["common", "own"] = "common"
-    """One draw of values for all clients of an architecture, or one for each client."""
+    """One draw of values for all clients of an architecture, or one for each client; where it is not given, the method
+    says which: ``own`` where clients' models are independently designed.
+    """
     start: Start | None = None
     prototypes: PositiveInt = 512
     """K, prototypes of projections (SwAV)."""

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.models.base import Encoder
-from rayfed_ssl.models.exported import descriptions, read_description
+from rayfed_ssl.models.exported import descriptions, read_description, stem_of
 from rayfed_ssl.models.heads import StartConfig
 from rayfed_ssl.models.library import LibraryEncoder
 from rayfed_ssl.models.values import floating, load_values, misfit, read_safetensors
@@ -152,8 +152,8 @@ def _chosen(path: Path, name: str, client: int | None) -> Path:
     encoders = _encoders(path)
     same = {stem: file for file, (stem, architecture) in encoders.items() if architecture == name}
     wanted = ["global"] if client is None else [f"client-{client:05d}", "global"]
-    for stem in wanted:
-        if stem in same:
+    for whose in wanted:
+        if (stem := stem_of(whose, same)) is not None:
             return same[stem]
     if len(same) == 1:
         return next(iter(same.values()))

@@ -24,12 +24,20 @@ URI_SECRET = re.compile(r"(\w+://)[^/@\s]+@")
 URI_QUERY = re.compile(r"(\w+://[^\s?]+)\?\S+")
 
 
-def environment(*, device: str, threads: int, images: str, imports: Mapping[str, str] | None = None) -> dict[str, Any]:
+def environment(
+    *,
+    device: str,
+    threads: int,
+    images: str,
+    imports: Mapping[str, str] | None = None,
+    files: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
     """Versions, host, device, threads, git revision and command line; a package that is not installed is null.
 
     Bits depend on the CPU's instruction set and on the thread count (see ``seeding``), so both are here. Ray is looked
     up, never imported. ``device`` is what clients train on, in words: their machine need not be this one. ``images``
-    is the digest of the data set, ``imports`` are those of the code a run brought along.
+    is the digest of the data set, ``imports`` are those of the code a run brought along, ``files`` those of the other
+    files it read, by key; a run without any has no such key.
     """
     revision, changed = git_revision()
     return {
@@ -45,6 +53,7 @@ def environment(*, device: str, threads: int, images: str, imports: Mapping[str,
         "cuda": torch.version.cuda,
         "threads": threads,
         "images": images,
+        **({"files": dict(files)} if files else {}),
         "git_revision": revision,
         "git_changed": changed,
         "imports": dict(imports or {}),
@@ -53,14 +62,21 @@ def environment(*, device: str, threads: int, images: str, imports: Mapping[str,
 
 
 def write_environment(
-    folder: Path, *, device: str, threads: int, images: str, resumed: bool, imports: Mapping[str, str] | None = None
+    folder: Path,
+    *,
+    device: str,
+    threads: int,
+    images: str,
+    resumed: bool,
+    imports: Mapping[str, str] | None = None,
+    files: Mapping[str, str] | None = None,
 ) -> None:
     """Write ``environment.json`` into the run folder, atomically.
 
     A resumed run keeps it. Where anything but the command line differs from what was written last, it adds
     ``environment-2.json``, ``environment-3.json``, ...; a run that starts afresh removes those of an earlier attempt.
     """
-    found = environment(device=device, threads=threads, images=images, imports=imports)
+    found = environment(device=device, threads=threads, images=images, imports=imports, files=files)
     later = sorted(folder.glob("environment-*.json"), key=_number)
     if not resumed:
         for path in later:

@@ -17,6 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from rayfed_ssl.base.text import printable
 from rayfed_ssl.reporting.tables import replace_file
 
 BARS = 20  # the most clients, and classes, that stacked bars can show
@@ -24,7 +25,9 @@ NAMED = 200  # the most clients whose column can be found by number
 GREY = "#555555"
 
 
-def label_histogram(counts: np.ndarray, class_names: Sequence[str]) -> Figure:
+def label_histogram(
+    counts: np.ndarray, class_names: Sequence[str], client_names: Sequence[str] | None = None
+) -> Figure:
     """How many images of each class each client holds.
 
     Stacked bars for up to 20 clients and classes; beyond, a map of each client's label distribution under its shard
@@ -33,11 +36,13 @@ def label_histogram(counts: np.ndarray, class_names: Sequence[str]) -> Figure:
     Args:
         counts: (N, C) images by client and class.
         class_names: C names.
+        client_names: N names, where clients have names; shown where each client has a place of its own.
     """
     counts = np.asarray(counts)
     if len(class_names) != counts.shape[1]:
         raise ValueError(f"{len(class_names)} class names for counts of shape {counts.shape}")
-    return _stacked(counts, class_names) if max(counts.shape) <= BARS else _mapped(counts, class_names)
+    draw = _stacked if max(counts.shape) <= BARS else _mapped
+    return draw(counts, class_names, client_names)
 
 
 def accuracy_curve(metrics: pa.Table, hours: Mapping[int, float] | None = None) -> Figure:
@@ -66,12 +71,13 @@ def accuracy_curve(metrics: pa.Table, hours: Mapping[int, float] | None = None) 
     return figure
 
 
-def accuracy_against_trace(metrics: pa.Table) -> Figure | None:
+def accuracy_against_trace(metrics: pa.Table, names: Sequence[str] | None = None) -> Figure | None:
     """Accuracy against the trace of the features' correlations R (FedFoA), round by round: a panel per protocol, a line
     per client, or one of the global encoder against the clients' mean trace. None where no trace was recorded.
 
     Args:
         metrics: the table of ``read_metrics``; rows ``client/trace`` and ``eval/<protocol>`` are drawn.
+        names: of the clients, where they have names.
     """
     traces = _by_round(metrics, "client/trace")
     tags = [tag for tag in sorted(set(metrics["tag"].to_pylist())) if tag.startswith("eval/") and "pixels" not in tag]
@@ -88,7 +94,7 @@ def accuracy_against_trace(metrics: pa.Table) -> Figure | None:
                     lines.setdefault(client, []).append((trace, 100 * value))
         in_order = sorted(lines.items(), key=lambda line: line[0] or 0)
         for (client, points), colour in zip(in_order, _colours(len(lines)), strict=True):
-            name = "global encoder" if client is None else f"client {client}"
+            name = "global encoder" if client is None else f"client {client}" if names is None else short(names[client])
             axes.plot(*zip(*points, strict=True), marker="o", markersize=3.5, linewidth=1, color=colour, label=name)
         axes.set(xlabel="trace of R", ylabel=f"{tag.removeprefix('eval/')} accuracy (%)")
         _bare(axes)
@@ -97,12 +103,13 @@ def accuracy_against_trace(metrics: pa.Table) -> Figure | None:
     return figure
 
 
-def client_matrix(values: np.ndarray, rows: str, columns: str) -> Figure:
+def client_matrix(values: np.ndarray, rows: str, columns: str, names: Sequence[str] | None = None) -> Figure:
     """A matrix over pairs of clients as a map, its numbers written in where there are at most 12 clients.
 
     Args:
         values: (N, N); what is not finite stays blank.
         rows: what a row is, e.g. "target"; likewise ``columns``.
+        names: of the clients, where they have names.
     """
     values = np.asarray(values, np.float64)
     side = 2.2 + min(0.55 * len(values), 6.0)
@@ -116,11 +123,22 @@ def client_matrix(values: np.ndarray, rows: str, columns: str) -> Figure:
                 colour = "white" if value > middle else "black"
                 axes.text(column, row, f"{value:.3g}", ha="center", va="center", color=colour, fontsize=8)
     step = -(-len(values) // 30)
-    axes.set_xticks(range(0, len(values), step))
-    axes.set_yticks(range(0, len(values), step))
+    places = range(0, len(values), step)
+    if names is None:
+        axes.set_xticks(places)
+        axes.set_yticks(places)
+    else:
+        shown = [short(names[client]) for client in places]
+        axes.set_xticks(places, shown, rotation=90, fontsize=7)
+        axes.set_yticks(places, shown, fontsize=7)
     axes.set(xlabel=f"{columns} client", ylabel=f"{rows} client")
     figure.colorbar(drawn, ax=axes)
     return figure
+
+
+def short(name: str) -> str:
+    """A name as a label: at most 24 characters, and no mathematics that matplotlib would set."""
+    return printable(name, 24).replace("$", r"\$")
 
 
 def pixels(figure: Figure) -> np.ndarray:
@@ -168,7 +186,7 @@ def _colours(count: int) -> list[Any]:
     return [colormaps["tab10" if count <= 10 else "tab20"](i) for i in range(count)]
 
 
-def _stacked(counts: np.ndarray, class_names: Sequence[str]) -> Figure:
+def _stacked(counts: np.ndarray, class_names: Sequence[str], client_names: Sequence[str] | None) -> Figure:
     clients, classes = counts.shape
     figure = _figure(7.5, max(1.4 + 0.32 * clients, 1.2 + 0.22 * classes))
     axes = figure.add_subplot()
@@ -189,6 +207,8 @@ def _stacked(counts: np.ndarray, class_names: Sequence[str]) -> Figure:
             f"{int(total):,}", (total, client), (4, 0), textcoords="offset points", va="center", color=GREY, fontsize=8
         )
     axes.set(xlabel="images", ylabel="client", yticks=np.arange(clients), ylim=(clients - 0.4, -0.6))
+    if client_names is not None:
+        axes.set_yticks(np.arange(clients), [short(name) for name in client_names], fontsize=8)
     axes.set_xlim(0, max(float(left.max()), 1.0) * 1.08)
     axes.set_title("Labels by client", loc="left", fontsize=11)
     _bare(axes)
@@ -197,7 +217,7 @@ def _stacked(counts: np.ndarray, class_names: Sequence[str]) -> Figure:
     return figure
 
 
-def _mapped(counts: np.ndarray, class_names: Sequence[str]) -> Figure:
+def _mapped(counts: np.ndarray, class_names: Sequence[str], client_names: Sequence[str] | None) -> Figure:
     clients, classes = counts.shape
     if clients > NAMED:
         top = counts.argmax(1)
@@ -217,7 +237,10 @@ def _mapped(counts: np.ndarray, class_names: Sequence[str]) -> Figure:
     share.set(xlabel="client" if clients <= NAMED else "clients by most frequent class", ylabel="class")
     step = -(-classes // 30)
     share.set_yticks(range(0, classes, step), list(class_names)[::step], fontsize=8 if classes <= 30 else 7)
-    _whole_numbers(share)
+    if client_names is not None and clients <= NAMED // 4:
+        share.set_xticks(range(clients), [short(name) for name in client_names], rotation=90, fontsize=6)
+    else:
+        _whole_numbers(share)
     figure.colorbar(drawn, cax=figure.add_subplot(grid[1, 1]), label="% of the client's images")
     return figure
 

@@ -10,7 +10,7 @@ already committed (an evaluation that came in late) only with the next commit.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -47,15 +47,18 @@ class Records:
         resume_round: the checkpoint the run continues from. None starts afresh and removes what an earlier attempt
             recorded in this folder.
         clients: how many clients the run has: beyond 64, TensorBoard sees them as mean, extremes and quartiles.
+        names: what the clients are called, where they have names.
 
     Raises:
         OSError: the disk takes no more; so does everything that records, because TensorBoard is written at once.
     """
 
-    def __init__(self, folder: Path, *, resume_round: int | None = None, clients: int) -> None:
-        self._metrics = metrics_parts(folder)
-        self._communication = communication_parts(folder)
-        self._dropped = dropped_parts(folder)
+    def __init__(
+        self, folder: Path, *, resume_round: int | None = None, clients: int, names: Sequence[str] | None = None
+    ) -> None:
+        self._metrics = metrics_parts(folder, names)
+        self._communication = communication_parts(folder, names)
+        self._dropped = dropped_parts(folder, names)
         self._committed = BEFORE_THE_RUN if resume_round is None else Commit(resume_round, 0)
         kept = self._metrics.read(up_to=self._committed)
         sent = self._communication.read(["direction", "bytes"], up_to=self._committed)
@@ -68,7 +71,9 @@ class Records:
         already_s = pc.max(kept["wall_s"]).as_py() or 0.0
         self._zero = time.monotonic() - already_s
         purge = self._purge_step(folder)
-        self._board = TensorBoard(folder, clients=clients, purge_step=purge, epoch_s=time.time() - already_s)
+        self._board = TensorBoard(
+            folder, clients=clients, names=names, purge_step=purge, epoch_s=time.time() - already_s
+        )
         if purge is not None:
             touched = kept.filter(pc.greater_equal(kept["round"], purge))
             self._board.scalars(Metric(**row) for row in touched.to_pylist())

@@ -5,6 +5,9 @@ already written; ``pyarrow.parquet.read_table(folder)`` reads them whole. A part
 committed at: ``part-00010.parquet`` belongs to the checkpoint of round 10, ``part-00010_1.parquet`` was committed after
 that checkpoint and before the next (an evaluation that came in late). A run that resumes from round 10 keeps the first
 and makes the second again.
+
+Where clients have names (their folder, the value of a client column), every table has them beside the numbers, as its
+last column ``client_name``.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,6 +44,7 @@ COMMUNICATION = pa.schema(
 
 DROPPED = pa.schema([("round", pa.int32()), ("client", pa.int32()), ("operation", _NAME), ("reason", pa.string())])
 PARTITION = pa.schema([("client", pa.int32()), ("split", _NAME), ("index", pa.int64()), ("label", pa.int64())])
+NAME = pa.field("client_name", _NAME)
 EVALUATED = ("eval/", "select/", "features/")  # what an evaluation's tags begin with
 PART = re.compile(r"part-(\d{5,})(?:_(\d+))?\.parquet")
 
@@ -103,12 +107,27 @@ def table(rows: Iterable[tuple[object, ...]], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-class Parts:
-    """A table as a folder of parts, written once each and never changed."""
+def with_names(rows: pa.Table, names: Sequence[str] | None) -> pa.Table:
+    """``rows`` with the column ``client_name``, null where ``client`` is; as they are where clients have no names."""
+    if names is None:
+        return rows
+    client = rows["client"].combine_chunks()
+    column = pa.DictionaryArray.from_arrays(client.cast(pa.int32()), pa.array(list(names), pa.string()))
+    return rows.append_column(NAME, column)
 
-    def __init__(self, folder: Path, schema: pa.Schema) -> None:
+
+class Parts:
+    """A table as a folder of parts, written once each and never changed.
+
+    Args:
+        schema: what ``read`` returns.
+        names: of the clients, to be written beside their numbers.
+    """
+
+    def __init__(self, folder: Path, schema: pa.Schema, names: Sequence[str] | None = None) -> None:
         self.folder = folder
         self.schema = schema
+        self.names = names
 
     def files(self) -> dict[Commit, Path]:
         """The parts in the order in which they were committed."""
@@ -120,8 +139,9 @@ class Parts:
         return dict(sorted((Commit(int(m[1]), int(m[2] or 0)), path) for m, path in found if m))
 
     def write(self, at: Commit, rows: pa.Table) -> None:
+        named = with_names(rows, self.names)
         name = f"part-{at.round:05d}{f'_{at.late}' if at.late else ''}.parquet"
-        replace_file(self.folder / name, lambda path: pq.write_table(rows, path, compression="zstd"))
+        replace_file(self.folder / name, lambda path: pq.write_table(named, path, compression="zstd"))
 
     def read(
         self, columns: list[str] | None = None, *, up_to: Commit | None = None, after: Commit | None = None
@@ -136,7 +156,7 @@ class Parts:
         """One part. Raises UserError for a file that is not what was written."""
         schema = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
         try:
-            return pq.ParquetFile(path).read(columns=columns).cast(schema)
+            return pq.ParquetFile(path).read(columns=schema.names).cast(schema)
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
             reason = " ".join(str(error).split())
             raise UserError(f"{path}: cannot be read ({reason}); the run's records are damaged there") from None
@@ -150,17 +170,17 @@ class Parts:
             path.unlink()
 
 
-def metrics_parts(folder: Path) -> Parts:
-    return Parts(folder / "metrics.parquet", METRICS)
+def metrics_parts(folder: Path, names: Sequence[str] | None = None) -> Parts:
+    return Parts(folder / "metrics.parquet", METRICS, names)
 
 
-def communication_parts(folder: Path) -> Parts:
-    return Parts(folder / "communication.parquet", COMMUNICATION)
+def communication_parts(folder: Path, names: Sequence[str] | None = None) -> Parts:
+    return Parts(folder / "communication.parquet", COMMUNICATION, names)
 
 
-def dropped_parts(folder: Path) -> Parts:
+def dropped_parts(folder: Path, names: Sequence[str] | None = None) -> Parts:
     """The clients left out under ``on_client_error: drop``; absent where there was none."""
-    return Parts(folder / "dropped.parquet", DROPPED)
+    return Parts(folder / "dropped.parquet", DROPPED, names)
 
 
 def read_metrics(folder: Path) -> pa.Table:
@@ -191,6 +211,7 @@ def write_partition(
     public: np.ndarray | None,
     public_labels: np.ndarray | None = None,
     held_out: np.ndarray | None = None,
+    names: Sequence[str] | None = None,
 ) -> None:
     """Write ``partition.parquet``: client (null: nobody's own), split, index, label (null where there is none).
 
@@ -200,6 +221,7 @@ def write_partition(
         public: indices of the public images (m,), or None.
         public_labels: the labels of exactly these images (m,); None writes null.
         held_out: indices of the images to choose by, split "select"; their labels are the source's.
+        names: of the clients, where they have any.
     """
     pieces = []
     for client in sorted(shards):
@@ -209,7 +231,7 @@ def write_partition(
         pieces.append(_partition_piece(None, "public", public, public_labels))
     if held_out is not None and not isinstance(labels, Mapping):
         pieces.append(_partition_piece(None, "select", held_out, np.asarray(labels)[held_out]))
-    rows = pa.concat_tables([PARTITION.empty_table(), *pieces]).unify_dictionaries()
+    rows = with_names(pa.concat_tables([PARTITION.empty_table(), *pieces]).unify_dictionaries(), names)
     replace_file(folder / "partition.parquet", lambda path: pq.write_table(rows, path, compression="zstd"))
 
 

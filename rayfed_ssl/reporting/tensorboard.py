@@ -1,7 +1,8 @@
 """A run's metrics for TensorBoard: scalars ``group/name``, the config as a text panel, figures and histograms.
 
-The event files stay small: what clients measure has one curve per client up to 64 clients, and beyond that the mean,
-the extremes and the quartiles over the clients of the round. Parquet keeps every value in either case.
+The event files stay small: what clients measure has one curve per client up to 64 clients, under its name if it has
+one, and beyond that the mean, the extremes and the quartiles over the clients of the round. Parquet keeps every value
+in either case.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import re
 import socket
 import time
 import warnings
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,7 @@ class TensorBoard:
     Args:
         folder: the run folder.
         clients: how many clients the run has.
+        names: what they are called, where they have names.
         purge_step: a resumed run's first step: TensorBoard forgets what was written at and after it. What was written
             once before that step (text, figures) is not written again.
         epoch_s: the time at which the run's ``wall_s`` was 0, in seconds since 1970.
@@ -77,8 +80,17 @@ class TensorBoard:
         OSError: the disk takes no more; so does everything that writes.
     """
 
-    def __init__(self, folder: Path, *, clients: int, purge_step: int | None, epoch_s: float) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        clients: int,
+        names: Sequence[str] | None = None,
+        purge_step: int | None,
+        epoch_s: float,
+    ) -> None:
         self.aggregates = clients > CURVES
+        self._curves = [str(client) for client in range(clients)] if names is None else curves(names)
         self._first_step = purge_step or 0
         self._epoch_s = epoch_s
         self._file = EventFile(folder, purge_step)
@@ -93,7 +105,7 @@ class TensorBoard:
             elif self.aggregates:
                 together.setdefault((row.round, name), []).append(row)
             else:
-                self._scalar(f"client/{name}/{row.client}", row.value, row.round, row.wall_s)
+                self._scalar(f"client/{name}/{self._curves[row.client]}", row.value, row.round, row.wall_s)
         for (round, name), group in together.items():
             for statistic, value in spread(np.array([row.value for row in group])).items():
                 self._scalar(f"client/{name}/{statistic}", value, round, group[-1].wall_s)
@@ -119,6 +131,13 @@ class TensorBoard:
 
     def _scalar(self, tag: str, value: float, step: int, wall_s: float) -> None:
         self._file.add(summary.scalar(tag, value), step, self._epoch_s + wall_s)
+
+
+def curves(names: Sequence[str]) -> list[str]:
+    """The last part of each client's tags: its name without slashes, with its number where others are called alike."""
+    plain = [name.replace("/", "_") for name in names]
+    times = Counter(plain)
+    return [name if times[name] == 1 else f"{name} ({client})" for client, name in enumerate(plain)]
 
 
 def spread(values: np.ndarray) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -11,14 +12,18 @@ import numpy as np
 
 from rayfed_ssl import evaluation
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.config import RunConfig, load_untrusted, result_affecting
+from rayfed_ssl.base.text import printable
+from rayfed_ssl.config import RunConfig, as_made, load_untrusted, result_affecting
 from rayfed_ssl.config import load as load_config
+from rayfed_ssl.data.partition import FromFile
 from rayfed_ssl.extensions import refuse_other
 from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models import pinned
 from rayfed_ssl.objectives import build as build_objective
 from rayfed_ssl.settings import files as configfile
+from rayfed_ssl.settings.system import Trace
 from rayfed_ssl.storage import checkpoint
 
 WRITTEN = (  # what a run writes over, or deletes
@@ -33,6 +38,22 @@ def with_start(config: RunConfig) -> RunConfig:
         return config
     model = config.model.model_copy(update={"start": pinned(config.model.start)})
     return config.model_copy(update={"model": model})
+
+
+def as_begun(config: RunConfig, folder: Path, say: Callable[[str], None]) -> RunConfig:
+    """The configuration with the ``model.initial`` of the run in ``folder``, where its method's default is another
+    since that run began. A value that is not the default is left, and refused with the other changes.
+    """
+    existing = folder / "config.yaml"
+    differing = config.data.tasks is not None or config.clients.heterogeneous
+    by_default = METHODS[config.method.name].info.independent and differing
+    if config.model.initial == "common" or not by_default or not existing.is_file():
+        return config
+    model = as_made(existing, configfile.read(existing)).get("model")
+    if not isinstance(model, dict) or model.get("initial") != "common":
+        return config
+    say("model.initial: common, as this run began (its method's default is own since)")
+    return config.model_copy(update={"model": config.model.model_copy(update={"initial": "common"})})
 
 
 def examine_folder(
@@ -121,6 +142,46 @@ def check_same_images(folder: Path, federation: Federation) -> None:
         )
 
 
+def files_of(config: RunConfig) -> dict[str, Path]:
+    """The files beside the images that a run's result depends on, by the key that names them."""
+    found = {}
+    if isinstance(config.data.partition, FromFile):
+        found["data.partition.path"] = config.data.partition.path.expanduser()
+    if config.system is not None and config.system.devices is not None:
+        found["system.devices"] = config.system.devices
+    if config.system is not None and isinstance(config.system.availability, Trace):
+        found["system.availability.path"] = config.system.availability.path
+    return found
+
+
+def digests_of(config: RunConfig) -> dict[str, str]:
+    """The digests of :func:`files_of`, by key. Raises UserError for a file that cannot be read."""
+    digests = {}
+    for key, path in files_of(config).items():
+        try:
+            with path.open("rb") as file:
+                digests[key] = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+        except OSError as error:
+            raise UserError(f"{key}: {printable(path)} cannot be read ({error.strerror})") from None
+    return digests
+
+
+def check_same_files(config: RunConfig, folder: Path) -> None:
+    """Raise UserError where a file is not what the run in ``folder`` began with, as its environment.json says. A run of
+    a version that did not record it is taken at its word.
+    """
+    try:
+        began = dict(json.loads((folder / "environment.json").read_text(encoding="utf-8")).get("files", {}))
+    except (OSError, ValueError, TypeError, AttributeError):
+        return
+    for key, digest in digests_of(config).items():
+        if began.get(key, digest) != digest:
+            raise UserError(
+                f"{key}: found {printable(files_of(config)[key])} with digest {digest}, but the run in {folder} began "
+                f"with {began[key]}; restore the file it began with, or name another --out"
+            )
+
+
 def check_shards(config: RunConfig, federation: Federation) -> None:
     """Refuse shards below what the objective or a plug-in needs; batches are min(batch_size, shard)."""
     smallest = min(federation.clients, key=lambda client: federation.sizes[client])
@@ -128,8 +189,8 @@ def check_shards(config: RunConfig, federation: Federation) -> None:
     for reason, least in config.least_batches:
         if size < least:
             raise UserError(
-                f"clients.count: client {smallest} has {size} images; {reason} needs batches of at least {least} "
-                "(fewer clients, more images, or another data.partition)"
+                f"clients.count: {federation.called(smallest)} has {size} images; {reason} needs batches of at least "
+                f"{least} (fewer clients, more images, or another data.partition)"
             )
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from safetensors.torch import save_file
 
+from rayfed_ssl.base.text import in_file_name
 from rayfed_ssl.base.weights import unpack
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.bench import Initial
@@ -19,12 +21,14 @@ from rayfed_ssl.storage.checkpoint import disk_errors
 
 
 def export_encoders(folder: Path, config: RunConfig, subjects: list[Subject], cohort: Cohort) -> None:
-    """Write each subject's encoder: ``global`` or ``client-00003``. Integer counters are not exported.
+    """Write each subject's encoder: ``global`` or ``client-00003``, with the client's name after that if it has one
+    (``client-00003-ward-7``). Integer counters are not exported.
 
     Raises:
         OSError: the disk takes no more, or the folder cannot be written to.
     """
     build = Initial(config, cohort.federation)
+    names = cohort.federation.given_names
     for subject in subjects:
         weights = subject.weights
         if weights is None:
@@ -33,7 +37,7 @@ def export_encoders(folder: Path, config: RunConfig, subjects: list[Subject], co
             weights = state.get("model") or build(subject.encoder, subject.classes, subject.client)
         network = build.network(subject.encoder, subject.classes)
         unpack(weights, network)
-        name = "global" if subject.client is None else f"client-{subject.client:05d}"
+        name = file_name(subject.client, names)
         values = {k: v.contiguous() for k, v in network.encoder.state_dict().items() if v.is_floating_point()}
         recipe = config.augment.recipe()
         description = {
@@ -41,6 +45,16 @@ def export_encoders(folder: Path, config: RunConfig, subjects: list[Subject], co
             "values": f"{name}.safetensors",
             "input": {"range": "pixels / 255", "mean": list(recipe.mean), "std": list(recipe.std)},
         }
+        if subject.client is not None and names is not None:
+            description["client_name"] = names[subject.client]
         with disk_errors():
             replace_file(folder / "encoder" / f"{name}.safetensors", partial(save_file, values))
         write_json(folder / "encoder" / f"{name}.json", json.loads(json.dumps(description)))
+
+
+def file_name(client: int | None, names: Sequence[str] | None) -> str:
+    """The name, without suffix, of the files of a client's encoder, or of the global one."""
+    if client is None:
+        return "global"
+    called = "" if names is None else in_file_name(names[client])
+    return f"client-{client:05d}" + (f"-{called}" if called else "")

@@ -19,7 +19,7 @@ import numpy as np
 from rayfed_ssl import extensions
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.evaluation import recorded
+from rayfed_ssl.evaluation import by_client, recorded
 from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.clock import RoundVoid, selected
 from rayfed_ssl.federated.cohort import Cohort
@@ -35,11 +35,14 @@ from rayfed_ssl.methods import METHODS, plugin_halves
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.run import due
 from rayfed_ssl.simulation.checks import (
+    as_begun,
     check_comparisons,
     check_labels,
+    check_same_files,
     check_same_images,
     check_shards,
     describe,
+    digests_of,
     examine_folder,
     rounds_in,
     with_start,
@@ -90,6 +93,8 @@ class Run:
         """Everything a user can get wrong comes before the first file."""
         self.config = config = with_start(self.config)
         folder = self.folder
+        if resume:
+            self.config = config = as_begun(config, folder, lambda line: self.say(0, line))
         restored = examine_folder(config, folder, resume, lambda line: self.say(0, line))
         if why := self.claim.why_not_locked:
             self.say(0, f"{folder} cannot be locked ({why}): nothing keeps a second run from writing there")
@@ -100,10 +105,12 @@ class Run:
         check_comparisons(config, self.federation)
         if restored is not None:
             check_same_images(folder, self.federation)
+            check_same_files(config, folder)
         if (check := METHODS[config.method.name].check_federation) is not None:
             check(config, self.federation)
         begins = Initial(config, self.federation).notes()
         self.ledger = Ledger()
+        files = digests_of(config)
         self.server, self.plugins = self._servers()
         self.clock = make_clock(config, self.federation, self.server, self.plugins)
         self.buffered = FedBuff(self.server, self.clock) if self.clock and config.server.schedule == "fedbuff" else None
@@ -128,7 +135,7 @@ class Run:
             folder.mkdir(parents=True, exist_ok=True)
             extensions.save(config.extensions, folder)
             configfile.dump(config, folder / "config.yaml")
-            self.recorder = Recorder(config, folder, self.federation, self.cohort.device, began)
+            self.recorder = Recorder(config, folder, self.federation, self.cohort.device, began, files)
             self.leaving.callback(self._close_records)
             if began is None:
                 self.recorder.measured(0, self.cohort)  # by what the server trained at the start
@@ -248,16 +255,19 @@ class Run:
 
     def collect(self, *, wait: bool = False) -> None:
         for t, client, values in self.cohort.evaluations(wait=wait):
+            parts = by_client(client, values)
             with self.writing(f"the evaluation of round {t}"):
-                self.recorder.evaluation(t, client, values)
-            self._show(t, client, values)
+                for whom, part in parts.items():
+                    self.recorder.evaluation(t, whom, part)
+            self._show(t, parts)
 
-    def _show(self, t: int, client: int | None, values: dict[str, float]) -> None:
+    def _show(self, t: int, parts: dict[int | None, dict[str, float]]) -> None:
         """Report the mean over the clients measured so far in round t; of an earlier round what came in late."""
         if t > self.shown_round:
             self.shown_round, self.shown = t, {}
         known = self.shown if t == self.shown_round else {}
-        known[client] = {**known.get(client, {}), **values}
+        for client, values in parts.items():
+            known[client] = {**known.get(client, {}), **values}
         names = sorted({name for of_client in known.values() for name in of_client})
         means = {recorded(name): float(np.mean([v[name] for v in known.values() if name in v])) for name in names}
         first = "the untrained encoder" if self.config.model.start is None else "the encoder as it started"
@@ -282,9 +292,8 @@ class Run:
         checkpoint.prune(root, config.keep, config.keep_every)
 
     def _dropped(self, error: ClientError) -> None:
-        self.say(
-            error.round, f"client {error.client} dropped in round {error.round} ({error.operation}): {error.reason}"
-        )
+        who = self.federation.called(error.client)
+        self.say(error.round, f"{who} dropped in round {error.round} ({error.operation}): {error.reason}")
 
     def say(self, t: int, line: str, values: dict[str, float] | None = None) -> None:
         self.report(Progress(t, self.rounds, line, values or {}))

@@ -5,7 +5,7 @@ tables.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +34,23 @@ SKIPPED = "skipped_images.txt"  # by name, those that could not be decoded
 
 
 class Recorder:
-    """The records of one run folder. ``device`` names what clients train on."""
+    """The records of one run folder. ``device`` names what clients train on, ``files`` are digests of what else a run
+    read, by key.
+    """
 
     def __init__(
-        self, config: RunConfig, folder: Path, federation: Federation, device: str, resumed_from: int | None
+        self,
+        config: RunConfig,
+        folder: Path,
+        federation: Federation,
+        device: str,
+        resumed_from: int | None,
+        files: Mapping[str, str],
     ) -> None:
         self.config, self.folder, self.federation = config, folder, federation
-        self.records = Records(folder, resume_round=resumed_from, clients=config.clients.count)
+        self.records = Records(
+            folder, resume_round=resumed_from, clients=config.clients.count, names=federation.given_names
+        )
         write_environment(
             folder,
             device=device,
@@ -48,6 +58,7 @@ class Recorder:
             images=federation.dataset.digest,
             resumed=resumed_from is not None,
             imports=digests(config.extensions),
+            files=files,
         )
         if resumed_from is None:
             self._first_page()
@@ -66,6 +77,7 @@ class Recorder:
             public,
             None if public is None else labels[public],
             held_out=federation.held_out,
+            names=federation.given_names,
         )
         self.configured(0)
         self.records.text("evaluation", f"```yaml\n{yaml.safe_dump(settings(self.config.evaluation))}\n```")
@@ -73,7 +85,7 @@ class Recorder:
             from rayfed_ssl.reporting import figures  # matplotlib, loaded only to draw
 
             counts = label_histogram([shard["train"] for shard in federation.shards], labels, federation.classes)
-            figure = figures.label_histogram(counts, federation.dataset.train.class_names)
+            figure = figures.label_histogram(counts, federation.dataset.train.class_names, federation.given_names)
             figures.save_figure(self.folder, "partition", figure)
             self.records.image("data/partition", figures.pixels(figure))
 
@@ -156,7 +168,7 @@ class Recorder:
         if matrices:
             from rayfed_ssl.reporting import figures
         for name, matrix in matrices.items():
-            figure = figures.client_matrix(*matrix)
+            figure = figures.client_matrix(*matrix, names=self.federation.given_names)
             figures.save_figure(self.folder, name, figure)
             self.records.image(f"clients/{name}", figures.pixels(figure), t)
 
@@ -182,6 +194,8 @@ class Recorder:
         summary["evaluation"] = settings(self.config.evaluation)
         if (start := self.config.model.start) is not None:
             summary["start"] = {"path": str(start.path), "digest": start.sha256}
+        if names := self._names(summary["accuracy"]):
+            summary["client_names"] = names
         if diverged is not None:
             summary["diverged"] = {
                 "round": diverged.round,
@@ -207,9 +221,16 @@ class Recorder:
             if passed:
                 hours = {round: seconds / 3600 for round, seconds in passed.items()}
                 figures.save_figure(self.folder, "accuracy_vs_hours", figures.accuracy_curve(metrics, hours))
-            if (figure := figures.accuracy_against_trace(metrics)) is not None:
+            figure = figures.accuracy_against_trace(metrics, self.federation.given_names)
+            if figure is not None:
                 figures.save_figure(self.folder, "accuracy_vs_trace", figure)
         return summary
+
+    def _names(self, accuracy: Mapping[str, Any]) -> dict[str, str]:
+        """What the clients are called whose numbers stand in ``accuracy``, where they have names."""
+        names = self.federation.given_names
+        mentioned = {int(client) for values in accuracy.values() if isinstance(values, dict) for client in values}
+        return {} if names is None else {str(client): names[client] for client in sorted(mentioned)}
 
     def close(self) -> None:
         self.records.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.evaluation import PROTOCOLS, EvaluationConfig
 from rayfed_ssl.federated.bench import Workbench
 from rayfed_ssl.federated.federation import Federation, deal
-from rayfed_ssl.models.exported import descriptions, read_description
+from rayfed_ssl.models.exported import client_of, descriptions, read_description
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.models.values import load_values, read_safetensors
 from rayfed_ssl.reporting.tables import write_json
@@ -36,6 +37,11 @@ class Exported:
     name: str
     encoder: str
     values: Path
+
+    @property
+    def client(self) -> int | None:
+        """Whose encoder it is; None: the global one."""
+        return client_of(self.name)
 
 
 def exported(run: Path) -> list[Exported]:
@@ -70,8 +76,9 @@ def reevaluate(
     Returns:
         What ``evaluation.json`` now holds: ``accuracy``, ``select`` and ``features`` are ``{encoder: {tag: value}}``,
         ``untrained`` is ``{architecture: {tag: value}}``, ``pixels`` ``{tag: value}``, and ``evaluation`` the settings
-        behind each protocol's results. Untrained encoders stand as ``untrained NAME`` in ``features``, comparisons of
-        encoders as ``between encoders``. ``other data`` holds the same for images other than the run's, by their
+        behind each protocol's results. ``own`` is ``{encoder: {tag: {client: value}}}`` on clients' own test images.
+        Untrained encoders stand as ``untrained NAME`` in ``own`` and ``features``, comparisons of encoders as
+        ``between encoders``. ``other data`` holds the same for images other than the run's, by their
         title, with ``images``: their source, digest and numbers.
     Raises:
         UserError: no encoder there, an unknown protocol, a change that is not allowed, or images that are gone.
@@ -82,6 +89,8 @@ def reevaluate(
         if name not in PROTOCOLS:
             raise UserError(PROTOCOLS.unknown("--protocol", name))
     encoders = exported(run)
+    if not os.access(run, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise UserError(f"{run}: cannot be written to, and evaluation.json belongs there; copy the run elsewhere")
     known = earlier(run / "evaluation.json")
     config = _configured(run, protocols, changes, trust_imports, several=len(encoders) > 1)
     if data is None:
@@ -96,7 +105,10 @@ def reevaluate(
         same = before.get("images") == images  # else these were other images, then
         now = added(before if same else {}, now, config.evaluation.protocols)
         document = {**known, OTHERS: {**others, title(data): now}}
-    write_json(run / "evaluation.json", document)
+    try:
+        write_json(run / "evaluation.json", document)
+    except OSError as error:
+        raise UserError(f"{run}: evaluation.json cannot be written there ({error.strerror})") from None
     return document
 
 
@@ -122,7 +134,8 @@ def _measured(config: RunConfig, federation: Federation, encoders: Sequence[Expo
     for name in sorted({one.encoder for one in encoders}) if config.evaluation.rows else []:
         found.note("untrained", name, f"untrained {name}", bench.evaluate(name, None))
     for one in encoders if config.evaluation.rows else []:
-        found.note("accuracy", one.name, one.name, bench.evaluate(one.encoder, pack(_loaded(bench, one))))
+        values = bench.evaluate(one.encoder, pack(_loaded(bench, one)), client=one.client)
+        found.note("accuracy", one.name, one.name, values)
     if config.evaluation.labelled:
         found.document["pixels"] = {"fewshot": bench.evaluate_pixels()}
     if config.evaluation.comparisons:
@@ -149,6 +162,7 @@ def _compared(looks: Mapping[str, Mapping[str, NDArray[Any]]], config: Evaluatio
 
 
 BETWEEN, OTHERS = "between encoders", "other data"
+BY_ENCODER = frozenset({"accuracy", "untrained", "select", "own", "features"})
 CHANGEABLE = ("metrics", "train_images", "batch_size", "options")
 
 
@@ -160,10 +174,15 @@ class Found:
 
     def note(self, block: str, name: str, described: str, values: Mapping[str, float]) -> None:
         """Scores go to ``block`` under ``name``, all else to the block its tag begins with, under ``described``."""
-        for tag, value in values.items():
+        parts = evaluation.by_client(None, values)
+        for tag, value in parts.pop(None).items():
             group, slash, rest = tag.partition("/")
             where, who, what = (group, described, rest) if slash else (block, name, tag)
             self.document.setdefault(where, {}).setdefault(who, {})[what] = value
+        for client, own in parts.items():
+            for tag, value in own.items():
+                by_tag = self.document.setdefault("own", {}).setdefault(described, {})
+                by_tag.setdefault(tag.removeprefix(evaluation.OWN), {})[str(client)] = value
 
 
 def _configured(
@@ -196,6 +215,8 @@ def earlier(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         blocks = {name: dict(block) for name, block in document.items()}
+        for name in blocks.keys() & BY_ENCODER:
+            blocks[name] = {encoder: dict(values) for encoder, values in blocks[name].items()}
         blocks |= {OTHERS: {name: dict(of) for name, of in blocks[OTHERS].items()}} if OTHERS in blocks else {}
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise UserError(f"{path}: cannot be read ({error}); mend it, or move it away to begin anew") from None
@@ -212,7 +233,7 @@ def added(known: Mapping[str, Any], new: Mapping[str, Any], measured: Sequence[s
     merged: dict[str, Any] = {}
     for block in [*known, *(name for name in new if name not in known)]:
         before, now = known.get(block, {}), new.get(block, {})
-        if block in ("accuracy", "untrained", "select"):
+        if block in BY_ENCODER and block != "features":
             names = [*before, *(name for name in now if name not in before)]
             merged[block] = {name: {**_others(before.get(name, {}), measured), **now.get(name, {})} for name in names}
         elif block == "features":

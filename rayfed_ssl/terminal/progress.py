@@ -130,8 +130,8 @@ def accuracy_table(summary: Mapping[str, Any]) -> Table:
 
 
 def evaluation_tables(found: Mapping[str, Any]) -> list[Table]:
-    """What ``evaluation.json`` holds: scores by encoder, beside them those on held-out images, and features; then the
-    same for each of the other data sets.
+    """What ``evaluation.json`` holds: scores by encoder, beside them those on held-out images and, as the mean and the
+    extremes over clients, on their own test images; and features; then the same for each of the other data sets.
     """
     tables = _tables_of(found, None)
     for name, of in found.get("other data", {}).items():
@@ -142,11 +142,13 @@ def evaluation_tables(found: Mapping[str, Any]) -> list[Table]:
 
 
 def _tables_of(found: Mapping[str, Any], title: str | None) -> list[Table]:
-    rows: dict[str, dict[str, float]] = {name: dict(values) for name, values in found.get("accuracy", {}).items()}
+    rows: dict[str, dict[str, Any]] = {name: dict(values) for name, values in found.get("accuracy", {}).items()}
     for name, values in found.get("select", {}).items():
         rows.setdefault(name, {}).update({f"select.{tag}": value for tag, value in values.items()})
     for name, values in found.get("untrained", {}).items():
         rows.setdefault(f"untrained {name}", {}).update(values)
+    for name, values in found.get("own", {}).items():
+        rows.setdefault(name, {}).update({f"own.{tag}": value for tag, value in values.items()})
     if "pixels" in found:
         rows["raw pixels"] = found["pixels"]
     features = {
@@ -156,7 +158,7 @@ def _tables_of(found: Mapping[str, Any], title: str | None) -> list[Table]:
     return [_by_encoder(part, title) for part in (rows, features) if part]
 
 
-def _by_encoder(rows: Mapping[str, Mapping[str, float]], title: str | None) -> Table:
+def _by_encoder(rows: Mapping[str, Mapping[str, Any]], title: str | None) -> Table:
     tags = list(dict.fromkeys(tag for values in rows.values() for tag in values))
     table = Table("encoder", *tags, box=box.SIMPLE, title=None if title is None else Text(title), title_justify="left")
     for name, values in rows.items():

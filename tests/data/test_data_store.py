@@ -62,7 +62,7 @@ def test_pixels_labels_and_groups_come_back(tmp_path):
     assert (stored.images.class_names, stored.images.group_names) == (("a", "b", "c"), ("x", "y"))
     assert stored.images.labels.dtype == stored.images.groups.dtype == np.int64
     assert stored.skipped == ()
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["s.arrow", "s.lock"]  # nothing half-written stays
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["s.arrow"]  # nothing half-written stays, and no lock
 
 
 def test_reading_maps_the_file_and_copies_nothing(tmp_path):

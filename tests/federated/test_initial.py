@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -14,14 +15,16 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.config import load
 from rayfed_ssl.federated.bench import Initial, Workbench
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.models import load_exported
+from rayfed_ssl.settings.files import dumped
 from rayfed_ssl.simulation.checks import with_start
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.loop import run
 from rayfed_ssl.simulation.reevaluation import reevaluate
-from tests.tiny import encoders, measured, run_locally, tiny
+from tests.tiny import TASKS, encoders, measured, run_locally, tiny
 
 NAME = "small_cnn_bn"
 
@@ -76,6 +79,53 @@ def test_methods_that_share_weights_refuse_own_values(method: str) -> None:
 @pytest.mark.parametrize("method", ["local", "fedlinked", "fedfoa"])
 def test_methods_whose_clients_keep_their_models_allow_them(method: str) -> None:
     assert tiny(method, model__initial="own").model.initial == "own"
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "expected"),
+    [
+        ("fedlinked", {}, "own"),
+        ("local", TASKS, "own"),
+        ("local", {"clients.encoders": ["small_cnn", "small_cnn_bn", "small_cnn", "small_cnn"]}, "own"),
+        ("local", {"clients.encoders": ["small_cnn"] * 4}, "common"),
+        ("local", {}, "common"),
+        ("fedfoa", {}, "own"),
+        ("fedfoa", {"clients.encoders": "small_cnn"}, "common"),
+        ("fedmd", {}, "common"),
+        ("fedavg_trunk", {}, "common"),
+        ("fedlinked", {"model.initial": "common"}, "common"),
+    ],
+)
+def test_independently_designed_models_begin_with_their_own_values(
+    method: str, changes: dict[str, object], expected: str
+) -> None:
+    config = tiny(method, **{key.replace(".", "__"): value for key, value in changes.items()})
+    assert config.model.initial == expected
+    assert f"initial: {expected}" in dumped(config)
+    assert pickle.loads(pickle.dumps(config)) == config
+
+
+def test_a_run_begun_with_common_values_goes_on_with_them(tmp_path: Path) -> None:
+    """Run folders of before: ``initial: common`` in config.yaml, or no such key."""
+    whole = tiny("fedlinked", model__initial="common", train__rounds=2)
+    run_locally(whole, tmp_path / "whole")
+    own = tiny("fedlinked", train__rounds=2)
+    for written in (True, False):
+        folder, asked = tmp_path / str(written), iter([False, True])
+        run_locally(whole, folder, stopping=lambda asked=asked: next(asked))
+        text = (folder / "config.yaml").read_text()
+        assert "  initial: common\n" in text
+        if not written:
+            (folder / "config.yaml").write_text(text.replace("  initial: common\n", ""))
+        assert load(folder / "config.yaml") == whole
+        lines: list[str] = []
+        run_locally(own, folder, resume=True, report=lambda progress, lines=lines: lines.append(progress.line))
+        assert [line for line in lines if line.startswith("model.initial: common, as this run began")]
+        assert encoders(folder) == encoders(tmp_path / "whole")
+        assert measured(folder) == measured(tmp_path / "whole")
+        assert load(folder / "config.yaml") == whole
+    with pytest.raises(UserError, match=r"cannot resume with changed .*model\.initial"):
+        run_locally(tiny("local", model__initial="own"), tmp_path / "whole", resume=True)
 
 
 # -- model.start -------------------------------------------------------------------------------------------------------

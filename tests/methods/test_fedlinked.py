@@ -199,7 +199,7 @@ TINY: dict[str, Any] = {
     "data": {"name": "digits", "image_size": 8, "limit": 300, "test_limit": 50, "tasks": [[0, 1], [6, 3, 1], [5, 2]],
              "public": {"share": 0.25}},
     "clients": {"count": 3, "encoders": "fedlinked_cnn"},
-    "model": {"channels": 4, "representation": 6, "dropout": 0.1},
+    "model": {"channels": 4, "representation": 6, "dropout": 0.1, "initial": "common"},
     "train": {"rounds": 2, "batch_size": 16, "optimizer": {"name": "sgd", "lr": 0.02}},
     "augment": {"preset": "none"},
     "evaluation": {"protocols": []},
@@ -349,7 +349,7 @@ def test_following_moves_the_trunk_and_fine_tuning_the_head(done: tuple[Path, di
 def test_following_sees_the_public_images_in_training_mode() -> None:
     """Loss and step by hand, the same dropout drawn from torch's global generator; in eval mode there is none."""
     changes = {"train__local_steps": 1, "train__optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0}}
-    config = tiny(model={"channels": 4, "representation": 6, "dropout": 0.5}, **changes)
+    config = tiny(model={"channels": 4, "representation": 6, "dropout": 0.5, "initial": "common"}, **changes)
     bench = Worker(config, deal(config))
     worker: Any = bench.method.client(bench, 1, 1, "follow", {})
     worker.load_own()

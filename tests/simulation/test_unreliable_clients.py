@@ -4,8 +4,11 @@ depends on interruptions or on where clients run.
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
 from collections.abc import Iterator
+from hashlib import blake2b
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -390,6 +393,38 @@ def test_a_trace_that_ends_on_the_way_is_one_line_and_the_checkpoint_is_kept(tmp
         run_locally(blind("fedsimclr", system=system, train__rounds=6), tmp_path / "run")
     assert "\n" not in str(caught.value)
     assert (tmp_path / "run" / "checkpoints" / "round-00004" / "complete.json").exists()
+
+
+@pytest.mark.parametrize("changed", ["system.devices", "system.availability.path", "data.partition.path", None])
+def test_a_file_that_changed_is_noticed_at_the_resume(changed: str | None, tmp_path: Path) -> None:
+    def config() -> RunConfig:
+        there = {"name": "trace", "path": str(tmp_path / "t.csv")}
+        return blind(
+            "fedsimclr", system={"availability": there, "devices": str(tmp_path / "d.parquet")},
+            data__partition={"name": "file", "path": str(tmp_path / "p.json")},
+        )  # fmt: skip
+
+    (tmp_path / "p.json").write_text(json.dumps([list(range(c, 240, 4)) for c in range(4)]))
+    latencies(tmp_path, 1.0, 2.0, 3.0, 4.0)
+    trace(tmp_path, *(f"{c},0,500" for c in range(4)))
+    run_until(1, config(), tmp_path / "run", resume=False)
+    written = json.loads((tmp_path / "run" / "environment.json").read_text())["files"]
+    assert written["system.devices"] == blake2b((tmp_path / "d.parquet").read_bytes(), digest_size=16).hexdigest()
+    if changed is None:
+        assert run_locally(config(), tmp_path / "run", resume=True)["status"] == "complete"
+        return
+    if changed == "system.devices":
+        latencies(tmp_path, 1.0, 2.0, 3.0, 4.5)
+    elif changed == "data.partition.path":
+        (tmp_path / "p.json").write_text(json.dumps([list(range(3 - c, 240, 4)) for c in range(4)]))
+    else:
+        trace(tmp_path, *(f"{c},0,501" for c in range(4)))
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    with pytest.raises(
+        UserError, match=rf"^{re.escape(changed)}: found .* with digest \w+, but the run in .*; restore"
+    ):
+        run_locally(config(), tmp_path / "run", resume=True)
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
 
 
 def test_nobody_who_could_ever_reply_is_refused(tmp_path: Path) -> None:

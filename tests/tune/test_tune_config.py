@@ -18,7 +18,8 @@ from rayfed_ssl.settings import files as configfile
 from tests.tiny import run_locally
 from tests.tune.sweeps import GRID, LR, RUN, sweep, written
 from tune import config as sweep_config
-from tune.config import Dimension, draw, load
+from tune.blocks import Dimension
+from tune.config import draw, load
 
 SHIPPED = sorted((Path(__file__).resolve().parents[2] / "configs" / "tune").glob("*.yaml"))
 

@@ -236,7 +236,7 @@ def test_what_tune_pickles_may_hold_a_terminal(tmp_path: Path) -> None:
 
 
 def test_domains_include_both_ends() -> None:
-    from tune.config import Dimension
+    from tune.blocks import Dimension
 
     drawn = {domain(Dimension(randint=(2, 4))).sample() for _ in range(200)}
     assert drawn == {2, 3, 4}

@@ -1,0 +1,205 @@
+"""Clients with names and test images of their own: what is measured on them, and where their names stand."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from rayfed_ssl.base.text import in_file_name
+from rayfed_ssl.config import RunConfig, build
+from rayfed_ssl.evaluation import Split, by_client
+from rayfed_ssl.evaluation.knn import knn_accuracy
+from rayfed_ssl.evaluation.material import Material
+from rayfed_ssl.federated.bench import Workbench
+from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.models import load_exported
+from rayfed_ssl.reporting.figures import client_matrix, label_histogram
+from rayfed_ssl.reporting.tables import read_metrics
+from rayfed_ssl.simulation.reevaluation import reevaluate
+from rayfed_ssl.testing.tiny import run_locally
+
+NAMES = ("$a$", "Zürich", "ward 7")  # as they are sorted
+LABELS, ANSWERS = [0, 1, -1, 1, 0, 1, 1], [0, 0, 0, 1, 1, 1, 1]
+
+
+def material(metrics: tuple[str, ...] = ("accuracy",)) -> Material:
+    """Seven test images, the third without a label: two clients' own, one nobody's; a third has none labelled."""
+    test = Split("test", np.zeros((7, 1, 1, 3), np.uint8), np.array(LABELS), 2, lambda pixels: torch.zeros(1))
+    own = {3: np.array([0, 1, 2]), 8: np.array([3, 5]), 9: np.array([2])}
+    return Material(test, {"": test}, np.zeros((1, 1, 1, 3), np.uint8), np.arange(1), 2, 0, metrics, None, own)  # type: ignore[arg-type]
+
+
+def answer(split: Split) -> tuple[torch.Tensor, torch.Tensor]:
+    given = torch.tensor(ANSWERS)[torch.from_numpy(split.rows)]
+    return given, torch.nn.functional.one_hot(given, 2).double()
+
+
+def test_a_clients_value_is_the_common_answers_on_its_own_images() -> None:
+    values = material().classified("knn", answer)
+    assert values == {"knn": 4 / 6, "own_knn@3": 1 / 2, "own_knn@8": 1.0}
+    assert by_client(None, values) == {None: {"knn": 4 / 6}, 3: {"own_knn": 0.5}, 8: {"own_knn": 1.0}}
+    assert by_client(3, {"knn": 0.5, "own_knn@3": 0.25}) == {3: {"knn": 0.5, "own_knn": 0.25}}
+
+
+def test_an_area_under_the_curve_of_one_class_is_left_out() -> None:
+    values = material(("accuracy", "balanced_accuracy", "auc")).classified("knn", answer)
+    assert values["own_knn_auc@3"] == 0.5  # both called 0: no order between them
+    assert "own_knn_auc@8" not in values  # its images are of one class
+    assert values["own_knn_balanced_accuracy@8"] == 1.0
+    assert all(math.isfinite(value) for value in values.values())
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three clients' folders of two classes, of which the brightness tells; more test images for later clients."""
+    root, rng = tmp_path_factory.mktemp("named") / "images", np.random.default_rng(0)
+    for split, count in (("train", 12), ("test", 3)):
+        for number, client in enumerate(NAMES):
+            for label in (0, 1):
+                folder = root / split / client / "ab"[label]
+                folder.mkdir(parents=True)
+                for k in range(count + (number if split == "test" else 0)):
+                    pixels = rng.integers(30 * label, 200, (8, 8, 3), dtype=np.uint8)
+                    Image.fromarray(pixels).save(folder / f"{k}.png")
+    return root
+
+
+def config(images: Path, **changes: object) -> RunConfig:
+    document: dict[str, Any] = {
+        "method": {"name": "fedsimclr"},
+        "objective": {"name": "simclr"},
+        "data": {
+            "name": "imagefolder", "path": str(images), "layout": "clients", "image_size": 8,
+            "partition": {"name": "natural"},
+        },
+        "clients": {"count": 3, "encoders": "small_cnn_bn"},
+        "model": {"width": 0.25, "projector": {"hidden": [8], "dim": 8}},
+        "train": {"rounds": 2, "batch_size": 8},
+        "evaluation": {"protocols": ["knn"]},
+    }  # fmt: skip
+    return build(document, {key.replace("__", "."): value for key, value in changes.items()}, origin="a test")
+
+
+@pytest.fixture(scope="module", params=["fedsimclr", "local"])
+def run(request: pytest.FixtureRequest, images: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    folder = tmp_path_factory.mktemp(request.param) / "run"
+    run_locally(config(images, method__name=request.param), folder)
+    return request.param, folder
+
+
+def by_hand(settings: RunConfig, encoder: Any, client: int) -> float:
+    """The nearest-neighbour accuracy on one client's own test images, nothing else extracted."""
+    federation = deal(settings)
+    bench = Workbench(settings, federation)
+    network = bench.network("small_cnn_bn")
+    network.encoder.load_state_dict(encoder.state_dict())
+    frozen = bench.frozen(network)
+    train, test = federation.dataset.train, federation.dataset.test
+    own = np.flatnonzero(test.groups == client)
+    return knn_accuracy(
+        frozen.features(train.pixels), torch.tensor(train.labels), frozen.features(test.pixels[own]),
+        torch.tensor(test.labels[own]), classes=2, **settings.evaluation.knn.model_dump(),
+    )  # fmt: skip
+
+
+def test_each_client_is_measured_on_its_own_images_too(run: tuple[str, Path], images: Path) -> None:
+    method, folder = run
+    summary = json.loads((folder / "summary.json").read_text())
+    own = summary["accuracy"]["own_knn"]
+    assert list(own) == ["0", "1", "2"]
+    for client in range(3):
+        encoder = load_exported(folder, "global" if method == "fedsimclr" else f"client-{client:05d}")
+        assert own[str(client)] == by_hand(config(images), encoder, client)
+    assert isinstance(summary["accuracy"]["knn"], float if method == "fedsimclr" else dict)
+    rows = [row for row in read_metrics(folder).to_pylist() if row["tag"] == "eval/own_knn"]
+    assert sorted((row["round"], row["client"]) for row in rows) == [(t, c) for t in range(3) for c in range(3)]
+    untrained = {row["client"]: row["value"] for row in rows if row["round"] == 0}
+    again = reevaluate(folder)
+    name = "untrained small_cnn_bn"
+    assert again["own"][name]["knn"] == {str(client): value for client, value in untrained.items()}
+    others = [by["knn"] for encoder, by in again["own"].items() if encoder != name]
+    assert {client: value for by in others for client, value in by.items()} == own
+
+
+def test_names_stand_beside_numbers(run: tuple[str, Path]) -> None:
+    method, folder = run
+    for table in ("metrics.parquet", "communication.parquet", "partition.parquet"):
+        rows = pq.read_table(folder / table).to_pylist()
+        if method == "local" and table == "communication.parquet":
+            continue
+        assert {row["client_name"] for row in rows if row["client"] is not None} == set(NAMES)
+        assert all(row["client_name"] == (None if row["client"] is None else NAMES[row["client"]]) for row in rows)
+    assert json.loads((folder / "summary.json").read_text())["client_names"] == dict(zip("012", NAMES, strict=True))
+    board = EventAccumulator(str(folder))
+    board.Reload()
+    tags = board.Tags()["scalars"]
+    assert {tag for tag in tags if tag.startswith("client/loss/")} == {f"client/loss/{name}" for name in NAMES}
+    stems = {path.stem for path in (folder / "encoder").iterdir()}
+    own = {"client-00000-a", "client-00001-Zurich", "client-00002-ward-7"}
+    assert stems == ({"global"} if method == "fedsimclr" else own)
+    if method == "local":
+        described = json.loads((folder / "encoder" / "client-00001-Zurich.json").read_text())
+        assert described["client_name"] == "Zürich"
+
+
+def test_a_run_begun_without_names_goes_on_with_them(images: Path, tmp_path: Path) -> None:
+    folder, asked = tmp_path / "run", iter([False, True])
+    settings = config(images)
+    assert run_locally(settings, folder, stopping=lambda: next(asked))["status"] == "stopped"
+    for part in [*(folder / "metrics.parquet").iterdir(), *(folder / "communication.parquet").iterdir()]:
+        pq.write_table(pq.read_table(part).drop_columns(["client_name"]), part)  # as a version without names left it
+    before = read_metrics(folder).num_rows
+    assert run_locally(settings, folder, resume=True)["status"] == "complete"
+    assert {row["round"] for row in read_metrics(folder).to_pylist()} == {0, 1, 2}
+    assert read_metrics(folder).num_rows > before
+
+
+def test_a_runs_partition_hands_names_on(run: tuple[str, Path], images: Path) -> None:
+    path = str(run[1] / "partition.parquet")
+    again, first = (
+        deal(config(images, data__partition=p)) for p in ({"name": "file", "path": path}, {"name": "natural"})
+    )
+    assert again.names == NAMES
+    assert [shard["train"].tolist() for shard in again.shards] == [shard["train"].tolist() for shard in first.shards]
+
+
+def test_clients_without_names_have_none(images: Path, tmp_path: Path) -> None:
+    settings = config(images, data__partition={"name": "iid"}, train__rounds=1)
+    summary = run_locally(settings, tmp_path / "run")
+    assert "client_names" not in summary
+    assert "own_knn" not in summary["accuracy"]
+    for table in ("metrics.parquet", "communication.parquet", "partition.parquet"):
+        assert "client_name" not in pq.read_table(tmp_path / "run" / table).column_names
+    assert deal(settings).called(1) == "client 1"
+    assert deal(config(images)).called(2) == "client 2 (ward 7)"
+
+
+def test_figures_show_names_as_they_are() -> None:
+    bars = label_histogram(np.ones((3, 2)), ["a", "b"], NAMES)
+    assert [label.get_text() for label in bars.axes[0].get_yticklabels()] == [r"\$a\$", "Zürich", "ward 7"]
+    bars.canvas.draw()
+    matrix = client_matrix(np.eye(3), "target", "source", NAMES)
+    assert [label.get_text() for label in matrix.axes[0].get_xticklabels()] == [r"\$a\$", "Zürich", "ward 7"]
+    matrix.canvas.draw()
+    (_, shares, _) = label_histogram(np.ones((30, 2)), ["a", "b"], [f"site {n}" for n in range(30)]).axes
+    assert [label.get_text() for label in shares.get_xticklabels()] == [f"site {n}" for n in range(30)]
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("ward 7", "ward-7"), ("../../etc", "etc"), ("a/b\\c", "a-b-c"), ("Zürich", "Zurich"), ("北京", ""),
+        (".hidden", "hidden"), ("x" * 300, "x" * 40), ("CON: \x1b[2J", "CON-2J"), ("-rf", "rf"), ("", ""),
+    ],
+)  # fmt: skip
+def test_a_name_in_a_files_name_is_harmless(name: str, part: str) -> None:
+    assert in_file_name(name) == part

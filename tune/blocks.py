@@ -1,0 +1,102 @@
+"""What a sweep's file may hold for a key, and how trials end: the blocks of ``space`` and ``scheduler``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from rayfed_ssl.base.schema import Block
+
+DIGITS = 6  # significant ones of a number drawn from a range
+
+
+class Dimension(Block):
+    """What one key may be: exactly one of these. Ranges include both ends."""
+
+    grid: Annotated[tuple[Any, ...], Field(min_length=1)] | None = None
+    """Values that are all tried."""
+    choice: Annotated[tuple[Any, ...], Field(min_length=1)] | None = None
+    """Values that are drawn from."""
+    uniform: tuple[float, float] | None = None
+    """[low, high], both ends included."""
+    loguniform: tuple[float, float] | None = None
+    """[low, high] of positive numbers, uniform in the logarithm."""
+    randint: tuple[int, int] | None = None
+    """[low, high] of whole numbers, both ends included."""
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        given = [name for name in type(self).model_fields if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"must have exactly one of {', '.join(type(self).model_fields)}")
+        if self.values is None:
+            low, high = self.range
+            if not low < high or (self.loguniform and low <= 0):
+                raise ValueError(
+                    f"{given[0]}: found [{low:g}, {high:g}]; must be [lower, higher]"
+                    + ", above 0" * bool(self.loguniform)
+                )
+        return self
+
+    @property
+    def values(self) -> tuple[Any, ...] | None:
+        """The values listed, if they are."""
+        return self.grid or self.choice
+
+    @property
+    def range(self) -> tuple[float, float]:
+        found = self.uniform or self.loguniform or self.randint
+        assert found is not None
+        return found
+
+    @property
+    def extremes(self) -> tuple[Any, ...]:
+        """Values that are valid only if all are."""
+        return self.values or self.range
+
+    def draw(self, rng: np.random.Generator) -> Any:
+        if self.values is not None:
+            return self.values[int(rng.integers(len(self.values)))]
+        low, high = self.range
+        if self.randint is not None:
+            return int(rng.integers(int(low), int(high), endpoint=True))
+        drawn = np.exp(rng.uniform(np.log(low), np.log(high))) if self.loguniform else rng.uniform(low, high)
+        return rounded(float(np.clip(drawn, low, high)))
+
+
+def rounded(value: Any) -> Any:
+    """A float to as many digits as a person reads."""
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+
+
+class Fifo(Block):
+    """Every trial runs to its last round."""
+
+    name: Literal["none"] = "none"
+
+
+class Asha(Block):
+    """Asynchronous successive halving over the accuracies evaluated on the way (Li et al. 2020)."""
+
+    name: Literal["asha"] = "asha"
+    grace: Annotated[int, Field(ge=1)] = 1
+    """Rounds before a trial may be stopped."""
+    reduction: Annotated[float, Field(gt=1)] = 3.0
+    """Of this many trials at a rung one goes on."""
+
+
+class Pbt(Block):
+    """Population-based training (Jaderberg et al. 2017): the worst go on from a copy of the best, with changed keys."""
+
+    name: Literal["pbt"] = "pbt"
+    interval: Annotated[int, Field(ge=1)] = 1
+    """Rounds between exchanges."""
+    quantile: Annotated[float, Field(gt=0, le=0.5)] = 0.25
+    """Share of the trials that are the worst, and the best."""
+    resample: Annotated[float, Field(ge=0, le=1)] = 0.25
+    """How often a key is drawn anew, not multiplied by 0.8 or 1.2."""
+
+
+Scheduler = Annotated[Fifo | Asha | Pbt, Field(discriminator="name")]
