@@ -169,10 +169,11 @@ def merged_where_they_lie(sums: Sequence[tuple[Any, str]], home: str) -> list[An
         sums: references to dicts of arrays, each with the node it lies on.
         home: the caller's node, where it adds two sums itself: they are mapped there, not copied.
     """
-    add = ray.remote(_adder()).options(num_cpus=0)
+    add = ray.remote(_adder())
 
     def on(node: str, a: Any, b: Any) -> Any:
-        return add.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True)).remote(a, b)
+        place = NodeAffinitySchedulingStrategy(node, soft=True)
+        return add.options(num_cpus=0, scheduling_strategy=place).remote(a, b)
 
     nodes: dict[str, list[Any]] = {}
     for ref, node in sums:

@@ -77,8 +77,8 @@ class Resident(Weights):
         """The largest magnitude; NaN where a value is."""
         if not self.buffer.numel():
             return 0.0
-        lowest, highest = torch.stack(torch.aminmax(self.buffer)).tolist()
-        return float(max(-lowest, highest))
+        lowest, highest = torch.aminmax(self.buffer)
+        return max(-float(lowest), float(highest))
 
     def __reduce__(self) -> tuple[Callable[..., Weights], tuple[Any, ...]]:
         return Weights, (self.layout, self.vector, self.parameters)
