@@ -15,6 +15,9 @@ from pathlib import Path
 from rayfed_ssl.methods import METHODS
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(1, str(ROOT / "benchmarks"))
+import speed_table  # noqa: E402
+
 LAYERS = (  # from the ground up: an import leads into the same layer or a lower one
     "base", "data", "models", "evaluation", "objectives", "settings", "federated", "methods", "extensions.py",
     "config.py", "reporting", "storage", "simulation", "leak", "exporting", "report", "terminal", "api",
@@ -76,6 +79,10 @@ def methods() -> str:
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/architecture.md": {"tree": tree},
     "docs/methods.md": {"methods": methods},
+    "docs/performance.md": {
+        "speed": lambda: speed_table.table(speed_table.read()),
+        "parts": lambda: speed_table.parts(speed_table.read()),
+    },
 }
 
 
