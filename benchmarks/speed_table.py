@@ -17,10 +17,10 @@ FIGURES: tuple[tuple[str, dict[str, Any], str, str], ...] = (  # figure, whose l
         "pfl 0.99",
     ),
     ("the same, 64 x 64", {"benchmark": "round_time", "clients": 64, "channels_last": True}, "1.03", "pfl 1.02"),
-    ("zero-work `mean`, 0.4 MB, per client", {"benchmark": "zero_work", "case": "mean"}, "0.25 ms, 1.3 x", "pfl 0.21 ms"),
-    ("zero-work `ask`, 0.4 MB, per client", {"benchmark": "zero_work", "case": "ask"}, "1.5 ms", "raw Ray 2.5 ms"),
+    ("zero-work `mean`, 0.4 MB, a client", {"benchmark": "zero_work", "case": "mean"}, "0.25 ms, 1.3 x", "pfl 0.21 ms"),
+    ("zero-work `ask`, 0.4 MB, a client", {"benchmark": "zero_work", "case": "ask"}, "1.5 ms", "raw Ray 2.5 ms"),
     ("zero-work `mean` with 0.4 MB of state", {"benchmark": "zero_work", "case": "state"}, "0.6 ms", "-"),
-    ("zero-work `mean`, 45 MB, per client", {"benchmark": "zero_work", "case": "large"}, "9.4 ms", "raw Ray 9.5 ms"),
+    ("zero-work `mean`, 45 MB, a client", {"benchmark": "zero_work", "case": "large"}, "9.4 ms", "raw Ray 9.5 ms"),
 )  # fmt: skip
 PARTS = {
     "load": "load the round's model",

@@ -190,7 +190,7 @@ class FixedPointSum:
         out: dict[str, Any] = {}
         for name, total in self.totals.items():
             template = self.templates[name]
-            value = _divided(_host(total), self.weight)
+            value = _divided(total.cpu().numpy() if isinstance(total, Tensor) else total, self.weight)
             if template.order is not None:
                 value = template.order.plain(torch.from_numpy(value)).numpy()
             out[name] = value if template.layout is None else Weights(template.layout, value, template.parameters)
