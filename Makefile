@@ -7,7 +7,7 @@ BIN := .venv/bin
 READY := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-cluster mutants docs lint types
+.PHONY: help bench demo test test-cluster mutants docs lint types
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ test-cluster: $(READY)  ## The tests that start and kill Ray clusters
 
 mutants: $(READY)  ## Break one line at a time that an equation fixes: which tests notice? (about an hour)
 	nice $(BIN)/python benchmarks/mutants.py --jobs 2
+
+bench: $(READY)  ## What the simulator costs beside training: the table with measured ratios (an idle machine)
+	$(BIN)/python benchmarks/bench.py
 
 docs: $(READY)  ## Write the generated parts of the documentation
 	$(BIN)/python docs/generate.py

@@ -18,6 +18,7 @@ import torch
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
+from rayfed_ssl.federated.aggregation import FixedPointSum
 from rayfed_ssl.federated.bench import device_name
 from rayfed_ssl.federated.federation import Federation, deal
 from rayfed_ssl.federated.messages import Averaging, Chunk, ClientError, Outcome, Start, State, Task
@@ -50,6 +51,18 @@ class Work:
     averaging: Averaging | None
     starts: Mapping[int, Start] = field(default_factory=dict)
     look_at: frozenset[int] = frozenset()
+    exchange: str | None = None  # whose running sum takes the averaged fields; None: the chunk has a sum of its own
+    tag: int = 0  # this call's within the exchange
+    apart: bool = True  # new states as return values of their own, or within the first, where there are hardly any
+
+
+@dataclass(frozen=True)
+class Handed:
+    """A sum as its actor hands it over, without its totals, which are a return value of their own."""
+
+    tags: tuple[int, ...]  # the calls it holds
+    total: FixedPointSum  # without its totals
+    nbytes: int  # of the totals
 
 
 @dataclass(frozen=True)
@@ -113,6 +126,15 @@ def fitting_share(
     return -(-round(needed * 1e4) // 100) / 100
 
 
+@dataclass
+class Running:
+    """An actor's sum over its calls of one exchange."""
+
+    exchange: str | None
+    total: FixedPointSum = field(default_factory=FixedPointSum)
+    tags: list[int] = field(default_factory=list)  # the calls it holds
+
+
 class ClientActor:
     """Runs clients' operations, heavy server work and evaluation. Wrapped with ``ray.remote`` where it is used."""
 
@@ -121,6 +143,7 @@ class ClientActor:
         self.reopen: Callable[[], Worker]
         self.worker: Worker
         self.info: ActorInfo
+        self.sum = Running(None)
 
     def open(
         self,
@@ -162,6 +185,7 @@ class ClientActor:
 
     def chunk(self, work: Work, *values: Any) -> tuple[Any, ...]:
         """(chunk, which clients have a new state), then the new states, a return value each; None where there is none.
+        Where states are not ``apart``: (chunk, which clients have a new state, the new states).
 
         Args:
             values: what the fields' :class:`Put` stand for, then the clients' states.
@@ -174,17 +198,46 @@ class ClientActor:
 
         task = Task(work.operation, work.round, filled(work.message), work.starts, work.look_at)
         own = [filled(fields) for fields in work.own]
-        chunk, new = run_chunk(self.worker, task, work.clients, own, states, work.averaging, self.info.where)
+        running = self._running(work)
+        total = None if running is None else running.total
+        chunk, new = run_chunk(self.worker, task, work.clients, own, states, work.averaging, self.info.where, total)
         for error in [e for e in chunk.errors if OUT_OF_MEMORY.search(e.trace)]:
             k = work.clients.index(error.client)
-            again, (new[k],) = self._alone(task, error, own[k], states[k], work.averaging)
+            again, (new[k],) = self._alone(task, error, own[k], states[k], work.averaging, total)
             chunk = merged(chunk, error, again, work.clients)
+        if running is not None:
+            running.tags.append(work.tag)
         succeeded = {outcome.client for outcome in chunk.outcomes}
         kept = [client in succeeded and bool(state) for client, state in zip(work.clients, new, strict=True)]
-        return ((chunk, kept), *(state if keep else None for state, keep in zip(new, kept, strict=True)))
+        changed = [state if keep else None for state, keep in zip(new, kept, strict=True)]
+        return ((chunk, kept), *changed) if work.apart else (chunk, kept, changed)
+
+    def _running(self, work: Work) -> Running | None:
+        """The running sum of the call's exchange; that of an earlier one is forgotten."""
+        if work.averaging is None or work.exchange is None:
+            return None
+        if self.sum.exchange != work.exchange:
+            self.sum = Running(work.exchange)
+        return self.sum
+
+    def hand_over(self, exchange: str) -> tuple[Handed, dict[str, Any]]:
+        """What this actor has summed of the exchange since it last handed over: what is known of it, and the totals."""
+        held, self.sum = self.sum, Running(None)
+        if held.exchange != exchange:
+            held = Running(exchange)
+        held.total.settle()
+        totals, held.total.totals = held.total.totals, {}
+        nbytes = sum(array.nbytes for array in totals.values())
+        return Handed(tuple(held.tags), held.total, nbytes), totals
 
     def _alone(
-        self, task: Task, error: ClientError, own: Mapping[str, Any], state: State | None, averaging: Averaging | None
+        self,
+        task: Task,
+        error: ClientError,
+        own: Mapping[str, Any],
+        state: State | None,
+        averaging: Averaging | None,
+        total: FixedPointSum | None,
     ) -> tuple[Chunk, list[State | None]]:
         """A client that ran out of GPU memory once more, in a process that holds nothing else."""
         del self.worker
@@ -192,7 +245,7 @@ class ClientActor:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         self.worker = self.reopen()
-        chunk, states = run_chunk(self.worker, task, [error.client], [own], [state], averaging, self.info.where)
+        chunk, states = run_chunk(self.worker, task, [error.client], [own], [state], averaging, self.info.where, total)
         chunk.errors = [self._with_advice(e) for e in chunk.errors]
         return chunk, states
 

@@ -10,6 +10,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import ray
@@ -18,6 +19,7 @@ from ray.exceptions import ObjectLostError
 from actors.client import Factory, Put, Work
 from actors.pool import Call, Crashed, Pool, StateLost, TimedOut
 from actors.store import Store, place_of, shared_images
+from actors.sums import Asked, Sums
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.cohort import Cohort
@@ -29,7 +31,6 @@ from rayfed_ssl.simulation.memory import check_fits, estimate, free_memory
 from rayfed_ssl.simulation.worker import Worker
 
 Group = tuple[int, ...]  # the clients of one call
-Fields = tuple[Mapping[str, Any], ...]  # what each of them is sent beside the common message
 WINDOW = 3  # calls per actor that are sent and not yet handed on: what a slow client holds up is bounded
 LONGEST_CHUNK = 32
 
@@ -63,6 +64,8 @@ class RayCohort(Cohort):
         self._states: dict[int, Any] = {}  # client -> reference
         self._pending: dict[int, Any] = {}
         self._evaluating: list[tuple[int, int | None, Call]] = []
+        self._apart = False  # whether new states come as return values of their own: as soon as there was one
+        self.sum_bytes = 0  # of sums that this process read
 
         def opening() -> tuple[Any, ...]:
             return (*fixed, list(self._published_refs), *self._published_refs.values())
@@ -101,32 +104,64 @@ class RayCohort(Cohort):
         self._store.clear()
 
     def _run(self, task: Task, clients: Sequence[int], own: Each, averaging: Averaging | None) -> Iterator[Chunk]:
-        actors = len(self._pool.slots)
-        size = min(max(1, math.ceil(len(clients) / (4 * actors))), LONGEST_CHUNK) if averaging else 1
-        todo: deque[tuple[Group, Fields | None]] = deque(
-            (tuple(clients[i : i + size]), None) for i in range(0, len(clients), size)
-        )
-        waiting: deque[tuple[Group, Fields, Call]] = deque()
+        if averaging is None:
+            yield from (chunk for _, chunk in self._replies(task, deque((c,) for c in clients), own, None, None))
+            return
+        size = min(max(1, math.ceil(len(clients) / (4 * len(self._pool.slots)))), LONGEST_CHUNK)
+        todo: deque[Group | Asked] = deque(tuple(clients[i : i + size]) for i in range(0, len(clients), size))
+        while todo:
+            with Sums(self._pool) as sums:
+                yield from (chunk for _, chunk in self._replies(task, todo, own, averaging, sums))
+                total = sums.collect(partial(self._repeat, task, averaging, sums))
+            self.sum_bytes += sums.read_bytes
+            yield Chunk(total=total)
+
+    def _replies(
+        self, task: Task, todo: deque[Group | Asked], own: Each, averaging: Averaging | None, sums: Sums | None
+    ) -> Iterator[tuple[Asked, Chunk]]:
+        """What is to do asked, through a bounded window, and what came back, in order; until ``sums`` keeps so much
+        for a repetition that it is time to collect.
+        """
+        waiting: deque[tuple[Asked, Call]] = deque()
+
+        def more() -> bool:
+            return bool(todo) and (sums is None or isinstance(todo[0], Asked) or not sums.full)
+
         try:
-            while todo or waiting:
-                if waiting and waiting[0][2].done:
-                    group, fields, call = waiting.popleft()
-                    if len(group) > 1 and isinstance(call.error, Crashed | TimedOut):  # who was it? one by one
-                        todo.extendleft([((c,), (f,)) for c, f in zip(group, fields, strict=True)][::-1])
+            while waiting or more():
+                if waiting and waiting[0][1].done:
+                    asked, call = waiting.popleft()
+                    if len(asked.group) > 1 and isinstance(call.error, Crashed | TimedOut):  # who was it? one by one
+                        todo.extendleft(reversed(asked.one_by_one()))
+                        if sums is not None:
+                            sums.forget(call)
                     else:
-                        yield self._taken(task, group, call)
-                elif todo and len(waiting) < WINDOW * actors and self._pool.room():
-                    group, made = todo.popleft()
-                    fields = tuple(own(client) for client in group) if made is None else made
-                    call = self._call(task, group, fields, averaging)
+                        yield asked, self._taken(task, asked.group, call, sums)
+                elif more() and len(waiting) < WINDOW * len(self._pool.slots) and self._pool.room():
+                    asked = item if isinstance(item := todo.popleft(), Asked) else self._made(item, own)
+                    call = self._call(task, asked, averaging, sums)
                     self._pool.submit(call)
-                    waiting.append((group, fields, call))
+                    waiting.append((asked, call))
                 else:
                     self._pool.advance()
         finally:
-            self._pool.abandon(call for *_, call in waiting)
+            self._pool.abandon(call for _, call in waiting)
 
-    def _call(self, task: Task, group: Group, own: Fields, averaging: Averaging | None) -> Call:
+    def _made(self, group: Group, own: Each) -> Asked:
+        states = tuple(None if c == SERVER else self._pending.get(c, self._states.get(c)) for c in group)
+        return Asked(group, tuple(own(client) for client in group), states)
+
+    def _repeat(self, task: Task, averaging: Averaging, sums: Sums, lost: Sequence[Asked]) -> None:
+        """Ask again what sums have lost. Their replies are known already.
+
+        Raises:
+            ClientError: somebody who replied fails now.
+        """
+        for _, chunk in self._replies(task, deque(lost), lambda _: {}, averaging, sums):
+            for error in chunk.errors:
+                raise error
+
+    def _call(self, task: Task, asked: Asked, averaging: Averaging | None, sums: Sums | None) -> Call:
         """A call for these clients: small fields within it, large ones and states as arguments that Ray maps."""
         values: list[Any] = []
 
@@ -138,27 +173,38 @@ class RayCohort(Cohort):
                     values.append(ref)
             return out
 
+        group = asked.group
         message = packed(task.message, True)
-        fields = tuple(packed(each, False) for each in own)
+        fields = tuple(packed(each, False) for each in asked.fields)
         part = averaging.of(group) if averaging else None
         starts = {client: task.starts[client] for client in group if client in task.starts}
         looked_at = task.look_at.intersection(group)
-        work = Work(task.operation, task.round, message, group, fields, part, starts, looked_at)
-        states = [None if c == SERVER else self._pending.get(c, self._states.get(c)) for c in group]
+        exchange, tag = (None, 0) if sums is None else (sums.exchange, sums.take(asked))
+        summed = (exchange, tag, self._apart)
+        work = Work(task.operation, task.round, message, group, fields, part, starts, looked_at, *summed)
         timeout = self.config.resources.client_timeout_s
         limit = None if timeout is None or group == (SERVER,) else timeout * len(group)
-        return Call("chunk", (work, *values, *states), 1 + len(group), limit)
+        returns = 1 + len(group) if self._apart else 1
+        return Call("chunk", (work, *values, *asked.states), returns, limit, tag=None if sums is None else tag)
 
-    def _taken(self, task: Task, group: tuple[int, ...], call: Call) -> Chunk:
+    def _taken(self, task: Task, group: Group, call: Call, sums: Sums | None) -> Chunk:
         """What a call came to. Raises whatever no policy may drop."""
         if isinstance(call.error, Crashed | TimedOut):
+            if sums is not None:
+                sums.forget(call)
             return Chunk(errors=[ClientError(group[0], task.round, task.operation, call.where, str(call.error))])
         if call.error is not None:
             raise call.error
-        chunk, kept = call.value
-        for client, keep, ref in zip(group, kept, call.refs[1:], strict=True):
+        chunk, kept, *states = call.value
+        refs = call.refs[1:]
+        if states:  # within the reply: from now on they come by themselves
+            refs = [ray.put(state) if keep else None for keep, state in zip(kept, states[0], strict=True)]
+            self._apart = any(kept) or self._apart
+        for client, keep, ref in zip(group, kept, refs, strict=True):
             if keep and client != SERVER:
                 self._pending[client] = ref
+        if sums is not None:
+            sums.replied(call, tuple(outcome.client for outcome in chunk.outcomes))
         call.value, call.refs = None, []
         return chunk  # type: ignore[no-any-return]
 

@@ -45,7 +45,7 @@ class StateLost(RuntimeError):
 
 
 class Crashed(RuntimeError):
-    """A call killed its actor again and again."""
+    """A call killed its actor again and again, or died with the only actor that could answer it."""
 
 
 class TimedOut(RuntimeError):
@@ -61,6 +61,8 @@ class Call:
     returns: int = 1
     limit_s: float | None = None
     attempts: int = 1  # how often it may be too late before that is its error
+    pinned: bool = False  # for the actor it is sent to, and no other
+    tag: int | None = None  # under which it leaves something in the actor's running sum
     refs: list[Any] = field(default_factory=list)
     crashes: list[str] = field(default_factory=list)
     done: bool = False
@@ -68,6 +70,7 @@ class Call:
     value: Any = None
     error: Exception | None = None
     where: str = ""
+    node: str = ""
 
     def finish(self, value: Any = None, error: Exception | None = None) -> None:
         self.done, self.value, self.error = True, value, error
@@ -82,6 +85,7 @@ class Slot:
     queue: deque[Call] = field(default_factory=deque)
     head_since: float = 0.0
     noticed: bool = False  # that it takes long to start
+    holds: bool = False  # something of a running sum, once it has done what it was sent
 
     @property
     def taken(self) -> bool:
@@ -111,6 +115,7 @@ class Pool:
         self.draining = False
         self.replaced = 0
         self.opened = False  # whether all were ready once
+        self.before_evaluation: Callable[[Slot], None] = lambda slot: None  # called where a slot holds part of a sum
 
     def open(self, opening: Callable[[], tuple[Any, ...]], say: Callable[[str], None]) -> list[ActorInfo]:
         """Have every actor ready for a run, starting those that are not there yet.
@@ -125,7 +130,7 @@ class Pool:
                 self._start(slot)
             else:
                 slot.info = None
-                self._send(slot, Call("open", opening(), limit_s=START_S))
+                self.send(slot, Call("open", opening(), limit_s=START_S))
         while any(slot.info is None for slot in self.slots):
             self.advance()
         if not self.slots:
@@ -141,13 +146,13 @@ class Pool:
 
     def submit(self, call: Call) -> None:
         """Send a call to the actor with the least in hand."""
-        self._send(min(self._preferred(), key=lambda slot: len(slot.queue)), call)
+        self.send(min(self._preferred(), key=lambda slot: len(slot.queue)), call)
 
     def each(self, method: str, *args: Any) -> None:
         """Have every actor do something, now; actors that start later learn it by ``opening``."""
         calls = [Call(method, args) for slot in self.slots]
         for slot, call in zip(self.slots, calls, strict=True):
-            self._send(slot, call)
+            self.send(slot, call)
         while not all(call.done for call in calls):
             self.advance()
         for call in calls:
@@ -162,10 +167,11 @@ class Pool:
     def _preferred(self) -> list[Slot]:
         return [s for s in self.slots if not s.taken] or [s for s in self.slots if not s.on_trial]
 
-    def _send(self, slot: Slot, call: Call) -> None:
+    def send(self, slot: Slot, call: Call) -> None:
         method = getattr(slot.actor, call.method).options(num_returns=call.returns)
         refs = method.remote(*call.args)
         call.refs = [refs] if call.returns == 1 else list(refs)
+        slot.holds = slot.holds or call.tag is not None
         if not slot.queue:
             slot.head_since = time.monotonic()
         slot.queue.append(call)
@@ -181,9 +187,9 @@ class Pool:
             **self.reservation.options(slot.number),
         }
         slot.actor, slot.info = ray.remote(ClientActor).options(**options).remote(slot.number), None
-        slot.noticed = False
+        slot.noticed = slot.holds = False
         slot.queue.clear()
-        self._send(slot, Call("open", self.opening(), limit_s=START_S))
+        self.send(slot, Call("open", self.opening(), limit_s=START_S))
 
     # -- what comes back ----------------------------------------------------------------------------------------------
 
@@ -213,25 +219,27 @@ class Pool:
                 empty = [slot for slot in self.slots if slot.info is not None and not slot.queue]
                 if not empty:
                     return
-                self._send(empty[0], call)
+                self.send(empty[0], call)
             else:
                 free = [slot for slot in self._preferred() if len(slot.queue) < PER_ACTOR]
                 if not free:
                     return
-                self._send(min(free, key=lambda slot: len(slot.queue)), call)
+                self.send(min(free, key=lambda slot: len(slot.queue)), call)
             self.again.popleft()
 
     def _send_background(self) -> None:
         """Evaluations go to one actor each, to at most half of the actors unless nothing else is to be done."""
         limit = len(self.slots) if self.draining else max(1, len(self.slots) // 2)
         while self.background and sum(slot.taken for slot in self.slots) < limit:
-            slot = min((s for s in self.slots if not s.taken), key=lambda s: len(s.queue))
-            self._send(slot, self.background.popleft())
+            slot = min((s for s in self.slots if not s.taken), key=lambda s: (len(s.queue), s.holds))
+            if slot.holds:
+                self.before_evaluation(slot)
+            self.send(slot, self.background.popleft())
 
     def _settle(self, slot: Slot) -> None:
         """Take what the head of a slot's queue came to."""
         call, slot.head_since = slot.queue[0], time.monotonic()
-        call.where = slot.where
+        call.where, call.node = slot.where, slot.info.node if slot.info else ""
         try:
             value = ray.get(call.refs[0])
         except RayTaskError as error:
@@ -269,7 +277,9 @@ class Pool:
     def _repeat(self, calls: Iterable[Call]) -> None:
         for call in calls:
             call.refs = []
-            if len(call.crashes) >= CRASHES:
+            if call.pinned:
+                call.finish(error=Crashed(call.crashes[-1] if call.crashes else "its actor was stopped"))
+            elif len(call.crashes) >= CRASHES:
                 why = f"its actor died {CRASHES} times in a row (a signal, or the machine is out of memory)"
                 call.finish(error=Crashed(f"{why}:\n{call.crashes[-1]}"))
             elif call.abandoned:

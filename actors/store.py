@@ -61,10 +61,11 @@ class Store:
 
 def _large(value: Any) -> bool:
     """Whether arrays within exceed what travels well inside a call."""
-    return _bytes(value) > INLINE_BYTES
+    return nbytes(value) > INLINE_BYTES
 
 
-def _bytes(value: Any) -> int:
+def nbytes(value: Any) -> int:
+    """Bytes of the arrays within ``value``."""
     match value:
         case np.ndarray():
             return value.nbytes
@@ -73,9 +74,9 @@ def _bytes(value: Any) -> int:
         case bytes():
             return len(value)
         case Mapping():
-            return sum(map(_bytes, value.values()))
+            return sum(map(nbytes, value.values()))
         case list() | tuple():
-            return sum(map(_bytes, value))
+            return sum(map(nbytes, value))
     return 0
 
 

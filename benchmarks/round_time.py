@@ -36,9 +36,10 @@ SETTINGS = [
 ]  # fmt: skip
 
 
-def bare(folder: Path, clients: int, images: int, rounds: int) -> list[float]:
+def bare(folder: Path, clients: int, images: int, rounds: int, channels_last: bool) -> list[float]:
     """Seconds of each measured round of the bare loop."""
     environment = {**os.environ, **MALLOC, **THREADS, "BENCH_T0": repr(time.time()), "PYTHONPATH": str(folder)}
+    environment["BENCH_CHANNELS_LAST"] = "1" if channels_last else "0"
     command = [sys.executable, "sys_bare.py", "--procs", "2", "--clients", str(clients), "--images", str(images)]
     command += ["--rounds", str(rounds)]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True, timeout=900)
@@ -73,17 +74,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--reps", type=int, default=3)
     parser.add_argument("--executor", choices=("ray", "local"), default="ray")
+    parser.add_argument("--channels-last", action="store_true", help="the bare loop, too: what a careful one would do")
     a = parser.parse_args()
     reference: list[float] = []
     measured: list[float] = []
     for _ in range(a.reps):
-        reference += bare(a.bench.resolve(), a.clients, a.images, a.rounds)
+        reference += bare(a.bench.resolve(), a.clients, a.images, a.rounds, a.channels_last)
         measured += ours(a.data, a.clients, a.images, a.rounds, a.executor)
     line = {
         "benchmark": "round_time",
         "clients": a.clients,
         "images": a.images,
         "executor": a.executor,
+        "channels_last": a.channels_last,
         "bare_s": round(statistics.median(reference), 4),
         "ours_s": round(statistics.median(measured), 4),
         "ratio": round(statistics.median(measured) / statistics.median(reference), 3),

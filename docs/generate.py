@@ -21,6 +21,9 @@ from rayfed_ssl.settings.json_schema import json_schema
 from rayfed_ssl.settings.keys import KIND, Key, keys
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(1, str(ROOT / "benchmarks"))
+import speed_table  # noqa: E402
+
 LAYERS = (  # from the ground up: an import leads into the same layer or a lower one
     "base", "data", "models", "evaluation", "objectives", "settings", "federated", "methods", "extensions.py",
     "config.py", "reporting", "storage", "simulation", "leak", "exporting", "report", "terminal", "api",
@@ -131,6 +134,10 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/architecture.md": {"tree": tree},
     "docs/methods.md": {"methods": methods},
     "docs/configuration.md": {file.value: partial(configuration, file.value) for file in File},
+    "docs/performance.md": {
+        "speed": lambda: speed_table.table(speed_table.read()),
+        "parts": lambda: speed_table.parts(speed_table.read()),
+    },
 }
 FILES: dict[str, Callable[[], str]] = {
     f"rayfed_ssl/schemas/{file.value}.json": partial(schema, file.value) for file in File

@@ -5,13 +5,23 @@ not fit.
 from __future__ import annotations
 
 import itertools
+import pickle
 from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
-from rayfed_ssl.base.weights import Weights
-from rayfed_ssl.federated.aggregation import FixedPointSum, MixedArchitectures, NonFinite, to_fixed
+from rayfed_ssl.base.flat import flatten
+from rayfed_ssl.base.weights import Resident, Weights, pack, plain
+from rayfed_ssl.federated.aggregation import (
+    FixedPointSum,
+    MixedArchitectures,
+    NonFinite,
+    _add_fixed_on_device,
+    to_fixed,
+)
 
 
 def clients(count: int, seed: int = 0) -> tuple[list[float], list[np.ndarray]]:
@@ -103,3 +113,59 @@ def test_read_only_sums_are_not_written_to() -> None:
     first.merge(second)
     first.merge(second)
     np.testing.assert_allclose(first.mean()["x"], 1.0)
+
+
+def flat_network(seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    made = nn.Sequential(nn.Conv2d(3, 7, 3), nn.BatchNorm2d(7)).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    flatten(made)
+    return made  # type: ignore[no-any-return]
+
+
+def test_resident_weights_sum_to_the_bits_of_plain_ones() -> None:
+    """In their own order, mixed with plain ones on either side, merged, and sent."""
+    given = [pack(flat_network(k)) for k in range(4)]
+    assert all(isinstance(w, Resident) for w in given)
+
+    def total(*which: Weights) -> FixedPointSum:
+        made = FixedPointSum()
+        for k, weights in enumerate(which):
+            made.add(0.1 * (k + 1), {"w": weights})
+        return made
+
+    expected = total(*map(plain, given)).mean()["w"]
+    for some in (given, [given[0], plain(given[1]), *given[2:]], [plain(given[0]), *given[1:]]):
+        found = total(*some).mean()["w"]
+        np.testing.assert_array_equal(found.vector, expected.vector, strict=True)
+        assert (found.layout, found.parameters) == (expected.layout, expected.parameters)
+    halves = [FixedPointSum(), FixedPointSum()]
+    for k, weights in enumerate(given):
+        halves[k % 2].add(0.1 * (k + 1), {"w": weights})
+    halves[0].merge(pickle.loads(pickle.dumps(halves[1])))
+    np.testing.assert_array_equal(halves[0].mean()["w"].vector, expected.vector, strict=True)
+
+
+def test_a_refused_client_leaves_the_sum_as_it_was() -> None:
+    """A running sum goes on after somebody's NaN, in the first field or the last."""
+    total, good = FixedPointSum(), {"a": np.ones(3, np.float32), "b": np.full(2, 5, np.float32)}
+    total.add(0.5, good)
+    for name in good:
+        with pytest.raises(NonFinite):
+            total.add(0.25, {**good, name: np.full(good[name].shape, np.nan, np.float32)})
+    with pytest.raises(MixedArchitectures):
+        total.add(0.25, {"a": good["a"], "b": np.ones(3, np.float32)})
+    total.add(0.5, good)
+    assert total.weight == 2**40
+    assert total.mean()["b"].tolist() == [5, 5]
+
+
+def test_large_values_and_the_device_way_give_the_same_integers() -> None:
+    """Above 2^10 the integers are rounded in another way; on a GPU in a third."""
+    values = np.random.default_rng(0).normal(size=50_000).astype(np.float32)
+    for scale in (1.0, 900.0, 1e5):
+        scaled = (values * scale).astype(np.float32)
+        expected = np.rint(scaled.astype(np.float64) * (0.3 * 2.0**40)).astype(np.int64)
+        np.testing.assert_array_equal(to_fixed(0.3, scaled), expected)
+        total = torch.zeros(values.size, dtype=torch.int64)
+        _add_fixed_on_device(total, torch.from_numpy(scaled), 0.3 * 2.0**40)
+        np.testing.assert_array_equal(total.numpy(), expected)

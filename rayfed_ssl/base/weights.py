@@ -10,13 +10,17 @@ Shapes: P parameters, b buffer values.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+from rayfed_ssl.base.flat import Order, flat_of, tensors_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,19 +31,64 @@ class Weights:
     vector: np.ndarray  # (P + b,) float32
     parameters: int  # P
 
+    @property
+    def count(self) -> int:
+        """P + b."""
+        return self.vector.size
+
     def wire_bytes(self) -> dict[str, int]:
         """Bytes by part as a deployment would send them: parameters under "", buffers in a row of their own."""
-        buffers = self.vector.size - self.parameters
+        buffers = self.count - self.parameters
         return {"": 4 * self.parameters} | ({".buffers": 4 * buffers} if buffers else {})
 
     def with_vector(self, vector: np.ndarray) -> Weights:
         return Weights(self.layout, vector, self.parameters)
 
 
-def _tensors(modules: Sequence[nn.Module]) -> tuple[list[Tensor], list[Tensor]]:
-    parameters: list[Tensor] = [p for m in modules for p in m.parameters()]
-    buffers = [b for m in modules for b in m.buffers() if b.is_floating_point()]
-    return parameters, buffers
+class Resident(Weights):
+    """Values that still lie where a module computed them: ``buffer`` (E,) on its device, in ``order``.
+
+    The vector is made when somebody reads it. What leaves the process, or is kept, is plain :class:`Weights`.
+    """
+
+    order: Order
+    buffer: Tensor
+
+    def __new__(cls, layout: str, vector: np.ndarray, parameters: int) -> Weights:  # type: ignore[misc]
+        """A vector that is given makes plain weights (``dataclasses.replace``)."""
+        return Weights(layout, vector, parameters)
+
+    @staticmethod
+    def of(order: Order, buffer: Tensor) -> Resident:
+        made = object.__new__(Resident)
+        made.__dict__.update(layout=order.layout, parameters=order.parameters, order=order, buffer=buffer)
+        return made
+
+    @cached_property
+    def vector(self) -> np.ndarray:
+        return self.order.plain(self.buffer).cpu().numpy()
+
+    @property
+    def count(self) -> int:
+        return self.order.count
+
+    @cached_property
+    def largest(self) -> float:
+        """The largest magnitude; NaN where a value is."""
+        if not self.buffer.numel():
+            return 0.0
+        lowest, highest = torch.aminmax(self.buffer)
+        return max(-float(lowest), float(highest))
+
+    def __reduce__(self) -> tuple[Callable[..., Weights], tuple[Any, ...]]:
+        return Weights, (self.layout, self.vector, self.parameters)
+
+
+def plain(value: Any) -> Any:
+    """``value`` as it would come out of another process: no :class:`Resident` weights in it, nor in dicts in it."""
+    if type(value) is dict:
+        return {name: plain(item) for name, item in value.items()}
+    return Weights(value.layout, value.vector, value.parameters) if isinstance(value, Resident) else value
 
 
 def layout_of(*modules: nn.Module) -> str:
@@ -68,27 +117,38 @@ def named(weights: Weights, module: nn.Module) -> dict[str, np.ndarray]:
 
 
 def pack(*modules: nn.Module) -> Weights:
-    """The modules' parameters and floating buffers, copied into one float32 array on the CPU."""
-    parameters, buffers = _tensors(modules)
+    """A copy of the modules' parameters and floating buffers. Of modules that lie in one buffer (``flat.flatten``) the
+    copy stays on their device until its vector is read; of others it is one float32 array on the CPU.
+    """
+    if (flat := flat_of(modules, lambda: layout_of(*modules))) is not None:
+        return Resident.of(flat.order, flat.read())
+    parameters, buffers = tensors_of(modules)
     if not parameters and not buffers:
         return Weights(layout_of(*modules), np.zeros(0, np.float32), 0)
-    flat = torch.cat([t.detach().reshape(-1).float() for t in (*parameters, *buffers)]).cpu().numpy()
-    return Weights(layout_of(*modules), flat, sum(p.numel() for p in parameters))
+    values = torch.cat([t.detach().reshape(-1).float() for t in (*parameters, *buffers)]).cpu().numpy()
+    return Weights(layout_of(*modules), values, sum(p.numel() for p in parameters))
 
 
 @torch.no_grad()
 def unpack(weights: Weights, *modules: nn.Module) -> None:
-    """Load ``weights`` into the modules: one transfer to their device, then one grouped copy.
+    """Load ``weights`` into the modules: one transfer to their device, then one copy, grouped where the modules do not
+    lie in one buffer.
 
     Raises:
         ValueError: the weights belong to another architecture.
     """
-    if (found := layout_of(*modules)) != weights.layout:
+    flat = flat_of(modules, lambda: layout_of(*modules))
+    found = layout_of(*modules) if flat is None else flat.order.layout
+    if found != weights.layout:
         raise ValueError(f"weights of layout {weights.layout} do not fit a network of layout {found}")
-    parameters, buffers = _tensors(modules)
+    if flat is not None:
+        here = isinstance(weights, Resident) and weights.order == flat.order
+        flat.write(weights.buffer if isinstance(weights, Resident) and here else flat.laid(np.asarray(weights.vector)))
+        return
+    parameters, buffers = tensors_of(modules)
     targets = [*parameters, *buffers]
     if not targets:
         return
-    flat = torch.tensor(np.asarray(weights.vector)).to(targets[0].device)
-    pieces = [p.view(t.shape) for p, t in zip(torch.split(flat, [t.numel() for t in targets]), targets, strict=True)]
+    values = torch.tensor(np.asarray(weights.vector)).to(targets[0].device)
+    pieces = [p.view(t.shape) for p, t in zip(torch.split(values, [t.numel() for t in targets]), targets, strict=True)]
     torch._foreach_copy_(targets, pieces)

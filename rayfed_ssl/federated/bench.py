@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from rayfed_ssl import evaluation
+from rayfed_ssl.base.flat import flatten
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import forked
 from rayfed_ssl.base.weights import Weights, pack, unpack
@@ -117,6 +118,7 @@ class Workbench:
             network = self._initial.network(encoder, classes, without={"predictor"} if role == "target" else set())
             network.to(self.device, memory_format=self.memory_format)  # type: ignore[call-overload]
             network.requires_grad_(role == "online")
+            flatten(network)
             if self.config.train.compile:
                 network.encoder.compile()
             self._networks[key] = network

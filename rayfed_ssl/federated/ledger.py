@@ -17,6 +17,8 @@ from typing import Literal, NamedTuple, Protocol, TypedDict, runtime_checkable
 import numpy as np
 from torch import Tensor
 
+from rayfed_ssl.base.weights import Weights
+
 Direction = Literal["down", "up"]
 FULL = np.dtype(np.float32)
 
@@ -61,13 +63,15 @@ def _arrays(value: object, field: str) -> Iterator[np.ndarray | Tensor | OnTheWi
     match value:
         case None | bool() | int() | float() | complex() | str() | np.generic():
             return
-        case np.ndarray() | Tensor() | bytes() | OnTheWire():
+        case np.ndarray() | Weights() | Tensor() | bytes():
+            yield value
+        case list() | tuple() | AbstractSet():
+            for item in value:
+                yield from _arrays(item, field)
+        case OnTheWire():  # the slow question comes late
             yield value
         case Mapping():
             for item in value.values():
-                yield from _arrays(item, field)
-        case list() | tuple() | AbstractSet():
-            for item in value:
                 yield from _arrays(item, field)
         case _:
             raise TypeError(f"field '{field}' holds a {type(value).__name__}, whose size on the wire is not known")

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from rayfed_ssl.config import RunConfig
+from rayfed_ssl.federated.aggregation import FixedPointSum
 from rayfed_ssl.federated.bench import device_name
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation
@@ -33,15 +34,18 @@ class LocalCohort(Cohort):
 
     def _run(self, task: Task, clients: Sequence[int], own: Each, averaging: Averaging | None) -> Iterator[Chunk]:
         freeze(task.message)
+        total = FixedPointSum()
         for client in clients:
             state = self._pending.get(client, self._states.get(client))
             fields = own(client)
             freeze(fields)
-            chunk, (new,) = run_chunk(self.worker, task, [client], [fields], [state], averaging, "in this process")
+            one = [client], [fields], [state]
+            chunk, (new,) = run_chunk(self.worker, task, *one, averaging, "in this process", total)
             if new and client != SERVER and chunk.outcomes:
                 freeze(new)
                 self._pending[client] = new
             yield chunk
+        yield Chunk(total=total)
 
     def _publish(self, name: str, value: Any) -> None:
         freeze(value)

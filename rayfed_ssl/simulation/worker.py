@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rayfed_ssl.base.seeding import forked
-from rayfed_ssl.base.weights import Weights
+from rayfed_ssl.base.weights import Resident, Weights, plain
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.evaluation import BrokenFeatures
 from rayfed_ssl.federated.aggregation import FixedPointSum, MixedArchitectures, NonFinite
@@ -53,7 +53,7 @@ class Worker(Workbench):
             reply = worker.perform(dict(message))
         check_finite(reply, operation)
         metrics = {**worker.metrics, "seconds": time.perf_counter() - start}
-        return Outcome(client, reply, metrics, self.images_read), worker.state
+        return Outcome(client, reply, metrics, self.images_read), plain(worker.state)
 
     def assess(self, round: int, subject: Subject, state: State | None) -> dict[str, float]:
         """Evaluate one subject: raw pixels, the global encoder, or the client's own as its state holds it.
@@ -93,6 +93,7 @@ def run_chunk(
     states: Sequence[State | None],
     averaging: Averaging | None,
     where: str,
+    running: FixedPointSum | None = None,
 ) -> tuple[Chunk, list[State | None]]:
     """The work of one call: each client in turn, sums of the averaged fields where the clients run.
 
@@ -100,12 +101,14 @@ def run_chunk(
         own: each client's own fields; ``states`` their states, None for a client never asked before.
         averaging: what to sum; None to return whole replies.
         where: this place in words, for error messages.
+        running: takes the sum, where it goes on after this call; otherwise the chunk has a sum of its own.
     Returns:
         the chunk, and the clients' new states (the old one where a client failed).
     Raises:
         MixedArchitectures: `mean` over clients of different architectures, which no policy may drop.
     """
-    chunk, new_states = Chunk(total=FixedPointSum() if averaging else None), list(states)
+    chunk, new_states = Chunk(total=FixedPointSum() if averaging and running is None else None), list(states)
+    total = chunk.total if running is None else running
     for k, client in enumerate(clients):
         try:
             round, visit = task.start(client)
@@ -113,11 +116,10 @@ def run_chunk(
             outcome, state = worker.execute(task.operation, client, round, message, states[k], *again(visit))
             if client in task.look_at:
                 outcome = replace(outcome, looks=worker.look(client, round))
-            booked = sizes(outcome.reply)
-            if chunk.total is not None and averaging is not None:
-                reply = dict(outcome.reply)
-                chunk.total.add(averaging.weights[client], {name: reply.pop(name) for name in averaging.fields})
-                outcome = replace(outcome, reply=reply)
+            booked, reply = sizes(outcome.reply), dict(outcome.reply)
+            if total is not None and averaging is not None:
+                total.add(averaging.weights[client], {name: reply.pop(name) for name in averaging.fields})
+            outcome = replace(outcome, reply=plain(reply))
         except MixedArchitectures:
             raise
         except NonFinite as error:
@@ -135,6 +137,8 @@ def run_chunk(
 def check_finite(fields: Mapping[str, Any], operation: str) -> None:
     """Raise NonFinite naming the first field that holds NaN or infinity."""
     for name, value in fields.items():
+        if isinstance(value, Resident) and math.isfinite(value.largest):
+            continue
         array = value.vector if isinstance(value, Weights) else value
         if isinstance(array, np.ndarray) and array.dtype.kind == "f" and not np.isfinite(array).all():
             raise NonFinite(f"operation '{operation}' replied with NaN or infinity in '{name}'", array)

@@ -1,0 +1,206 @@
+"""Running sums that actors keep over their calls of an exchange: handed over once, merged where they lie, repeated
+where they are lost.
+
+An actor's death takes its sum along, and a node's death what was handed over and lay there. So what every call was
+asked is kept until the whole sum has arrived, and what the arrived sums do not hold is asked again: integers add up to
+the same bits whoever adds them.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import ray
+from ray.exceptions import ObjectLostError, RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from actors.pool import Call, Crashed, Pool, StateLost
+from actors.store import nbytes
+from rayfed_ssl.federated.aggregation import FixedPointSum
+
+DIRECT_BYTES = 16 << 20  # partial sums of so many bytes in all are read as they are: merging them elsewhere costs more
+RETAINED_BYTES = 64 << 20  # clients' own fields that are kept for a repetition; beyond that what there is is collected
+LOSSES = 5  # collections in a row that lose something, before the run goes back to its checkpoint
+
+
+@dataclass(eq=False)
+class Asked:
+    """What one call was asked, and who replied: enough to ask again."""
+
+    group: tuple[int, ...]
+    fields: tuple[Mapping[str, Any], ...]  # of each client, beside the common message
+    states: tuple[Any, ...]  # references to the clients' states before the call
+    replied: tuple[int, ...] = ()
+
+    def one_by_one(self) -> list[Asked]:
+        """The same, a client at a time."""
+        return [Asked((c,), (f,), (s,)) for c, f, s in zip(self.group, self.fields, self.states, strict=True)]
+
+    def again(self) -> list[Asked]:
+        """What to ask once more: of those who replied only, so that whoever was dropped stays dropped."""
+        alone = [one for one in self.one_by_one() if one.group[0] in self.replied]
+        group = tuple(one.group[0] for one in alone)
+        fields, states = tuple(one.fields[0] for one in alone), tuple(one.states[0] for one in alone)
+        return [Asked(group, fields, states)] if group else []
+
+
+class Sums:
+    """The sums of one exchange. As a context, it has actors hand over before they begin to evaluate."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+        self.exchange = uuid.uuid4().hex  # no other's: actors outlive cohorts
+        self.asked: dict[int, Asked] = {}  # by the tag of the call that did it last
+        self.calls: list[Call] = []  # of ``hand_over``
+        self.read_bytes = 0  # of totals, by this process
+        self._tags = 0
+        self._retained: dict[int, int] = {}  # bytes of fields, by identity
+
+    def __enter__(self) -> Sums:
+        self.pool.before_evaluation = self.hand_over
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.pool.before_evaluation = lambda slot: None
+        for slot in self.pool.slots:
+            slot.holds = False
+
+    @property
+    def full(self) -> bool:
+        """Whether so much is kept for a repetition that it is time to collect."""
+        return sum(self._retained.values()) > RETAINED_BYTES
+
+    def take(self, asked: Asked) -> int:
+        """The tag of a new call."""
+        self._tags += 1
+        self.asked[self._tags] = asked
+        for fields in asked.fields:
+            self._retained |= {id(value): nbytes(value) for value in fields.values()}
+        return self._tags
+
+    def forget(self, call: Call) -> None:
+        """The call came to nothing, and its actor is no more."""
+        if call.tag is not None:
+            del self.asked[call.tag]
+
+    def replied(self, call: Call, clients: tuple[int, ...]) -> None:
+        if call.tag is not None:
+            self.asked[call.tag].replied = clients
+
+    def hand_over(self, slot: Any) -> None:
+        """Have an actor hand over what it holds, before anything that is sent to it later."""
+        call = Call("hand_over", (self.exchange,), returns=2, pinned=True)
+        self.calls.append(call)
+        self.pool.send(slot, call)
+        slot.holds = False
+
+    def collect(self, repeat: Callable[[Sequence[Asked]], None]) -> FixedPointSum:
+        """The whole sum.
+
+        Args:
+            repeat: asks again what was lost.
+        Raises:
+            StateLost: it was lost again and again.
+            MixedArchitectures: the partial sums differ in their fields.
+        """
+        losses = 0
+        while True:
+            for slot in [s for s in self.pool.slots if s.holds]:
+                self.hand_over(slot)
+            while not all(call.done for call in self.calls):
+                self.pool.advance()
+            if broken := [call.error for call in self.calls if call.error and not isinstance(call.error, Crashed)]:
+                raise broken[0]
+            self.calls = [call for call in self.calls if call.error is None and call.value.tags]
+            held = [tag for call in self.calls for tag in call.value.tags]
+            if len(set(held)) != len(held) or not self.asked.keys() >= set(held):
+                raise RuntimeError(f"sums hold calls {sorted(held)}, asked were {sorted(self.asked)}")
+            if missing := [tag for tag in self.asked if tag not in held]:
+                repeat([again for tag in missing for again in self.asked.pop(tag).again()])
+                continue
+            try:
+                return self._merged()
+            except RayError as error:
+                losses += 1
+                if losses == LOSSES or not _means_lost(error):
+                    raise StateLost(f"a sum was lost {losses} times: {type(error).__name__}") from None
+                self._forget_lost()
+
+    def _merged(self) -> FixedPointSum:
+        """Read what the calls handed over. Actors whose clients all failed have nothing."""
+        calls, total = [call for call in self.calls if call.value.total.templates], FixedPointSum()
+        for call in calls[1:]:
+            calls[0].value.total.must_match(call.value.total)
+        refs = [call.refs[1] for call in calls]
+        if sum(call.value.nbytes for call in calls) > DIRECT_BYTES:
+            home = ray.get_runtime_context().get_node_id()
+            refs = merged_where_they_lie([(call.refs[1], call.node) for call in calls], home)
+        for totals in ray.get(refs):
+            part = FixedPointSum()
+            part.totals, part.templates = totals, calls[0].value.total.templates
+            total.merge(part)
+            self.read_bytes += sum(array.nbytes for array in totals.values())
+        total.weight = sum(call.value.total.weight for call in calls)
+        self.calls, self.asked = [], {}
+        return total
+
+    def _forget_lost(self) -> None:
+        """Forget the sums on dead nodes; all of them, where no dead node explains the loss."""
+        alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+        kept = [call for call in self.calls if call.node in alive]
+        self.calls = kept if len(kept) < len(self.calls) else []
+
+
+def _means_lost(error: RayError) -> bool:
+    cause = error.cause if isinstance(error, RayTaskError) else error
+    return not isinstance(error, RayTaskError) or isinstance(cause, ObjectLostError)
+
+
+def merged_where_they_lie(sums: Sequence[tuple[Any, str]], home: str) -> list[Any]:
+    """References to one or two sums that add up to all: merged pairwise on each node, then pairwise over nodes.
+
+    The tasks are the caller's, and so is what they return: no actor's death takes it along.
+
+    Args:
+        sums: references to dicts of arrays, each with the node it lies on.
+        home: the caller's node, where it adds two sums itself: they are mapped there, not copied.
+    """
+    add = ray.remote(_adder())
+
+    def on(node: str, a: Any, b: Any) -> Any:
+        place = NodeAffinitySchedulingStrategy(node, soft=True)
+        return add.options(num_cpus=0, scheduling_strategy=place).remote(a, b)
+
+    nodes: dict[str, list[Any]] = {}
+    for ref, node in sums:
+        nodes.setdefault(node, []).append(ref)
+    enough = 2 if set(nodes) == {home} else 1
+    for node, refs in nodes.items():
+        while len(refs) > enough:
+            refs[:] = [on(node, *pair) if len(pair) == 2 else pair[0] for pair in _pairs(refs)]
+    if set(nodes) == {home}:
+        return nodes[home]
+    rest = sorted(nodes, key=lambda node: node != home)  # the caller's node first
+    while len(rest) > 2:
+        for pair in _pairs(rest[1:] if rest[0] == home else rest):
+            if len(pair) == 2:
+                nodes[pair[0]] = [on(pair[0], nodes[pair[0]][0], nodes[pair[1]][0])]
+                rest.remove(pair[1])
+    return [nodes[node][0] for node in rest]
+
+
+def _pairs(items: Sequence[Any]) -> Iterable[Sequence[Any]]:
+    return [items[i : i + 2] for i in range(0, len(items), 2)]
+
+
+def _adder() -> Callable[[dict[str, np.ndarray], dict[str, np.ndarray]], dict[str, np.ndarray]]:
+    """A function that travels by value: the process that runs it imports numpy, and neither this library nor torch."""
+
+    def add(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {name: total + b[name] for name, total in a.items()}
+
+    return add

@@ -1,0 +1,67 @@
+"""Measures what the simulator costs beside training, and prints the table with measured ratios.
+
+    python benchmarks/bench.py [--only parts,zero_work,round_time] [--label now] [--out benchmarks/results/speed.jsonl]
+
+One JSON line per figure is appended to ``--out``, with machine, commit and the load average: on an idle machine the
+load is about what the benchmark itself makes, with a larger one only ratios mean something. Peers and the bare loop are
+those of ``--bench`` (by default ../shared/bench), real images those of ``--data``; where one is absent its figures are
+left out, and the table says so. ``docs/generate.py`` writes the same table into docs/performance.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(1, str(HERE))
+
+from machine import described  # noqa: E402
+from speed_table import RESULTS, parts, read, table  # noqa: E402
+
+SHARED = HERE.parents[1] / "shared"
+
+
+def commands(bench: Path, data: Path) -> dict[str, list[list[str]]]:
+    """What to run for each group of figures; nothing where its peer or its images are absent."""
+    python = [sys.executable, "-W", "ignore"]
+    rounds = [*python, str(HERE / "round_time.py"), "--bench", str(bench), "--data", str(data), "--channels-last"]
+    real = (bench / "sys_bare.py").exists() and data.exists()
+    return {
+        "parts": [[*python, str(HERE / "parts.py")]],
+        "zero_work": [[*python, str(HERE / "zero_work.py"), "--bench", str(bench)]],
+        "round_time": [rounds, [*rounds, "--clients", "64", "--images", "64", "--reps", "2"]] if real else [],
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bench", type=Path, default=SHARED / "bench")
+    parser.add_argument("--data", type=Path, default=SHARED / "data" / "cifar10")
+    parser.add_argument("--only", default="parts,zero_work,round_time")
+    parser.add_argument("--label", default="now")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    failed = 0
+    for group in options.only.split(","):
+        wanted = commands(options.bench.resolve(), options.data.resolve())[group]
+        if not wanted:
+            print(f"{group}: left out, {options.bench} or {options.data} is absent", file=sys.stderr)
+        for command in wanted:
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+            failed += done.returncode != 0
+            with options.out.open("a", encoding="utf-8") as file:
+                for line in done.stdout.splitlines():
+                    measured = {"load": round(os.getloadavg()[0], 1), **described(), **json.loads(line)}
+                    file.write(json.dumps({"label": options.label, **measured}) + "\n")
+    lines = read(options.out)
+    print(f"{table(lines)}\n\n{parts(lines)}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""The table of speed: figures, targets and peers here, measured values from JSON lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).resolve().parent / "results" / "speed.jsonl"
+Line = Mapping[str, Any]
+FIGURES: tuple[tuple[str, dict[str, Any], str, str], ...] = (  # figure, whose lines, target, best peer
+    (
+        "FedSimCLR round, 8 clients x 512, over the bare 2-process channels-last loop",
+        {"benchmark": "round_time", "clients": 8, "channels_last": True},
+        "1.00",
+        "pfl 0.99",
+    ),
+    ("the same, 64 x 64", {"benchmark": "round_time", "clients": 64, "channels_last": True}, "1.03", "pfl 1.02"),
+    ("zero-work `mean`, 0.4 MB, a client", {"benchmark": "zero_work", "case": "mean"}, "0.25 ms, 1.3 x", "pfl 0.21 ms"),
+    ("zero-work `ask`, 0.4 MB, a client", {"benchmark": "zero_work", "case": "ask"}, "1.5 ms", "raw Ray 2.5 ms"),
+    ("zero-work `mean` with 0.4 MB of state", {"benchmark": "zero_work", "case": "state"}, "0.6 ms", "-"),
+    ("zero-work `mean`, 45 MB, a client", {"benchmark": "zero_work", "case": "large"}, "9.4 ms", "raw Ray 9.5 ms"),
+)  # fmt: skip
+PARTS = {
+    "load": "load the round's model",
+    "reply": "take the values",
+    "finite": "check them",
+    "add": "add to the exact sum",
+    "mean": "divide (once per round)",
+}
+
+
+def read(path: Path = RESULTS) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def newest(lines: Iterable[Line], label: str, wanted: Mapping[str, Any]) -> Line | None:
+    """The last line with this label and these values."""
+    fitting = [x for x in lines if x.get("label") == label and all(x.get(k) == v for k, v in wanted.items())]
+    return fitting[-1] if fitting else None
+
+
+def _value(line: Line | None) -> str:
+    """What a line says, in a cell: wall, CPU and ratio of a zero-work round; the ratio of a real one."""
+    if line is None:
+        return "not measured"
+    if line["benchmark"] == "round_time":
+        return f"{line['ratio']:.2f}"
+    text = f"{line['ours_ms_per_client']:.2f} ms ({line['ours_cpu_ms_per_client']:.2f} CPU)"
+    return f"{text}, {line['ratio']:.1f} x" if "ratio" in line else f"{text}, no peer"
+
+
+def table(lines: list[dict[str, Any]]) -> str:
+    """Figures before and after, as Markdown."""
+    rows = ["| figure | target | best peer | before | now | load before, now |", "|---|---|---|---|---|---|"]
+    for figure, wanted, target, peer in FIGURES:
+        pair = [newest(lines, label, wanted) for label in ("before", "now")]
+        loads = ", ".join("-" if line is None else str(line.get("load", "-")) for line in pair)
+        rows.append(f"| {figure} | {target} | {peer} | {_value(pair[0])} | {_value(pair[1])} | {loads} |")
+    return "\n".join(rows)
+
+
+def parts(lines: list[dict[str, Any]]) -> str:
+    """The parts of a model's way, in copies of as many bytes, as Markdown."""
+    sizes = sorted({line["values"] for line in lines if line["benchmark"] == "parts"})
+    heads = [f"{4 * size / 1e6:.1f} MB {label}" for size in sizes for label in ("before", "now")]
+    rows = ["| part | " + " | ".join(heads) + " |", "|---" * (1 + len(heads)) + "|"]
+    for part, words in PARTS.items():
+        cells = []
+        for size in sizes:
+            for label in ("before", "now"):
+                line = newest(lines, label, {"benchmark": "parts", "part": part, "values": size})
+                cells.append("-" if line is None else f"{line['copies']:.1f} ({line['cpu_ms']:.2f} ms)")
+        rows.append(f"| {words} | " + " | ".join(cells) + " |")
+    return "\n".join(rows)
