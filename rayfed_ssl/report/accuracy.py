@@ -75,8 +75,8 @@ def per_client(run: RunFolder, studio: Studio) -> Iterator[Drawing]:
             f"clients_{name}", f"Clients: {protocol_name(name)}", lambda f, a=last, b=before: _dumbbells(f, a, b),  # type: ignore[misc]
             alt=(
                 f"{protocol_name(name)} accuracy of {len(last)} clients in round {max(trained)}: mean "
-                f"{percent(fmean(last.values()))}, lowest client {low} with {percent(last[low])}, highest client {high} "
-                f"with {percent(last[high])}."
+                f"{percent(fmean(last.values()))}, lowest client {low} with {percent(last[low])}, highest client "
+                f"{high} with {percent(last[high])}."
             ),
             caption=f"Filled: round {max(trained)}. Hollow: before training.",
             height=min(0.9 + 0.17 * min(len(last), NAMED), 5.0),

@@ -14,7 +14,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.report.formats import number, percent, plural, points, size, span
 from rayfed_ssl.report.page import Cell, Page, Section, Table, write
-from rayfed_ssl.report.style import GRID, INK, MUTED, SERIES, Drawing, Studio, lines
+from rayfed_ssl.report.style import GRID, INK, MUTED, SERIES, Drawing, Studio, lines, logarithmic
 from rayfed_ssl.report.verdict import BETTER, LEVEL, LEVEL_WITH, WORSE, Verdict, ordered, protocol_name
 from rayfed_ssl.reporting.comparison import RAW_PIXELS, UNTRAINED, OneRun, read_run, spread
 
@@ -201,16 +201,15 @@ def _curves(
         for key, what, label, values in (("rounds", "rounds", "round", over), ("bytes", "bytes", "MB", sent)):
             values = {row: line for row, line in values.items() if line}
             if values:
-                found.append(
-                    studio.draw(
-                        f"comparison_{name}_{key}",
-                        f"{protocol_name(name)} over {what}",
-                        lambda f, v=values, x=label: _paint_curves(f, v, x),  # type: ignore[misc]
-                        alt=f"{protocol_name(name)} accuracy over {what} of {', '.join(values)}.",
-                        caption=f"Means over seeds.{few}",
-                        height=2.9,
-                    )  # fmt: skip
+                drawing = studio.draw(
+                    f"comparison_{name}_{key}",
+                    f"{protocol_name(name)} over {what}",
+                    lambda f, v=values, x=label: _paint_curves(f, v, x),  # type: ignore[misc]
+                    alt=f"{protocol_name(name)} accuracy over {what} of {', '.join(values)}.",
+                    caption=f"Means over seeds.{few}",
+                    height=2.9,
                 )
+                found.append(drawing)
     return found
 
 
@@ -230,4 +229,4 @@ def _paint_curves(figure: Figure, values: dict[str, dict[float, float]], label: 
     axes = lines(figure, values, xlabel=label, ylabel="accuracy (%)")
     places = [x for points_ in values.values() for x in points_]
     if label == "MB" and max(places) > SPREAD * min(places):
-        axes.set_xscale("log")
+        logarithmic(axes.xaxis)

@@ -12,6 +12,7 @@ from rayfed_ssl.report.folder import RunFolder
 from rayfed_ssl.report.formats import number, size, span
 from rayfed_ssl.report.style import MUTED, SERIES, Drawing, Studio, legend_below, lines, rules, whole_numbers
 
+LONGEST = 30  # characters of a bar's name
 BARS = 10  # the most message fields with a bar of their own
 ARROWS = {"up": "↑", "down": "↓"}
 
@@ -60,9 +61,9 @@ def _field_bars(figure: Figure, found: list[Field]) -> None:
         axes.barh(place, row.bytes / 1e6, height=0.62, color=SERIES[0 if row.direction == "up" else 4], linewidth=0)
         axes.annotate(size(row.bytes), (row.bytes / 1e6, place), (3, 0), textcoords="offset points", va="center",
                       fontsize=6.5)  # fmt: skip
-    axes.set_yticks(
-        range(len(found)), [f"{ARROWS.get(row.direction, '')} {row.name} ({row.operation})"[:34] for row in found]
-    )
+    names = [f"{ARROWS.get(row.direction, '')} {row.name} ({row.operation})" for row in found]
+    names = [name if len(name) <= LONGEST else f"{name[: LONGEST - 2]}.." for name in names]
+    axes.set_yticks(range(len(found)), names, fontsize=6.5)
     axes.set(xlabel="MB", ylim=(len(found) - 0.4, -0.6), xlim=(0, largest / 1e6 * 1.28))
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)

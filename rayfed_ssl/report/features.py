@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from rayfed_ssl.report.folder import RunFolder
 from rayfed_ssl.report.formats import number
-from rayfed_ssl.report.style import MUTED, SERIES, Drawing, Studio, legend_below, rules, whole_numbers
+from rayfed_ssl.report.style import MUTED, SERIES, Drawing, Studio, legend_below, logarithmic, rules, whole_numbers
 
 WORDS = {
     "rankme": ("Effective rank", "RankMe", "exp of the entropy of the singular values; a fall is a collapse."),
@@ -57,8 +57,8 @@ def _spectra(run: RunFolder, studio: Studio) -> Iterator[Drawing]:
     shown = {f"round {t}" if t else "untrained": rounds[t] for t in dict.fromkeys((first, last))}
     yield studio.draw(
         "features_spectrum", "Spectrum", lambda f: _spectrum(f, shown),
-        alt=f"Eigenvalues of the features' covariance, the largest first, in rounds {first} and {last}, each as a share "
-        "of the largest.",
+        alt=f"Eigenvalues of the features' covariance, the largest first, in rounds {first} and {last}, each as a "
+        "share of the largest.",
         caption="Eigenvalues of the features' covariance over the largest; a steep fall is a collapse.", height=1.9,
     )  # fmt: skip
 
@@ -68,7 +68,7 @@ def _spectrum(figure: Figure, shown: dict[str, list[float]]) -> None:
     for (name, values), colour in zip(shown.items(), (MUTED, SERIES[2]), strict=False):
         shares = [max(value / max(values), FLOOR) for value in values]
         axes.plot(range(1, len(shares) + 1), shares, color=colour, marker="o", label=name)
-    axes.set_yscale("log")
+    logarithmic(axes.yaxis)
     axes.set(xlabel="eigenvalue", ylabel="share of the largest")
     whole_numbers(axes)
     rules(axes)

@@ -46,9 +46,8 @@ class RunFolder:
 
     @property
     def name(self) -> str:
-        """The configured name, else the folder's."""
-        name = self.config.get("name")
-        return str(name) if name not in (None, "run") else self.path.resolve().name
+        """The folder's: a configuration's name may stand for many runs."""
+        return self.path.resolve().name
 
     @property
     def method(self) -> str:

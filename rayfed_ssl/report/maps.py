@@ -64,8 +64,8 @@ def figures(seen: Look, studio: Studio) -> Iterator[Drawing]:
     if (rows := _by_class(seen.labels)) is not None:
         yield studio.draw(
             "similarities", "Similarities by class", lambda f: _similarities(f, seen, rows),
-            alt=f"Cosines between the features of {len(rows)} {seen.split} images sorted by class: bright blocks on the "
-            "diagonal are classes that keep together.",
+            alt=f"Cosines between the features of {len(rows)} {seen.split} images sorted by class: bright blocks on "
+            "the diagonal are classes that keep together.",
             caption="Cosines of features, images sorted by class; bright blocks are classes that keep together.",
             height=2.7,
         )  # fmt: skip
@@ -81,7 +81,14 @@ def _map(figure: Figure, places: NDArray[np.float64], seen: Look) -> None:
         at = places[labels == label]
         name = seen.class_names[label] if label < len(seen.class_names) else str(label)
         marker = MARKERS[(number + number // len(SERIES)) % len(MARKERS)]
-        axes.scatter(*at.T, s=9, color=SERIES[number % len(SERIES)], marker=marker, linewidth=0, alpha=0.55)
+        axes.scatter(
+            *at.T,
+            s=max(9, 900 / len(places)),
+            color=SERIES[number % len(SERIES)],
+            marker=marker,
+            linewidth=0,
+            alpha=0.55,
+        )
         axes.text(*np.median(at, axis=0), str(name)[:12], ha="center", va="center", fontsize=9, fontweight="bold")
     _frame(axes)
 
@@ -124,13 +131,14 @@ def strips(seen: Look) -> list[Strip]:
     """Queries of as many classes as there are, up to 6, each with its 5 nearest neighbours among the other images."""
     found = []
     for row in queries(seen.labels):
-        known = seen.labels[row] >= 0
-        near = tuple(
-            Neighbour(png(seen.pixels[i]), seen.class_name(i), cosine, bool(seen.labels[i] == seen.labels[row]) if known else None)
-            for i, cosine in neighbours(seen.features, row)
-        )  # fmt: skip
+        near = tuple(_neighbour(seen, row, i, cosine) for i, cosine in neighbours(seen.features, row))
         found.append(Strip(png(seen.pixels[row]), seen.class_name(row), near))
     return found
+
+
+def _neighbour(seen: Look, query: int, row: int, cosine: float) -> Neighbour:
+    same = bool(seen.labels[row] == seen.labels[query]) if seen.labels[query] >= 0 else None
+    return Neighbour(png(seen.pixels[row]), seen.class_name(row), cosine, same)
 
 
 def agreement(seen: Look) -> float | None:

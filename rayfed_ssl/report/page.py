@@ -25,7 +25,9 @@ FILE = "report.html"
 
 @dataclass(frozen=True)
 class Cell:
-    """A value of a table: as shown, as it was recorded, and where the folder's JSON file holds it (keys joined by slashes)."""
+    """A value of a table: as shown, as it was recorded, and the keys, joined by slashes, that lead to it in the
+    folder's JSON file.
+    """
 
     text: str
     raw: float | int | None = None

@@ -25,8 +25,8 @@ WORDS = {  # tag -> title, axis, what it says
     "fedfoa/distance": ("Distance of correlations", "distance", "Mean over pairs of clients; it falls as they agree."),
     "fedfoa/trace": ("Trace of correlations", "trace of R", "Mean over the memory bank."),
     "client/trace": ("Trace by client", "trace of R", "Of the batch means that clients send."),
-    "client/admitted": ("Peers admitted", "peers per batch", "Matrices of others with a larger trace than the batch's."),
-    "flesd/break_even_ratio": ("Bytes against weights", "ratio", "Representations over weights; below 1 they cost less."),
+    "client/admitted": ("Peers admitted", "peers per batch", "Others' matrices whose trace exceeds the batch's."),
+    "flesd/break_even_ratio": ("Bytes against weights", "ratio", "Representations over weights; below 1, cheaper."),
     "server/kl_first_epoch": ("Distillation, first epoch", "KL", "Student against the ensemble's similarities."),
     "server/kl_last_epoch": ("Distillation, last epoch", "KL", "Student against the ensemble's similarities."),
     "fedca/union": ("Dictionary entries at the server", "entries", "All clients' last uploads together."),
@@ -58,6 +58,7 @@ MATRICES = {  # prefix of the tags -> title, row, column, label, whether both ha
 }
 OF_CLIENTS = ("client/loss", "system/clients")  # shown beside what clients hold
 CURVES = 8  # the most clients that have a line of their own
+PAIRED = 500  # the most clients in a matrix
 MOST = 24  # small figures
 
 
@@ -87,7 +88,7 @@ def _curves(run: RunFolder, studio: Studio, tag: str) -> Iterator[Drawing]:
     shown = _lines(rounds)
     last = max(rounds)
     yield studio.draw(
-        f"tag_{re.sub(r'[^A-Za-z0-9]+', '_', tag)}"[:80], title,
+        f"tag_{tag}", title,
         lambda f: lines(f, shown, xlabel="round", ylabel=label) and None,
         alt=f"{title} over rounds: {number(fmean(rounds[last].values()))} in round {last}"
         + (", mean of clients." if None not in rounds[last] else "."),
@@ -118,6 +119,8 @@ def pairs(run: RunFolder, prefix: str, *, mirrored: bool) -> dict[int, NDArray[n
             if None in values:
                 found.setdefault(t, {})[int(match[1]), int(match[2])] = values[None]
     side = 1 + max((max(pair) for values in found.values() for pair in values), default=-1)
+    if side > PAIRED:
+        return {}
     matrices = {}
     for t, entries in sorted(found.items()):
         whole = np.full((side, side), np.nan)
@@ -139,8 +142,8 @@ def _matrices(run: RunFolder, studio: Studio, prefix: str) -> Iterator[Drawing]:
         yield studio.draw(
             f"{name}_round_{t}", f"{title}, round {t}",
             lambda f, v=values: matrix(f, v, rows, columns, label),  # type: ignore[misc]
-            alt=f"{title} in round {t}: {len(values)} by {len(values)} clients, from {number(float(np.nanmin(values)))} "
-            f"to {number(float(np.nanmax(values)))}.",
+            alt=f"{title} in round {t}: {len(values)} by {len(values)} clients, from "
+            f"{number(float(np.nanmin(values)))} to {number(float(np.nanmax(values)))}.",
             height=2.6,
         )  # fmt: skip
 

@@ -95,8 +95,11 @@ def _tiles(run: RunFolder) -> list[Tile]:
     if run.told("virtual_s") is not None:
         tiles.append(Tile("virtual time", _number(run, "virtual_s", shown=span)))
     if isinstance(run.told("epsilon"), Mapping):
-        largest = max((v for v in run.summary["epsilon"].values() if v is not None), default=None)
-        tiles.append(Tile("epsilon, largest of clients", Cell(number(largest), largest, "epsilon")))
+        spent = {c: v for c, v in run.summary["epsilon"].items() if isinstance(v, int | float)}
+        if spent:
+            tiles.append(
+                Tile("epsilon, largest of clients", _number(run, "epsilon", max(spent, key=lambda c: spent[c])))
+            )
     elif run.told("epsilon") is not None:
         tiles.append(Tile("epsilon", _number(run, "epsilon")))
     if run.told("train_images_per_s") is not None:

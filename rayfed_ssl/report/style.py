@@ -18,6 +18,7 @@ from typing import Any
 from markupsafe import Markup, escape
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -37,9 +38,10 @@ RC: dict[str, Any] = {
     "axes.edgecolor": MUTED, "axes.labelcolor": INK, "xtick.color": MUTED, "ytick.color": MUTED,
     "xtick.labelcolor": INK, "ytick.labelcolor": INK, "axes.linewidth": 0.6, "xtick.major.width": 0.6,
     "ytick.major.width": 0.6, "xtick.major.size": 2.5, "ytick.major.size": 2.5, "axes.spines.top": False,
-    "axes.spines.right": False, "grid.color": GRID, "grid.linewidth": 0.5, "axes.axisbelow": True,
-    "lines.linewidth": 1.4, "lines.markersize": 3.2, "legend.frameon": False, "svg.fonttype": "none",
-    "pdf.fonttype": 42, "figure.dpi": 100, "savefig.dpi": 300, "axes.titlelocation": "left",
+    "axes.spines.right": False, "axes.facecolor": "none", "grid.color": GRID, "grid.linewidth": 0.5,
+    "axes.axisbelow": True,    "lines.linewidth": 1.4, "lines.markersize": 3.2, "legend.frameon": False, "svg.fonttype": "none",
+    "text.parse_math": False, "pdf.fonttype": 42, "figure.dpi": 100,
+    "savefig.dpi": 300, "axes.titlelocation": "left",
 }  # fmt: skip
 
 
@@ -63,6 +65,7 @@ class Studio:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.names: set[str] = set()
 
     def draw(
         self,
@@ -77,9 +80,10 @@ class Studio:
         """Let ``paint`` fill a figure of one column's width, and write it.
 
         Args:
-            name: of the files; letters, digits and underscores.
+            name: of the files; what is neither a letter nor a digit becomes an underscore.
             alt: what the figure shows, for who cannot see it.
         """
+        name = self._unused(re.sub(r"[^A-Za-z0-9]+", "_", name)[:80])
         with rc_context({**RC, "svg.hashsalt": name}):
             figure = Figure(figsize=(WIDTH, height), layout="constrained")
             FigureCanvasAgg(figure)
@@ -93,6 +97,14 @@ class Studio:
                 path = self.folder / "figures" / f"{name}.{suffix}"
                 replace_file(path, lambda draft, content=drawn: draft.write_bytes(content))  # type: ignore[misc]
         return Drawing(name, title, alt, caption, inline(svg.decode(), name, alt))
+
+    def _unused(self, name: str) -> str:
+        """The name, with a number where a figure of this page has it already."""
+        number, found = 2, name
+        while found in self.names:
+            number, found = number + 1, f"{name}_{number}"
+        self.names.add(found)
+        return found
 
 
 def _saved(figure: Figure, suffix: str) -> bytes:
@@ -124,7 +136,7 @@ def inline(svg: str, name: str, alt: str) -> Markup:
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" {box[0]} role="img" '
         f'aria-label="{escape(alt)}">'
     )
-    return Markup(opening + body[head.end() :])  # noqa: S704 - matplotlib escapes its texts, and alt is escaped
+    return Markup(opening + body[head.end() :])  # matplotlib escapes its texts, and alt is escaped
 
 
 # -- parts of figures --------------------------------------------------------------------------------------------------
@@ -139,6 +151,17 @@ def whole_numbers(axes: Axes) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+
+
+def logarithmic(axis: Axis) -> None:
+    """A logarithmic axis with plain numbers at its powers of ten."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.axes.set(**{f"{axis.axis_name}scale": "log"})
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1.0,) if high > 100 * low else (1.0, 2.0, 5.0)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def rules(axes: Axes) -> None:
@@ -174,9 +197,7 @@ def matrix(figure: Figure, values: Sequence[Sequence[float]] | Any, rows: str, c
         axes.spines[side].set_visible(False)
 
 
-def lines(
-    figure: Figure, values: dict[str, dict[float, float]], *, xlabel: str, ylabel: str, log: bool = False
-) -> Axes:
+def lines(figure: Figure, values: dict[str, dict[float, float]], *, xlabel: str, ylabel: str) -> Axes:
     """One axis with a line per name: x -> y."""
     axes = figure.add_subplot()
     for number, (name, points) in enumerate(values.items()):
@@ -184,8 +205,6 @@ def lines(
         few = len(points) <= 25
         axes.plot(list(points), list(points.values()), color=style["color"], marker=style["marker"] if few else None,
                   label=name)  # fmt: skip
-    if log:
-        axes.set_yscale("log")
     axes.set(xlabel=xlabel, ylabel=ylabel)
     whole_numbers(axes)
     rules(axes)

@@ -17,7 +17,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.report.formats import number, percent, plural, size, span
 from rayfed_ssl.report.page import Cell, Page, Section, Table, Text, Tile, words, write
-from rayfed_ssl.report.style import MUTED, SERIES, Drawing, Studio, rules, whole_numbers
+from rayfed_ssl.report.style import MUTED, SERIES, Drawing, Studio, logarithmic, rules, whole_numbers
 from rayfed_ssl.report.verdict import Verdict
 from rayfed_ssl.settings import files as configfile
 
@@ -179,7 +179,7 @@ def _paint_key(figure: Figure, key: str, known: Sequence[Row], best: int | None,
     if not numeric:
         axes.set_xticks(range(len(names)), [name[:14] for name in names])
     elif values and min(values) > 0 and max(values) / min(values) > 20:
-        axes.set_xscale("log")
+        logarithmic(axes.xaxis)
     axes.set(xlabel=printable(key, 40), ylabel=printable(metric, 30) + (" (%)" if scale == 100 else ""))
     rules(axes)
 
