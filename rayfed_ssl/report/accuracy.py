@@ -129,7 +129,7 @@ def _curves(figure: Figure, run: RunFolder, shown: list[str], place: Place, labe
 
 def _curve(axes: Axes, name: str, rounds: Rounds, place: Place, number: int) -> None:
     means, style = _means(rounds), series(number)
-    points = [(x, 100 * means[t], t) for t in means if (x := place(t)) is not None]
+    points = [(at, 100 * means[t], t) for t in means if (at := place(t)) is not None]
     if 0 in means:
         axes.axhline(100 * means[0], color=style["color"], linestyle=(0, (4, 2)), linewidth=0.9, alpha=0.8)
     if not points:
@@ -138,8 +138,8 @@ def _curve(axes: Axes, name: str, rounds: Rounds, place: Place, number: int) -> 
     marker = style["marker"] if len(points) <= 25 else None
     axes.plot(x, [point[1] for point in points], color=style["color"], marker=marker, label=protocol_name(name))
     if any(len(rounds[t]) > 1 for _, _, t in points):
-        low, high = ([100 * extreme(rounds[t].values()) for _, _, t in points] for extreme in (min, max))
-        axes.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0)
+        lowest, highest = ([100 * extreme(rounds[t].values()) for _, _, t in points] for extreme in (min, max))
+        axes.fill_between(x, lowest, highest, color=style["color"], alpha=0.15, linewidth=0)
 
 
 def _dumbbells(figure: Figure, last: dict[int, float], before: dict[int, float]) -> None:
@@ -154,4 +154,4 @@ def _dumbbells(figure: Figure, last: dict[int, float], before: dict[int, float])
     axes.axvline(100 * fmean(last.values()), color=INK, linewidth=0.8, linestyle=":")
     axes.set(xlabel="accuracy (%); dotted: mean", ylabel="client" if named else "clients by accuracy")
     axes.set_ylim(len(clients) - 0.4, -0.6)
-    axes.set_yticks(range(len(clients)) if named else [], clients if named else [])
+    axes.set_yticks(range(len(clients)) if named else [], [str(client) for client in clients] if named else [])

@@ -22,7 +22,7 @@ from rayfed_ssl.reporting.summary import History, history, summarise, virtual_se
 from rayfed_ssl.reporting.tables import COMMUNICATION, METRICS, communication_parts, metrics_parts
 from rayfed_ssl.settings import files as configfile
 
-UNFINISHED = "unfinished"
+UNFINISHED, UNKNOWN = "unfinished", "unknown"
 Value = TypeVar("Value")
 
 
@@ -30,8 +30,8 @@ Value = TypeVar("Value")
 class RunFolder:
     """The readable parts of a run folder. ``notes`` say what is missing or damaged.
 
-    ``summary`` is that of ``summary.json``; of a run that has not ended it is made from the committed tables, with
-    the status "unfinished". ``partition`` is None where there is no table of who holds what.
+    ``summary`` is that of ``summary.json``; without one it is made from the committed tables, with the status
+    "unfinished", or "unknown" where the file is damaged. ``partition`` is None where no table says who holds what.
     """
 
     path: Path
@@ -137,20 +137,22 @@ def read(path: Path) -> RunFolder:
             "comparison or a sweep"
         )
     notes: list[str] = []
-    config = _tried(lambda: configfile.read(path / "config.yaml"), {}, notes)
+    nothing: dict[str, Any] = {}
+    config = _tried(lambda: configfile.read(path / "config.yaml"), nothing, notes)
     metrics = _tried(lambda: metrics_parts(path).read(), METRICS.empty_table(), notes)
     bookings = _tried(lambda: communication_parts(path).read(), COMMUNICATION.empty_table(), notes)
     bookings = bookings.unify_dictionaries()
     partition = _tried(lambda: _partition(path), None, notes)
-    if (path / "summary.json").is_file():
-        summary = _tried(lambda: _json(path / "summary.json"), {}, notes)
+    status = UNKNOWN if (path / "summary.json").is_file() else UNFINISHED
+    if status == UNKNOWN:
+        summary = _tried(lambda: _json(path / "summary.json"), nothing, notes)
     else:
         summary = {}
         notes.append("There is no summary.json: the run has not ended. Shown is what its last commit holds.")
     if not summary and metrics.num_rows:
-        summary = _tried(lambda: _provisional(path, config, metrics, partition), {}, notes)
-    evaluation = _tried(lambda: _json(path / "evaluation.json"), {}, notes, quietly=True)
-    environment = _tried(lambda: _json(path / "environment.json"), {}, notes)
+        summary = _tried(lambda: _provisional(path, config, metrics, partition, status), nothing, notes)
+    evaluation = _tried(lambda: _json(path / "evaluation.json"), nothing, notes, quietly=True)
+    environment = _tried(lambda: _json(path / "environment.json"), nothing, notes)
     return RunFolder(path, config, summary, metrics, bookings, partition, evaluation, environment, notes)
 
 
@@ -176,7 +178,10 @@ def _tried(read: Callable[[], Value], otherwise: Value, notes: list[str], *, qui
 
 
 def _json(path: Path) -> dict[str, Any]:
-    document = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: cannot be read ({error}); the file is damaged") from None
     if not isinstance(document, dict):
         raise UserError(f"{path}: found {type(document).__name__}; must be a mapping, so the file is damaged")
     return document
@@ -191,18 +196,17 @@ def _partition(path: Path) -> pa.Table:
 
 
 def _provisional(
-    path: Path, config: Mapping[str, Any], metrics: pa.Table, partition: pa.Table | None
+    path: Path, config: Mapping[str, Any], metrics: pa.Table, partition: pa.Table | None, status: str
 ) -> dict[str, Any]:
     """A summary of what is committed so far."""
     held = set() if partition is None else set(partition["client"].to_pylist()) - {None}
-    loss = [t for t, tag in zip(metrics["round"].to_pylist(), metrics["tag"].to_pylist(), strict=True) if "/" in tag]
     method, data = config.get("method"), config.get("data")
     return summarise(
         path,
         method=str(method.get("name", "unknown")) if isinstance(method, Mapping) else "unknown",
         dataset=str(data.get("name", "unknown")) if isinstance(data, Mapping) else "unknown",
         seed=int(config.get("seed") or 0),
-        rounds=max(loss, default=0),
+        rounds=max(metrics["round"].to_pylist(), default=0),
         clients=len(held),
-        status=UNFINISHED,
+        status=status,
     )

@@ -61,7 +61,7 @@ def _bubbles(figure: Figure, clients: list[int], classes: list[int], held: NDArr
     for row, total in enumerate(held.sum(1)):
         axes.annotate(f"{total:,}", (len(classes) - 0.4, row), va="center", fontsize=6.5, annotation_clip=False)
     step = -(-len(clients) // 20)
-    axes.set_yticks(range(0, len(clients), step), clients[::step])
+    axes.set_yticks(range(0, len(clients), step), [str(client) for client in clients[::step]])
     step = -(-len(classes) // 12)
     axes.set_xticks(range(0, len(classes), step), ["none" if c < 0 else str(c) for c in classes][::step])
     axes.set(xlabel="class", ylabel="client", xlim=(-0.7, len(classes) - 0.3), ylim=(len(clients) - 0.4, -0.6))

@@ -76,20 +76,22 @@ def _map(figure: Figure, places: NDArray[np.float64], seen: Look) -> None:
     labels = seen.labels[: len(places)]
     classes = [int(c) for c in np.unique(labels) if c >= 0]
     if not 0 < len(classes) <= CLASSES:
-        axes.scatter(*places.T, s=5, color=SERIES[0], linewidth=0, alpha=0.7)
+        axes.scatter(places[:, 0], places[:, 1], s=5, color=SERIES[0], linewidth=0, alpha=0.7)
     for number, label in enumerate(classes if len(classes) <= CLASSES else ()):
         at = places[labels == label]
         name = seen.class_names[label] if label < len(seen.class_names) else str(label)
         marker = MARKERS[(number + number // len(SERIES)) % len(MARKERS)]
         axes.scatter(
-            *at.T,
+            at[:, 0],
+            at[:, 1],
             s=max(9, 900 / len(places)),
             color=SERIES[number % len(SERIES)],
             marker=marker,
             linewidth=0,
             alpha=0.55,
         )
-        axes.text(*np.median(at, axis=0), str(name)[:12], ha="center", va="center", fontsize=9, fontweight="bold")
+        x, y = np.median(at, axis=0)
+        axes.text(float(x), float(y), str(name)[:12], ha="center", va="center", fontsize=9, fontweight="bold")
     _frame(axes)
 
 

@@ -6,7 +6,7 @@ The templates escape whatever came from a folder. The page's own policy forbids 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
@@ -108,17 +108,6 @@ def write(page: Page, folder: Path) -> Path:
     path = folder / FILE
     replace_file(path, lambda draft: draft.write_text(text, encoding="utf-8", errors="backslashreplace"))
     return path
-
-
-def flat(settings: Mapping[str, object], prefix: str = "") -> list[tuple[str, object]]:
-    """Dotted keys and their values, in their order."""
-    found: list[tuple[str, object]] = []
-    for key, value in settings.items():
-        if isinstance(value, Mapping) and value:
-            found += flat(value, f"{prefix}{key}.")
-        else:
-            found.append((f"{prefix}{key}", value))
-    return found
 
 
 def words(value: object) -> str:

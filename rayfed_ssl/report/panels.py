@@ -11,6 +11,7 @@ from statistics import fmean
 
 import numpy as np
 import pyarrow.compute as pc
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from rayfed_ssl.base.text import printable
@@ -89,11 +90,15 @@ def _curves(run: RunFolder, studio: Studio, tag: str) -> Iterator[Drawing]:
     last = max(rounds)
     yield studio.draw(
         f"tag_{tag}", title,
-        lambda f: lines(f, shown, xlabel="round", ylabel=label) and None,
+        lambda f: _paint(f, shown, label),
         alt=f"{title} over rounds: {number(fmean(rounds[last].values()))} in round {last}"
         + (", mean of clients." if None not in rounds[last] else "."),
         caption=caption, height=1.9 + 0.14 * (len(shown) // 3 if len(shown) > 1 else 0),
     )  # fmt: skip
+
+
+def _paint(figure: Figure, shown: dict[str, dict[float, float]], label: str) -> None:
+    lines(figure, shown, xlabel="round", ylabel=label)
 
 
 def _lines(rounds: dict[int, dict[int | None, float]]) -> dict[str, dict[float, float]]:
@@ -102,8 +107,12 @@ def _lines(rounds: dict[int, dict[int | None, float]]) -> dict[str, dict[float, 
         return {"value": {float(t): values[None] for t, values in rounds.items()}}
     if len(clients) <= CURVES:
         return {f"client {c}": {float(t): v[c] for t, v in rounds.items() if c in v} for c in clients}
-    kinds = {"mean": fmean, "largest": max, "smallest": min}
-    return {name: {float(t): kind(v.values()) for t, v in rounds.items()} for name, kind in kinds.items()}
+    each = {float(t): list(values.values()) for t, values in rounds.items()}
+    return {
+        "mean": {t: fmean(values) for t, values in each.items()},
+        "largest": {t: max(values) for t, values in each.items()},
+        "smallest": {t: min(values) for t, values in each.items()},
+    }
 
 
 # -- pairs of clients --------------------------------------------------------------------------------------------------
@@ -180,7 +189,7 @@ def _dictionary_age(run: RunFolder, studio: Studio) -> Iterator[Drawing]:
         "oldest": {float(t): float(max(of.values())) for t, of in ages.items()},
     }
     yield studio.draw(
-        "dictionary_age", "Age of the dictionary", lambda f: lines(f, shown, xlabel="round", ylabel="rounds") and None,
+        "dictionary_age", "Age of the dictionary", lambda f: _paint(f, shown, "rounds"),
         alt=f"Rounds since clients uploaded their dictionary entries, over rounds; at most "
         f"{max(max(of.values()) for of in ages.values())}.",
         caption="Rounds since a client sent the entries that others contrast with; 0: in the same round.", height=2.0,

@@ -92,7 +92,7 @@ def look(run: Path, *, trust_imports: bool = False) -> Look:
 
 def _features(encoder: Encoder, config: RunConfig, pixels: NDArray[np.uint8]) -> NDArray[np.float64]:
     """(N, D) of clean images. Raises UserError where one is not finite."""
-    module = encoder.eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    module = encoder.eval().to(memory_format=torch.channels_last)
     frozen = FrozenEncoder(module, encoder.dim, config.augment.recipe(), torch.device("cpu"), 250)
     found = frozen.features(pixels).double().numpy()
     if not np.isfinite(found).all():

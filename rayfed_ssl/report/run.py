@@ -14,10 +14,11 @@ from rayfed_ssl.base.text import printable
 from rayfed_ssl.report import accuracy, costs, features, holdings, maps, panels, projector
 from rayfed_ssl.report.folder import UNFINISHED, RunFolder, read
 from rayfed_ssl.report.formats import number, percent, plural, points, size, span
-from rayfed_ssl.report.page import Cell, Page, Section, Table, Text, Tile, flat, words, write
+from rayfed_ssl.report.page import Cell, Page, Section, Table, Text, Tile, words, write
 from rayfed_ssl.report.representations import look
 from rayfed_ssl.report.style import Studio
 from rayfed_ssl.report.verdict import compared, mean, ordered, protocol_name, verdict
+from rayfed_ssl.reporting.settings_table import flat
 
 CLIENTS = 200  # the most with a row in a table
 SHOWN = (  # of the configuration: what a reader asks first

@@ -18,7 +18,7 @@ from typing import Any
 from markupsafe import Markup, escape
 from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
+from matplotlib.axis import XAxis, YAxis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -39,8 +39,8 @@ RC: dict[str, Any] = {
     "xtick.labelcolor": INK, "ytick.labelcolor": INK, "axes.linewidth": 0.6, "xtick.major.width": 0.6,
     "ytick.major.width": 0.6, "xtick.major.size": 2.5, "ytick.major.size": 2.5, "axes.spines.top": False,
     "axes.spines.right": False, "axes.facecolor": "none", "grid.color": GRID, "grid.linewidth": 0.5,
-    "axes.axisbelow": True,    "lines.linewidth": 1.4, "lines.markersize": 3.2, "legend.frameon": False, "svg.fonttype": "none",
-    "text.parse_math": False, "pdf.fonttype": 42, "figure.dpi": 100,
+    "axes.axisbelow": True, "lines.linewidth": 1.4, "lines.markersize": 3.2, "legend.frameon": False,
+    "svg.fonttype": "none",    "text.parse_math": False, "pdf.fonttype": 42, "figure.dpi": 100,
     "savefig.dpi": 300, "axes.titlelocation": "left",
 }  # fmt: skip
 
@@ -153,7 +153,7 @@ def whole_numbers(axes: Axes) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
 
 
-def logarithmic(axis: Axis) -> None:
+def logarithmic(axis: XAxis | YAxis) -> None:
     """A logarithmic axis with plain numbers at its powers of ten."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
@@ -183,10 +183,11 @@ def matrix(figure: Figure, values: Sequence[Sequence[float]] | Any, rows: str, c
     values = np.asarray(values, np.float64)
     axes = figure.add_subplot()
     drawn = axes.imshow(values, cmap=MAP, interpolation="nearest")
+    low, high = np.nanmin(values), np.nanmax(values)
     if max(values.shape) <= 8:
         for (i, j), value in np.ndenumerate(values):
             if np.isfinite(value):
-                colour = "#000000" if drawn.norm(value) > 0.55 else "#ffffff"
+                colour = "#000000" if (value - low) > 0.55 * (high - low) else "#ffffff"
                 axes.text(j, i, f"{value:.3g}", ha="center", va="center", color=colour, fontsize=7)
     for axis, count in ((axes.yaxis, values.shape[0]), (axes.xaxis, values.shape[1])):
         axis.set_ticks(range(0, count, -(-count // 12)))
@@ -203,8 +204,8 @@ def lines(figure: Figure, values: dict[str, dict[float, float]], *, xlabel: str,
     for number, (name, points) in enumerate(values.items()):
         style = series(number)
         few = len(points) <= 25
-        axes.plot(list(points), list(points.values()), color=style["color"], marker=style["marker"] if few else None,
-                  label=name)  # fmt: skip
+        marker = style["marker"] if few else None
+        axes.plot(list(points), list(points.values()), color=style["color"], marker=marker, label=name)
     axes.set(xlabel=xlabel, ylabel=ylabel)
     whole_numbers(axes)
     rules(axes)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from rayfed_ssl.report.folder import UNFINISHED
+from rayfed_ssl.report.folder import UNFINISHED, UNKNOWN
 from rayfed_ssl.report.formats import percent, plural, points
 from rayfed_ssl.reporting.comparison import difference
 
@@ -93,6 +93,8 @@ def _opening(summary: Mapping[str, Any]) -> str:
         return f"Stopped early, after {rounds}"
     if status == UNFINISHED:
         return f"Not finished, after {rounds} so far"
+    if status == UNKNOWN:
+        return f"By what is left of the records, after {rounds}"
     return f"After {rounds}"
 
 
