@@ -37,7 +37,8 @@ def report(folder: Path) -> Path:
     if not trained:
         raise UserError(f"{folder / FILE}: found no row with a run; the file is damaged")
     studio, notes = Studio(folder), [str(note) for note in document.get("notes") or ()]
-    scores = ordered([name for name in document.get("measures") or () if isinstance(name, str) and "/" not in name])
+    measures = [name for name in document.get("measures") or () if isinstance(name, str) and "/" not in name]
+    scores = ordered([name for name in measures if any(_value(row, f"{name}.mean") is not None for row in trained)])
     runs = {row["row"]: _runs(folder, row, notes) for row in trained}
     seeds = document.get("seeds") or []
     facts = [plural(len(trained), "row"), plural(len(seeds), "seed"), f"first: {printable(document.get('first'), 60)}"]
