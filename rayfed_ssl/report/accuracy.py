@@ -31,6 +31,7 @@ from rayfed_ssl.reporting.summary import PIXELS
 LINES = 5  # the most protocols in one figure
 NAMED = 40  # the most clients with a row of their own
 HOUR_S = 3600.0
+UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 Place = Callable[[int], float | None]  # round -> where on the x axis
 Rounds = dict[int, dict[int | None, float]]
 
@@ -47,7 +48,7 @@ def figures(run: RunFolder, studio: Studio) -> Iterator[Drawing]:
     )  # fmt: skip
     if run.sent and len(run.sent) > 1:
         yield studio.draw(
-            "accuracy_bytes", "Accuracy over bytes", lambda f: _curves(f, run, shown, _mb(run), "MB sent, up and down"),
+            "accuracy_bytes", "Accuracy over bytes", lambda f: _curves(f, run, shown, *_sent(run)),
             alt=f"Accuracy over the bytes that all clients sent and received. {words}", height=2.5,
             caption="Bytes of all clients since the start, as a deployment would have sent them.",
         )  # fmt: skip
@@ -83,11 +84,15 @@ def per_client(run: RunFolder, studio: Studio) -> Iterator[Drawing]:
         )  # fmt: skip
 
 
-def _mb(run: RunFolder) -> Place:
-    def until(t: int) -> float | None:
-        return max((count for s, count in run.sent.items() if s <= t), default=0) / 1e6
+def _sent(run: RunFolder) -> tuple[Place, str]:
+    """Bytes until the end of a round in the unit that suits the last of them, and the axis' name."""
+    total = max(run.sent.values())
+    unit, name = next(((u, n) for u, n in UNITS if total >= u), (1.0, "bytes"))
 
-    return until
+    def until(t: int) -> float | None:
+        return max((count for s, count in run.sent.items() if s <= t), default=0) / unit
+
+    return until, f"{name} sent, up and down"
 
 
 def _words(run: RunFolder, shown: list[str]) -> str:

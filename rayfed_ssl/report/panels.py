@@ -142,15 +142,20 @@ def pairs(run: RunFolder, prefix: str, *, mirrored: bool) -> dict[int, NDArray[n
 
 
 def _matrices(run: RunFolder, studio: Studio, prefix: str) -> Iterator[Drawing]:
-    """The matrix of the first round that has one, and of the last."""
+    """The matrix of the first round that has one, and of the last, in the same colours."""
     title, rows, columns, label, mirrored = MATRICES[prefix]
     found = pairs(run, prefix, mirrored=mirrored)
-    for t in dict.fromkeys((min(found), max(found))) if found else ():
+    shown = list(dict.fromkeys((min(found), max(found)))) if found else []
+    limits = (
+        min((float(np.nanmin(found[t])) for t in shown), default=0.0),
+        max((float(np.nanmax(found[t])) for t in shown), default=1.0),
+    )
+    for t in shown:
         values = found[t]
         name = re.sub(r"[^A-Za-z]+", "_", prefix).strip("_")
         yield studio.draw(
             f"{name}_round_{t}", f"{title}, round {t}",
-            lambda f, v=values: matrix(f, v, rows, columns, label),  # type: ignore[misc]
+            lambda f, v=values: matrix(f, v, limits, rows, columns, label),  # type: ignore[misc]
             alt=f"{title} in round {t}: {len(values)} by {len(values)} clients, from "
             f"{number(float(np.nanmin(values)))} to {number(float(np.nanmax(values)))}.",
             height=2.6,

@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from markupsafe import Markup, escape
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.axis import XAxis, YAxis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from rayfed_ssl.reporting.tables import replace_file
 
@@ -176,14 +178,14 @@ def legend_below(axes: Axes, columns: int = 2) -> None:
         axes.figure.legend(handles, names, loc="outside lower left", ncols=columns, handlelength=1.8, columnspacing=1.2)
 
 
-def matrix(figure: Figure, values: Sequence[Sequence[float]] | Any, rows: str, columns: str, label: str) -> None:
-    """A matrix (N, M) as a map; its numbers are written in where there are at most 8 rows and columns."""
-    import numpy as np
-
-    values = np.asarray(values, np.float64)
-    axes = figure.add_subplot()
-    drawn = axes.imshow(values, cmap=MAP, interpolation="nearest")
-    low, high = np.nanmin(values), np.nanmax(values)
+def matrix(
+    figure: Figure, values: NDArray[np.float64], limits: tuple[float, float], rows: str, columns: str, label: str
+) -> None:
+    """A matrix (N, M) as a map, its colours between ``limits``; its numbers are written in where there are at most 8
+    rows and columns.
+    """
+    axes, (low, high) = figure.add_subplot(), limits
+    drawn = axes.imshow(values, cmap=MAP, interpolation="nearest", vmin=low, vmax=high)
     if max(values.shape) <= 8:
         for (i, j), value in np.ndenumerate(values):
             if np.isfinite(value):
