@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import yaml
@@ -17,7 +17,7 @@ from rayfed_ssl.report.formats import number, percent, plural, points, size, spa
 from rayfed_ssl.report.page import Cell, Page, Section, Table, Text, Tile, words, write
 from rayfed_ssl.report.representations import look
 from rayfed_ssl.report.style import Studio
-from rayfed_ssl.report.verdict import compared, mean, ordered, protocol_name, verdict
+from rayfed_ssl.report.verdict import Verdict, compared, mean, ordered, protocol_name, verdict
 from rayfed_ssl.reporting.settings_table import flat
 
 CLIENTS = 200  # the most with a row in a table
@@ -26,6 +26,8 @@ SHOWN = (  # of the configuration: what a reader asks first
     "participation", "model.width", "train.rounds", "train.local_epochs", "train.local_steps", "train.batch_size",
     "train.optimizer", "system", "server", "seed",
 )  # fmt: skip
+UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, IndexError)  # from records of another kind
+Value = TypeVar("Value")
 NO_IMAGES = "Not asked for: --no-images."
 
 
@@ -41,21 +43,44 @@ def report(folder: Path, *, images: bool = True, trust_imports: bool = False) ->
         OSError: the folder cannot be written to.
     """
     run, studio = read(folder), Studio(folder)
-    sections = [
-        _accuracy(run, studio),
-        _clients(run, studio),
-        _representations(run, studio, images, trust_imports),
-        Section(
-            "method", f"Inside {run.method}", "What the method recorded of its own.",
-            drawings=list(panels.figures(run, studio)),
-        ),
-        _communication(run, studio),
-        _privacy(run, studio),
-        _time(run, studio),
-        _configuration(run),
-        Section("notes", "Notes", notes=run.notes),
-    ]  # fmt: skip
-    return write(Page("Federated run", run.name, _facts(run), verdict(run.summary), _tiles(run), sections), folder)
+    makers: list[tuple[str, str, Callable[[], Section]]] = [
+        ("accuracy", "Accuracy", lambda: _accuracy(run, studio)),
+        ("clients", "Clients", lambda: _clients(run, studio)),
+        ("representations", "Representations", lambda: _representations(run, studio, images, trust_imports)),
+        ("method", f"Inside {printable(run.method, 60)}", lambda: _method(run, studio)),
+        ("communication", "Communication", lambda: _communication(run, studio)),
+        ("privacy", "Privacy", lambda: _privacy(run, studio)),
+        ("time", "Time", lambda: _time(run, studio)),
+        ("configuration", "Configuration", lambda: _configuration(run)),
+    ]
+    sections = [_whole(id, title, make) for id, title, make in makers]
+    facts: list[str] = _tried(lambda: _facts(run), list[str](), run.notes)
+    tiles: list[Tile] = _tried(lambda: _tiles(run), list[Tile](), run.notes)
+    sentence = _tried(lambda: verdict(run.summary), Verdict("The summary is damaged: no verdict."), run.notes)
+    sections.append(Section("notes", "Notes", notes=list(dict.fromkeys(run.notes))))
+    return write(Page("Federated run", run.name, facts, sentence, tiles, sections), folder)
+
+
+def _tried(make: Callable[[], Value], otherwise: Value, notes: list[str]) -> Value:
+    """What ``make`` returns; ``otherwise``, with a note, where what was recorded is of another kind."""
+    try:
+        return make()
+    except UNREADABLE as error:
+        notes.append(f"summary.json holds what a run does not write there ({printable(repr(error), 120)}).")
+        return otherwise
+
+
+def _whole(id: str, title: str, make: Callable[[], Section]) -> Section:
+    """A section, or the line that says why there is none."""
+    try:
+        return make()
+    except UNREADABLE as error:
+        return Section(id, title, absent=[f"The records are damaged: {printable(repr(error), 120)}"])
+
+
+def _method(run: RunFolder, studio: Studio) -> Section:
+    title, drawings = f"Inside {printable(run.method, 60)}", list(panels.figures(run, studio))
+    return Section("method", title, "What the method recorded of its own.", drawings=drawings)
 
 
 def _facts(run: RunFolder) -> list[str]:

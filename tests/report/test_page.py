@@ -139,6 +139,7 @@ def test_an_inlined_figure_follows_the_page() -> None:
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a summary cut short": (lambda f: (f / "summary.json").write_text('{"method": "fed'), "summary.json"),
     "a summary that is a list": (lambda f: (f / "summary.json").write_text("[1]"), "must be a mapping"),
+    "a summary of other kinds": (lambda f: _other_kinds(f / "summary.json"), "holds what a run does not write there"),
     "no summary": (lambda f: (f / "summary.json").unlink(), "the run has not ended"),
     "broken metrics": (lambda f: next((f / "metrics.parquet").iterdir()).write_bytes(b"PAR1"), "records are damaged"),
     "metrics that are a file": (lambda f: _replaced(f / "metrics.parquet"), "not a folder of parts"),
@@ -149,6 +150,12 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "no encoder": (lambda f: [path.unlink() for path in (f / "encoder").iterdir()], "found no exported encoder"),
     "a broken encoder": (lambda f: (f / "encoder/global.json").write_text("{"), "damaged"),
 }
+
+
+def _other_kinds(path: Path) -> None:
+    summary = json.loads(path.read_text())
+    summary |= {"rounds": "many", "accuracy": [1], "best": 3, "communication": 4, "privacy": {"epsilon": {"x": 1}}}
+    path.write_text(json.dumps(summary))
 
 
 def _replaced(path: Path) -> None:
