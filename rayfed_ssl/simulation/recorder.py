@@ -93,8 +93,7 @@ class Recorder:
 
     def configured(self, t: int) -> None:
         """The configuration as it is from round ``t`` on."""
-        dump = yaml.safe_dump(self.config.model_dump(mode="json"), sort_keys=False)
-        self.records.text("config", f"```yaml\n{dump}\n```", t)
+        self.records.text("config", markdown(self.config.model_dump(mode="json")), t)
 
     def notes(self, lines: Sequence[str]) -> None:
         """What the method has to say before the first round."""
