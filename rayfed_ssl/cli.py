@@ -29,13 +29,15 @@ from rayfed_ssl.commands.leak import leak
 from rayfed_ssl.commands.list import list_runs
 from rayfed_ssl.commands.methods import methods
 from rayfed_ssl.commands.new import new
+from rayfed_ssl.commands.report import report
 from rayfed_ssl.commands.run import run
 from rayfed_ssl.commands.tune import tune
 from rayfed_ssl.terminal.output import flush
 from rayfed_ssl.terminal.shadow import refuse_shadows
 from rayfed_ssl.terminal.signals import STOPPED
 
-COMMANDS = (run, attach, stop, list_runs, config, methods, evaluate, embed, export, tune, compare, new, leak, doctor)
+COMMANDS = (run, attach, stop, list_runs, config, methods, evaluate, report, embed, export, tune, compare, new,
+            leak, doctor)  # fmt: skip
 NAMES = {"list_runs": "list"}  # of those that are not named as their function
 LONGEST_LINE = 10_000
 app = typer.Typer(

@@ -22,7 +22,7 @@ FORBIDDEN = {"rayfed_ssl": {"ray", "actors", "tune"}, "actors": {"tune"}}
 IMPORT_EACH = """
 import importlib, os, sys
 import torchvision, pydantic, pyarrow.parquet, pyarrow.fs, sklearn.linear_model, sklearn.datasets, matplotlib.figure
-import pytest, pydantic.main, safetensors.torch, tensorboard, typer, rich.progress, yaml, PIL.Image  # not ours
+import pytest, pydantic.main, safetensors.torch, tensorboard, typer, rich.progress, yaml, PIL.Image, jinja2  # not ours
 failed = 0
 for name in sys.stdin.read().split():
     child = os.fork()  # an interpreter in which nothing of ours was imported yet

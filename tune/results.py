@@ -85,6 +85,8 @@ def collect(sweep: Sweep, book: Book) -> Results:
     level = [c for c in finished[1:] if overlap(results.values(finished[0]), results.values(c))]
     results = replace(results, level=tuple(level))
     replace_file(book.folder / "results.parquet", lambda path: pq.write_table(table(rows), path))
+    for row in rows:
+        tell_tensorboard(sweep, book.folder / row["folder"], row)
     if ranking:
         draw_parallel(results, book.folder)
     if results.winner is not None:
@@ -92,6 +94,17 @@ def collect(sweep: Sweep, book: Book) -> Results:
         config = sweep.run(scheduled(book.folder / entry.name, entry.point), name=f"{book.folder.name}-best")
         configfile.dump(config, book.folder / "best.yaml")
     return results
+
+
+def tell_tensorboard(sweep: Sweep, folder: Path, row: Row) -> None:
+    """What HParams shows of a trial that has begun; of clients' accuracies the mean."""
+    if not (folder / "config.yaml").is_file():
+        return
+    from rayfed_ssl.reporting import hparams  # TensorBoard's writers, loaded only to write
+
+    varied = {key: row[key] for key in sweep.settings.keys if key in row}
+    metric = sweep.settings.metric
+    hparams.write(folder, varied, metric, row[metric], row["rounds"], over=row["status"] in OVER)
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:

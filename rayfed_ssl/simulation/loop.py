@@ -28,7 +28,7 @@ from rayfed_ssl.federated.federation import Federation, deal
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.messages import ClientError, Diverged
 from rayfed_ssl.federated.plugin import ServerPlugin
-from rayfed_ssl.federated.results import PIXELS
+from rayfed_ssl.federated.results import PIXELS, ClientMatrix
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS, plugin_halves
@@ -247,11 +247,20 @@ class Run:
         return selected(clients, wanted, self.config.seed, t, "cohort")
 
     def evaluate(self, t: int) -> None:
-        """Start evaluating what this method ends with, beside the next round."""
+        """Draw what is known of pairs of clients; start evaluating what the method ends with, beside the next round."""
+        with self.writing(f"the records of round {t}"):
+            self.recorder.client_matrices(t, self.matrices() if t else {}, last=False)
         if t == 0 and self.config.evaluation.labelled:  # beside the untrained encoders, the raw pixels
             self.cohort.evaluate(0, [PIXELS, *self.server.subjects_before()])
         else:
             self.cohort.evaluate(t, self.server.subjects() if t else self.server.subjects_before())
+
+    def matrices(self) -> dict[str, ClientMatrix]:
+        """What the server and the plug-ins know of pairs of clients."""
+        found = self.server.client_matrices()
+        for plugin in self.plugins.values():
+            found |= plugin.client_matrices()
+        return found
 
     def collect(self, *, wait: bool = False) -> None:
         for t, client, values in self.cohort.evaluations(wait=wait):
@@ -310,11 +319,8 @@ class Run:
 
     def finish(self, t: int, status: str) -> dict[str, Any]:
         self.collect(wait=True)
-        matrices = self.server.client_matrices()
-        for plugin in self.plugins.values():
-            matrices |= plugin.client_matrices()
         with self.writing("the results"):
-            self.recorder.client_matrices(t, matrices)
+            self.recorder.client_matrices(t, self.matrices(), last=True)
             self.recorder.commit(t)
             export_encoders(self.folder, self.config, self.server.subjects(), self.cohort)
             summary = self.recorder.summary(t, status, self.server.privacy())

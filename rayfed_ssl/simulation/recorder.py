@@ -27,6 +27,7 @@ from rayfed_ssl.federated.results import ClientMatrix
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.reporting.environment import write_environment
 from rayfed_ssl.reporting.records import Records
+from rayfed_ssl.reporting.settings_table import markdown
 from rayfed_ssl.reporting.summary import evaluated_rounds, rounds_to, summarise, virtual_seconds, write_summary
 from rayfed_ssl.reporting.tables import Drop, read_metrics, replace_file, write_partition
 
@@ -51,6 +52,7 @@ class Recorder:
         self.records = Records(
             folder, resume_round=resumed_from, clients=config.clients.count, names=federation.given_names
         )
+        self.drawn: dict[str, int] = {}  # matrices over pairs of clients: the round that TensorBoard has seen last
         write_environment(
             folder,
             device=device,
@@ -91,8 +93,7 @@ class Recorder:
 
     def configured(self, t: int) -> None:
         """The configuration as it is from round ``t`` on."""
-        dump = yaml.safe_dump(self.config.model_dump(mode="json"), sort_keys=False)
-        self.records.text("config", f"```yaml\n{dump}\n```", t)
+        self.records.text("config", markdown(self.config.model_dump(mode="json")), t)
 
     def notes(self, lines: Sequence[str]) -> None:
         """What the method has to say before the first round."""
@@ -163,14 +164,20 @@ class Recorder:
     def commit(self, t: int) -> None:
         self.records.commit(t)
 
-    def client_matrices(self, t: int, matrices: dict[str, ClientMatrix]) -> None:
-        """Draw matrices over pairs of clients, as they are after round t."""
+    def client_matrices(self, t: int, matrices: dict[str, ClientMatrix], *, last: bool) -> None:
+        """Draw matrices over pairs of clients, as they are after round t: once a round for TensorBoard, and those after
+        the ``last`` round as figures, too.
+        """
         if matrices:
             from rayfed_ssl.reporting import figures
         for name, matrix in matrices.items():
-            figure = figures.client_matrix(*matrix, names=self.federation.given_names)
-            figures.save_figure(self.folder, name, figure)
-            self.records.image(f"clients/{name}", figures.pixels(figure), t)
+            if last or self.drawn.get(name) != t:
+                figure = figures.client_matrix(*matrix, names=self.federation.given_names)
+            if last:
+                figures.save_figure(self.folder, name, figure)
+            if self.drawn.get(name) != t:
+                self.records.image(f"clients/{name}", figures.pixels(figure), t)
+                self.drawn[name] = t
 
     def summary(
         self, t: int, status: str, privacy: dict[str, Any] | None, diverged: Diverged | None = None

@@ -1,0 +1,162 @@
+"""Figures of accuracy: over rounds, over bytes, over virtual hours, and client by client.
+
+The untrained encoder is a dashed line, few-shot accuracy of the raw pixels a dotted one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from statistics import fmean
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from rayfed_ssl.report.folder import RunFolder
+from rayfed_ssl.report.formats import percent
+from rayfed_ssl.report.style import (
+    GRID,
+    INK,
+    MUTED,
+    SERIES,
+    Drawing,
+    Studio,
+    legend_below,
+    rules,
+    series,
+    whole_numbers,
+)
+from rayfed_ssl.report.verdict import ordered, protocol_name
+from rayfed_ssl.reporting.summary import PIXELS
+
+LINES = 5  # the most protocols in one figure
+NAMED = 40  # the most clients with a row of their own
+HOUR_S = 3600.0
+UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+Place = Callable[[int], float | None]  # round -> where on the x axis
+Rounds = dict[int, dict[int | None, float]]
+
+
+def figures(run: RunFolder, studio: Studio) -> Iterator[Drawing]:
+    """The figures that the run's records allow."""
+    shown = [name for name in ordered(list(run.scores)) if not name.startswith(PIXELS)][:LINES]
+    if not shown:
+        return
+    words = _words(run, shown)
+    yield studio.draw(
+        "accuracy_rounds", "Accuracy over rounds", lambda f: _curves(f, run, shown, float, "round"),
+        alt=f"Accuracy over rounds. {words}", caption=_caption(run, shown), height=2.5,
+    )  # fmt: skip
+    if run.sent and len(run.sent) > 1:
+        yield studio.draw(
+            "accuracy_bytes", "Accuracy over bytes", lambda f: _curves(f, run, shown, *_sent(run)),
+            alt=f"Accuracy over the bytes that all clients sent and received. {words}", height=2.5,
+            caption="Bytes of all clients since the start, as a deployment would have sent them.",
+        )  # fmt: skip
+    if run.virtual_s:
+        passed = run.virtual_s
+        yield studio.draw(
+            "accuracy_hours", "Accuracy over virtual hours",
+            lambda f: _curves(f, run, shown, lambda t: passed[t] / HOUR_S if t in passed else None, "virtual hours"),
+            alt=f"Accuracy over hours of the clients' clock. {words}", height=2.5,
+            caption="Hours that the rounds would have taken on the clients' devices.",
+        )  # fmt: skip
+
+
+def per_client(run: RunFolder, studio: Studio) -> Iterator[Drawing]:
+    """Each client's accuracy in the last evaluated round, beside what it began with."""
+    for name in ordered(list(run.scores)):
+        rounds = run.scores[name]
+        trained = [t for t in rounds if t and None not in rounds[t]]
+        if name.startswith(PIXELS) or not trained:
+            continue
+        last = {client: value for client, value in rounds[max(trained)].items() if client is not None}
+        before = {client: value for client, value in rounds.get(0, {}).items() if client is not None}
+        low, high = min(last, key=lambda c: last[c]), max(last, key=lambda c: last[c])
+        yield studio.draw(
+            f"clients_{name}", f"Clients: {protocol_name(name)}", lambda f, a=last, b=before: _dumbbells(f, a, b),  # type: ignore[misc]
+            alt=(
+                f"{protocol_name(name)} accuracy of {len(last)} clients in round {max(trained)}: mean "
+                f"{percent(fmean(last.values()))}, lowest client {low} with {percent(last[low])}, highest client "
+                f"{high} with {percent(last[high])}."
+            ),
+            caption=f"Filled: round {max(trained)}. Hollow: before training.",
+            height=min(0.9 + 0.17 * min(len(last), NAMED), 5.0),
+        )  # fmt: skip
+
+
+def _sent(run: RunFolder) -> tuple[Place, str]:
+    """Bytes until the end of a round in the unit that suits the last of them, and the axis' name."""
+    total = max(run.sent.values())
+    unit, name = next(((u, n) for u, n in UNITS if total >= u), (1.0, "bytes"))
+
+    def until(t: int) -> float | None:
+        return max((count for s, count in run.sent.items() if s <= t), default=0) / unit
+
+    return until, f"{name} sent, up and down"
+
+
+def _words(run: RunFolder, shown: list[str]) -> str:
+    told = []
+    for name in shown:
+        means = _means(run.scores[name])
+        first, last = means.get(0), means[max(means)]
+        began = "" if first is None else f"from {percent(first)} untrained "
+        told.append(f"{protocol_name(name)}: {began}to {percent(last)} in round {max(means)}.")
+    return " ".join(told)
+
+
+def _caption(run: RunFolder, shown: list[str]) -> str:
+    text = "Dashed: the untrained encoder."
+    if any(name.startswith(PIXELS) for name in run.scores):
+        text += " Dotted: few-shot on raw pixels."
+    if any(None not in next(iter(run.scores[name].values())) for name in shown):
+        text += " Mean of clients within their extremes."
+    return text
+
+
+def _means(rounds: Rounds) -> dict[int, float]:
+    return {t: fmean(values.values()) for t, values in sorted(rounds.items())}
+
+
+def _curves(figure: Figure, run: RunFolder, shown: list[str], place: Place, label: str) -> None:
+    axes = figure.add_subplot()
+    for number, name in enumerate(shown):
+        _curve(axes, name, run.scores[name], place, number)
+    for name, rounds in run.scores.items():
+        if name.startswith(PIXELS) and 0 in rounds:
+            axes.axhline(100 * fmean(rounds[0].values()), color=MUTED, linestyle=":", linewidth=1.2)
+    axes.set(xlabel=label, ylabel="accuracy (%)")
+    if label == "round":
+        whole_numbers(axes)
+    rules(axes)
+    legend_below(axes, 3)
+
+
+def _curve(axes: Axes, name: str, rounds: Rounds, place: Place, number: int) -> None:
+    means, style = _means(rounds), series(number)
+    points = [(at, 100 * means[t], t) for t in means if (at := place(t)) is not None]
+    if 0 in means:
+        axes.axhline(100 * means[0], color=style["color"], linestyle=(0, (4, 2)), linewidth=0.9, alpha=0.8)
+    if not points:
+        return
+    x = [point[0] for point in points]
+    marker = style["marker"] if len(points) <= 25 else None
+    axes.plot(x, [point[1] for point in points], color=style["color"], marker=marker, label=protocol_name(name))
+    if any(len(rounds[t]) > 1 for _, _, t in points):
+        lowest, highest = ([100 * extreme(rounds[t].values()) for _, _, t in points] for extreme in (min, max))
+        axes.fill_between(x, lowest, highest, color=style["color"], alpha=0.15, linewidth=0)
+
+
+def _dumbbells(figure: Figure, last: dict[int, float], before: dict[int, float]) -> None:
+    axes = figure.add_subplot()
+    named = len(last) <= NAMED
+    clients = sorted(last) if named else sorted(last, key=lambda c: last[c])
+    for row, client in enumerate(clients):
+        if client in before:
+            axes.plot([100 * before[client], 100 * last[client]], [row, row], color=GRID, linewidth=1.6, zorder=1)
+            axes.plot(100 * before[client], row, "o", markersize=3.6, markerfacecolor="none", markeredgecolor=MUTED)
+        axes.plot(100 * last[client], row, "o", markersize=4.2 if named else 2, color=SERIES[0], zorder=3)
+    axes.axvline(100 * fmean(last.values()), color=INK, linewidth=0.8, linestyle=":")
+    axes.set(xlabel="accuracy (%); dotted: mean", ylabel="client" if named else "clients by accuracy")
+    axes.set_ylim(len(clients) - 0.4, -0.6)
+    axes.set_yticks(range(len(clients)) if named else [], [str(client) for client in clients] if named else [])

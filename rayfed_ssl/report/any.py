@@ -1,0 +1,34 @@
+"""Which report a folder gets: a comparison's, a sweep's or a run's, by what lies in it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.report import comparison, run, sweep
+
+
+def report_of(folder: Path, *, images: bool = True, trust_imports: bool = False) -> Path:
+    """Write ``report.html`` and ``figures/`` into ``folder`` and return the page's path.
+
+    Args:
+        images: whether a run's images are looked at.
+        trust_imports: whether to run code that a run folder brings along.
+
+    Raises:
+        UserError: the folder holds nothing to report on, what a page needs at least is damaged, or nothing can be
+            written there.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder}: found no such folder; must be the folder of a run, a comparison or a sweep")
+    try:
+        if (folder / comparison.FILE).is_file():
+            return comparison.report(folder)
+        if (folder / sweep.RESULTS).is_file():
+            return sweep.report(folder)
+        return run.report(folder, images=images, trust_imports=trust_imports)
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise UserError(f"{folder}: cannot write the report ({os.strerror(error.errno)})") from error

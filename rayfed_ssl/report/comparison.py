@@ -1,0 +1,233 @@
+"""The report of a comparison: from ``comparison.json``, and the run folders it names, to the sections of a page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from matplotlib.figure import Figure
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import printable
+from rayfed_ssl.report.formats import number, percent, plural, points, size, span
+from rayfed_ssl.report.page import Cell, Page, Section, Table, write
+from rayfed_ssl.report.style import GRID, INK, MUTED, SERIES, Drawing, Studio, lines, logarithmic
+from rayfed_ssl.report.verdict import BETTER, LEVEL, LEVEL_WITH, WORSE, Verdict, ordered, protocol_name
+from rayfed_ssl.reporting.comparison import RAW_PIXELS, UNTRAINED, OneRun, read_run, spread
+
+FILE = "comparison.json"
+SPREAD = 20.0  # of bytes, from which on their axis is logarithmic
+CURVES = 8  # the most rows in one figure of curves
+Row = dict[str, Any]
+
+
+def report(folder: Path) -> Path:
+    """Write ``report.html`` and ``figures/`` into a comparison's folder.
+
+    Raises:
+        UserError: ``comparison.json`` is damaged.
+        OSError: the folder cannot be written to.
+    """
+    document = _document(folder / FILE)
+    rows = [row for row in document["rows"] if isinstance(row, dict) and isinstance(row.get("row"), str)]
+    trained = [row for row in rows if row.get("runs")]
+    if not trained:
+        raise UserError(f"{folder / FILE}: found no row with a run; the file is damaged")
+    studio, notes = Studio(folder), [str(note) for note in document.get("notes") or ()]
+    measures = [name for name in document.get("measures") or () if isinstance(name, str) and "/" not in name]
+    scores = ordered([name for name in measures if any(_value(row, f"{name}.mean") is not None for row in trained)])
+    runs = {row["row"]: _runs(folder, row, notes) for row in trained}
+    seeds = document.get("seeds") or []
+    facts = [plural(len(trained), "row"), plural(len(seeds), "seed"), f"first: {printable(document.get('first'), 60)}"]
+    section = Section("accuracy", "Accuracy", tables=[_table(rows, scores)] if scores else [])
+    section.drawings += [_dots(studio, rows, name) for name in scores]
+    over = Section("curves", "Over rounds and bytes", drawings=_curves(studio, trained, scores, runs))
+    costs = Section("costs", "Costs", tables=[_costs(rows, scores)])
+    sections = [section, over, costs, Section("notes", "Notes", notes=notes)]
+    return write(Page("Comparison", folder.resolve().name, facts, verdict(rows, scores), (), sections), folder)
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        list(document["rows"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UserError(f"{path}: cannot be read ({error!r}); the comparison's records are damaged") from None
+    return dict(document)
+
+
+def _runs(folder: Path, row: Row, notes: list[str]) -> list[OneRun]:
+    """The row's runs, as far as their folders are where they were."""
+    found = []
+    for seed in (row.get("seeds") or {}).values():
+        try:
+            found.append(read_run(folder / str(seed["folder"])))
+        except (UserError, OSError, KeyError, TypeError, ValueError, pa.ArrowException) as error:
+            notes.append(f"{printable(row['row'], 60)}: a run has no curve ({printable(' '.join(str(error).split()))})")
+    return found
+
+
+def _value(row: Mapping[str, Any], key: str) -> float | None:
+    value = row.get(key)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+def verdict(rows: Sequence[Row], scores: Sequence[str]) -> Verdict:
+    """Which row is first by the main measure, whether others are level with it, and how many beat the untrained one."""
+    trained = [row for row in rows if row.get("runs")]
+    for name in scores:
+        known = sorted(
+            (row for row in trained if _value(row, f"{name}.mean") is not None),
+            key=lambda row: -(_value(row, f"{name}.mean") or 0.0),
+        )
+        if known:
+            return _of(rows, known, name)
+    return Verdict("Nothing was measured that could be compared.")
+
+
+def _of(rows: Sequence[Row], known: Sequence[Row], name: str) -> Verdict:
+    best = known[0]
+    top = _value(best, f"{name}.mean") or 0.0
+    seeds = len(best.get("seeds") or {})
+    text = f"By {protocol_name(name)}, {printable(best['row'], 60)} is first of {len(known)} with {percent(top)}"
+    close = [row for row in known[1:] if top - (_value(row, f"{name}.mean") or 0.0) < LEVEL]
+    chance = " (one seed, so their order may be chance)" if seeds < 2 else ""
+    if close:
+        text += f", and {plural(len(close), 'other')} within a point{chance}"
+    elif len(known) > 1:
+        gap = top - (_value(known[1], f"{name}.mean") or 0.0)
+        text += f", {100 * gap:.1f} points before {printable(known[1]['row'], 60)}{chance}"
+    base = next((row for row in rows if row["row"] == UNTRAINED), None)
+    untrained = None if base is None else _value(base, f"{name}.mean")
+    if untrained is None:
+        return Verdict(f"{text}.", None, name)
+    beating = sum((_value(row, f"{name}.mean") or 0.0) - untrained >= LEVEL for row in known)
+    kind = BETTER if top - untrained >= LEVEL else LEVEL_WITH if top - untrained > -LEVEL else WORSE
+    return Verdict(
+        f"{text}; {beating} of {len(known)} beat the untrained encoder ({percent(untrained)}) by a point or more.",
+        kind, name,
+    )  # fmt: skip
+
+
+def _table(rows: Sequence[Row], scores: Sequence[str]) -> Table:
+    body = []
+    for place, row in enumerate(rows):
+        cells = [Cell(printable(row["row"], 60))]
+        for name in scores:
+            value, apart = _value(row, f"{name}.mean"), _value(row, f"{name}.difference")
+            deviation, low, high = (_value(row, f"{name}.{key}") for key in ("deviation", "low", "high"))
+            note = "" if deviation is None else f"± {100 * deviation:.1f}"
+            if apart is not None:
+                interval = "" if low is None or high is None else f" [{points(low)}, {points(high)}]"
+                note = f"{note} {points(apart)}{interval}".strip()
+            cells.append(Cell(percent(value), value, f"rows/{place}/{name}.mean", note))
+        body.append(cells)
+    caption = "Accuracy of the last round: mean over seeds ± deviation, difference to the first row [95 % interval]"
+    return Table(caption, ["", *(protocol_name(name) for name in scores)], body)
+
+
+def _costs(rows: Sequence[Row], scores: Sequence[str]) -> Table:
+    main = scores[0] if scores else ""
+    columns = {
+        "bytes": ("bytes_total", size), "per round": ("bytes_per_round", size),
+        f"to 90 % of {protocol_name(main)}": (f"bytes_to_90.{main}", size), "virtual hours": ("virtual_hours", number),
+        "epsilon": ("epsilon", number), "wall clock": ("wall_s", span),
+    }  # fmt: skip
+    shown = {head: of for head, of in columns.items() if any(_value(row, of[0]) is not None for row in rows)}
+    body = [
+        [
+            Cell(printable(row["row"], 60)),
+            *(Cell(f(_value(row, key)), _value(row, key), f"rows/{place}/{key}") for key, f in shown.values()),
+        ]
+        for place, row in enumerate(rows)
+        if row.get("runs")
+    ]
+    return Table("What it cost: bytes of all clients, up and down", ["", *shown], body)
+
+
+# -- figures -----------------------------------------------------------------------------------------------------------
+
+
+def _dots(studio: Studio, rows: Sequence[Row], name: str) -> Drawing:
+    """Every row's mean, and its seeds, in the order of the means; the baselines are level lines."""
+    known = [row for row in rows if row.get("runs") and _value(row, f"{name}.mean") is not None]
+    known.sort(key=lambda row: -(_value(row, f"{name}.mean") or 0.0))
+    told = ", ".join(f"{printable(row['row'], 40)} {percent(_value(row, f'{name}.mean'))}" for row in known)
+    base = {row["row"]: v for row in rows if not row.get("runs") and (v := _value(row, f"{name}.mean")) is not None}
+    return studio.draw(
+        f"comparison_{name}", protocol_name(name), lambda f: _paint_dots(f, known, name, base),
+        alt=f"{protocol_name(name)} accuracy by row, the highest first: {told}.",
+        caption="Small: each seed. Dashed: the untrained encoder. Dotted: raw pixels.",
+        height=min(0.8 + 0.19 * len(known), 6.0),
+    )  # fmt: skip
+
+
+def _paint_dots(figure: Figure, known: Sequence[Row], name: str, base: Mapping[str, float]) -> None:
+    axes = figure.add_subplot()
+    for label, style in ((UNTRAINED, (0, (4, 2))), (RAW_PIXELS, ":")):
+        if label in base:
+            axes.axvline(100 * base[label], color=MUTED, linestyle=style, linewidth=0.9)
+    for place, row in enumerate(known):
+        seeds = [v for v in ((row.get("values") or {}).get(name) or {}).values() if isinstance(v, int | float)]
+        if len(seeds) > 1:
+            axes.plot([100 * v for v in seeds], [place] * len(seeds), "o", markersize=2.4, color=INK, alpha=0.5)
+        axes.plot(100 * (_value(row, f"{name}.mean") or 0.0), place, "o", markersize=5, color=SERIES[0], zorder=3)
+    axes.set_yticks(range(len(known)), [printable(row["row"], 28) for row in known])
+    axes.set(xlabel="accuracy (%)", ylim=(len(known) - 0.4, -0.6))
+    axes.grid(axis="y", color=GRID)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+
+
+def _curves(
+    studio: Studio, trained: Sequence[Row], scores: Sequence[str], runs: Mapping[str, Sequence[OneRun]]
+) -> list[Drawing]:
+    """Accuracy over rounds and over bytes of the rows with the highest means, means over seeds."""
+    found = []
+    best = sorted(trained, key=lambda row: -(_value(row, f"{scores[0]}.mean") or 0.0)) if scores else []
+    for name in scores[:2]:
+        names = [row["row"] for row in best if any(len(run.curves.get(name, {})) > 1 for run in runs[row["row"]])]
+        if not names:
+            continue
+        shown = names[:CURVES]
+        over = {printable(row, 20): _over(runs[row], name, None) for row in shown}
+        sent = {printable(row, 20): _over(runs[row], name, 1e6) for row in shown}
+        few = f" The first {CURVES} of {len(names)} rows." if len(names) > CURVES else ""
+        for key, what, label, values in (("rounds", "rounds", "round", over), ("bytes", "bytes", "MB", sent)):
+            values = {row: line for row, line in values.items() if line}
+            if values:
+                drawing = studio.draw(
+                    f"comparison_{name}_{key}",
+                    f"{protocol_name(name)} over {what}",
+                    lambda f, v=values, x=label: _paint_curves(f, v, x),  # type: ignore[misc]
+                    alt=f"{protocol_name(name)} accuracy over {what} of {', '.join(values)}.",
+                    caption=f"Means over seeds.{few}",
+                    height=2.9,
+                )
+                found.append(drawing)
+    return found
+
+
+def _over(runs: Sequence[OneRun], name: str, unit: float | None) -> dict[float, float]:
+    """x -> mean accuracy in per cent over seeds, of the rounds that all runs evaluated; x: round, or bytes / unit."""
+    common = set.intersection(*(set(run.curves.get(name, {})) for run in runs)) if runs else set()
+    points_: dict[float, float] = {}
+    for t in sorted(common):
+        mean = spread([run.curves[name][t] for run in runs])
+        sent = spread([float(run.bytes_until(t)) for run in runs])
+        if mean is not None and sent is not None and (unit is None or sent.mean > 0):
+            points_[float(t) if unit is None else sent.mean / unit] = 100 * mean.mean
+    return points_
+
+
+def _paint_curves(figure: Figure, values: dict[str, dict[float, float]], label: str) -> None:
+    axes = lines(figure, values, xlabel=label, ylabel="accuracy (%)")
+    places = [x for points_ in values.values() for x in points_]
+    if label == "MB" and max(places) > SPREAD * min(places):
+        logarithmic(axes.xaxis)

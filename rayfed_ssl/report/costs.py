@@ -1,0 +1,181 @@
+"""What a run cost: bytes by message field, privacy spent, seconds by phase."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import fmean
+
+from matplotlib.figure import Figure
+
+from rayfed_ssl.report.folder import RunFolder
+from rayfed_ssl.report.formats import number, size, span
+from rayfed_ssl.report.style import MUTED, SERIES, Drawing, Studio, legend_below, lines, rules, whole_numbers
+
+LONGEST = 30  # characters of a bar's name
+BARS = 10  # the most message fields with a bar of their own
+ARROWS = {"up": "↑", "down": "↓"}
+
+
+@dataclass(frozen=True)
+class Field:
+    """All bytes of one field of one operation's messages in one direction."""
+
+    direction: str
+    operation: str
+    name: str
+    bytes: int
+    share: float
+
+
+def fields(run: RunFolder) -> list[Field]:
+    """What crossed, by direction, operation and message field, the largest first."""
+    if not run.bookings.num_rows:
+        return []
+    sums = run.bookings.group_by(["direction", "operation", "field"]).aggregate([("bytes", "sum")]).to_pylist()
+    total = sum(row["bytes_sum"] for row in sums) or 1
+    rows = [
+        Field(row["direction"], row["operation"], row["field"], row["bytes_sum"], row["bytes_sum"] / total)
+        for row in sums
+    ]
+    return sorted(rows, key=lambda row: (-row.bytes, row.direction, row.operation, row.name))
+
+
+def communication(run: RunFolder, studio: Studio) -> Iterator[Drawing]:
+    """Bytes by message field."""
+    found = fields(run)
+    if not found:
+        return
+    told = ", ".join(f"{row.name} {row.direction} ({row.operation}) {size(row.bytes)}" for row in found[:BARS])
+    yield studio.draw(
+        "communication", "Bytes by message field", lambda f: _field_bars(f, found[:BARS]),
+        alt=f"Bytes of all clients over the whole run by message field: {told}.",
+        caption="↑ sent by clients, ↓ received by clients; all rounds.", height=0.75 + 0.24 * min(len(found), BARS),
+    )  # fmt: skip
+
+
+def _field_bars(figure: Figure, found: list[Field]) -> None:
+    axes = figure.add_subplot()
+    largest = max(row.bytes for row in found)
+    for place, row in enumerate(found):
+        axes.barh(place, row.bytes / 1e6, height=0.62, color=SERIES[0 if row.direction == "up" else 4], linewidth=0)
+        axes.annotate(size(row.bytes), (row.bytes / 1e6, place), (3, 0), textcoords="offset points", va="center",
+                      fontsize=6.5)  # fmt: skip
+    names = [f"{ARROWS.get(row.direction, '')} {row.name} ({row.operation})" for row in found]
+    names = [name if len(name) <= LONGEST else f"{name[: LONGEST - 2]}.." for name in names]
+    axes.set_yticks(range(len(found)), names, fontsize=6.5)
+    axes.set(xlabel="MB", ylim=(len(found) - 0.4, -0.6), xlim=(0, largest / 1e6 * 1.28))
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+
+
+# -- privacy -----------------------------------------------------------------------------------------------------------
+
+EPSILONS = {"privacy/epsilon": "accountant", "privacy/epsilon_closed_form": "closed form"}
+
+
+def privacy(run: RunFolder, studio: Studio) -> Iterator[Drawing]:
+    """Epsilon over rounds, of the client that has spent most."""
+    found = {name: _globally(run, tag) for tag, name in EPSILONS.items() if tag in run.series}
+    found = {name: points for name, points in found.items() if points}
+    if not found:
+        return
+    last = next(iter(found.values()))
+    delta = run.told("privacy", "delta")
+    yield studio.draw(
+        "privacy", "Privacy spent", lambda f: _from_zero(f, found),
+        alt=f"Epsilon over rounds of the client that has spent most, up to {number(last[max(last)])}.",
+        caption="The client that has spent most" + ("." if delta is None else f"; delta = {delta:g}."),
+    )  # fmt: skip
+
+
+def _from_zero(figure: Figure, found: dict[str, dict[float, float]]) -> None:
+    axes = lines(figure, found, xlabel="round", ylabel="epsilon")
+    axes.set_ylim(bottom=0)
+
+
+def _globally(run: RunFolder, tag: str) -> dict[float, float]:
+    """Round -> the federation's value of a tag."""
+    return {float(t): values[None] for t, values in run.series.get(tag, {}).items() if None in values}
+
+
+# -- time --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Seconds of one kind of work over the whole run."""
+
+    name: str
+    seconds: float
+    note: str = ""
+
+
+def phases(run: RunFolder) -> list[Phase]:
+    """Where the time went. Clients' seconds are summed over clients, who may work at the same time."""
+    rounds = sum(_globally(run, "system/round_s").values())
+    wall = run.told("wall_s")
+    clients = _summed(run, "client/seconds")
+    server = _summed(run, "server/seconds")
+    found = [Phase("rounds", rounds, "training and aggregation, by the clock")] if rounds else []
+    if isinstance(wall, int | float) and wall > rounds > 0:
+        found.append(Phase("outside rounds", wall - rounds, "start, evaluations that were waited for, records"))
+    if clients:
+        found.append(Phase("clients' work", clients, "summed over clients"))
+    if server:
+        found.append(Phase("server's work", server, "distillation, alignment and the like"))
+    return found
+
+
+def _summed(run: RunFolder, tag: str) -> float:
+    return sum(sum(values.values()) for values in run.series.get(tag, {}).values())
+
+
+def time(run: RunFolder, studio: Studio) -> Iterator[Drawing]:
+    """Seconds by phase, and of each round."""
+    found = phases(run)
+    if not found:
+        return
+    told = ", ".join(f"{phase.name} {span(phase.seconds)}" for phase in found)
+    yield studio.draw(
+        "time", "Time by phase", lambda f: _phase_bars(f, found), alt=f"Time by phase: {told}.",
+        caption="Clients' work is summed over clients, who may work at the same time.",
+        height=0.75 + 0.26 * len(found),
+    )  # fmt: skip
+    each = _globally(run, "system/round_s")
+    if len(each) > 1:
+        yield studio.draw(
+            "round_seconds", "Seconds per round", lambda f: _rounds(f, each, _slowest(run)),
+            alt=f"Seconds of each round, on average {fmean(each.values()):.3g}.",
+            caption="Dashed: the client that worked longest." if _slowest(run) else "",
+        )  # fmt: skip
+
+
+def _slowest(run: RunFolder) -> dict[float, float]:
+    return {float(t): max(values.values()) for t, values in run.series.get("client/seconds", {}).items() if t}
+
+
+def _phase_bars(figure: Figure, found: list[Phase]) -> None:
+    axes = figure.add_subplot()
+    largest = max(phase.seconds for phase in found)
+    for place, phase in enumerate(found):
+        axes.barh(place, phase.seconds, height=0.62, color=SERIES[2], linewidth=0)
+        axes.annotate(span(phase.seconds), (phase.seconds, place), (3, 0), textcoords="offset points", va="center",
+                      fontsize=6.5)  # fmt: skip
+    axes.set_yticks(range(len(found)), [phase.name for phase in found])
+    axes.set(xlabel="seconds", ylim=(len(found) - 0.4, -0.6), xlim=(0, largest * 1.3))
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+
+
+def _rounds(figure: Figure, each: dict[float, float], slowest: dict[float, float]) -> None:
+    axes = figure.add_subplot()
+    axes.plot(list(each), list(each.values()), color=SERIES[2], label="round")
+    if slowest:
+        axes.plot(
+            list(slowest), list(slowest.values()), color=MUTED, linestyle="--", linewidth=1, label="slowest client"
+        )
+    axes.set(xlabel="round", ylabel="seconds", ylim=(0, None))
+    whole_numbers(axes)
+    rules(axes)
+    legend_below(axes)

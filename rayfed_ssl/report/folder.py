@@ -1,0 +1,212 @@
+"""What a run folder holds, as far as it can be read: a part that is missing or damaged is a line, never an end.
+
+Nothing here runs code of the run's, and nothing is written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import printable
+from rayfed_ssl.reporting.summary import History, history, summarise, virtual_seconds
+from rayfed_ssl.reporting.tables import COMMUNICATION, METRICS, communication_parts, metrics_parts
+from rayfed_ssl.settings import files as configfile
+
+UNFINISHED, UNKNOWN = "unfinished", "unknown"
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The readable parts of a run folder. ``notes`` say what is missing or damaged.
+
+    ``summary`` is that of ``summary.json``; without one it is made from the committed tables, with the status
+    "unfinished", or "unknown" where the file is damaged. ``partition`` is None where no table says who holds what.
+    """
+
+    path: Path
+    config: dict[str, Any]
+    summary: dict[str, Any]
+    metrics: pa.Table
+    bookings: pa.Table
+    partition: pa.Table | None
+    evaluation: dict[str, Any]
+    environment: dict[str, Any]
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The folder's: a configuration's name may stand for many runs."""
+        return self.path.resolve().name
+
+    @property
+    def method(self) -> str:
+        """The method's name: the summary's, else the configuration's."""
+        return str(self.summary.get("method") or self.configured("method", "name") or "unknown method")
+
+    @property
+    def dataset(self) -> str:
+        return str(self.summary.get("dataset") or self.configured("data", "name") or "unknown data")
+
+    def configured(self, *keys: str) -> Any:
+        """The value at a path of keys in the configuration; None where there is none."""
+        here: Any = self.config
+        for key in keys:
+            here = here.get(key) if isinstance(here, Mapping) else None
+        return here
+
+    def told(self, *keys: str) -> Any:
+        """The value at a path of keys in the summary; None where there is none."""
+        here: Any = self.summary
+        for key in keys:
+            here = here.get(key) if isinstance(here, Mapping) else None
+        return here
+
+    @cached_property
+    def scores(self) -> History:
+        """Accuracies: protocol -> round -> client (None: global) -> value. Raw pixels are among them."""
+        return history(self.metrics)
+
+    @cached_property
+    def features(self) -> History:
+        """What describes features: name -> round -> client -> value."""
+        return history(self.metrics, "features")
+
+    @cached_property
+    def spectrum(self) -> dict[int, list[float]]:
+        """Round -> the eigenvalues of the features' covariance, the largest first; of clients their means."""
+        found: dict[int, list[float]] = {}
+        for _, rounds in sorted(history(self.metrics, "features/spectrum").items()):
+            for t, values in rounds.items():
+                found.setdefault(t, []).append(fmean(values.values()))
+        return dict(sorted(found.items()))
+
+    @cached_property
+    def virtual_s(self) -> dict[int, float]:
+        return virtual_seconds(self.metrics)
+
+    @cached_property
+    def series(self) -> dict[str, dict[int, dict[int | None, float]]]:
+        """Every recorded tag -> round -> client (None: global) -> value."""
+        found: dict[str, dict[int, dict[int | None, float]]] = {}
+        columns = (self.metrics[name].to_pylist() for name in ("tag", "round", "client", "value"))
+        for tag, t, client, value in zip(*columns, strict=True):
+            found.setdefault(tag, {}).setdefault(t, {})[client] = value
+        return {tag: dict(sorted(rounds.items())) for tag, rounds in sorted(found.items())}
+
+    @cached_property
+    def sent(self) -> dict[int, int]:
+        """Bytes up and down until the end of each round that has any."""
+        sums = self.bookings.select(["round", "bytes"]).group_by("round").aggregate([("bytes", "sum")])
+        total, found = 0, {}
+        for t, count in sorted(zip(sums["round"].to_pylist(), sums["bytes_sum"].to_pylist(), strict=True)):
+            total += count
+            found[t] = total
+        return found
+
+    @cached_property
+    def rounds(self) -> int:
+        """Completed rounds, as far as the tables say."""
+        return int(self.summary.get("rounds") or 0)
+
+
+def is_run(path: Path) -> bool:
+    """Whether a folder holds any of what a run writes."""
+    return any((path / name).exists() for name in ("config.yaml", "metrics.parquet", "summary.json"))
+
+
+def read(path: Path) -> RunFolder:
+    """What the run in ``path`` has left.
+
+    Raises:
+        UserError: there is no run: neither a configuration, nor metrics, nor a summary.
+    """
+    if not is_run(path):
+        raise UserError(
+            f"{path}: found no config.yaml, metrics.parquet or summary.json; must be the folder of a run, a "
+            "comparison or a sweep"
+        )
+    notes: list[str] = []
+    nothing: dict[str, Any] = {}
+    config = _tried(lambda: configfile.read(path / "config.yaml"), nothing, notes)
+    metrics = _tried(lambda: metrics_parts(path).read(), METRICS.empty_table(), notes)
+    bookings = _tried(lambda: communication_parts(path).read(), COMMUNICATION.empty_table(), notes)
+    bookings = bookings.unify_dictionaries()
+    partition = _tried(lambda: _partition(path), None, notes)
+    status = UNKNOWN if (path / "summary.json").is_file() else UNFINISHED
+    if status == UNKNOWN:
+        summary = _tried(lambda: _json(path / "summary.json"), nothing, notes)
+    else:
+        summary = {}
+        notes.append("There is no summary.json: the run has not ended. Shown is what its last commit holds.")
+    if not summary and metrics.num_rows:
+        summary = _tried(lambda: _provisional(path, config, metrics, partition, status), nothing, notes)
+    evaluation = _tried(lambda: _json(path / "evaluation.json"), nothing, notes, quietly=True)
+    environment = _tried(lambda: _json(path / "environment.json"), nothing, notes)
+    return RunFolder(path, config, summary, metrics, bookings, partition, evaluation, environment, notes)
+
+
+def _tried(read: Callable[[], Value], otherwise: Value, notes: list[str], *, quietly: bool = False) -> Value:
+    """What ``read`` returns; ``otherwise``, with a note, where the file is missing or not what was written."""
+    try:
+        return read()
+    except FileNotFoundError as error:
+        if not quietly:
+            notes.append(f"{Path(str(error.filename)).name} is missing.")
+    except (
+        UserError,
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        pa.ArrowException,
+    ) as e:
+        notes.append(printable(" ".join(str(e).split()) or repr(e)))
+    return otherwise
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: cannot be read ({error}); the file is damaged") from None
+    if not isinstance(document, dict):
+        raise UserError(f"{path}: found {type(document).__name__}; must be a mapping, so the file is damaged")
+    return document
+
+
+def _partition(path: Path) -> pa.Table:
+    file = path / "partition.parquet"
+    if not file.is_file():
+        raise FileNotFoundError(2, "no such file", str(file))
+    table = pq.read_table(file, columns=["client", "split", "index", "label"])
+    return table.set_column(1, "split", table["split"].cast(pa.string()))
+
+
+def _provisional(
+    path: Path, config: Mapping[str, Any], metrics: pa.Table, partition: pa.Table | None, status: str
+) -> dict[str, Any]:
+    """A summary of what is committed so far."""
+    held = set() if partition is None else set(partition["client"].to_pylist()) - {None}
+    method, data = config.get("method"), config.get("data")
+    return summarise(
+        path,
+        method=str(method.get("name", "unknown")) if isinstance(method, Mapping) else "unknown",
+        dataset=str(data.get("name", "unknown")) if isinstance(data, Mapping) else "unknown",
+        seed=int(config.get("seed") or 0),
+        rounds=max(metrics["round"].to_pylist(), default=0),
+        clients=len(held),
+        status=status,
+    )

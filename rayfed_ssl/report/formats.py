@@ -1,0 +1,59 @@
+"""How a page writes numbers: shares as per cent, counts of bytes, spans of time, all short enough for a table."""
+
+from __future__ import annotations
+
+import math
+
+ABSENT = "–"
+_BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+
+
+def percent(share: float | None) -> str:
+    """``0.8412`` as ``84.1 %``."""
+    return ABSENT if share is None or not math.isfinite(share) else f"{100 * share:.1f} %"
+
+
+def points(difference: float | None) -> str:
+    """A difference of shares in percentage points, with its sign."""
+    if difference is None or not math.isfinite(difference):
+        return ABSENT
+    return f"{100 * difference:+.1f}".replace("-", "−")
+
+
+def number(value: float | None) -> str:
+    """Four significant digits; whole numbers with commas."""
+    if value is None or not math.isfinite(value):
+        return ABSENT
+    if float(value).is_integer() and abs(value) < 1e15:
+        return f"{int(value):,}".replace("-", "−")
+    return f"{value:,.4g}".replace("-", "−")
+
+
+def size(count: float | None) -> str:
+    """Bytes in units of a thousand."""
+    if count is None or not math.isfinite(count):
+        return ABSENT
+    for unit, name in _BYTES:
+        if count >= unit:
+            return f"{count / unit:,.1f} {name}"
+    return f"{int(count)} B"
+
+
+def span(seconds: float | None) -> str:
+    """Seconds as ``42 s``, ``3 min 20 s``, ``2 h 05 min``, ``3 d 4 h``."""
+    if seconds is None or not math.isfinite(seconds):
+        return ABSENT
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

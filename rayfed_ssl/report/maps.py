@@ -1,0 +1,167 @@
+"""A map of representations before and after training, similarities of images by class, and nearest neighbours."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from PIL import Image
+
+from rayfed_ssl.report.representations import MAPPED, Look, neighbours, plane, queries, similarities
+from rayfed_ssl.report.style import MAP, MARKERS, MUTED, SERIES, Drawing, Studio
+
+PER_CLASS = 12  # images of each class in the map of similarities
+CLASSES = 16  # the most with a colour and marker of their own
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """An image of a strip: a PNG as a data URI, its class, its cosine with the query, whether the classes agree (None:
+    unlabelled).
+    """
+
+    png: str
+    label: str
+    similarity: float
+    same: bool | None
+
+
+@dataclass(frozen=True)
+class Strip:
+    """A query and its nearest neighbours."""
+
+    png: str
+    label: str
+    neighbours: tuple[Neighbour, ...]
+
+
+def whose(seen: Look) -> str:
+    """The encoder in words."""
+    return "the global encoder" if seen.encoder == "global" else f"the encoder {seen.encoder}"
+
+
+def figures(seen: Look, studio: Studio) -> Iterator[Drawing]:
+    """The map, untrained beside trained, and the similarities by class."""
+    shown = slice(0, MAPPED)
+    given = {"untrained": seen.before, "trained": seen.features}
+    maps = {name: plane(x[shown], seen.seed) for name, x in given.items() if x is not None}
+    kind = next(iter(maps.values()))[1]
+    count = len(seen.labels[shown])
+    for name, (places, _) in maps.items():
+        yield studio.draw(
+            f"map_{name}", f"Map, {name}", lambda f, p=places: _map(f, p, seen),  # type: ignore[misc]
+            alt=f"{kind} of the features of {count} {seen.split} images by {whose(seen)}, {name}, coloured by class.",
+            caption=f"{kind} of {count} {seen.split} images, {whose(seen) if name == 'trained' else 'before training'}."
+            + (" Colours and names are classes." if (seen.labels >= 0).any() else ""),
+            height=2.7,
+        )  # fmt: skip
+    if (rows := _by_class(seen.labels)) is not None:
+        yield studio.draw(
+            "similarities", "Similarities by class", lambda f: _similarities(f, seen, rows),
+            alt=f"Cosines between the features of {len(rows)} {seen.split} images sorted by class: bright blocks on "
+            "the diagonal are classes that keep together.",
+            caption="Cosines of features, images sorted by class; bright blocks are classes that keep together.",
+            height=2.7,
+        )  # fmt: skip
+
+
+def _map(figure: Figure, places: NDArray[np.float64], seen: Look) -> None:
+    axes = figure.add_subplot()
+    labels = seen.labels[: len(places)]
+    classes = [int(c) for c in np.unique(labels) if c >= 0]
+    if not 0 < len(classes) <= CLASSES:
+        axes.scatter(places[:, 0], places[:, 1], s=5, color=SERIES[0], linewidth=0, alpha=0.7)
+    for number, label in enumerate(classes if len(classes) <= CLASSES else ()):
+        at = places[labels == label]
+        name = seen.class_names[label] if label < len(seen.class_names) else str(label)
+        marker = MARKERS[(number + number // len(SERIES)) % len(MARKERS)]
+        axes.scatter(
+            at[:, 0],
+            at[:, 1],
+            s=max(9, 900 / len(places)),
+            color=SERIES[number % len(SERIES)],
+            marker=marker,
+            linewidth=0,
+            alpha=0.55,
+        )
+        x, y = np.median(at, axis=0)
+        axes.text(float(x), float(y), str(name)[:12], ha="center", va="center", fontsize=9, fontweight="bold")
+    _frame(axes)
+
+
+def _frame(axes: Axes) -> None:
+    """No numbers: the axes of such a map have no meaning."""
+    axes.set_xticks([])
+    axes.set_yticks([])
+    for side in axes.spines.values():
+        side.set_visible(True)
+        side.set_color(MUTED)
+        side.set_linewidth(0.4)
+
+
+def _by_class(labels: NDArray[np.int64]) -> list[int] | None:
+    """Rows sorted by class, at most 12 of each; None where fewer than two classes are known."""
+    classes = [c for c in np.unique(labels) if c >= 0][:20]
+    if len(classes) < 2:
+        return None
+    return [int(row) for label in classes for row in np.flatnonzero(labels == label)[:PER_CLASS]]
+
+
+def _similarities(figure: Figure, seen: Look, rows: list[int]) -> None:
+    axes = figure.add_subplot()
+    values, labels = similarities(seen.features[rows]), seen.labels[rows]
+    drawn = axes.imshow(values, cmap=MAP, interpolation="nearest", vmax=1)
+    starts = np.flatnonzero(np.r_[True, labels[1:] != labels[:-1]])
+    middles = (starts + np.r_[starts[1:], len(labels)] - 1) / 2
+    names = [seen.class_name(rows[start])[:10] for start in starts]
+    axes.set_yticks(middles, names)
+    axes.set_xticks([])
+    axes.tick_params(length=0)
+    figure.colorbar(drawn, ax=axes, label="cosine", shrink=0.9).outline.set_visible(False)
+
+
+# -- nearest neighbours ------------------------------------------------------------------------------------------------
+
+
+def strips(seen: Look) -> list[Strip]:
+    """Queries of as many classes as there are, up to 6, each with its 5 nearest neighbours among the other images."""
+    found = []
+    for row in queries(seen.labels):
+        near = tuple(_neighbour(seen, row, i, cosine) for i, cosine in neighbours(seen.features, row))
+        found.append(Strip(png(seen.pixels[row]), seen.class_name(row), near))
+    return found
+
+
+def _neighbour(seen: Look, query: int, row: int, cosine: float) -> Neighbour:
+    same = bool(seen.labels[row] == seen.labels[query]) if seen.labels[query] >= 0 else None
+    return Neighbour(png(seen.pixels[row]), seen.class_name(row), cosine, same)
+
+
+def agreement(seen: Look) -> float | None:
+    """The share of the 5 nearest neighbours that have the class of the image, over all labelled images looked at."""
+    rows = np.flatnonzero(seen.labels >= 0)
+    if not len(rows):
+        return None
+    cosines = similarities(seen.features)
+    np.fill_diagonal(cosines, -np.inf)
+    near = np.argsort(-cosines, axis=1, kind="stable")[rows, :5]
+    return float((seen.labels[near] == seen.labels[rows, None]).mean())
+
+
+def thumbnail(pixels: NDArray[np.uint8], side: int = 64) -> Image.Image:
+    """An image (S, S, C) uint8, at most ``side`` pixels high."""
+    image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
+    return image if image.height <= side else image.resize((side, side), Image.Resampling.LANCZOS)
+
+
+def png(pixels: NDArray[np.uint8]) -> str:
+    """An image (S, S, C) uint8 as a data URI."""
+    stream = io.BytesIO()
+    thumbnail(pixels).save(stream, format="PNG", optimize=True)
+    return f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}"

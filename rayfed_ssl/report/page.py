@@ -1,0 +1,121 @@
+"""What a page is made of, and how it is written: sections of tables and figures into one HTML file.
+
+The templates escape whatever came from a folder. The page's own policy forbids scripts and every request.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from rayfed_ssl.base.text import printable
+from rayfed_ssl.report.maps import Strip
+from rayfed_ssl.report.style import Drawing
+from rayfed_ssl.report.verdict import Verdict
+from rayfed_ssl.reporting.tables import replace_file
+
+FILE = "report.html"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value of a table: as shown, as it was recorded, and the keys, joined by slashes, that lead to it in the
+    folder's JSON file.
+    """
+
+    text: str
+    raw: float | int | None = None
+    key: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Tile:
+    label: str
+    value: Cell
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """``folded``: the words behind which it is hidden until asked for. ``beside``: among the figures."""
+
+    caption: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    folded: str = ""
+    beside: bool = False
+
+
+@dataclass(frozen=True)
+class Text:
+    title: str
+    body: str
+
+
+@dataclass
+class Section:
+    """``absent``: lines in the place of what could not be shown. ``settings``: keys and their values."""
+
+    id: str
+    title: str
+    intro: str = ""
+    tables: list[Table] = field(default_factory=list)
+    drawings: list[Drawing] = field(default_factory=list)
+    strips: list[Strip] = field(default_factory=list)
+    settings: list[tuple[str, str]] = field(default_factory=list)
+    texts: list[Text] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    absent: list[str] = field(default_factory=list)
+
+    @property
+    def empty(self) -> bool:
+        parts = (self.tables, self.drawings, self.strips, self.settings, self.texts, self.notes, self.absent)
+        return not any(parts)
+
+
+@dataclass(frozen=True)
+class Page:
+    kind: str
+    title: str
+    facts: Sequence[str]
+    verdict: Verdict
+    tiles: Sequence[Tile]
+    sections: Sequence[Section]
+
+
+@cache
+def _environment() -> Environment:
+    loader = PackageLoader("rayfed_ssl.report", "templates")
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+
+
+def render(page: Page) -> str:
+    """The page as HTML; sections that hold nothing are left out."""
+    shown = Page(page.kind, page.title, page.facts, page.verdict, page.tiles, [s for s in page.sections if not s.empty])
+    return _environment().get_template("page.html").render(page=shown, version=metadata.version("rayfed-ssl"))
+
+
+def write(page: Page, folder: Path) -> Path:
+    """Write ``report.html`` into ``folder``, atomically, and return its path."""
+    text = render(page)
+    path = folder / FILE
+    replace_file(path, lambda draft: draft.write_text(text, encoding="utf-8", errors="backslashreplace"))
+    return path
+
+
+def words(value: object) -> str:
+    """A setting as one line."""
+    if value is None:
+        return "–"
+    if isinstance(value, list | tuple):
+        return printable(", ".join(words(item) for item in value))
+    if isinstance(value, float) and math.isfinite(value):
+        return f"{value:g}"
+    return printable(value)

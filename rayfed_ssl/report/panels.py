@@ -1,0 +1,201 @@
+"""What a method recorded of its own: a small figure for every tag, and matrices over pairs of clients.
+
+A tag that no row of ``WORDS`` names gets a figure under its own name, so methods of others have panels, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+
+import numpy as np
+import pyarrow.compute as pc
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from rayfed_ssl.base.text import printable
+from rayfed_ssl.report.folder import RunFolder
+from rayfed_ssl.report.formats import number
+from rayfed_ssl.report.style import Drawing, Studio, lines, matrix
+
+WORDS = {  # tag -> title, axis, what it says
+    "train/loss": ("Training loss", "loss", "Mean over the round's images."),
+    "client/loss": ("Loss by client", "loss", ""),
+    "train/alpha": ("Weight of own correlations", "alpha", "Mean over clients; below 1, others' correlations count."),
+    "fedfoa/distance": ("Distance of correlations", "distance", "Mean over pairs of clients; it falls as they agree."),
+    "fedfoa/trace": ("Trace of correlations", "trace of R", "Mean over the memory bank."),
+    "client/trace": ("Trace by client", "trace of R", "Of the batch means that clients send."),
+    "client/admitted": ("Peers admitted", "peers per batch", "Others' matrices whose trace exceeds the batch's."),
+    "flesd/break_even_ratio": ("Bytes against weights", "ratio", "Representations over weights; below 1, cheaper."),
+    "server/kl_first_epoch": ("Distillation, first epoch", "KL", "Student against the ensemble's similarities."),
+    "server/kl_last_epoch": ("Distillation, last epoch", "KL", "Student against the ensemble's similarities."),
+    "fedca/union": ("Dictionary entries at the server", "entries", "All clients' last uploads together."),
+    "fedlinked/targets": ("Clients with a target", "clients", "Those for whom others' representations are of use."),
+    "client/distillation": ("Distillation by client", "loss", "Towards the target that others' maps make."),
+    "client/rb_accuracy": ("Accuracy on own held-out images", "accuracy", "What the best round is chosen by."),
+    "client/es_loss": ("Early-stopping loss", "loss", ""),
+    "client/epochs": ("Local epochs", "epochs", "Until early stopping."),
+    "client/best_round": ("Round rolled back to", "round", ""),
+    "fedu2/step": ("Length of the server's step", "step", ""),
+    "fedu2/active": ("Clients that bound the step", "clients", "With a positive weight in the common direction."),
+    "ldawa/cosine": ("Cosine to the starting model", "cosine", "Mean over tensors and clients."),
+    "client/divergence": ("Divergence from the global model", "divergence", ""),
+    "client/kept_share": ("Share kept of the own model", "share", ""),
+    "client/takes_predictor": ("Takes the global predictor", "0 or 1", ""),
+    "fedbuff/staleness": ("Staleness of updates", "versions", "Mean over the buffer."),
+    "fedbuff/version": ("Version of the model", "version", ""),
+    "system/clients": ("Clients in the round", "clients", ""),
+}  # fmt: skip
+ELSEWHERE = re.compile(
+    r"eval/|select/|features/|privacy/|communication/|time/|system/(round_s|images_per_s)|train/(images|lr)|"
+    r"client/seconds|server/(seconds|images|lr|loss)$|fedfoa/distance_|fedlinked/(A|likeness)_"
+)
+PAIR = re.compile(r"(\d+)_(\d+)")
+MATRICES = {  # prefix of the tags -> title, row, column, label, whether both halves are the same
+    "fedfoa/distance_": ("Distance between clients", "client", "client", "distance", True),
+    "fedlinked/likeness_": ("Likeness after a map", "client", "client", "likeness", True),
+    "fedlinked/A_": ("Utility", "source", "target", "A", False),
+}
+OF_CLIENTS = ("client/loss", "system/clients")  # shown beside what clients hold
+CURVES = 8  # the most clients that have a line of their own
+PAIRED = 500  # the most clients in a matrix
+MOST = 24  # small figures
+
+
+def figures(run: RunFolder, studio: Studio, tags: Sequence[str] | None = None) -> Iterator[Drawing]:
+    """The panels of ``tags``; without them the method's own: its matrices, then curves in the order of ``WORDS``, then
+    what else was recorded.
+    """
+    if tags is None:
+        for prefix in MATRICES:
+            yield from _matrices(run, studio, prefix)
+        yield from _dictionary_age(run, studio)
+        known = [tag for tag in WORDS if tag not in OF_CLIENTS]
+        tags = [*known, *(tag for tag in run.series if tag not in WORDS and not ELSEWHERE.match(tag))]
+    for tag in [tag for tag in tags if tag in run.series][:MOST]:
+        yield from _curves(run, studio, tag)
+
+
+def _curves(run: RunFolder, studio: Studio, tag: str) -> Iterator[Drawing]:
+    """A tag over rounds: the federation's value, or a line per client, or of many clients mean and extremes."""
+    rounds = {t: {c: v for c, v in values.items() if np.isfinite(v)} for t, values in run.series[tag].items()}
+    rounds = {t: values for t, values in rounds.items() if values}
+    if tag == "system/clients" and len({value for values in rounds.values() for value in values.values()}) < 2:
+        return
+    if not rounds:
+        return
+    title, label, caption = WORDS.get(tag, (printable(tag, 60), printable(tag.rpartition("/")[2], 30), ""))
+    shown = _lines(rounds)
+    last = max(rounds)
+    yield studio.draw(
+        f"tag_{tag}", title,
+        lambda f: _paint(f, shown, label),
+        alt=f"{title} over rounds: {number(fmean(rounds[last].values()))} in round {last}"
+        + (", mean of clients." if None not in rounds[last] else "."),
+        caption=caption, height=1.9 + 0.14 * (len(shown) // 3 if len(shown) > 1 else 0),
+    )  # fmt: skip
+
+
+def _paint(figure: Figure, shown: dict[str, dict[float, float]], label: str) -> None:
+    lines(figure, shown, xlabel="round", ylabel=label)
+
+
+def _lines(rounds: dict[int, dict[int | None, float]]) -> dict[str, dict[float, float]]:
+    clients = sorted({c for values in rounds.values() for c in values if c is not None})
+    if not clients:
+        return {"value": {float(t): values[None] for t, values in rounds.items()}}
+    if len(clients) <= CURVES:
+        return {f"client {c}": {float(t): v[c] for t, v in rounds.items() if c in v} for c in clients}
+    each = {float(t): list(values.values()) for t, values in rounds.items()}
+    return {
+        "mean": {t: fmean(values) for t, values in each.items()},
+        "largest": {t: max(values) for t, values in each.items()},
+        "smallest": {t: min(values) for t, values in each.items()},
+    }
+
+
+# -- pairs of clients --------------------------------------------------------------------------------------------------
+
+
+def pairs(run: RunFolder, prefix: str, *, mirrored: bool) -> dict[int, NDArray[np.float64]]:
+    """Round -> (N, N) of the tags ``<prefix>i_j``; NaN where nothing was recorded."""
+    found: dict[int, dict[tuple[int, int], float]] = {}
+    for tag, rounds in run.series.items():
+        match = PAIR.fullmatch(tag.removeprefix(prefix)) if tag.startswith(prefix) else None
+        for t, values in rounds.items() if match else ():
+            assert match is not None
+            if None in values:
+                found.setdefault(t, {})[int(match[1]), int(match[2])] = values[None]
+    side = 1 + max((max(pair) for values in found.values() for pair in values), default=-1)
+    if side > PAIRED:
+        return {}
+    matrices = {}
+    for t, entries in sorted(found.items()):
+        whole = np.full((side, side), np.nan)
+        for (i, j), value in entries.items():
+            whole[i, j] = value
+            if mirrored:
+                whole[j, i] = value
+        matrices[t] = whole
+    return matrices
+
+
+def _matrices(run: RunFolder, studio: Studio, prefix: str) -> Iterator[Drawing]:
+    """The matrix of the first round that has one, and of the last, in the same colours."""
+    title, rows, columns, label, mirrored = MATRICES[prefix]
+    found = pairs(run, prefix, mirrored=mirrored)
+    shown = list(dict.fromkeys((min(found), max(found)))) if found else []
+    limits = (
+        min((float(np.nanmin(found[t])) for t in shown), default=0.0),
+        max((float(np.nanmax(found[t])) for t in shown), default=1.0),
+    )
+    for t in shown:
+        values = found[t]
+        name = re.sub(r"[^A-Za-z]+", "_", prefix).strip("_")
+        yield studio.draw(
+            f"{name}_round_{t}", f"{title}, round {t}",
+            lambda f, v=values: matrix(f, v, limits, rows, columns, label),  # type: ignore[misc]
+            alt=f"{title} in round {t}: {len(values)} by {len(values)} clients, from "
+            f"{number(float(np.nanmin(values)))} to {number(float(np.nanmax(values)))}.",
+            height=2.6,
+        )  # fmt: skip
+
+
+# -- FedCA's dictionary ------------------------------------------------------------------------------------------------
+
+
+def dictionary_ages(run: RunFolder) -> dict[int, dict[int, int]]:
+    """Round -> client -> how many rounds ago it uploaded the entries that the server has after that round (0: in it).
+
+    From the bookings: a client's entries are replaced whenever it uploads the field ``dictionary``.
+    """
+    rows = run.bookings
+    rows = rows.filter(
+        pc.and_(pc.equal(rows["field"].cast("string"), "dictionary"), pc.equal(rows["direction"].cast("string"), "up"))
+    )
+    uploads: dict[int, set[int]] = {}
+    for t, client in zip(rows["round"].to_pylist(), rows["client"].to_pylist(), strict=True):
+        uploads.setdefault(t, set()).add(client)
+    newest: dict[int, int] = {}
+    ages = {}
+    for t in range(min(uploads, default=1), run.rounds + 1):
+        newest |= dict.fromkeys(uploads.get(t, ()), t)
+        ages[t] = {client: t - sent for client, sent in sorted(newest.items())}
+    return {t: of_clients for t, of_clients in ages.items() if of_clients}
+
+
+def _dictionary_age(run: RunFolder, studio: Studio) -> Iterator[Drawing]:
+    ages = dictionary_ages(run)
+    if not ages:
+        return
+    shown = {
+        "mean": {float(t): fmean(of.values()) for t, of in ages.items()},
+        "oldest": {float(t): float(max(of.values())) for t, of in ages.items()},
+    }
+    yield studio.draw(
+        "dictionary_age", "Age of the dictionary", lambda f: _paint(f, shown, "rounds"),
+        alt=f"Rounds since clients uploaded their dictionary entries, over rounds; at most "
+        f"{max(max(of.values()) for of in ages.values())}.",
+        caption="Rounds since a client sent the entries that others contrast with; 0: in the same round.", height=2.0,
+    )  # fmt: skip

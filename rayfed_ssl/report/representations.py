@@ -1,0 +1,160 @@
+"""What an encoder makes of images: features, nearest neighbours, a map in the plane.
+
+Shapes: N images, D embedding, K neighbours. Everything is seeded by the run.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.seeding import numpy_generator
+from rayfed_ssl.base.text import printable
+from rayfed_ssl.config import RunConfig, load_untrusted
+from rayfed_ssl.evaluation import FrozenEncoder
+from rayfed_ssl.federated.bench import Initial
+from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.models.base import Encoder
+from rayfed_ssl.models.exported import descriptions, load_exported, read_description
+from rayfed_ssl.simulation.checks import check_same_images
+
+POOL = 1000  # images looked at
+MAPPED = 500  # of them on the map
+QUERIES, NEIGHBOURS = 6, 5
+PERPLEXITY = 30.0
+
+
+@dataclass(frozen=True)
+class Look:
+    """Images and what an encoder makes of them.
+
+    ``pixels`` (N, S, S, C) uint8; ``labels`` (N,), -1 where unknown; ``features`` (N, D) of the trained encoder and
+    ``before`` (N, D) of the untrained one, None where the run began with a trained one. ``encoder``: the exported
+    encoder's name. ``split``: which images these are.
+    """
+
+    pixels: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+    class_names: tuple[str, ...]
+    features: NDArray[np.float64]
+    before: NDArray[np.float64] | None
+    encoder: str
+    split: str
+    seed: int
+
+    def class_name(self, row: int) -> str:
+        """The class of one image in words."""
+        label = int(self.labels[row])
+        if label < 0:
+            return "unlabelled"
+        return printable(self.class_names[label], 30) if label < len(self.class_names) else str(label)
+
+
+def look(run: Path, *, trust_imports: bool = False) -> Look:
+    """Up to 1000 test images (training images where there are none), drawn with the run's seed, and their features by
+    the global encoder, or by the first client's where there is none.
+
+    Raises:
+        UserError: the images, the encoder or the code that they need are not here, or not those of the run.
+        OSError: a file cannot be read.
+    """
+    config = load_untrusted(run / "config.yaml", trust_imports=trust_imports)
+    names = [path.stem for path in descriptions(run / "encoder")] if (run / "encoder").is_dir() else []
+    if not names:
+        raise UserError(f"{run.name}: found no exported encoder; the run has not ended")
+    name = "global" if "global" in names else names[0]
+    encoder = load_exported(run, name)
+    federation = deal(config)
+    check_same_images(run, federation)
+    images = federation.dataset.test if len(federation.dataset.test) else federation.dataset.train
+    rows = np.sort(numpy_generator(config.seed, "report", "images").permutation(len(images))[:POOL])
+    pixels = np.array(images.pixels[rows])
+    before = None
+    if config.model.start is None:
+        client = int(name.removeprefix("client-")) if name.startswith("client-") else None
+        _, description = read_description(run / "encoder" / f"{name}.json")
+        network = Initial(config, federation).network(
+            str(description["encoder"]), None if client is None else federation.task_classes(client), client=client
+        )
+        before = _features(network.encoder, config, pixels)
+    return Look(
+        pixels, images.labels[rows], images.class_names, _features(encoder, config, pixels), before, name,
+        "test" if images is federation.dataset.test else "training", config.seed,
+    )  # fmt: skip
+
+
+def _features(encoder: Encoder, config: RunConfig, pixels: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """(N, D) of clean images. Raises UserError where one is not finite."""
+    module = encoder.eval().to(memory_format=torch.channels_last)
+    frozen = FrozenEncoder(module, encoder.dim, config.augment.recipe(), torch.device("cpu"), 250)
+    found = frozen.features(pixels).double().numpy()
+    if not np.isfinite(found).all():
+        raise UserError("encoder: found features that are not finite; the training diverged")
+    return np.asarray(found)
+
+
+# -- mathematics -------------------------------------------------------------------------------------------------------
+
+
+def similarities(features: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(N, N) cosines between rows of ``features`` (N, D); rows that are all zero are similar to nothing."""
+    lengths = np.linalg.norm(features, axis=1, keepdims=True)
+    units = features / np.where(lengths > 0, lengths, 1.0)
+    return np.asarray(units @ units.T)
+
+
+def neighbours(features: NDArray[np.float64], row: int, count: int = NEIGHBOURS) -> list[tuple[int, float]]:
+    """The rows whose features (N, D) have the largest cosines with those of ``row``, itself left out; of equals the
+    earlier first.
+    """
+    lengths = np.linalg.norm(features, axis=1)
+    units = features / np.where(lengths > 0, lengths, 1.0)[:, None]
+    cosines = units @ units[row]
+    cosines[row] = -np.inf
+    return [(int(i), float(cosines[i])) for i in np.argsort(-cosines, kind="stable")[:count] if i != row]
+
+
+def queries(labels: NDArray[np.int64], count: int = QUERIES) -> list[int]:
+    """Rows to ask for neighbours of: the first of each class in turn, evenly over the classes; else the first rows."""
+    classes = [int(label) for label in np.unique(labels) if label >= 0]
+    if not classes:
+        return list(range(min(count, len(labels))))
+    chosen = [classes[i * len(classes) // min(count, len(classes))] for i in range(min(count, len(classes)))]
+    return [int(np.flatnonzero(labels == label)[0]) for label in chosen]
+
+
+def principal(features: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+    """(N, count) coordinates along the principal axes of ``features`` (N, D), with zeros beyond their number. The
+    largest entry of each axis is positive.
+    """
+    centred = features - features.mean(0)
+    _, _, axes = np.linalg.svd(centred, full_matrices=False)
+    axes = axes[:count]
+    signs = np.sign(axes[np.arange(len(axes)), np.abs(axes).argmax(1)])
+    found = centred @ (axes * signs[:, None]).T
+    return np.asarray(np.pad(found, ((0, 0), (0, count - found.shape[1]))))
+
+
+def plane(features: NDArray[np.float64], seed: int) -> tuple[NDArray[np.float64], str]:
+    """((N, 2) coordinates of ``features`` (N, D), the name of the map): t-SNE by openTSNE where that is installed and
+    there are at least 10 images, else the first two principal components.
+    """
+    count = len(features)
+    if importlib.util.find_spec("openTSNE") is None or count < 10:
+        return principal(features, 2), "PCA"
+    from openTSNE import TSNE
+
+    deviation = features.std(0)
+    scaled = (features - features.mean(0)) / np.where(deviation > 0, deviation, 1.0)
+    reduced = principal(scaled, min(50, scaled.shape[1], count))
+    perplexity = min(PERPLEXITY, (count - 1) / 3)
+    options: dict[str, Any] = {"n_jobs": 1, "random_state": seed, "initialization": "pca", "n_iter": 400}
+    fitted = TSNE(perplexity=perplexity, neighbors="exact", **options).fit(reduced)
+    return np.asarray(fitted, np.float64), "t-SNE"

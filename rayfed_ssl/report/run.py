@@ -1,0 +1,301 @@
+"""The report of a run: from its folder to the sections of a page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import yaml
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import printable
+from rayfed_ssl.report import accuracy, costs, features, holdings, maps, panels, projector
+from rayfed_ssl.report.folder import UNFINISHED, RunFolder, read
+from rayfed_ssl.report.formats import number, percent, plural, points, size, span
+from rayfed_ssl.report.page import Cell, Page, Section, Table, Text, Tile, words, write
+from rayfed_ssl.report.representations import look
+from rayfed_ssl.report.style import Studio
+from rayfed_ssl.report.verdict import Verdict, compared, mean, ordered, protocol_name, verdict
+from rayfed_ssl.reporting.settings_table import flat
+
+CLIENTS = 200  # the most with a row in a table
+SHOWN = (  # of the configuration: what a reader asks first
+    "method", "plugins", "objective", "data.name", "data.image_size", "data.partition", "data.public.source", "clients",
+    "participation", "model.width", "train.rounds", "train.local_epochs", "train.local_steps", "train.batch_size",
+    "train.optimizer", "system", "server", "seed",
+)  # fmt: skip
+UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, IndexError)  # from records of another kind
+Value = TypeVar("Value")
+NO_IMAGES = "Not asked for: --no-images."
+
+
+def report(folder: Path, *, images: bool = True, trust_imports: bool = False) -> Path:
+    """Write ``report.html`` and ``figures/`` into the run folder, and the projector's files where images are at hand.
+
+    Args:
+        images: whether to look at the run's images: for the map, the neighbours and the projector.
+        trust_imports: whether to run code that the run folder brings along.
+
+    Raises:
+        UserError: there is no run.
+        OSError: the folder cannot be written to.
+    """
+    run, studio = read(folder), Studio(folder)
+    makers: list[tuple[str, str, Callable[[], Section]]] = [
+        ("accuracy", "Accuracy", lambda: _accuracy(run, studio)),
+        ("clients", "Clients", lambda: _clients(run, studio)),
+        ("representations", "Representations", lambda: _representations(run, studio, images, trust_imports)),
+        ("method", f"Inside {printable(run.method, 60)}", lambda: _method(run, studio)),
+        ("communication", "Communication", lambda: _communication(run, studio)),
+        ("privacy", "Privacy", lambda: _privacy(run, studio)),
+        ("time", "Time", lambda: _time(run, studio)),
+        ("configuration", "Configuration", lambda: _configuration(run)),
+    ]
+    sections = [_whole(id, title, make) for id, title, make in makers]
+    facts: list[str] = _tried(lambda: _facts(run), list[str](), run.notes)
+    tiles: list[Tile] = _tried(lambda: _tiles(run), list[Tile](), run.notes)
+    sentence = _tried(lambda: verdict(run.summary), Verdict("The summary is damaged: no verdict."), run.notes)
+    sections.append(Section("notes", "Notes", notes=list(dict.fromkeys(run.notes))))
+    return write(Page("Federated run", run.name, facts, sentence, tiles, sections), folder)
+
+
+def _tried(make: Callable[[], Value], otherwise: Value, notes: list[str]) -> Value:
+    """What ``make`` returns; ``otherwise``, with a note, where what was recorded is of another kind."""
+    try:
+        return make()
+    except UNREADABLE as error:
+        notes.append(f"summary.json holds what a run does not write there ({printable(repr(error), 120)}).")
+        return otherwise
+
+
+def _whole(id: str, title: str, make: Callable[[], Section]) -> Section:
+    """A section, or the line that says why there is none."""
+    try:
+        return make()
+    except UNREADABLE as error:
+        return Section(id, title, absent=[f"The records are damaged: {printable(repr(error), 120)}"])
+
+
+def _method(run: RunFolder, studio: Studio) -> Section:
+    title, drawings = f"Inside {printable(run.method, 60)}", list(panels.figures(run, studio))
+    return Section("method", title, "What the method recorded of its own.", drawings=drawings)
+
+
+def _facts(run: RunFolder) -> list[str]:
+    status = str(run.told("status") or UNFINISHED)
+    facts = [run.method, run.dataset]
+    if isinstance(run.told("clients"), int):
+        facts.append(plural(run.summary["clients"], "client"))
+    wanted = run.configured("train", "rounds")
+    facts.append(f"{run.rounds} of {wanted} rounds" if isinstance(wanted, int) else plural(run.rounds, "round"))
+    if run.told("seed") is not None:
+        facts.append(f"seed {run.summary['seed']}")
+    return [printable(fact, 80) for fact in [*facts, status]]
+
+
+def _number(run: RunFolder, *keys: str, shown: Any = number) -> Cell:
+    """A number of the summary as a cell."""
+    value = run.told(*keys)
+    known = value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return Cell(shown(known), known, "/".join(keys))
+
+
+def _tiles(run: RunFolder) -> list[Tile]:
+    found = verdict(run.summary)
+    tiles = []
+    if found.protocol is not None:
+        before = mean(run.told("untrained", found.protocol))
+        tiles.append(
+            Tile(
+                f"{protocol_name(found.protocol)} accuracy",
+                _accuracy_cell(run, "accuracy", found.protocol),
+                f"untrained {percent(before)}",
+            )
+        )
+    if isinstance(run.told("communication"), Mapping):
+        tiles.append(Tile("sent by clients", _number(run, "communication", "up_bytes", shown=size)))
+        tiles.append(Tile("received by clients", _number(run, "communication", "down_bytes", shown=size)))
+    tiles.append(Tile("wall clock", _number(run, "wall_s", shown=span)))
+    if run.told("virtual_s") is not None:
+        tiles.append(Tile("virtual time", _number(run, "virtual_s", shown=span)))
+    if isinstance(run.told("epsilon"), Mapping):
+        spent = {c: v for c, v in run.summary["epsilon"].items() if isinstance(v, int | float)}
+        if spent:
+            tiles.append(
+                Tile("epsilon, largest of clients", _number(run, "epsilon", max(spent, key=lambda c: spent[c])))
+            )
+    elif run.told("epsilon") is not None:
+        tiles.append(Tile("epsilon", _number(run, "epsilon")))
+    if run.told("train_images_per_s") is not None:
+        tiles.append(Tile("trained on", _number(run, "train_images_per_s"), "images per second"))
+    if run.told("dropped", "times"):
+        tiles.append(Tile("clients left out", _number(run, "dropped", "times"), "times"))
+    return tiles
+
+
+# -- accuracy ----------------------------------------------------------------------------------------------------------
+
+
+def _accuracy_cell(run: RunFolder, block: str, protocol: str) -> Cell:
+    """An accuracy of the summary; of clients' values their mean, with the extremes."""
+    value = run.told(block, protocol)
+    average, note = mean(value), ""
+    if isinstance(value, Mapping):
+        known = [v for v in value.values() if v is not None]
+        note = f"{percent(min(known))} to {percent(max(known))}" if len(known) > 1 else ""
+    return Cell(percent(average), average, f"{block}/{protocol}", note)
+
+
+def _accuracy(run: RunFolder, studio: Studio) -> Section:
+    section = Section("accuracy", "Accuracy", drawings=list(accuracy.figures(run, studio)))
+    names = ordered(list(run.told("accuracy") or {}))
+    rows = []
+    for name in names:
+        last, began = run.told("accuracy", name), run.told("untrained", name)
+        found, best = compared(last, began), run.told("best", name)
+        chosen = Cell("–")
+        if isinstance(best, Mapping) and isinstance(best.get("value"), int | float):
+            note = f"round {best.get('round')}, by {best.get('by', 'test labels')}"
+            chosen = Cell(percent(best["value"]), best["value"], f"best/{name}/value", note)
+        rows.append(
+            [
+                Cell(protocol_name(name)),
+                _accuracy_cell(run, "pixels", name),
+                _accuracy_cell(run, "untrained", name),
+                _accuracy_cell(run, "accuracy", name),
+                Cell("–" if found is None else points(found[1]), note="" if found is None else found[0]),
+                chosen,
+            ]
+        )
+    if rows:
+        began = "started from" if "start" in run.summary else "untrained"
+        head = ["protocol", "raw pixels", began, "last round", "difference (points)", "best round"]
+        section.tables.append(Table("Accuracy of frozen features on test images", head, rows))
+    elif not section.drawings:
+        section.absent.append("Nothing was evaluated.")
+    return section
+
+
+def _clients(run: RunFolder, studio: Studio) -> Section:
+    drawings = [
+        *holdings.figures(run, studio),
+        *accuracy.per_client(run, studio),
+        *panels.figures(run, studio, panels.OF_CLIENTS),
+    ]
+    section = Section("clients", "Clients", drawings=drawings)
+    blocks = {name: run.told("accuracy", name) for name in ordered(list(run.told("accuracy") or {}))}
+    by_client = {name: value for name, value in blocks.items() if isinstance(value, Mapping)}
+    clients = sorted({int(client) for value in by_client.values() for client in value if str(client).isdecimal()})
+    if clients:
+        rows = [
+            [Cell(f"client {c}"), *(_number(run, "accuracy", name, str(c), shown=percent) for name in by_client)]
+            for c in clients[:CLIENTS]
+        ]
+        caption = f"Accuracy by client, last round{', the first 200' if len(clients) > CLIENTS else ''}"
+        head = ["", *(protocol_name(name) for name in by_client)]
+        section.tables.append(Table(caption, head, rows, folded="Values by client"))
+    if run.partition is None:
+        section.absent.append("There is no partition.parquet, so who holds what is not known.")
+    return section
+
+
+def _representations(run: RunFolder, studio: Studio, images: bool, trust_imports: bool) -> Section:
+    section = Section("representations", "Representations", drawings=list(features.figures(run, studio)))
+    if not images:
+        section.absent.append(NO_IMAGES)
+        return section
+    try:
+        seen = look(run.path, trust_imports=trust_imports)
+    except (UserError, OSError, ValueError, KeyError, pa.ArrowException) as error:
+        reason = printable(" ".join(str(error).split()))
+        section.absent.append(f"No map and no neighbours: the images or the encoder could not be had. {reason}")
+        return section
+    section.drawings = [*maps.figures(seen, studio), *section.drawings]
+    section.strips = maps.strips(seen)
+    share = maps.agreement(seen)
+    section.intro = f"Features of {plural(len(seen.labels), f'{seen.split} image')} by {maps.whose(seen)}."
+    if share is not None:
+        section.intro += f" Of the five nearest neighbours of an image, {percent(share)} are of its class."
+    projector.write(seen, run.path)
+    return section
+
+
+# -- cost --------------------------------------------------------------------------------------------------------------
+
+
+def _communication(run: RunFolder, studio: Studio) -> Section:
+    section = Section("communication", "Communication", drawings=list(costs.communication(run, studio)))
+    rows = [
+        [Cell(f"{field.name} ({field.operation})"), Cell(field.direction), Cell(size(field.bytes), field.bytes),
+         Cell(percent(field.share))]
+        for field in costs.fields(run)
+    ]  # fmt: skip
+    if rows:
+        total = [
+            Cell("all"),
+            Cell("up, down"),
+            Cell(size(sum(field.bytes for field in costs.fields(run)))),
+            Cell(percent(1.0)),
+        ]
+        caption = "Bytes of all clients and rounds by message field"
+        head = ["field (operation)", "direction", "bytes", "share"]
+        section.tables.append(Table(caption, head, [*rows, total], beside=True))
+    return section
+
+
+def _privacy(run: RunFolder, studio: Studio) -> Section:
+    section = Section("privacy", "Privacy", drawings=list(costs.privacy(run, studio)))
+    spent = run.told("privacy")
+    if isinstance(spent, Mapping):
+        covered = printable(spent.get("covers", ""))
+        section.intro = (
+            f"Covered: {covered}; neighbours: {printable(spent.get('neighbours', ''))}; not covered: "
+            f"{printable(spent.get('not_covered', ''))}."
+        )
+        clients = sorted(spent["epsilon"], key=int) if isinstance(spent.get("epsilon"), Mapping) else []
+        rows = [
+            [
+                Cell(f"client {c}"),
+                _number(run, "epsilon", c),
+                _number(run, "privacy", "epsilon_closed_form", c),
+                _number(run, "privacy", "sigma", c),
+                _number(run, "privacy", "releases", c),
+            ]
+            for c in clients[:CLIENTS]
+        ]
+        head = ["", "epsilon", "closed form", "sigma", "releases"]
+        if rows:
+            section.tables.append(Table(f"Privacy spent by client, delta {words(spent.get('delta'))}", head, rows))
+    return section
+
+
+def _time(run: RunFolder, studio: Studio) -> Section:
+    rows = [
+        [Cell(phase.name), Cell(span(phase.seconds), phase.seconds), Cell(phase.note)] for phase in costs.phases(run)
+    ]
+    section = Section("time", "Time", drawings=list(costs.time(run, studio)))
+    if rows:
+        section.tables.append(Table("Time by phase", ["phase", "time", ""], rows, folded="Seconds by phase"))
+    return section
+
+
+# -- configuration -----------------------------------------------------------------------------------------------------
+
+
+def _configuration(run: RunFolder) -> Section:
+    section = Section("configuration", "Configuration")
+    keys = [(key, value) for key, value in flat(run.config) if any(_under(key, shown) for shown in SHOWN)]
+    if keys:
+        section.settings = [(printable(key, 80), words(value)) for key, value in keys if value not in (None, [], {})]
+        section.texts.append(Text("All settings: config.yaml", yaml.safe_dump(run.config, sort_keys=False)))
+    if run.environment:
+        section.texts.append(Text("Where it ran: environment.json", yaml.safe_dump(run.environment, sort_keys=False)))
+    if run.evaluation:
+        section.texts.append(Text("Evaluated again: evaluation.json", yaml.safe_dump(run.evaluation, sort_keys=False)))
+    return section
+
+
+def _under(key: str, block: str) -> bool:
+    return key == block or key.startswith(f"{block}.")

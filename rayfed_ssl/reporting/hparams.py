@@ -1,0 +1,56 @@
+"""A sweep for TensorBoard's HParams: each trial's folder gets an event file that says what varied and what came of it.
+
+The file is written anew whenever the sweep's results are.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.summary.writer.record_writer import RecordWriter
+from torch.utils.tensorboard import summary as untyped
+
+from rayfed_ssl.reporting.tables import replace_file
+
+summary: Any = untyped  # torch's functions say nothing of types
+FILE = "events.out.tfevents.0000000001.sweep.hparams"  # read before the run's own
+GROUP = "sweep/"  # before the metric's name
+
+
+def write(
+    folder: Path, varied: Mapping[str, object], metric: str, value: float | None, rounds: int | None, *, over: bool
+) -> None:
+    """Write the event file of one trial into its run folder: ``varied`` keys and, as the scalar ``sweep/<metric>`` at
+    step ``rounds``, what it came to.
+
+    Args:
+        value: None where there is none yet.
+        over: whether nothing of the trial is left to run.
+
+    Raises:
+        OSError: the disk takes no more.
+    """
+    tag, now = f"{GROUP}{metric}", time.time()
+    experiment, start, end = summary.hparams({key: _plain(v) for key, v in varied.items()}, {tag: 0.0})
+    events = [Event(wall_time=now, file_version="brain.Event:2")]
+    events += [
+        Event(wall_time=now, summary=part) for part in ((experiment, start, end) if over else (experiment, start))
+    ]
+    if value is not None:
+        events.append(Event(wall_time=now, step=rounds or 0, summary=summary.scalar(tag, value)))
+    stream = io.BytesIO()
+    records = RecordWriter(stream)
+    for event in events:
+        records.write(event.SerializeToString())
+    replace_file(folder / FILE, lambda draft: draft.write_bytes(stream.getvalue()))
+
+
+def _plain(value: object) -> bool | int | float | str:
+    """What HParams can show; all else, and null, as JSON."""
+    return value if isinstance(value, bool | int | float | str) else json.dumps(value)

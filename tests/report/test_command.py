@@ -1,0 +1,30 @@
+"""``rayfed-ssl report``: where the page is, or one line and exit status 2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rayfed_ssl import cli
+
+
+def test_the_command_says_where_the_page_is(
+    copy: Callable[[], Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rayfed_ssl.report.style.FORMATS", ("svg",))
+    folder = copy()
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["report", str(folder), "--no-images"])
+    assert not ended.value.code
+    assert str(folder / "report.html") in capsys.readouterr().out
+    assert (folder / "report.html").is_file()
+    assert not (folder / "projector_config.pbtxt").exists()
+
+
+def test_what_is_no_run_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["report", str(tmp_path)])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1

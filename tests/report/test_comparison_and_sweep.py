@@ -1,0 +1,121 @@
+"""Reports of comparisons and sweeps hold the numbers of their files, and say what is missing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.report import comparison, sweep
+from rayfed_ssl.report.any import report_of
+from rayfed_ssl.reporting import comparison_files
+from rayfed_ssl.reporting.comparison_rows import of_runs
+from rayfed_ssl.testing.tiny import run_locally, tiny_run
+from tests.report.conftest import told
+from tests.report.test_page import Parsed
+
+
+@pytest.fixture(autouse=True)
+def _one_format(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rayfed_ssl.report.style.FORMATS", ("svg",))
+
+
+def test_a_comparison_of_runs(bare: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    run_locally(tiny_run("local", {"train.rounds": 2, "clients.count": 3, "seed": 0}), other)
+    comparison_files.write(of_runs([bare, other]), tmp_path / "out")
+    page = Parsed(report_of(tmp_path / "out"))
+    values = {a["data-key"]: float(a["value"] or "nan") for a in page.of("data") if "data-key" in a}
+    assert {"rows/0/knn.mean", "rows/1/knn.mean", "rows/2/knn.mean", "rows/0/bytes_total"} <= values.keys()
+    for key, value in values.items():
+        assert value == pytest.approx(told(tmp_path / "out/comparison.json", str(key))), key
+    names = [str(a["id"]) for a in page.of("figure") if "id" in a]
+    assert names == ["figure-comparison_knn", "figure-comparison_knn_rounds", "figure-comparison_knn_bytes"]
+    document = json.loads((tmp_path / "out/comparison.json").read_text())
+    for note in document["notes"]:
+        assert " ".join(note.split()) in page.words
+
+    document["rows"][0]["seeds"]["0"]["folder"] = "gone"
+    (tmp_path / "out/comparison.json").write_text(json.dumps(document))
+    page = Parsed(report_of(tmp_path / "out"))
+    assert "fedsimclr: a run has no curve" in page.words
+
+
+def row(name: str, mean: float | None, runs: int = 1, **more: Any) -> dict[str, Any]:
+    return {"row": name, "runs": runs, "knn.mean": mean, "seeds": {"0": {}} if runs else {}, **more}
+
+
+def test_the_first_of_a_comparison_and_who_is_close() -> None:
+    rows = [row("a", 0.80), row("b", 0.903), row("c", 0.90), row("untrained encoder", 0.79, 0)]
+    found = comparison.verdict(rows, ["knn"])
+    assert found.kind == "better"
+    assert found.sentence == (
+        "By kNN, b is first of 3 with 90.3 %, and 1 other within a point (one seed, so their order may be chance); "
+        "3 of 3 beat the untrained encoder (79.0 %) by a point or more."
+    )
+    assert comparison.verdict([row("a", 0.5), row("untrained encoder", 0.6, 0)], ["knn"]).kind == "worse"
+    assert comparison.verdict([row("a", None)], ["knn"]).kind is None
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"rows": 3}', '{"rows": []}', '{"rows": [{"row": "a"}]}'])
+def test_a_damaged_comparison_is_one_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / "comparison.json").write_text(text)
+    with pytest.raises(UserError, match=r"comparison\.json: .*damaged"):
+        report_of(tmp_path)
+    assert not (tmp_path / "report.html").exists()
+
+
+def results(folder: Path, *, scores: tuple[float | None, ...] = (0.5, 0.75, None)) -> Path:
+    """A sweep's files: three configurations, of which one failed."""
+    rows = [
+        {"trial": c, "configuration": c, "repeat": 0, "folder": f"trial-{c:05d}", "status": "failed" if s is None else
+         "complete", "rounds": 2, "select.knn": s, "score": s, "train.optimizer.lr": 10.0**-c,
+         "augment.preset": "<b>digits", "accuracy.knn": s, "up_bytes": 1000, "down_bytes": 10, "wall_s": 2.0}
+        for c, s in enumerate(scores)
+    ]  # fmt: skip
+    pq.write_table(pa.Table.from_pylist(rows), folder / "results.parquet")
+    settings = {"base": "run.yaml", "metric": "select.knn", "mode": "max"}
+    (folder / "sweep.yaml").write_text(yaml.safe_dump(settings))
+    trials = [{"trial": c, "reports": [[1, 0.4], [2, s]]} for c, s in enumerate(scores) if s is not None]
+    (folder / "trials.json").write_text(json.dumps({"trials": trials}))
+    return folder
+
+
+def test_a_sweep(tmp_path: Path) -> None:
+    page = Parsed(report_of(results(tmp_path)))
+    assert "Of 2 configurations with a score, number 1 is the best by select.knn: 75.0 % with" in page.words
+    assert "train.optimizer.lr = 0.1, augment.preset = <b>digits; each was trained once" in page.words
+    assert "b" not in {tag for tag, _ in page.tags}
+    scores = [float(a["value"] or "nan") for a in page.of("data") if str(a.get("data-key")).endswith("/score")]
+    assert scores == [0.75, 0.5]
+    names = [str(a["id"]) for a in page.of("figure") if "id" in a]
+    assert names == ["figure-sweep_key_0", "figure-sweep_key_1", "figure-sweep_course"]
+
+
+def test_the_smallest_is_the_best_where_the_sweep_says_so(tmp_path: Path) -> None:
+    rows = pq.read_table(results(tmp_path) / "results.parquet").to_pylist()
+    assert sweep.ranked(rows, "max") == [1, 0]
+    assert sweep.ranked(rows, "min") == [0, 1]
+
+
+def test_a_damaged_sweep_is_one_line_or_a_note(tmp_path: Path) -> None:
+    results(tmp_path)
+    (tmp_path / "trials.json").write_text("{")
+    (tmp_path / "sweep.yaml").unlink()
+    page = Parsed(report_of(tmp_path))
+    assert "trials.json: cannot be read" in page.words
+    assert "sweep.yaml" in page.words
+    (tmp_path / "results.parquet").write_bytes(b"PAR1")
+    with pytest.raises(UserError, match=r"results\.parquet: cannot be read .* damaged"):
+        report_of(tmp_path)
+
+
+def test_a_sweep_without_a_score_says_so(tmp_path: Path) -> None:
+    page = Parsed(report_of(results(tmp_path, scores=(None, None))))
+    assert "No configuration has a score yet." in page.words

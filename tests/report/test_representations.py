@@ -1,0 +1,133 @@
+"""Neighbours, components and the data behind figures, against scikit-learn and loops."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from sklearn.decomposition import PCA
+from sklearn.neighbors import NearestNeighbors
+
+from rayfed_ssl.base.weights import unpack
+from rayfed_ssl.config import load
+from rayfed_ssl.federated.bench import Workbench
+from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.report import folder, holdings, maps, panels, representations
+from rayfed_ssl.report.representations import Look
+from rayfed_ssl.reporting.tables import COMMUNICATION, METRICS, table
+
+FEATURES = np.random.default_rng(0).normal(size=(40, 6))
+LABELS = np.random.default_rng(1).integers(0, 3, 40)
+
+
+def test_neighbours_are_those_of_the_largest_cosines() -> None:
+    nearest = NearestNeighbors(n_neighbors=6, metric="cosine").fit(FEATURES)
+    distances, rows = nearest.kneighbors(FEATURES)
+    for query in range(len(FEATURES)):
+        found = representations.neighbours(FEATURES, query)
+        assert [row for row, _ in found] == rows[query, 1:].tolist()
+        np.testing.assert_allclose([cosine for _, cosine in found], 1 - distances[query, 1:], atol=1e-12)
+
+
+def test_principal_components_are_those_of_scikit_learn_up_to_sign() -> None:
+    found, truth = representations.principal(FEATURES, 3), PCA(3).fit_transform(FEATURES)
+    np.testing.assert_allclose(np.abs(found), np.abs(truth), atol=1e-9)
+    flipped = representations.principal(-FEATURES, 3)
+    np.testing.assert_allclose(flipped, -found, atol=1e-9)  # the axes, not the images, decide the signs
+    assert representations.principal(FEATURES[:, :1], 2)[:, 1].tolist() == [0.0] * 40
+
+
+def test_the_map_is_the_same_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    places, kind = representations.plane(FEATURES, seed=3)
+    again, _ = representations.plane(FEATURES, seed=3)
+    np.testing.assert_array_equal(places, again)
+    monkeypatch.setattr(representations.importlib.util, "find_spec", lambda name: None)
+    flat, kind = representations.plane(FEATURES, seed=3)
+    assert kind == "PCA"
+    np.testing.assert_allclose(flat, representations.principal(FEATURES, 2))
+
+
+def test_every_class_is_asked_for_in_turn() -> None:
+    assert representations.queries(np.array([2, 0, 0, 1, 2]), 3) == [1, 3, 0]
+    assert representations.queries(np.arange(12)[::-1].copy(), 6) == [11, 9, 7, 5, 3, 1]
+    assert representations.queries(np.full(9, -1), 4) == [0, 1, 2, 3]
+
+
+def test_agreement_counts_neighbours_of_the_same_class() -> None:
+    pixels = np.zeros((40, 8, 8, 3), np.uint8)
+    seen = Look(pixels, LABELS, ("a", "b", "c"), FEATURES, None, "global", "test", 0)
+    hits = [
+        LABELS[row] == LABELS[query] for query in range(40) for row, _ in representations.neighbours(FEATURES, query)
+    ]
+    assert maps.agreement(seen) == pytest.approx(np.mean(hits))
+    for strip, query in zip(maps.strips(seen), representations.queries(LABELS), strict=True):
+        rows = [row for row, _ in representations.neighbours(FEATURES, query)]
+        assert [near.same for near in strip.neighbours] == [bool(LABELS[row] == LABELS[query]) for row in rows]
+        assert all(near.png.startswith("data:image/png;base64,") for near in strip.neighbours)
+
+
+def test_a_look_has_the_features_of_the_run_before_and_after(bare: Path) -> None:
+    seen = representations.look(bare)
+    config = load(bare / "config.yaml")
+    federation = deal(config)
+    bench = Workbench(config, federation)
+    network = bench.network("small_cnn_bn")
+    unpack(bench.initial("small_cnn_bn"), network)
+    before = bench.frozen(network).features(federation.dataset.test.pixels)
+    assert seen.before is not None
+    np.testing.assert_array_equal(seen.before, before.double().numpy())
+    assert (seen.encoder, seen.split, len(seen.labels)) == ("global", "test", 60)
+    assert not np.allclose(seen.features, seen.before)
+    np.testing.assert_array_equal(seen.pixels, federation.dataset.test.pixels)
+    torch.set_num_threads(1)
+
+
+def test_who_holds_what_is_counted_from_the_partition(bare: Path) -> None:
+    run = folder.read(bare)
+    assert run.partition is not None
+    clients, classes, held = holdings.counts(run.partition)
+    rows = [row for row in pq.read_table(bare / "partition.parquet").to_pylist() if row["split"] == "train"]
+    for client in clients:
+        for label in classes:
+            count = sum(row["client"] == client and row["label"] == label for row in rows)
+            assert held[clients.index(client), classes.index(label)] == count
+    assert held.sum() == 240
+
+
+def made(bookings: list[tuple[object, ...]], metrics: list[tuple[object, ...]], rounds: int) -> folder.RunFolder:
+    return folder.RunFolder(
+        Path("run"), {}, {"rounds": rounds}, table(metrics, METRICS), table(bookings, COMMUNICATION), None, {}, {}
+    )
+
+
+def test_the_age_of_a_dictionary_is_the_time_since_its_upload() -> None:
+    uploads = [(1, 0), (1, 1), (3, 0), (4, 2)]
+    rows = [(t, c, "up", "train", "dictionary", 10) for t, c in uploads]
+    rows += [(t, 1, "down", "train", "dictionary", 10) for t in (2, 3)]  # what is received says nothing of age
+    ages = panels.dictionary_ages(made(rows, [], 5))
+    assert ages == {1: {0: 0, 1: 0}, 2: {0: 1, 1: 1}, 3: {0: 0, 1: 2}, 4: {0: 1, 1: 3, 2: 0}, 5: {0: 2, 1: 4, 2: 1}}
+
+
+def test_pairs_become_matrices() -> None:
+    rows = [(t, None, f"fedfoa/distance_{i}_{j}", t + i + 10.0 * j, 0.0) for t in (1, 2) for i, j in ((0, 1), (0, 2))]
+    rows += [(1, None, "fedfoa/distance", 5.0, 0.0), (1, None, "fedfoa/distance_0_999999999", 1.0, 0.0)]
+    assert panels.pairs(made([], rows, 2), "fedfoa/distance_", mirrored=True) == {}  # no matrix of that size
+    found = panels.pairs(made([], rows[:-1], 2), "fedfoa/distance_", mirrored=True)
+    nan = np.nan
+    np.testing.assert_array_equal(found[2], [[nan, 12, 22], [12, nan, nan], [22, nan, nan]])
+    assert sorted(found) == [1, 2]
+
+
+def test_bytes_by_field_add_up(bare: Path) -> None:
+    from rayfed_ssl.report import costs
+
+    run = folder.read(bare)
+    rows = costs.fields(run)
+    assert sum(row.bytes for row in rows) == pa.compute.sum(run.bookings["bytes"]).as_py()
+    assert sum(row.share for row in rows) == pytest.approx(1)
+    up = sum(row.bytes for row in rows if row.direction == "up")
+    assert up == run.summary["communication"]["up_bytes"]
