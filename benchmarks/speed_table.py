@@ -21,6 +21,10 @@ FIGURES: tuple[tuple[str, dict[str, Any], str, str], ...] = (  # figure, whose l
     ("zero-work `ask`, 0.4 MB, a client", {"benchmark": "zero_work", "case": "ask"}, "1.5 ms", "raw Ray 2.5 ms"),
     ("zero-work `mean` with 0.4 MB of state", {"benchmark": "zero_work", "case": "state"}, "0.6 ms", "-"),
     ("zero-work `mean`, 45 MB, a client", {"benchmark": "zero_work", "case": "large"}, "9.4 ms", "raw Ray 9.5 ms"),
+    ("command to the end of a one-step round, on Ray", {"benchmark": "startup", "case": "ray"}, "4.5 s", "pfl 2.5 s"),
+    ("the same in process", {"benchmark": "startup", "case": "local"}, "1.5 s", "-"),
+    ("a typo in a config", {"benchmark": "startup", "case": "typo"}, "2 s", "-"),
+    ("a folder that already holds a run", {"benchmark": "startup", "case": "taken"}, "2 s", "-"),
 )  # fmt: skip
 PARTS = {
     "load": "load the round's model",
@@ -47,6 +51,8 @@ def _value(line: Line | None) -> str:
         return "not measured"
     if line["benchmark"] == "round_time":
         return f"{line['ratio']:.2f}"
+    if line["benchmark"] == "startup":
+        return f"{line['wall_s']:.1f} s ({line['cpu_s']:.1f} CPU), {line['ratio']:.1f} x `import torch`"
     text = f"{line['ours_ms_per_client']:.2f} ms ({line['ours_cpu_ms_per_client']:.2f} CPU)"
     return f"{text}, {line['ratio']:.1f} x" if "ratio" in line else f"{text}, no peer"
 

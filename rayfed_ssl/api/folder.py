@@ -103,6 +103,21 @@ class Run:
             Remote(self.uri).put(self.folder / "evaluation.json", "evaluation.json")
         return found
 
+    def report(self, *, images: bool = True) -> Path:
+        """Write ``report.html``, one page that needs no network, and its figures. Of a run at a URI: to the copy here.
+
+        Args:
+            images: whether the run's images are looked at, for the map of representations and the neighbours.
+        Returns:
+            The page's path.
+        Raises:
+            UserError: the folder cannot be written to.
+        """
+        from rayfed_ssl.report.any import report_of  # matplotlib and jinja2, loaded to draw
+
+        with python_words():
+            return report_of(self.folder, images=images, trust_imports=True)
+
     def resume(
         self, rounds: int | None = None, *, executor: Executor | str = Executor.ray, progress: bool = True
     ) -> Run:

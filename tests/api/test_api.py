@@ -198,6 +198,12 @@ def test_an_image_may_be_pil_an_array_or_a_path(finished: rayfed_ssl.Run, tmp_pa
     torch.testing.assert_close(pickle.loads(pickle.dumps(transform))(image), one, atol=0, rtol=0)
 
 
+def test_a_run_writes_its_report(finished: rayfed_ssl.Run) -> None:
+    page = finished.report(images=False)
+    assert page == finished.folder / "report.html"
+    assert f"{finished.summary['accuracy']['knn']:.3f}" in page.read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("wrong", [np.zeros((8, 8, 3)), np.zeros((8, 8, 4, 4, 4)), [None], ["missing.png"]])
 def test_what_is_no_image_is_refused(finished: rayfed_ssl.Run, wrong: Any) -> None:
     with pytest.raises(rayfed_ssl.UserError, match="image 0: cannot be decoded"):
