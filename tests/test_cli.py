@@ -279,7 +279,7 @@ def test_methods_as_json_are_the_table(call: Call) -> None:
     rows = json.loads(out)
     assert status == 0
     assert [row["name"] for row in rows] == list(METHODS)
-    assert {"name", "paper", "transmits", "stateful", "heterogeneous", "public_data"} == set(rows[0])
+    assert {"name", "paper", "transmits", "stateful", "heterogeneous", "independent", "public_data"} == set(rows[0])
     status, out, _ = call("methods")
     assert status == 0
     assert all(name in out for name in METHODS)

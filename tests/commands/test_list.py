@@ -95,6 +95,7 @@ def test_no_folder_no_runs_no_cluster(call: Call, tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:1")  # of a job server
     assert call("list") == (0, "runs holds no run\n", "")
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    monkeypatch.setattr("ray.is_initialized", lambda: False)  # where another test of this process has connected
     status, out, err = call("list")
     assert (status, out) == (0, "runs holds no run\n")
     assert err.startswith("RAY_ADDRESS: found 127.0.0.1:1; ")

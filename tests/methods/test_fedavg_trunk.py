@@ -212,7 +212,7 @@ def test_alone_on_a_self_supervised_objective(tmp_path: Path) -> None:
     changes = {
         "data": {"name": "digits", "image_size": 8, "limit": 120, "test_limit": 50, "tasks": None},
         "objective": {"name": "simclr"}, "evaluation__protocols": ["knn"], "train__rounds": 1,
-        "clients__encoders": ["small_cnn", "small_cnn_bn", "small_cnn"],
+        "clients__encoders": ["small_cnn", "small_cnn_bn", "small_cnn"], "model__initial": "common",
     }  # fmt: skip
     summary, _, asked = run(tmp_path / "ssl", "local", **changes)
     assert summary["communication"] == {"up_bytes": 0, "down_bytes": 0}
