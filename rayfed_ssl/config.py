@@ -361,8 +361,9 @@ def result_affecting(old: RunConfig, new: RunConfig, folder: Path) -> None:
     if keys == ["train.rounds"]:
         _check_longer(old, new, folder)
     elif keys:
+        others = [key for key in keys if key != "train.rounds" or new.train.rounds < old.train.rounds]
         raise UserError(
-            f"{folder}: cannot resume with changed {', '.join(keys)}; only resources.*, checkpoint.* and name "
+            f"{folder}: cannot resume with changed {', '.join(others)}; only resources.*, checkpoint.* and name "
             "may change, and train.rounds may grow (another --out starts a new run)"
         )
 

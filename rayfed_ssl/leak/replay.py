@@ -84,13 +84,13 @@ def replayed(
         for _, path in before[-1:]:
             shutil.copytree(path, folder / "checkpoints" / path.name)
         first = before[-1][0] + 1 if before else 1
-        say(f"repeating round{'s' * (first < round)} {first}" + (f" to {round}" if first < round else ""))
         this = Run(config, folder, _listening, resume=True, report=lambda progress: None)
         try:
             assert isinstance(this.cohort, LocalCohort)
             tap = this.cohort.worker
             assert isinstance(tap, Tap)
             tap.clients, tap.round = frozenset(clients(this.federation)), round
+            say(f"repeating round{'s' * (first < round)} {first}" + (f" to {round}" if first < round else ""))
             for t in range(this.start + 1, round + 1):
                 this.round(t)
             return tap, tap.heard

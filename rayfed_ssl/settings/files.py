@@ -41,6 +41,8 @@ def read(path: Path) -> dict[str, Any]:
         document = parse(_text(Path(path)))
     except (OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "text that is not UTF-8"
+        if isinstance(error, IsADirectoryError):
+            reason = "a folder"
         raise UserError(f"{printable(path)}: found {_lowered(str(reason))}; must be a readable YAML file") from None
     except yaml.YAMLError as error:
         raise UserError(f"{printable(path)}: {problem(error)}; must be YAML with each key once") from None

@@ -54,7 +54,7 @@ REFUSED = {
     "a return after the last round": (
         "fedavg_trunk", {key.replace(".", "__"): value for key, value in TASKS.items()}, 4, {}, "method.rollback: ",
     ),
-    "something else beside": ("fedsimclr", {}, 4, {"seed": 1}, "cannot resume with changed seed, train.rounds"),
+    "something else beside": ("fedsimclr", {}, 4, {"seed": 1}, "cannot resume with changed seed;"),
 }  # fmt: skip
 
 
