@@ -155,7 +155,7 @@ def test_read_names_the_file_and_the_line(tmp_path: Path, text: str, found: str)
 def test_read_of_what_is_no_text_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"absent\.yaml: found no such file or directory; must be a readable YAML file"):
         read(tmp_path / "absent.yaml")
-    with pytest.raises(UserError, match="is a directory"):
+    with pytest.raises(UserError, match="found a folder"):
         read(tmp_path)
     (tmp_path / "latin.yaml").write_bytes(b"name: \xe9\xe8\n")
     with pytest.raises(UserError, match="text that is not UTF-8"):
