@@ -1,0 +1,91 @@
+"""Search for budgets at which federated SimCLR on IID clients is clearly above the untrained encoder.
+
+    python benchmarks/budgets.py --data ../shared/data [--only cifar10] [--out runs/budgets]
+
+Runs the attempts of ``budgets.yaml`` that ``results/budgets.jsonl`` lacks, one after the other in a process of one
+thread each, and appends a line for each. What counts are the values on held-out training images
+(``evaluation.select``), never those on test images, which are written down too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from machine import described
+
+from rayfed_ssl.reporting.comparison import OneRun, read_run
+
+HERE = Path(__file__).resolve().parent
+ATTEMPTS = HERE / "budgets.yaml"
+RESULTS = HERE / "results" / "budgets.jsonl"
+THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+GAIN, SHARE = 0.08, 0.25  # what a budget has to gain, and the share of the gain that seeds may differ by
+
+
+def read(path: Path = RESULTS) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def attempts(document: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any], int]]:
+    """(data set, name, keys, seed) of every run that is wanted."""
+    for data, block in document.items():
+        for name, keys in block["attempts"].items():
+            own = {key: value for key, value in keys.items() if key != "seeds"}
+            for seed in keys.get("seeds", [0]):
+                yield data, name, own, seed
+
+
+def line_of(run: OneRun, cpu_s: float) -> dict[str, Any]:
+    """What a run came to: trained and untrained, on held-out training images and on test images."""
+    measures = [name for name in run.values if not name.startswith("features/")]
+    return {
+        "minutes": round(run.wall_s / 60, 2),
+        "cpu_minutes": round(cpu_s / 60, 2),
+        "trained": {name: round(run.values[name], 4) for name in measures},
+        "untrained": {name: round(run.untrained[name], 4) for name in measures if name in run.untrained},
+    }
+
+
+def run_one(base: Mapping[str, Any], keys: Mapping[str, Any], seed: int, data: Path, out: Path) -> dict[str, Any]:
+    """The line of one attempt: run now unless its folder is complete."""
+    out.mkdir(parents=True, exist_ok=True)
+    config = out / "base.yaml"
+    config.write_text(yaml.safe_dump(dict(base), sort_keys=False), encoding="utf-8")
+    changes = {**keys, "seed": seed, "data.path": str(data.resolve()), "resources.threads": 1}
+    overrides = [f"{key}={json.dumps(value)}" for key, value in changes.items()]
+    command = [sys.executable, "-m", "rayfed_ssl", "run", str(config), *overrides, "--executor", "local"]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([*command, "--out", str(out / "run")], env={**os.environ, **THREADS}, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return line_of(read_run(out / "run"), after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--only", nargs="*")
+    parser.add_argument("--out", type=Path, default=Path("runs/budgets"))
+    a = parser.parse_args()
+    document = yaml.safe_load(ATTEMPTS.read_text(encoding="utf-8"))
+    for data, name, keys, seed in attempts(document):
+        done = [line for line in read() if (line["data"], line["attempt"], line["seed"]) == (data, name, seed)]
+        if done or (a.only and data not in a.only):
+            continue
+        folder = a.out / data / f"{len(read()):03d}"
+        found = run_one(document[data]["base"], keys, seed, a.data / data, folder)
+        line = {"data": data, "attempt": name, "keys": keys, "seed": seed, **found, **described()}
+        with RESULTS.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+if __name__ == "__main__":
+    main()

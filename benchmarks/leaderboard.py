@@ -1,0 +1,209 @@
+"""The leaderboard: every method on every partition and data set at one budget of local steps.
+
+    python benchmarks/leaderboard.py --data ../shared/data [--sets fashion_mnist ..] [--partitions iid ..]
+        [--methods fedsimclr fedca ..] [--seeds 0 1 2] [--jobs 2] [--out runs/leaderboard]
+    python benchmarks/leaderboard.py --data ../shared/data --tune        # each method's own small grid
+    python benchmarks/leaderboard.py --data ../shared/data --labels      # 1% of the labels, for rows that lack it
+    python benchmarks/leaderboard.py --figure                            # docs/figures/leaderboard.png
+
+Cells, keys and grid stand in ``leaderboard.yaml``. A cell is an ordinary run folder below ``--out``; stopped at any
+moment, the command goes on where it was. A row of ``results/leaderboard.parquet`` is written as its run ends; a cell is
+run again where its row was made with other settings. ``python docs/generate.py`` writes the tables of docs/results.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # of this process and of those it starts
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import leaderboard_rows as rows
+import leaderboard_tuning as tuning
+import yaml
+from leaderboard_rows import Cell, Record
+from machine import described
+
+LABELS = ("evaluation.semi.fractions=[0.01]", "evaluation.semi.epochs=50", "evaluation.train_images=null")
+SUMMARY, ERROR = "summary.json", "error.txt"
+
+
+def run_cell(cell: Cell, data: Path, folder: Path) -> str | None:
+    """Run a cell to its end in this process, in ``folder``; None, or in one line why it failed.
+
+    A folder that holds a part of the run is continued; one whose settings are others is another cell's: refused.
+    """
+    import rayfed_ssl
+
+    changes = {**cell.keys, "data.path": str(data / cell.data), "resources.threads": 1}
+    changes = {key.replace(".", "__"): value for key, value in changes.items()}
+    try:
+        resume = (folder / "config.yaml").exists()
+        rayfed_ssl.run(cell.config, out=folder, resume=resume, executor="local", progress=False, **changes)
+    except Exception as error:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / ERROR).write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+        return " ".join(str(error).split()) or type(error).__name__
+    (folder / ERROR).unlink(missing_ok=True)
+    return None
+
+
+def add_labels(folder: Path) -> str | None:
+    """Measure a finished run with 1% of the labels; None, or in one line why that failed."""
+    from rayfed_ssl.simulation.reevaluation import reevaluate
+
+    try:
+        reevaluate(folder, ["semi"], LABELS)
+    except Exception as error:
+        return " ".join(str(error).split()) or type(error).__name__
+    return None
+
+
+def pool(jobs: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
+
+
+def missing(wanted: Sequence[Cell], data: Path) -> Iterator[tuple[Cell, str]]:
+    """The cells without a row of their settings, each with its settings' digest; a cell that cannot be built is said
+    and left out.
+    """
+    known = {(rows.address(row), row["settings"]) for row in rows.read()}
+    for cell in wanted:
+        try:
+            settings = rows.digest(cell.built(data))
+        except Exception as error:
+            print(f"{cell.folder}: {error}", file=sys.stderr, flush=True)
+            continue
+        if (cell.address, settings) not in known:
+            yield cell, settings
+
+
+def run_missing(wanted: Sequence[Cell], data: Path, out: Path, jobs: int) -> int:
+    """Run what has no row yet, and put the rows down as runs end. Returns how many failed."""
+    todo = list(missing(wanted, data))
+    failed = 0
+    print(f"{len(todo)} of {len(wanted)} cells to run, {jobs} at a time", flush=True)
+    with pool(jobs) as executor:
+        pending: dict[Future[str | None], tuple[Cell, Path]] = {}
+        for cell, settings in todo:
+            folder = out / cell.folder.with_name(f"{cell.folder.name}-{settings}")
+            pending[executor.submit(run_cell, cell, data, folder)] = cell, folder
+        for future in as_completed(pending):
+            cell, folder = pending[future]
+            if (why := future.result()) is not None:
+                failed += 1
+                print(f"{cell.folder} failed: {why} ({folder / ERROR})", flush=True)
+                continue
+            row = rows.record(cell, folder, cell.built(data), described()["machine"])
+            rows.put(row)
+            print(told(row), flush=True)
+    return failed
+
+
+def told(row: Record) -> str:
+    values = [f"{name} {row[name]:.3f} ({row[f'untrained_{name}']:.3f})" for name in ("linear", "knn") if row[name]]
+    where = f"{row['data']} {row['partition']} {row['method']}{' mixed' if row['table'] == rows.MIXED else ''}"
+    return f"{where} seed {row['seed']}: {row['status']}, {', '.join(values)}, {row['minutes']:.1f} min"
+
+
+def label_missing(wanted: Sequence[Cell], data: Path, out: Path, jobs: int) -> int:
+    """Fine-tune with 1% of the labels where a row lacks it and its run folder is here. Returns how many failed."""
+    known = {rows.address(row): row for row in rows.read()}
+    failed = 0
+    with pool(jobs) as executor:
+        pending: dict[Future[str | None], tuple[Cell, Path, Record]] = {}
+        for cell in wanted:
+            row = known.get(cell.address)
+            if row is None or row["semi_1"] is not None or row["status"] != "complete":
+                continue
+            folder = out / cell.folder.with_name(f"{cell.folder.name}-{row['settings']}")
+            if (folder / SUMMARY).exists():
+                pending[executor.submit(add_labels, folder)] = cell, folder, row
+        for future in as_completed(pending):
+            cell, folder, row = pending[future]
+            if (why := future.result()) is not None:
+                failed += 1
+                print(f"{cell.folder}: 1% of the labels failed: {why}", flush=True)
+                continue
+            made = {name: row[name] for name in ("settings", "tuned", "keys")}
+            rows.put(rows.record(cell, folder, cell.built(data), row["machine"]) | made)
+            print(f"{cell.folder}: 1% of the labels", flush=True)
+    return failed
+
+
+def tune(
+    board: Mapping[str, Any], sets: Sequence[str], methods: Sequence[str], data: Path, out: Path, jobs: int
+) -> int:
+    """Run the grids key by key, with a line of ``leaderboard_tuning.jsonl`` for every run; returns how many failed."""
+    failed = 0
+    for name in sets:
+        for method in methods or board["methods"]:
+            while todo := list(tuning.tuned_cells(board, name, method, tuning.read())):
+                ended = _tune_key(todo, board["tuning"]["measure"], data, out / "tuning", jobs)
+                failed += len(todo) - ended
+                if ended < len(todo):
+                    break
+    return failed
+
+
+def _tune_key(todo: Sequence[tuple[str, Cell]], measure: str, data: Path, out: Path, jobs: int) -> int:
+    """Run the values of one key; returns how many ended."""
+    ended = 0
+    with pool(jobs) as executor:
+        pending: dict[Future[str | None], tuple[str, Cell, Path]] = {}
+        for key, cell in todo:
+            folder = out / cell.data / f"{cell.method}-{rows.digest(cell.built(data))}"
+            pending[executor.submit(run_cell, cell, data, folder)] = key, cell, folder
+        for future in as_completed(pending):
+            key, cell, folder = pending[future]
+            if (why := future.result()) is not None:
+                print(f"tuning {cell.data} {cell.method} {key}={cell.keys[key]} failed: {why}", flush=True)
+                continue
+            row = rows.record(cell, folder, cell.built(data), described()["machine"])
+            tuning.put(tuning.line_of(cell, key, row, measure))
+            print(f"tuning {cell.data} {cell.method} {key}={cell.keys[key]}: {row[f'select_{measure}']}", flush=True)
+            ended += 1
+    return ended
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    board: dict[str, Any] = yaml.safe_load(rows.BOARD.read_text(encoding="utf-8"))
+    methods = list(dict.fromkeys([*board["methods"], *board["mixed"]["methods"]]))
+    parser.add_argument("--data", type=Path, help="the folder with a folder per data set")
+    parser.add_argument("--sets", nargs="+", choices=list(board["data"]), default=list(board["data"]))
+    parser.add_argument("--partitions", nargs="+", choices=list(board["partitions"]), default=list(board["partitions"]))
+    parser.add_argument("--methods", nargs="+", choices=methods, default=[])
+    parser.add_argument("--seeds", nargs="+", type=int, default=board["seeds"])
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path("runs/leaderboard"))
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--tune", action="store_true")
+    what.add_argument("--labels", action="store_true")
+    what.add_argument("--figure", action="store_true")
+    a = parser.parse_args()
+    if a.figure:
+        from leaderboard_figure import draw
+
+        draw(rows.read())
+        return
+    if a.data is None:
+        parser.error("--data: the folder with a folder per data set")
+    data, out = a.data.resolve(), a.out.resolve()
+    if a.tune:
+        raise SystemExit(1 if tune(board, a.sets, a.methods, data, out, a.jobs) else 0)
+    wanted = list(rows.cells(board, a.sets, a.partitions, a.seeds, a.methods, tuning.winners(tuning.read(), board)))
+    carry_out = label_missing if a.labels else run_missing
+    raise SystemExit(1 if carry_out(wanted, data, out, a.jobs) else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""Cells of the leaderboard, and the rows that their runs come to: one row per run, kept in one Parquet file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rayfed_ssl.config import RESULT_NEUTRAL, RunConfig, load
+from rayfed_ssl.reporting.comparison import OneRun, Row
+from rayfed_ssl.reporting.comparison_rows import of_variants
+from rayfed_ssl.reporting.tables import read_metrics
+
+HERE = Path(__file__).resolve().parent
+CONFIGS = HERE.parent / "configs"
+BOARD = HERE / "leaderboard.yaml"
+RESULTS = HERE / "results" / "leaderboard.parquet"
+ONE, MIXED = "one architecture", "mixed architectures"
+REFERENCE = "fedsimclr"
+EARLY = 0.1  # of the rounds, after which a run's end is predicted
+SCORES = ("linear", "knn", "fewshot", "semi_1")
+MEASURE = "knn"  # whose 90% bytes and hours are counted to
+TEXTS = ("data", "partition", "table", "method", "status", "keys", "settings", "commit", "machine", "torch", "split")
+COUNTS = ("seed", "rounds", "bytes_total", "early_round")
+FLAGS = ("tuned", "changed")
+NUMBERS = (
+    *SCORES, "effective_rank", "uniformity", "alignment",
+    "select_linear", "select_knn", "untrained_linear", "untrained_knn", "untrained_fewshot", "untrained_semi_1",
+    "untrained_effective_rank", "pixels_fewshot",
+    "bytes_per_round", "bytes_to_90", "hours_to_90", "hours_total", "epsilon",
+    "early_loss", "early_effective_rank", "early_uniformity", "minutes",
+)  # fmt: skip
+SCHEMA = pa.schema(
+    [(name, pa.string()) for name in TEXTS]
+    + [(name, pa.int64()) for name in COUNTS]
+    + [(name, pa.bool_()) for name in FLAGS]
+    + [(name, pa.float64()) for name in NUMBERS]
+)
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A run that the leaderboard wants. ``keys``: dotted keys over the data set's config, the seed among them."""
+
+    data: str
+    partition: str
+    table: str
+    method: str
+    seed: int
+    config: Path
+    keys: Mapping[str, Any]
+    tuned: bool = False
+
+    @property
+    def address(self) -> tuple[str, str, str, str, int]:
+        return self.data, self.partition, self.table, self.method, self.seed
+
+    @property
+    def folder(self) -> Path:
+        """Of the run, below the leaderboard's."""
+        own = self.method if self.table == ONE else f"{self.method}-mixed"
+        return Path(self.data) / self.partition / own / f"seed-{self.seed}"
+
+    def built(self, data: Path) -> RunConfig:
+        """The run's configuration with images below ``data``. Raises UserError where it cannot be built."""
+        changes = {**self.keys, "data.path": str(data / self.data)}
+        return load(self.config, [f"{key}={json.dumps(value)}" for key, value in changes.items()])
+
+
+def cells(
+    board: Mapping[str, Any],
+    data: Sequence[str],
+    partitions: Sequence[str],
+    seeds: Sequence[int],
+    methods: Sequence[str] = (),
+    winners: Mapping[tuple[str, str], Mapping[str, Any]] | None = None,
+) -> Iterator[Cell]:
+    """The cells of ``board`` in the order they are run in: by data set, partition, seed, table, method.
+
+    Args:
+        methods: only these; none: all.
+        winners: (data set, method) -> the keys that tuning chose.
+    """
+    chosen = {} if winners is None else winners
+    blocks = ((ONE, {}, board["methods"]), (MIXED, board["mixed"]["keys"], board["mixed"]["methods"]))
+    for name in data:
+        for partition in partitions:
+            for seed in seeds:
+                for table, shared, rows in blocks:
+                    for method, own in rows.items():
+                        if methods and method not in methods:
+                            continue
+                        best = chosen.get((name, method), {}) if table == ONE else {}
+                        keys = {
+                            **board["partitions"][partition], **shared, "method.name": method, **own, **best,
+                            "seed": seed,
+                        }  # fmt: skip
+                        config = CONFIGS / board["data"][name]
+                        yield Cell(name, partition, table, method, seed, config, keys, bool(best))
+
+
+def digest(config: RunConfig) -> str:
+    """Of all settings that change results, but for where the images lie."""
+    settings = config.model_dump(mode="json", exclude=set(RESULT_NEUTRAL))
+    settings["data"].pop("path", None)
+    text = json.dumps([settings, config.resources.threads], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------
+
+
+def record(cell: Cell, folder: Path, config: RunConfig, machine: str) -> Record:
+    """The row of the run in ``folder``, complete or diverged; a diverged one has no accuracies."""
+    made = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    found: Record = dict.fromkeys(SCHEMA.names)
+    found |= {
+        "data": cell.data, "partition": cell.partition, "table": cell.table, "method": cell.method, "seed": cell.seed,
+        "status": summary["status"], "keys": json.dumps(dict(cell.keys)), "tuned": cell.tuned,
+        "settings": digest(config), "rounds": summary["rounds"], "minutes": summary["wall_s"] / 60,
+        "commit": str(made["git_revision"] or "unknown")[:8], "changed": bool(made["git_changed"]),
+        "machine": machine, "torch": made["versions"]["torch"].split("+")[0],
+    }  # fmt: skip
+    if summary["status"] != "complete":
+        return found
+    row = of_variants({cell.method: [folder]}).first
+    run = row.runs[cell.seed]
+    return found | _measured(run, row) | _early(run) | _labels(folder)
+
+
+def _measured(run: OneRun, row: Row) -> Record:
+    values, before = run.values, run.untrained
+    return {
+        "linear": values.get("linear"), "knn": values.get("knn"), "fewshot": values.get("fewshot"),
+        "select_linear": values.get("select/linear"), "select_knn": values.get("select/knn"),
+        "effective_rank": values.get("features/rankme"), "uniformity": values.get("features/uniformity"),
+        "alignment": values.get("features/alignment"),
+        "untrained_linear": before.get("linear"), "untrained_knn": before.get("knn"),
+        "untrained_fewshot": before.get("fewshot"), "untrained_effective_rank": before.get("features/rankme"),
+        "pixels_fewshot": run.pixels.get("fewshot"),
+        "bytes_total": run.total_bytes, "bytes_per_round": row.bytes_per_round, "bytes_to_90": row.bytes_to(MEASURE),
+        "hours_to_90": row.hours_to(MEASURE), "hours_total": row.virtual_hours, "epsilon": row.epsilon,
+        "split": run.split,
+    }  # fmt: skip
+
+
+def _early(run: OneRun) -> Record:
+    """Loss after a tenth of the rounds; what features looked like in the first evaluated round from then on."""
+    wanted = max(1, math.ceil(EARLY * run.rounds))
+    metrics = read_metrics(run.folder).to_pylist()
+
+    def of(tag: str) -> dict[int, float]:
+        rows = [row for row in metrics if row["tag"] == tag]
+        rounds = {row["round"] for row in rows}
+        return {
+            t: sum(values) / len(values) for t in rounds if (values := [r["value"] for r in rows if r["round"] == t])
+        }
+
+    rank, uniformity, loss = of("features/rankme"), of("features/uniformity"), of("train/loss")
+    at = min((t for t in rank if wanted <= t < run.rounds), default=None)
+    return {
+        "early_round": at,
+        "early_loss": loss.get(wanted) if run.rounds > 1 else None,
+        "early_effective_rank": None if at is None else rank[at],
+        "early_uniformity": None if at is None else uniformity.get(at),
+    }
+
+
+def _labels(folder: Path) -> Record:
+    """What a later evaluation added to the run folder: accuracy after fine-tuning with 1% of the labels."""
+    path = folder / "evaluation.json"
+    if not path.is_file():
+        return {}
+    found = json.loads(path.read_text(encoding="utf-8"))
+    trained = [values["semi_1"] for values in found["accuracy"].values() if "semi_1" in values]
+    before = [values["semi_1"] for values in found["untrained"].values() if "semi_1" in values]
+    return {
+        "semi_1": sum(trained) / len(trained) if trained else None,
+        "untrained_semi_1": sum(before) / len(before) if before else None,
+    }
+
+
+# -- the file ----------------------------------------------------------------------------------------------------------
+
+
+def read(path: Path = RESULTS) -> list[Record]:
+    """All rows; none where there is no file yet."""
+    rows: list[Record] = pq.read_table(path).to_pylist() if path.exists() else []
+    return rows
+
+
+def address(row: Record) -> tuple[str, str, str, str, int]:
+    return row["data"], row["partition"], row["table"], row["method"], row["seed"]
+
+
+def write(rows: Sequence[Record], path: Path = RESULTS) -> None:
+    """All rows, in the order of their addresses; a reader never sees half of them."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(".draft")
+    pq.write_table(pa.Table.from_pylist(sorted(rows, key=address), SCHEMA), draft, compression="zstd")
+    draft.replace(path)
+
+
+def put(row: Record, path: Path = RESULTS) -> None:
+    """The row in place of the one of the same data set, partition, table, method and seed."""
+    write([other for other in read(path) if address(other) != address(row)] + [row], path)

@@ -1,0 +1,87 @@
+"""The small grid that every method of the leaderboard is tuned by: its runs, and what they chose.
+
+Keys are tuned one after the other, each over the winners of the ones before, on one seed that is not in the table, so
+on a split and held-out images that are not in it. A value wins by accuracy on held-out training images.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from leaderboard_rows import CONFIGS, HERE, ONE, Cell, Record
+
+RESULTS = HERE / "results" / "leaderboard_tuning.jsonl"
+Line = dict[str, Any]
+
+
+def read(path: Path = RESULTS) -> list[Line]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def put(line: Line, path: Path = RESULTS) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def line_of(cell: Cell, key: str, row: Record, measure: str) -> Line:
+    """What a run of the grid came to; ``score`` is None where it diverged."""
+    return {
+        "data": cell.data, "partition": cell.partition, "method": cell.method, "seed": cell.seed, "key": key,
+        "value": cell.keys[key], "keys": dict(cell.keys), "score": row[f"select_{measure}"], "measure": measure,
+        "settings": row["settings"], "status": row["status"], "minutes": row["minutes"], "commit": row["commit"],
+    }  # fmt: skip
+
+
+def grid(board: Mapping[str, Any], method: str) -> dict[str, Sequence[Any]]:
+    """Key -> values, in the order in which keys are tuned."""
+    tuning = board["tuning"]
+    return {**tuning["all"], **tuning["methods"].get(method, {})}
+
+
+def chosen(lines: Sequence[Line], data: str, method: str) -> dict[str, Any]:
+    """Key -> the value with the highest score; of equal ones the first that was run. Runs without a score never win."""
+    best: dict[str, Line] = {}
+    for line in lines:
+        if (line["data"], line["method"]) != (data, method) or line["score"] is None:
+            continue
+        if line["key"] not in best or line["score"] > best[line["key"]]["score"]:
+            best[line["key"]] = line
+    return {key: line["value"] for key, line in best.items()}
+
+
+def winners(lines: Sequence[Line], board: Mapping[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
+    """(data set, method) -> the keys that its grid chose, of grids that have been run to their end."""
+    found = {}
+    for data, method in sorted({(line["data"], line["method"]) for line in lines}):
+        run = {
+            (line["key"], json.dumps(line["value"]))
+            for line in lines
+            if (line["data"], line["method"]) == (data, method)
+        }
+        wanted = {(key, json.dumps(value)) for key, values in grid(board, method).items() for value in values}
+        if wanted <= run and (best := chosen(lines, data, method)):
+            found[data, method] = best
+    return found
+
+
+def tuned_cells(board: Mapping[str, Any], data: str, method: str, lines: Sequence[Line]) -> Iterator[tuple[str, Cell]]:
+    """(key, cell) of the first key of a method's grid that has values without a run; none where all have been run."""
+    tuning, own = board["tuning"], board["methods"][method]
+    known = {
+        (line["key"], json.dumps(line["value"])) for line in lines if (line["data"], line["method"]) == (data, method)
+    }
+    for key, values in grid(board, method).items():
+        left = [value for value in values if (key, json.dumps(value)) not in known]
+        best = chosen(lines, data, method)
+        for value in left:
+            keys = {
+                **board["partitions"][tuning["partition"]], "method.name": method, **own, **best, key: value,
+                "seed": tuning["seed"],
+            }  # fmt: skip
+            yield key, Cell(data, tuning["partition"], ONE, method, tuning["seed"], CONFIGS / board["data"][data], keys)
+        if left:
+            return
