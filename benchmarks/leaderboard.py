@@ -71,11 +71,11 @@ def pool(jobs: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
 
 
-def missing(wanted: Sequence[Cell], data: Path) -> Iterator[tuple[Cell, str]]:
+def missing(wanted: Sequence[Cell], data: Path, known_rows: Sequence[Record]) -> Iterator[tuple[Cell, str]]:
     """The cells without a row of their settings, each with its settings' digest; a cell that cannot be built is said
     and left out.
     """
-    known = {(rows.address(row), row["settings"]) for row in rows.read()}
+    known = {(rows.address(row), row["settings"]) for row in known_rows}
     for cell in wanted:
         try:
             settings = rows.digest(cell.built(data))
@@ -86,9 +86,9 @@ def missing(wanted: Sequence[Cell], data: Path) -> Iterator[tuple[Cell, str]]:
             yield cell, settings
 
 
-def run_missing(wanted: Sequence[Cell], data: Path, out: Path, jobs: int) -> int:
+def run_missing(wanted: Sequence[Cell], data: Path, out: Path, jobs: int, path: Path) -> int:
     """Run what has no row yet, and put the rows down as runs end. Returns how many failed."""
-    todo = list(missing(wanted, data))
+    todo = list(missing(wanted, data, rows.read(path)))
     failed = 0
     print(f"{len(todo)} of {len(wanted)} cells to run, {jobs} at a time", flush=True)
     with pool(jobs) as executor:
@@ -103,7 +103,7 @@ def run_missing(wanted: Sequence[Cell], data: Path, out: Path, jobs: int) -> int
                 print(f"{cell.folder} failed: {why} ({folder / ERROR})", flush=True)
                 continue
             row = rows.record(cell, folder, cell.built(data), described()["machine"])
-            rows.put(row)
+            rows.put(row, path)
             print(told(row), flush=True)
     return failed
 
@@ -114,9 +114,9 @@ def told(row: Record) -> str:
     return f"{where} seed {row['seed']}: {row['status']}, {', '.join(values)}, {row['minutes']:.1f} min"
 
 
-def label_missing(wanted: Sequence[Cell], data: Path, out: Path, jobs: int) -> int:
+def label_missing(wanted: Sequence[Cell], data: Path, out: Path, jobs: int, path: Path) -> int:
     """Fine-tune with 1% of the labels where a row lacks it and its run folder is here. Returns how many failed."""
-    known = {rows.address(row): row for row in rows.read()}
+    known = {rows.address(row): row for row in rows.read(path)}
     failed = 0
     with pool(jobs) as executor:
         pending: dict[Future[str | None], tuple[Cell, Path, Record]] = {}
@@ -134,7 +134,7 @@ def label_missing(wanted: Sequence[Cell], data: Path, out: Path, jobs: int) -> i
                 print(f"{cell.folder}: 1% of the labels failed: {why}", flush=True)
                 continue
             made = {name: row[name] for name in ("settings", "tuned", "keys")}
-            rows.put(rows.record(cell, folder, cell.built(data), row["machine"]) | made)
+            rows.put(rows.record(cell, folder, cell.built(data), row["machine"]) | made, path)
             print(f"{cell.folder}: 1% of the labels", flush=True)
     return failed
 
@@ -185,6 +185,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=board["seeds"])
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("runs/leaderboard"))
+    parser.add_argument("--rows", type=Path, default=rows.RESULTS, help="the Parquet file of the rows")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--tune", action="store_true")
     what.add_argument("--labels", action="store_true")
@@ -193,7 +194,7 @@ def main() -> None:
     if a.figure:
         from leaderboard_figure import draw
 
-        draw(rows.read())
+        draw(rows.read(a.rows))
         return
     if a.data is None:
         parser.error("--data: the folder with a folder per data set")
@@ -202,7 +203,7 @@ def main() -> None:
         raise SystemExit(1 if tune(board, a.sets, a.methods, data, out, a.jobs) else 0)
     wanted = list(rows.cells(board, a.sets, a.partitions, a.seeds, a.methods, tuning.winners(tuning.read(), board)))
     carry_out = label_missing if a.labels else run_missing
-    raise SystemExit(1 if carry_out(wanted, data, out, a.jobs) else 0)
+    raise SystemExit(1 if carry_out(wanted, data, out, a.jobs, a.rows) else 0)
 
 
 if __name__ == "__main__":
