@@ -28,7 +28,6 @@ HERE = Path(__file__).resolve().parent
 ATTEMPTS = HERE / "budgets.yaml"
 RESULTS = HERE / "results" / "budgets.jsonl"
 THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-GAIN, SHARE = 0.08, 0.25  # what a budget has to gain, and the share of the gain that seeds may differ by
 
 
 def read(path: Path = RESULTS) -> list[dict[str, Any]]:
@@ -67,6 +66,37 @@ def run_one(base: Mapping[str, Any], keys: Mapping[str, Any], seed: int, data: P
     subprocess.run([*command, "--out", str(out / "run")], env={**os.environ, **THREADS}, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return line_of(read_run(out / "run"), after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+
+
+def gain(line: Mapping[str, Any], measure: str) -> float:
+    """How far training came above the untrained encoder."""
+    return float(line["trained"][measure] - line["untrained"][measure])
+
+
+def table(lines: list[dict[str, Any]]) -> str:
+    """Every attempt as Markdown: its keys, minutes, and accuracies on test images before and after."""
+    heads = (
+        "data",
+        "attempt",
+        "keys",
+        "seed",
+        "kNN",
+        "linear",
+        "kNN, held out",
+        "gain in it",
+        "minutes (CPU)",
+        "commit",
+    )
+    rows = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for line in lines:
+        before, after = line["untrained"], line["trained"]
+        scores = [f"{before[m]:.3f} -> {after[m]:.3f}" for m in ("knn", "linear", "select/knn")]
+        keys = ", ".join(f"`{key}={json.dumps(value)}`" for key, value in line["keys"].items()) or "the base's"
+        minutes = f"{line['minutes']:.1f} ({line['cpu_minutes']:.1f})"
+        held = f"{gain(line, 'select/knn'):+.3f}"
+        cells = [line["data"], line["attempt"], keys, str(line["seed"]), *scores, held, minutes, line["commit"]]
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
 
 
 def main() -> None:

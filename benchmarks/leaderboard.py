@@ -34,6 +34,7 @@ from machine import described
 
 LABELS = ("evaluation.semi.fractions=[0.01]", "evaluation.semi.epochs=50", "evaluation.train_images=null")
 SUMMARY, ERROR = "summary.json", "error.txt"
+ENDED = ("complete", "diverged")
 
 
 def run_cell(cell: Cell, data: Path, folder: Path) -> str | None:
@@ -47,13 +48,13 @@ def run_cell(cell: Cell, data: Path, folder: Path) -> str | None:
     changes = {key.replace(".", "__"): value for key, value in changes.items()}
     try:
         resume = (folder / "config.yaml").exists()
-        rayfed_ssl.run(cell.config, out=folder, resume=resume, executor="local", progress=False, **changes)
+        run = rayfed_ssl.run(cell.config, out=folder, resume=resume, executor="local", progress=False, **changes)
     except Exception as error:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ERROR).write_text("".join(traceback.format_exception(error)), encoding="utf-8")
         return " ".join(str(error).split()) or type(error).__name__
     (folder / ERROR).unlink(missing_ok=True)
-    return None
+    return None if run.status in ENDED else f"{run.status} before its last round"
 
 
 def add_labels(folder: Path) -> str | None:

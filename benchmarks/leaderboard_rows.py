@@ -27,7 +27,10 @@ REFERENCE = "fedsimclr"
 EARLY = 0.1  # of the rounds, after which a run's end is predicted
 SCORES = ("linear", "knn", "fewshot", "semi_1")
 MEASURE = "knn"  # whose 90% bytes and hours are counted to
-TEXTS = ("data", "partition", "table", "method", "status", "keys", "settings", "commit", "machine", "torch", "split")
+TEXTS = (
+    "data", "partition", "table", "method", "objective", "status", "keys", "settings", "commit", "machine", "torch",
+    "split",
+)  # fmt: skip
 COUNTS = ("seed", "rounds", "bytes_total", "early_round")
 FLAGS = ("tuned", "changed")
 NUMBERS = (
@@ -125,7 +128,8 @@ def record(cell: Cell, folder: Path, config: RunConfig, machine: str) -> Record:
     found: Record = dict.fromkeys(SCHEMA.names)
     found |= {
         "data": cell.data, "partition": cell.partition, "table": cell.table, "method": cell.method, "seed": cell.seed,
-        "status": summary["status"], "keys": json.dumps(dict(cell.keys)), "tuned": cell.tuned,
+        "objective": config.objective.name, "status": summary["status"], "keys": json.dumps(dict(cell.keys)),
+        "tuned": cell.tuned,
         "settings": digest(config), "rounds": summary["rounds"], "minutes": summary["wall_s"] / 60,
         "commit": str(made["git_revision"] or "unknown")[:8], "changed": bool(made["git_changed"]),
         "machine": machine, "torch": made["versions"]["torch"].split("+")[0],

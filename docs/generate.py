@@ -22,6 +22,11 @@ from rayfed_ssl.settings.keys import KIND, Key, keys
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(1, str(ROOT / "benchmarks"))
+import budgets  # noqa: E402
+import leaderboard_prediction as prediction  # noqa: E402
+import leaderboard_rows as board_rows  # noqa: E402
+import leaderboard_tables as board_tables  # noqa: E402
+import leaderboard_tuning as board_tuning  # noqa: E402
 import speed_table  # noqa: E402
 
 LAYERS = (  # from the ground up: an import leads into the same layer or a lower one
@@ -130,10 +135,24 @@ def schema(file: str) -> str:
     return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
 
 
+def tuned() -> str:
+    """The grids of the leaderboard's methods, and what they chose."""
+    lines, board = board_tuning.read(), board_tables.load_board()
+    found = board_tuning.winners(lines, board)
+    return board_tables.tuning(lines, lambda data, method: found.get((data, method), {}))
+
+
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/architecture.md": {"tree": tree},
     "docs/methods.md": {"methods": methods},
     "docs/configuration.md": {file.value: partial(configuration, file.value) for file in File},
+    "docs/results.md": {
+        "budgets": lambda: budgets.table(budgets.read()),
+        "confirmed": lambda: board_tables.confirmed(board_rows.read(), board_tables.load_board()),
+        "leaderboard": lambda: board_tables.page(board_rows.read(), board_tables.load_board()),
+        "tuning": tuned,
+        "predictors": lambda: prediction.table(board_rows.read(), board_tables.load_board()["references"]),
+    },
     "docs/performance.md": {
         "speed": lambda: speed_table.table(speed_table.read()),
         "parts": lambda: speed_table.parts(speed_table.read()),

@@ -1,0 +1,95 @@
+"""What can be known without labels: how effective rank, uniformity and loss after a tenth of the rounds tell the end.
+
+Runs are ranked within their group only (data set and partition; for losses the objective, too), because others differ
+in more than what is asked. Kendall's tau-b over the pairs of runs of all groups, with a bootstrap interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from leaderboard_rows import MEASURE, ONE, Record
+from numpy.typing import NDArray
+
+PREDICTORS = {  # column -> in words, and what runs have to share
+    "early_effective_rank": ("effective rank", ("data", "partition")),
+    "early_uniformity": ("uniformity (lower is more uniform)", ("data", "partition")),
+    "early_loss": ("training loss", ("data", "partition", "objective")),
+}
+LEAST = 10  # rows below which nothing is shown
+DRAWS, SEED = 2000, 2026
+Group = tuple[NDArray[np.float64], NDArray[np.float64]]  # predictor (n,), final accuracy (n,)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Kendall's tau-b over ``runs`` runs in ``groups`` groups, and its 95% interval."""
+
+    predictor: str
+    tau: float
+    low: float
+    high: float
+    runs: int
+    groups: int
+
+
+def tau(groups: Sequence[Group]) -> float:
+    """Kendall's tau-b with pairs within groups only: of one group scipy's ``kendalltau``. NaN where nothing differs."""
+    agreeing = ordered_x = ordered_y = 0.0
+    for x, y in groups:
+        upper = np.triu_indices(len(x), 1)
+        dx, dy = (np.sign(np.subtract.outer(v, v))[upper] for v in (x, y))
+        agreeing += float((dx * dy).sum())
+        ordered_x += float(np.abs(dx).sum())
+        ordered_y += float(np.abs(dy).sum())
+    return agreeing / float(np.sqrt(ordered_x * ordered_y)) if ordered_x and ordered_y else float("nan")
+
+
+def interval(groups: Sequence[Group], draws: int = DRAWS, seed: int = SEED) -> tuple[float, float]:
+    """The 2.5th and 97.5th percentile of tau over bootstrap draws of runs, within each group."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(draws):
+        rows = [rng.integers(len(x), size=len(x)) for x, _ in groups]
+        found.append(tau([(x[r], y[r]) for (x, y), r in zip(groups, rows, strict=True)]))
+    low, high = np.nanpercentile(found, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def grouped(rows: Sequence[Record], column: str, measure: str = MEASURE, references: Sequence[str] = ()) -> list[Group]:
+    """The groups with two runs or more that have both numbers; one architecture, without ``references``."""
+    alike = PREDICTORS[column][1]
+    found: dict[tuple[str, ...], list[tuple[float, float]]] = {}
+    for row in rows:
+        usable = row["status"] == "complete" and row["table"] == ONE and row["method"] not in references
+        if usable and row[column] is not None and row[measure] is not None:
+            found.setdefault(tuple(row[key] for key in alike), []).append((row[column], row[measure]))
+    return [(np.array(p)[:, 0], np.array(p)[:, 1]) for _, p in sorted(found.items()) if len(p) > 1]
+
+
+def predictions(rows: Sequence[Record], measure: str = MEASURE, references: Sequence[str] = ()) -> list[Prediction]:
+    """One for each predictor that enough runs have."""
+    made = []
+    for column in PREDICTORS:
+        groups = grouped(rows, column, measure, references)
+        runs = sum(len(x) for x, _ in groups)
+        if runs >= LEAST:
+            made.append(Prediction(column, tau(groups), *interval(groups), runs, len(groups)))
+    return made
+
+
+def table(rows: Sequence[Record], references: Sequence[str] = ()) -> str:
+    """The predictions as Markdown."""
+    found = predictions(rows, references=references)
+    if not found:
+        return f"Shown from {LEAST} runs on; not run yet."
+    lines = [
+        "| after a tenth of the rounds | Kendall's tau with the final kNN accuracy [95%] | runs | groups |",
+        "|---" * 4 + "|",
+    ]
+    for one in found:
+        cell = f"{one.tau:+.2f} [{one.low:+.2f}, {one.high:+.2f}]"
+        lines.append(f"| {PREDICTORS[one.predictor][0]} | {cell} | {one.runs} | {one.groups} |")
+    return "\n".join(lines)

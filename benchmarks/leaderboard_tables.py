@@ -1,0 +1,232 @@
+"""The leaderboard in Markdown, made from its rows alone: what no row says is shown as not run yet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
+from statistics import fmean
+from typing import Any
+
+from leaderboard_rows import BOARD, MEASURE, MIXED, ONE, REFERENCE, Record
+from scipy.stats import kendalltau, rankdata
+
+from rayfed_ssl.reporting.comparison import difference, spread
+
+NOT_RUN = "not run yet"
+NAMES = {"fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
+SPLITS = {"iid": "IID", "dirichlet": "Dirichlet 0.1", "two_classes": "two classes per client"}
+COLUMNS = (
+    "method", "seeds", "kNN", "linear", "few-shot", "1% labels", "effective rank", "MB per round", "MB to 90%",
+    "virtual s to 90%", "epsilon", "kNN over {}", "linear over {}", "rank", "minutes",
+)  # fmt: skip
+COMPARED = {ONE: REFERENCE, MIXED: "local"}  # the method that a table's others are compared with
+Seeds = dict[int, Record]
+
+
+def load_board() -> dict[str, Any]:
+    """``leaderboard.yaml``."""
+    import yaml
+
+    board: dict[str, Any] = yaml.safe_load(BOARD.read_text(encoding="utf-8"))
+    return board
+
+
+def of_table(rows: Sequence[Record], data: str, partition: str, table: str) -> dict[str, Seeds]:
+    """Method -> seed -> row, of one table."""
+    found: dict[str, Seeds] = {}
+    for row in rows:
+        if (row["data"], row["partition"], row["table"]) == (data, partition, table):
+            found.setdefault(row["method"], {})[row["seed"]] = row
+    return found
+
+
+def complete(seeds: Seeds) -> list[Record]:
+    return [row for _, row in sorted(seeds.items()) if row["status"] == "complete"]
+
+
+# -- ranks -------------------------------------------------------------------------------------------------------------
+
+
+def ranks(methods: Mapping[str, Seeds], measure: str = MEASURE) -> dict[int, dict[str, float]]:
+    """Seed -> method -> rank by ``measure``, 1 the best, of equal ones the mean rank. A seed ranks what it has."""
+    found = {}
+    for seed in sorted({seed for seeds in methods.values() for seed in seeds}):
+        values = {m: s[seed][measure] for m, s in methods.items() if seed in s and s[seed][measure] is not None}
+        order = rankdata([-value for value in values.values()])
+        found[seed] = {method: float(rank) for method, rank in zip(values, order, strict=True)}
+    return found
+
+
+def stability(of_seeds: Mapping[int, Mapping[str, float]]) -> float | None:
+    """Mean over pairs of seeds of Kendall's tau between their ranks of the methods both have; None without a pair that
+    has two methods.
+    """
+    taus = []
+    for a, b in combinations(of_seeds.values(), 2):
+        common = [method for method in a if method in b]
+        if len(common) > 1:
+            taus.append(float(kendalltau([a[m] for m in common], [b[m] for m in common]).statistic))
+    return fmean(taus) if taus else None
+
+
+# -- cells -------------------------------------------------------------------------------------------------------------
+
+
+def number(values: Sequence[float | None], digits: int = 3, none: str = "-") -> str:
+    """Mean ± standard deviation over seeds; ``none`` where a run has no value."""
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return none
+    found = spread(known)
+    assert found is not None
+    text = f"{found.mean:.{digits}f}"
+    return text if found.deviation is None else f"{text} ± {found.deviation:.{digits}f}"
+
+
+def over_reference(seeds: Seeds, reference: Seeds, measure: str) -> str:
+    """The mean paired difference and its 95% interval; of one seed no interval, without a common one a dash."""
+    pairs = [
+        seeds[seed][measure] - reference[seed][measure]
+        for seed in sorted(seeds.keys() & reference.keys())
+        if seeds[seed][measure] is not None and reference[seed][measure] is not None
+    ]
+    if (found := difference(pairs)) is None:
+        return "-"
+    text = f"{found.mean:+.3f}"
+    return text if found.low is None else f"{text} [{found.low:+.3f}, {found.high:+.3f}]"
+
+
+def _cells(method: str, seeds: Seeds, reference: Seeds, of_seeds: Mapping[int, Mapping[str, float]]) -> list[str]:
+    runs = complete(seeds)
+    if not runs:
+        status = ", ".join(sorted({row["status"] for row in seeds.values()})) or NOT_RUN
+        return [f"`{method}`", str(len(seeds)), status, *[""] * (len(COLUMNS) - 3)]
+    ended = {row["seed"]: row for row in runs}
+
+    def of(name: str, digits: int = 3, none: str = "-", scale: float = 1.0) -> str:
+        return number([None if row[name] is None else scale * row[name] for row in runs], digits, none)
+
+    over = [over_reference(ended, reference, m) if ended != reference else "-" for m in ("knn", "linear")]
+    own = [of_seeds[seed][method] for seed in ended if method in of_seeds.get(seed, {})]
+    count = str(len(runs)) if len(runs) == len(seeds) else f"{len(runs)} of {len(seeds)}"
+    return [
+        f"`{method}`", count, of("knn"), of("linear"), of("fewshot"), of("semi_1", none=NOT_RUN),
+        of("effective_rank", 1), of("bytes_per_round", 2, scale=1e-6), of("bytes_to_90", 1, scale=1e-6),
+        of("hours_to_90", 0, scale=3600.0), of("epsilon", 2), *over, f"{fmean(own):.1f}" if own else "-",
+        of("minutes", 1),
+    ]  # fmt: skip
+
+
+def _before(methods: Mapping[str, Seeds]) -> list[str]:
+    """The untrained encoder: of every seed, as the first method's run measured it."""
+    first: Seeds = {}
+    for seeds in methods.values():
+        for row in complete(seeds):
+            first.setdefault(row["seed"], row)
+    runs = list(first.values())
+
+    def of(name: str, digits: int = 3, none: str = "-") -> str:
+        return number([row[f"untrained_{name}"] for row in runs], digits, none)
+
+    scores = [of("knn"), of("linear"), of("fewshot"), of("semi_1", none=NOT_RUN), of("effective_rank", 1)]
+    return ["untrained", str(len(runs)), *scores, *[""] * (len(COLUMNS) - 7)]
+
+
+def table(rows: Sequence[Record], board: Mapping[str, Any], data: str, partition: str, kind: str) -> str:
+    """One table: the best by kNN first, then references, then what has not run."""
+    methods = of_table(rows, data, partition, kind)
+    named = board["methods"] if kind == ONE else board["mixed"]["methods"]
+    ranked = {m: s for m, s in methods.items() if m not in board["references"]}
+    of_seeds = ranks(ranked)
+    compared = COMPARED[kind]
+    reference = {row["seed"]: row for row in complete(methods.get(compared, {}))}
+
+    def place(method: str) -> tuple[bool, bool, float]:
+        values = [row[MEASURE] for row in complete(methods.get(method, {})) if row[MEASURE] is not None]
+        return not values, method in board["references"], -fmean(values) if values else 0.0
+
+    body = [_before(methods)]
+    body += [_cells(m, methods[m], reference, of_seeds) for m in sorted(methods, key=place)]
+    if absent := [f"`{method}`" for method in named if method not in methods]:
+        body.append([", ".join(absent), "0", NOT_RUN, *[""] * (len(COLUMNS) - 3)])
+    lines = [f"| {' | '.join(COLUMNS).format(compared, compared)} |", "|---" * len(COLUMNS) + "|"]
+    return "\n".join([*lines, *(f"| {' | '.join(cells)} |" for cells in body)])
+
+
+# -- the page ----------------------------------------------------------------------------------------------------------
+
+
+def caption(rows: Sequence[Record], board: Mapping[str, Any], data: str, partition: str, kind: str) -> str:
+    """What a reader of one table has to know: seeds, commits, what was tuned, how stable ranks are."""
+    methods = of_table(rows, data, partition, kind)
+    runs = [row for seeds in methods.values() for row in seeds.values()]
+    tuned = sorted({row["method"] for row in runs if row["tuned"]})
+    commits = sorted({row["commit"] for row in runs})
+    parts = [f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}, made at {', '.join(commits)}."]
+    parts.append(
+        f"Tuned on another split: {', '.join(tuned)}; the others at their defaults and the config's learning rate."
+        if tuned
+        else "No method was tuned: each has its defaults, the keys of `benchmarks/leaderboard.yaml`, and the config's "
+        "learning rate."
+    )
+    tau = stability(ranks({m: s for m, s in methods.items() if m not in board["references"]}))
+    parts.append(
+        "Ranks are of one seed."
+        if tau is None
+        else f"Ranks by kNN; Kendall's tau between seeds is {tau:.2f} in the mean."
+    )
+    return " ".join(parts)
+
+
+def page(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
+    """All tables that have a row, and the names of those that have none."""
+    parts, absent = [], []
+    for data in board["data"]:
+        for partition in board["partitions"]:
+            for kind in (ONE, MIXED):
+                title = f"{NAMES.get(data, data)}, {SPLITS.get(partition, partition)}, {kind}"
+                if not of_table(rows, data, partition, kind):
+                    absent.append(title)
+                    continue
+                body = table(rows, board, data, partition, kind)
+                parts.append(f"**{title}.** {caption(rows, board, data, partition, kind)}\n\n{body}")
+    if absent:
+        parts.append(f"Tables without a row, {NOT_RUN}: {'; '.join(absent)}.")
+    return "\n\n".join(parts)
+
+
+def confirmed(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
+    """FedSimCLR on IID clients against the untrained encoder, seed by seed: whether the budget answers a question."""
+    heads = ("data", "seeds", "measure", "untrained", "FedSimCLR", "gain by seed", "gain", "minutes")
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for data in board["data"]:
+        runs = complete(of_table(rows, data, "iid", ONE).get(REFERENCE, {}))
+        for measure in ("knn", "linear", "fewshot"):
+            if not runs:
+                lines.append(f"| {NAMES.get(data, data)} | 0 | {measure} | {NOT_RUN} | | | | |")
+                continue
+            gains = [row[measure] - row[f"untrained_{measure}"] for row in runs]
+            cells = (
+                NAMES.get(data, data), ", ".join(str(row["seed"]) for row in runs), measure,
+                number([row[f"untrained_{measure}"] for row in runs]), number([row[measure] for row in runs]),
+                ", ".join(f"{gain:+.3f}" for gain in gains), number(gains), number([row["minutes"] for row in runs], 1),
+            )  # fmt: skip
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def tuning(lines: Sequence[Mapping[str, Any]], chosen: Callable[[str, str], Mapping[str, Any]]) -> str:
+    """The grids and their winners; ``chosen`` is (data set, method) -> winning keys."""
+    if not lines:
+        return f"The grids of `benchmarks/leaderboard.yaml` were {NOT_RUN}."
+    rows = ["| data | method | key | values: accuracy on held-out images | winner |", "|---|---|---|---|---|"]
+    for data, method, key in dict.fromkeys((line["data"], line["method"], line["key"]) for line in lines):
+        own = [line for line in lines if (line["data"], line["method"], line["key"]) == (data, method, key)]
+        scores = [
+            f"{json.dumps(x['value'])}: {'diverged' if x['score'] is None else format(x['score'], '.3f')}" for x in own
+        ]
+        winner = chosen(data, method).get(key)
+        cells = (NAMES.get(data, data), f"`{method}`", f"`{key}`", ", ".join(scores), json.dumps(winner))
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)

@@ -1,0 +1,364 @@
+"""The leaderboard: cells, rows, tables, ranks, the front of the figure, the grid, and what foretells a run's end."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from PIL import Image
+from scipy import stats
+from sklearn.datasets import load_digits
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import leaderboard  # noqa: E402
+import leaderboard_figure as figure  # noqa: E402
+import leaderboard_prediction as prediction  # noqa: E402
+import leaderboard_rows as rows  # noqa: E402
+import leaderboard_tables as tables  # noqa: E402
+import leaderboard_tuning as tuning  # noqa: E402
+
+BOARD = tables.load_board()
+MODEL = {"width": 0.25, "projector": {"hidden": [16], "dim": 8}}
+
+
+def row(method: str, seed: int = 0, knn: float | None = 0.5, **others: Any) -> rows.Record:
+    """A row with these numbers; of what is not given there is none."""
+    made: rows.Record = dict.fromkeys(rows.SCHEMA.names)
+    made |= {
+        "data": "cifar10", "partition": "iid", "table": rows.ONE, "method": method, "seed": seed, "knn": knn,
+        "status": "complete", "commit": "abc", "tuned": False, "untrained_knn": 0.25, "bytes_total": 1_000_000,
+        "objective": "simclr",
+    }  # fmt: skip
+    return made | others
+
+
+# -- cells -------------------------------------------------------------------------------------------------------------
+
+
+def test_every_method_of_the_board_fits_its_configs() -> None:
+    for name in BOARD["data"]:
+        for cell in rows.cells(BOARD, [name], list(BOARD["partitions"]), [0]):
+            config = cell.built(Path("images"))
+            assert config.method.name == cell.method
+            assert config.data.partition.name == BOARD["partitions"][cell.partition]["data.partition.name"]
+            assert config.clients.heterogeneous == (cell.table == rows.MIXED)
+
+
+def test_one_budget_of_local_steps() -> None:
+    for name in BOARD["data"]:
+        configs = [cell.built(Path("images")) for cell in rows.cells(BOARD, [name], ["iid"], [0])]
+        assert {c.train.rounds * (c.train.local_steps or 0) for c in configs} == {200}
+        assert len({(c.train.batch_size, c.data.limit, c.evaluation.train_images) for c in configs}) == 1
+
+
+def test_cells_come_in_order_and_winners_go_over_the_boards_keys() -> None:
+    chosen = {("cifar10", "fedca"): {"method.alignment_epochs": 7, "train.optimizer.lr": 0.5}}
+    found = list(rows.cells(BOARD, ["cifar10"], ["iid", "dirichlet"], [0, 1], ["fedca", "flesd"], chosen))
+    assert [cell.address for cell in found][:4] == [
+        ("cifar10", "iid", rows.ONE, "fedca", 0),
+        ("cifar10", "iid", rows.ONE, "flesd", 0),
+        ("cifar10", "iid", rows.MIXED, "flesd", 0),
+        ("cifar10", "iid", rows.ONE, "fedca", 1),
+    ]
+    assert found[0].keys["method.alignment_epochs"] == 7
+    assert (found[0].tuned, found[1].tuned) == (True, False)
+    assert len({cell.folder for cell in found}) == len(found) == 12
+
+
+def test_the_digest_is_of_what_changes_results() -> None:
+    cell = next(rows.cells(BOARD, ["cifar10"], ["iid"], [0]))
+    here, there = (rows.digest(cell.built(Path(folder))) for folder in ("a", "b"))
+    other = rows.Cell(*cell.address[:5], cell.config, {**cell.keys, "train.optimizer.lr": 0.5})
+    assert here == there != rows.digest(other.built(Path("a")))
+
+
+# -- a run -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``digits/train.parquet`` and ``test.parquet`` with scikit-learn's digits as PNG files."""
+    folder = tmp_path_factory.mktemp("images") / "digits"
+    folder.mkdir()
+    found = load_digits()
+    for name, part in (("train", slice(0, 240)), ("test", slice(240, 300))):
+        pngs = []
+        for pixels in found.images[part]:
+            buffer = io.BytesIO()
+            Image.fromarray((pixels * 15).astype(np.uint8)).save(buffer, "PNG")
+            pngs.append({"bytes": buffer.getvalue(), "path": None})
+        pq.write_table(pa.table({"img": pngs, "label": found.target[part]}), folder / f"{name}.parquet")
+    return folder.parent
+
+
+@pytest.fixture(scope="module")
+def cell(tmp_path_factory: pytest.TempPathFactory) -> rows.Cell:
+    config = tmp_path_factory.mktemp("config") / "tiny.yaml"
+    document = {
+        "method": {"name": "fedsimclr"}, "data": {"name": "parquet", "image_size": 8, "channels": 1},
+        "clients": {"count": 2, "encoders": "small_cnn_bn"}, "model": MODEL, "augment": {"preset": "digits"},
+        "train": {"rounds": 4, "local_steps": 2, "batch_size": 16},
+        "system": {"seconds_per_image": 0.5}, "checkpoint": {"every": 0},
+        "evaluation": {"protocols": ["knn", "linear", "rank"], "every": 2, "select": {"share": 0.2}},
+    }  # fmt: skip
+    config.write_text(yaml.safe_dump(document))
+    return rows.Cell("digits", "iid", rows.ONE, "fedsimclr", 3, config, {"seed": 3, "method.name": "fedsimclr"})
+
+
+@pytest.fixture(scope="module")
+def ended(cell: rows.Cell, images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run") / "run"
+    assert leaderboard.run_cell(cell, images, folder) is None
+    return folder
+
+
+def test_a_row_says_what_the_run_folder_says(cell: rows.Cell, images: Path, ended: Path) -> None:
+    found = rows.record(cell, ended, cell.built(images), "a machine")
+    summary = json.loads((ended / "summary.json").read_text())
+    measured = pq.read_table(ended / "metrics.parquet").to_pylist()
+
+    def of(tag: str, t: int) -> float:
+        (value,) = [r["value"] for r in measured if r["tag"] == tag and r["round"] == t and r["client"] is None]
+        return float(value)
+
+    assert set(found) == set(rows.SCHEMA.names)
+    assert found["knn"] == summary["accuracy"]["knn"]
+    assert found["untrained_linear"] == summary["untrained"]["linear"]
+    assert found["select_knn"] == of("select/knn", 4)
+    assert found["effective_rank"] == of("features/rankme", 4)
+    assert (found["early_round"], found["early_effective_rank"]) == (2, of("features/rankme", 2))
+    assert found["early_loss"] == of("train/loss", 1)  # a tenth of four rounds, rounded up
+    sent = sum(r["bytes"] for r in pq.read_table(ended / "communication.parquet").to_pylist())
+    assert (found["bytes_total"], found["bytes_per_round"]) == (sent, sent / 4)
+    assert found["hours_total"] == pytest.approx(4 * 2 * 16 * 0.5 / 3600)
+    assert found["semi_1"] is None
+
+
+def test_labels_are_added_to_a_row(cell: rows.Cell, images: Path, ended: Path) -> None:
+    assert leaderboard.add_labels(ended) is None
+    found = rows.record(cell, ended, cell.built(images), "a machine")
+    again = json.loads((ended / "evaluation.json").read_text())
+    assert found["semi_1"] == again["accuracy"]["global"]["semi_1"]
+    assert again["evaluation"]["semi"]["fractions"] == [0.01]
+
+
+def test_a_cell_is_run_once_and_again_with_other_settings(cell: rows.Cell, images: Path, ended: Path) -> None:
+    known = [rows.record(cell, ended, cell.built(images), "a machine")]
+    other = rows.Cell(*cell.address, cell.config, {**cell.keys, "train.optimizer.lr": 0.5})
+    assert list(leaderboard.missing([cell], images, known)) == []
+    assert [found for found, _ in leaderboard.missing([cell, other], images, known)] == [other]
+    assert [found for found, _ in leaderboard.missing([cell], images, [])] == [cell]
+
+
+def test_a_cell_that_fails_says_why(cell: rows.Cell, images: Path, tmp_path: Path) -> None:
+    wrong = rows.Cell(*cell.address, cell.config, {**cell.keys, "method.mu": 1})
+    assert "method.mu" in (leaderboard.run_cell(wrong, images, tmp_path / "run") or "")
+    assert "method.mu" in (tmp_path / "run" / leaderboard.ERROR).read_text()
+
+
+def test_a_row_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    for new in (
+        row("fedca", 1, 0.1),
+        row("fedca", 0, 0.2),
+        row("fedca", 1, 0.3),
+        row("fedca", 1, 0.4, table=rows.MIXED),
+    ):
+        rows.put(new, path)
+    assert [(r["table"], r["seed"], r["knn"]) for r in rows.read(path)] == [
+        (rows.MIXED, 1, 0.4),
+        (rows.ONE, 0, 0.2),
+        (rows.ONE, 1, 0.3),
+    ]
+    assert rows.read(path)[1] == row("fedca", 0, 0.2)
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def lines_of(made: list[rows.Record]) -> dict[str, list[str]]:
+    """First cell -> cells of the table of these rows."""
+    text = tables.table(made, BOARD, "cifar10", "iid", rows.ONE)
+    found = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
+    assert {len(cells) for cells in found} == {len(tables.COLUMNS)}
+    return {cells[0]: cells for cells in found}
+
+
+def test_a_table_shows_means_paired_differences_and_what_is_missing() -> None:
+    ours, theirs = (0.52, 0.58, 0.55), (0.50, 0.51, 0.53)
+    made = [row("fedca", s, v) for s, v in enumerate(ours)] + [row("fedsimclr", s, v) for s, v in enumerate(theirs)]
+    found = lines_of([*made, row("fedprox", 0, None, status="diverged"), row("centralized", 0, 0.9)])
+    pairs = np.subtract(ours, theirs)
+    low, high = stats.t.interval(0.95, 2, pairs.mean(), stats.sem(pairs))
+    cells = found["`fedca`"]
+    assert cells[2] == f"{np.mean(ours):.3f} ± {np.std(ours, ddof=1):.3f}"
+    assert cells[11] == f"{pairs.mean():+.3f} [{low:+.3f}, {high:+.3f}]"
+    assert cells[5] == "not run yet"  # 1% of the labels
+    assert found["`fedsimclr`"][11] == "-"
+    assert found["`fedprox`"][2] == "diverged"
+    assert (cells[13], found["`fedsimclr`"][13], found["`centralized`"][13]) == ("1.0", "2.0", "-")
+    (absent,) = [cells for cells in found.values() if cells[2] == "not run yet"]
+    assert "`fedbyol`" in absent[0]
+    assert "`fedca`" not in absent[0]
+    assert list(found).index("`fedca`") < list(found).index("`fedsimclr`") < list(found).index("`centralized`")
+
+
+def test_a_value_that_one_seed_lacks_is_no_mean() -> None:
+    assert tables.number([0.5, None]) == "-"
+    assert tables.number([], none="not run yet") == "not run yet"
+    assert tables.number([0.5]) == "0.500"
+
+
+def test_ranks_and_their_stability() -> None:
+    values = {0: [0.5, 0.4, 0.3, 0.2], 1: [0.5, 0.4, 0.2, 0.3], 2: [0.2, 0.4, 0.3, 0.5]}
+    methods = {m: {s: row(m, s, values[s][i]) for s in values} for i, m in enumerate("abcd")}
+    found = tables.ranks(methods)
+    assert found[1] == {"a": 1, "b": 2, "c": 4, "d": 3}
+    taus = [stats.kendalltau(values[a], values[b]).statistic for a, b in ((0, 1), (0, 2), (1, 2))]
+    assert tables.stability(found) == pytest.approx(np.mean(taus))
+    assert tables.stability({0: found[0]}) is None
+    methods["a"][0]["knn"] = 0.4
+    assert tables.ranks(methods)[0] == {"a": 1.5, "b": 1.5, "c": 3, "d": 4}
+
+
+def test_the_page_names_tables_without_a_row() -> None:
+    text = tables.page([row("fedsimclr")], BOARD)
+    assert text.count("| method |") == 1
+    assert "Fashion-MNIST, Dirichlet 0.1, mixed architectures" in text.splitlines()[-1]
+    assert "CIFAR-10, IID, one architecture" not in text.splitlines()[-1]
+    assert "No method was tuned" in text
+
+
+def test_confirmed_shows_gains_by_seed() -> None:
+    text = tables.confirmed([row("fedsimclr", 0, 0.35, **SCORES), row("fedsimclr", 1, 0.30, **SCORES)], BOARD)
+    (line,) = [line for line in text.splitlines() if "| CIFAR-10 | 0, 1 | knn " in line]
+    assert "+0.100, +0.050 | 0.075 ± 0.035" in line
+    assert "not run yet" in text
+
+
+SCORES = {"linear": 0.4, "untrained_linear": 0.3, "fewshot": 0.3, "untrained_fewshot": 0.2, "minutes": 2.0}
+
+
+# -- the figure --------------------------------------------------------------------------------------------------------
+
+
+def test_the_pareto_front_is_what_no_other_beats() -> None:
+    rng = np.random.default_rng(5)
+    found = [figure.Point(str(i), float(x), float(y), None) for i, (x, y) in enumerate(rng.integers(1, 9, (40, 2)))]
+
+    def beaten(p: figure.Point) -> bool:
+        return any(
+            (q.megabytes <= p.megabytes and q.accuracy > p.accuracy)
+            or (q.megabytes < p.megabytes and q.accuracy >= p.accuracy)
+            for q in found
+        )
+
+    wanted = {(p.megabytes, p.accuracy) for p in found if not beaten(p)}
+    assert {(p.megabytes, p.accuracy) for p in figure.pareto(found)} == wanted
+    assert len(wanted) > 1
+
+
+def test_points_are_of_complete_runs_that_send_something() -> None:
+    made = [row("fedca", 0, 0.5, bytes_total=2_000_000), row("fedca", 1, 0.7, bytes_total=4_000_000)]
+    others = [row("centralized", bytes_total=0), row("local"), row("fedmd", table=rows.MIXED), row("fedsc", status="x")]
+    (point,) = figure.points([*made, *others], "cifar10", "iid", ["local"])
+    assert (point.method, point.megabytes, point.accuracy) == ("fedca", 3.0, pytest.approx(0.6))
+    assert point.deviation == pytest.approx(0.1 * 2**0.5)
+
+
+def test_labels_stand_apart() -> None:
+    placed = figure.apart([1.0, 1.1, 1.2, 5.0], 0.5)
+    assert all(b - a >= 0.5 - 1e-12 for a, b in itertools.pairwise(placed))
+    assert np.mean(placed) == pytest.approx(np.mean([1.0, 1.1, 1.2, 5.0]))
+
+
+def test_the_figure_is_drawn(tmp_path: Path) -> None:
+    made = [
+        row(m, s, 0.3 + 0.01 * i + 0.002 * s, bytes_total=10 ** (5 + i))
+        for i, m in enumerate(("flesd", "fedca"))
+        for s in (0, 1)
+    ]
+    path = figure.draw(made, tmp_path / "figures" / "board.png")
+    assert path is not None
+    assert Image.open(path).size[0] > 500
+    assert figure.draw([], tmp_path / "none.png") is None
+
+
+# -- the grid ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_grid_is_run_key_by_key_over_the_winners() -> None:
+    board = {**BOARD, "tuning": {**BOARD["tuning"], "all": {"train.optimizer.lr": [0.1, 0.2]},
+                                 "methods": {"fedprox": {"method.mu": [1, 2]}}}}  # fmt: skip
+    lines: list[dict[str, Any]] = []
+    scores = {
+        ("train.optimizer.lr", 0.1): 0.3,
+        ("train.optimizer.lr", 0.2): 0.4,
+        ("method.mu", 1): None,
+        ("method.mu", 2): 0.1,
+    }
+    asked = []
+    while todo := list(tuning.tuned_cells(board, "cifar10", "fedprox", lines)):
+        assert ("cifar10", "fedprox") not in tuning.winners(lines, board)
+        for key, cell in todo:
+            asked.append({k: cell.keys.get(k) for k in ("train.optimizer.lr", "method.mu")})
+            made = row("fedprox", select_linear=scores[key, cell.keys[key]], settings="x", minutes=1.0)
+            lines.append(tuning.line_of(cell, key, made, "linear"))
+    lr, mu = "train.optimizer.lr", "method.mu"
+    assert asked == [{lr: 0.1, mu: None}, {lr: 0.2, mu: None}, {lr: 0.2, mu: 1}, {lr: 0.2, mu: 2}]
+    assert tuning.winners(lines, board) == {("cifar10", "fedprox"): {lr: 0.2, mu: 2}}
+    assert all(line["seed"] not in BOARD["seeds"] for line in lines)
+    shown = tables.tuning(lines, lambda data, method: tuning.winners(lines, board)[data, method])
+    assert "| 0.1: 0.300, 0.2: 0.400 | 0.2 |" in shown
+    assert "1: diverged" in shown
+
+
+# -- what foretells a run's end ----------------------------------------------------------------------------------------
+
+
+def test_tau_is_kendalls_within_groups() -> None:
+    rng = np.random.default_rng(1)
+    groups = [(rng.integers(0, 6, n).astype(float), rng.integers(0, 6, n).astype(float)) for n in (9, 14)]
+    for x, y in groups:
+        assert prediction.tau([(x, y)]) == pytest.approx(stats.kendalltau(x, y).statistic)
+    agree = xs = ys = 0.0
+    for x, y in groups:
+        for i, j in itertools.combinations(range(len(x)), 2):
+            a, b = np.sign(x[i] - x[j]), np.sign(y[i] - y[j])
+            agree, xs, ys = agree + a * b, xs + abs(a), ys + abs(b)
+    assert prediction.tau(groups) == pytest.approx(agree / np.sqrt(xs * ys))
+
+
+def test_the_interval_covers_what_there_is() -> None:
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=60)
+    low, high = prediction.interval([(x, x + 0.5 * rng.normal(size=60))], draws=300)
+    assert 0.3 < low < high < 1
+    low, high = prediction.interval([(x, rng.normal(size=60))], draws=300)
+    assert low < 0 < high
+
+
+def test_losses_are_compared_within_an_objective() -> None:
+    made = [
+        row(m, s, 0.1 * s, early_loss=loss + s, objective=m, early_effective_rank=1.0 + s)
+        for m, loss in (("simclr", 5), ("byol", 0))
+        for s in range(5)
+    ]
+    assert [len(x) for x, _ in prediction.grouped(made, "early_loss")] == [5, 5]
+    assert [len(x) for x, _ in prediction.grouped(made, "early_effective_rank")] == [10]
+    assert prediction.grouped(made, "early_loss", references=["simclr", "byol"]) == []
+    found = {one.predictor: one for one in prediction.predictions(made)}
+    assert found["early_loss"].tau == pytest.approx(1.0)
+    assert "early_uniformity" not in found  # no run has it
+    assert "not run yet" in prediction.table(made[:9])
