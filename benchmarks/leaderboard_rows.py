@@ -198,7 +198,7 @@ def _labels(folder: Path) -> Record:
 
 def read(path: Path = RESULTS) -> list[Record]:
     """All rows; none where there is no file yet."""
-    rows: list[Record] = pq.read_table(path).to_pylist() if path.exists() else []
+    rows: list[Record] = pq.read_table(path, schema=SCHEMA).to_pylist() if path.exists() else []
     return rows
 
 

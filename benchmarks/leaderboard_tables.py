@@ -219,7 +219,7 @@ def confirmed(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
 def tuning(lines: Sequence[Mapping[str, Any]], chosen: Callable[[str, str], Mapping[str, Any]]) -> str:
     """The grids and their winners; ``chosen`` is (data set, method) -> winning keys."""
     if not lines:
-        return f"The grids of `benchmarks/leaderboard.yaml` were {NOT_RUN}."
+        return f"The grids of `benchmarks/leaderboard.yaml` are {NOT_RUN}."
     rows = ["| data | method | key | values: accuracy on held-out images | winner |", "|---|---|---|---|---|"]
     for data, method, key in dict.fromkeys((line["data"], line["method"], line["key"]) for line in lines):
         own = [line for line in lines if (line["data"], line["method"], line["key"]) == (data, method, key)]
