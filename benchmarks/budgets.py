@@ -92,7 +92,8 @@ def table(lines: list[dict[str, Any]]) -> str:
         before, after = line["untrained"], line["trained"]
         scores = [f"{before[m]:.3f} -> {after[m]:.3f}" for m in ("knn", "linear", "select/knn")]
         keys = ", ".join(f"`{key}={json.dumps(value)}`" for key, value in line["keys"].items()) or "the base's"
-        minutes = f"{line['minutes']:.1f} ({line['cpu_minutes']:.1f})"
+        cpu = "-" if line["cpu_minutes"] is None else format(line["cpu_minutes"], ".1f")
+        minutes = f"{line['minutes']:.1f} ({cpu})"
         held = f"{gain(line, 'select/knn'):+.3f}"
         cells = [line["data"], line["attempt"], keys, str(line["seed"]), *scores, held, minutes, line["commit"]]
         rows.append(f"| {' | '.join(cells)} |")
