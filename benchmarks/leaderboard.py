@@ -18,8 +18,8 @@ import argparse
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -35,13 +35,12 @@ from machine import described
 
 LABELS = ("evaluation.semi.fractions=[0.01]", "evaluation.semi.epochs=50", "evaluation.train_images=null")
 SUMMARY, ERROR = "summary.json", "error.txt"
-ENDED = ("complete", "diverged")
 
 
 def run_cell(cell: Cell, data: Path, folder: Path) -> str | None:
     """Run a cell to its end in this process, in ``folder``; None, or in one line why it failed.
 
-    A folder that holds a part of the run is continued; one whose settings are others is another cell's: refused.
+    A folder that holds a part of the run is continued. Raises KeyboardInterrupt where somebody stopped it.
     """
     import rayfed_ssl
 
@@ -54,8 +53,10 @@ def run_cell(cell: Cell, data: Path, folder: Path) -> str | None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ERROR).write_text("".join(traceback.format_exception(error)), encoding="utf-8")
         return " ".join(str(error).split()) or type(error).__name__
+    if run.status == "stopped":
+        raise KeyboardInterrupt
     (folder / ERROR).unlink(missing_ok=True)
-    return None if run.status in ENDED else f"{run.status} before its last round"
+    return None
 
 
 def add_labels(folder: Path) -> str | None:
@@ -69,8 +70,18 @@ def add_labels(folder: Path) -> str | None:
     return None
 
 
-def pool(jobs: int) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
+def ended(
+    call: Callable[..., str | None], arguments: Sequence[tuple[Any, ...]], jobs: int
+) -> Iterator[tuple[int, str | None]]:
+    """The calls as they end: (number, None or why it failed); one at a time in this process, more in others."""
+    if jobs == 1:
+        for number, given in enumerate(arguments):
+            yield number, call(*given)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as executor:
+        pending = {executor.submit(call, *given): number for number, given in enumerate(arguments)}
+        for future in as_completed(pending):
+            yield pending[future], future.result()
 
 
 def missing(wanted: Sequence[Cell], data: Path, known_rows: Sequence[Record]) -> Iterator[tuple[Cell, str]]:
@@ -90,24 +101,24 @@ def missing(wanted: Sequence[Cell], data: Path, known_rows: Sequence[Record]) ->
 
 def run_missing(wanted: Sequence[Cell], data: Path, out: Path, jobs: int, path: Path) -> int:
     """Run what has no row yet, and put the rows down as runs end. Returns how many failed."""
-    todo = list(missing(wanted, data, rows.read(path)))
-    failed = 0
+    todo = [(cell, folder_of(cell, settings, out)) for cell, settings in missing(wanted, data, rows.read(path))]
     print(f"{len(todo)} of {len(wanted)} cells to run, {jobs} at a time", flush=True)
-    with pool(jobs) as executor:
-        pending: dict[Future[str | None], tuple[Cell, Path]] = {}
-        for cell, settings in todo:
-            folder = out / cell.folder.with_name(f"{cell.folder.name}-{settings}")
-            pending[executor.submit(run_cell, cell, data, folder)] = cell, folder
-        for future in as_completed(pending):
-            cell, folder = pending[future]
-            if (why := future.result()) is not None:
-                failed += 1
-                print(f"{cell.folder} failed: {why} ({folder / ERROR})", flush=True)
-                continue
-            row = rows.record(cell, folder, cell.built(data), described()["machine"])
-            rows.put(row, path)
-            print(told(row), flush=True)
+    failed = 0
+    for number, why in ended(run_cell, [(cell, data, folder) for cell, folder in todo], jobs):
+        cell, folder = todo[number]
+        if why is not None:
+            failed += 1
+            print(f"{cell.folder} failed: {why} ({folder / ERROR})", flush=True)
+            continue
+        row = rows.record(cell, folder, cell.built(data), described()["machine"])
+        rows.put(row, path)
+        print(told(row), flush=True)
     return failed
+
+
+def folder_of(cell: Cell, settings: str, out: Path) -> Path:
+    """The run folder of a cell with settings of this digest."""
+    return out / cell.folder.with_name(f"{cell.folder.name}-{settings}")
 
 
 def told(row: Record) -> str:
@@ -118,76 +129,76 @@ def told(row: Record) -> str:
 
 def label_missing(wanted: Sequence[Cell], data: Path, out: Path, jobs: int, path: Path) -> int:
     """Fine-tune with 1% of the labels where a row lacks it and its run folder is here. Returns how many failed."""
-    known = {rows.address(row): row for row in rows.read(path)}
+    todo = [(c, r, f) for c, r, f in at_hand(wanted, out, path) if r["semi_1"] is None and r["status"] == "complete"]
     failed = 0
-    with pool(jobs) as executor:
-        pending: dict[Future[str | None], tuple[Cell, Path, Record]] = {}
-        for cell in wanted:
-            row = known.get(cell.address)
-            if row is None or row["semi_1"] is not None or row["status"] != "complete":
-                continue
-            folder = out / cell.folder.with_name(f"{cell.folder.name}-{row['settings']}")
-            if (folder / SUMMARY).exists():
-                pending[executor.submit(add_labels, folder)] = cell, folder, row
-        for future in as_completed(pending):
-            cell, folder, row = pending[future]
-            if (why := future.result()) is not None:
-                failed += 1
-                print(f"{cell.folder}: 1% of the labels failed: {why}", flush=True)
-                continue
-            made = {name: row[name] for name in ("settings", "tuned", "keys")}
-            rows.put(rows.record(cell, folder, cell.built(data), row["machine"]) | made, path)
-            print(f"{cell.folder}: 1% of the labels", flush=True)
+    for number, why in ended(add_labels, [(folder,) for _, _, folder in todo], jobs):
+        cell, row, folder = todo[number]
+        if why is None:
+            rows.put(again(cell, row, folder, data), path)
+        failed += why is not None
+        print(f"{cell.folder}: 1% of the labels{'' if why is None else f' failed: {why}'}", flush=True)
     return failed
+
+
+def at_hand(wanted: Sequence[Cell], out: Path, path: Path) -> Iterator[tuple[Cell, Record, Path]]:
+    """The cells that have a row whose run folder is here."""
+    known = {rows.address(row): row for row in rows.read(path)}
+    for cell in wanted:
+        row = known.get(cell.address)
+        if row is not None and ((folder := folder_of(cell, row["settings"], out)) / SUMMARY).exists():
+            yield cell, row, folder
+
+
+def again(cell: Cell, row: Record, folder: Path, data: Path) -> Record:
+    """The row made anew from its run folder; what the folder does not say stays."""
+    made = {name: row[name] for name in ("settings", "tuned", "keys")}
+    return rows.record(cell, folder, cell.built(data), row["machine"]) | made
 
 
 def row_again(wanted: Sequence[Cell], data: Path, out: Path, jobs: int, path: Path) -> int:
     """Make the rows anew from the run folders that are here, as where the library counts differently; runs nothing."""
-    known = {rows.address(row): row for row in rows.read(path)}
-    for cell in wanted:
-        row = known.get(cell.address)
-        if row is None or rows.digest(cell.built(data)) != row["settings"]:
-            continue
-        folder = out / cell.folder.with_name(f"{cell.folder.name}-{row['settings']}")
-        if (folder / SUMMARY).exists():
-            made = {name: row[name] for name in ("tuned", "keys")}
-            rows.put(rows.record(cell, folder, cell.built(data), row["machine"]) | made, path)
+    for cell, row, folder in list(at_hand(wanted, out, path)):
+        rows.put(again(cell, row, folder, data), path)
     return 0
 
 
 def tune(
-    board: Mapping[str, Any], sets: Sequence[str], methods: Sequence[str], data: Path, out: Path, jobs: int
+    board: Mapping[str, Any],
+    sets: Sequence[str],
+    methods: Sequence[str],
+    data: Path,
+    out: Path,
+    jobs: int,
+    path: Path = tuning.RESULTS,
 ) -> int:
-    """Run the grids key by key, with a line of ``leaderboard_tuning.jsonl`` for every run; returns how many failed."""
+    """Run the grids key by key, with a line of ``path`` for every run; returns how many failed."""
     failed = 0
     for name in sets:
         for method in methods or board["methods"]:
-            while todo := list(tuning.tuned_cells(board, name, method, tuning.read())):
-                ended = _tune_key(todo, board["tuning"]["measure"], data, out / "tuning", jobs)
-                failed += len(todo) - ended
-                if ended < len(todo):
+            while todo := list(tuning.tuned_cells(board, name, method, tuning.read(path))):
+                left = _tune_key(todo, board["tuning"]["measure"], data, out / "tuning", jobs, path)
+                failed += left
+                if left:
                     break
     return failed
 
 
-def _tune_key(todo: Sequence[tuple[str, Cell]], measure: str, data: Path, out: Path, jobs: int) -> int:
-    """Run the values of one key; returns how many ended."""
-    ended = 0
-    with pool(jobs) as executor:
-        pending: dict[Future[str | None], tuple[str, Cell, Path]] = {}
-        for key, cell in todo:
-            folder = out / cell.data / f"{cell.method}-{rows.digest(cell.built(data))}"
-            pending[executor.submit(run_cell, cell, data, folder)] = key, cell, folder
-        for future in as_completed(pending):
-            key, cell, folder = pending[future]
-            if (why := future.result()) is not None:
-                print(f"tuning {cell.data} {cell.method} {key}={cell.keys[key]} failed: {why}", flush=True)
-                continue
+def _tune_key(todo: Sequence[tuple[str, Cell]], measure: str, data: Path, out: Path, jobs: int, path: Path) -> int:
+    """Run the values of one key; returns how many failed."""
+    failed = 0
+    folders = [out / cell.data / f"{cell.method}-{rows.digest(cell.built(data))}" for _, cell in todo]
+    calls = [(cell, data, folder) for (_, cell), folder in zip(todo, folders, strict=True)]
+    for number, why in ended(run_cell, calls, jobs):
+        (key, cell), folder = todo[number], folders[number]
+        if why is None:
             row = rows.record(cell, folder, cell.built(data), described()["machine"])
-            tuning.put(tuning.line_of(cell, key, row, measure))
-            print(f"tuning {cell.data} {cell.method} {key}={cell.keys[key]}: {row[f'select_{measure}']}", flush=True)
-            ended += 1
-    return ended
+            tuning.put(tuning.line_of(cell, key, row, measure), path)
+            why = f"{row[f'select_{measure}']}"
+        else:
+            failed += 1
+            why = f"failed: {why}"
+        print(f"tuning {cell.data} {cell.method} {key}={cell.keys[key]}: {why}", flush=True)
+    return failed
 
 
 def main() -> None:

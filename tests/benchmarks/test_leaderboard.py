@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,17 @@ def test_every_method_of_the_board_fits_its_configs() -> None:
             assert config.method.name == cell.method
             assert config.data.partition.name == BOARD["partitions"][cell.partition]["data.partition.name"]
             assert config.clients.heterogeneous == (cell.table == rows.MIXED)
+
+
+@pytest.mark.parametrize("data", sorted(BOARD["data"]))
+def test_a_configs_header_has_the_numbers_of_the_rows(data: str) -> None:
+    header = (rows.CONFIGS / BOARD["data"][data]).read_text(encoding="utf-8").split("\nmethod:")[0]
+    shown = re.search(r"IID, (\d) seeds: kNN ([\d.]+) -> ([\d.]+)", " ".join(header.replace("#", "").split()))
+    runs = tables.complete(tables.of_table(rows.read(), data, "iid", rows.ONE).get(rows.REFERENCE, {}))
+    assert shown, "the header says what FedSimCLR comes to"
+    assert int(shown[1]) == len(runs)
+    means = [np.mean([row[name] for row in runs]) for name in ("untrained_knn", "knn")]
+    assert [float(shown[2]), float(shown[3])] == pytest.approx(means, abs=0.000501)
 
 
 def test_one_budget_of_local_steps() -> None:
@@ -293,6 +305,29 @@ def test_the_figure_is_drawn(tmp_path: Path) -> None:
     assert path is not None
     assert Image.open(path).size[0] > 500
     assert figure.draw([], tmp_path / "none.png") is None
+
+
+def test_cells_and_grids_are_run(cell: rows.Cell, images: Path, tmp_path: Path) -> None:
+    path, lines = tmp_path / "rows.parquet", tmp_path / "lines.jsonl"
+    wrong = rows.Cell("digits", "iid", rows.ONE, "fedprox", 0, cell.config, {"data.limit": 3, "train.rounds": 1})
+    short = rows.Cell(*cell.address, cell.config, {**cell.keys, "train.rounds": 1})
+    assert leaderboard.run_missing([short, wrong], images, tmp_path, 1, path) == 1
+    (found,) = rows.read(path)
+    assert (found["method"], found["rounds"], found["status"]) == ("fedsimclr", 1, "complete")
+    assert leaderboard.run_missing([short], images, tmp_path, 1, path) == 0  # nothing is left
+    board = {
+        "data": {"digits": cell.config}, "partitions": {"iid": {}}, "methods": {"fedsimclr": {"train.rounds": 1}},
+        "tuning": {"seed": 9, "partition": "iid", "measure": "knn", "all": {"objective.temperature": [0.1, 0.5]},
+                   "methods": {}},
+    }  # fmt: skip
+    assert leaderboard.tune(board, ["digits"], [], images, tmp_path, 1, lines) == 0
+    scores = {line["value"]: line["score"] for line in tuning.read(lines)}
+    (best,) = tuning.winners(tuning.read(lines), board).values()
+    assert scores[best["objective.temperature"]] == max(scores.values())
+    assert set(scores) == {0.1, 0.5}
+    (tuned,) = rows.cells({**board, "mixed": {"keys": {}, "methods": {}}}, ["digits"], ["iid"], [0], (),
+                          tuning.winners(tuning.read(lines), board))  # fmt: skip
+    assert tuned.keys["objective.temperature"] == best["objective.temperature"]
 
 
 # -- the grid ----------------------------------------------------------------------------------------------------------
