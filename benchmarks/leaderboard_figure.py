@@ -11,12 +11,14 @@ from leaderboard_rows import MEASURE, ONE, Record
 from leaderboard_tables import NAMES, SPLITS, complete, load_board, of_table
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from rayfed_ssl.reporting.comparison import spread
 
 PATH = Path(__file__).resolve().parents[1] / "docs" / "figures" / "leaderboard.png"
 ACCENT, INK, GREY = "#b3261e", "#222222", "#9a9a9a"
+HALO = withStroke(linewidth=2.5, foreground="white")  # keeps names legible on lines
 GAP = 0.035  # of the axis, between labels
 
 
@@ -101,7 +103,7 @@ def _label(axes: Axes, found: Sequence[Point], best: set[str]) -> None:
         heights = apart([100 * point.accuracy for point in column], GAP * (high - low))
         for point, height in zip(column, heights, strict=True):
             axes.annotate(point.method, (point.megabytes, 100 * point.accuracy), (right * 1.18, height), fontsize=7,
-                          va="center", color=ACCENT if point.method in best else INK,
+                          va="center", color=ACCENT if point.method in best else INK, path_effects=[HALO],
                           arrowprops={"arrowstyle": "-", "color": GREY, "linewidth": 0.5})  # fmt: skip
 
 
