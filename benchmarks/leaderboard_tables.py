@@ -14,6 +14,7 @@ from scipy.stats import kendalltau, rankdata
 from rayfed_ssl.reporting.comparison import difference, spread
 
 NOT_RUN = "not run yet"
+GAIN, SHARE = 0.08, 0.25  # what a budget has to gain, and the share of the gain that seeds may differ by
 NAMES = {"fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
 SPLITS = {"iid": "IID", "dirichlet": "Dirichlet 0.1", "two_classes": "two classes per client"}
 COLUMNS = (
@@ -196,21 +197,34 @@ def page(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
+def criterion(gains: Sequence[float]) -> str:
+    """Whether the mean gain is ``GAIN`` or more and its deviation over seeds below ``SHARE`` of it, and if not, why."""
+    found = spread(gains)
+    if found is None or found.deviation is None:
+        return f"spread {NOT_RUN}"
+    if found.mean < GAIN:
+        return "gain too small"
+    if found.deviation >= SHARE * found.mean:
+        return f"spread too large: {found.deviation:.4f} of {SHARE * found.mean:.4f}"
+    return "holds"
+
+
 def confirmed(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
     """FedSimCLR on IID clients against the untrained encoder, seed by seed: whether the budget answers a question."""
-    heads = ("data", "seeds", "measure", "untrained", "FedSimCLR", "gain by seed", "gain", "minutes")
+    heads = ("data", "seeds", "measure", "untrained", "FedSimCLR", "gain by seed", "gain", "criterion", "minutes")
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for data in board["data"]:
         runs = complete(of_table(rows, data, "iid", ONE).get(REFERENCE, {}))
         for measure in ("knn", "linear", "fewshot"):
             if not runs:
-                lines.append(f"| {NAMES.get(data, data)} | 0 | {measure} | {NOT_RUN} | | | | |")
+                lines.append(f"| {NAMES.get(data, data)} | 0 | {measure} | {NOT_RUN} | | | | | |")
                 continue
             gains = [row[measure] - row[f"untrained_{measure}"] for row in runs]
             cells = (
                 NAMES.get(data, data), ", ".join(str(row["seed"]) for row in runs), measure,
                 number([row[f"untrained_{measure}"] for row in runs]), number([row[measure] for row in runs]),
-                ", ".join(f"{gain:+.3f}" for gain in gains), number(gains), number([row["minutes"] for row in runs], 1),
+                ", ".join(f"{gain:+.3f}" for gain in gains), number(gains), criterion(gains),
+                number([row["minutes"] for row in runs], 1),
             )  # fmt: skip
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

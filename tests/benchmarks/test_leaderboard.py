@@ -252,6 +252,13 @@ def test_the_page_names_tables_without_a_row() -> None:
     assert "No method was tuned" in text
 
 
+def test_the_criterion_is_of_gain_and_spread() -> None:
+    assert tables.criterion([0.08, 0.09, 0.10]) == "holds"  # deviation 0.01, a quarter of the gain 0.0225
+    assert tables.criterion([0.05, 0.09, 0.13]) == "spread too large: 0.0400 of 0.0225"
+    assert tables.criterion([0.07, 0.08]) == "gain too small"
+    assert tables.criterion([0.5]) == "spread not run yet"
+
+
 def test_confirmed_shows_gains_by_seed() -> None:
     text = tables.confirmed([row("fedsimclr", 0, 0.35, **SCORES), row("fedsimclr", 1, 0.30, **SCORES)], BOARD)
     (line,) = [line for line in text.splitlines() if "| CIFAR-10 | 0, 1 | knn " in line]
