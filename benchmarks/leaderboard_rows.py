@@ -93,7 +93,8 @@ def cells(
         winners: (data set, method) -> the keys that tuning chose.
     """
     chosen = {} if winners is None else winners
-    blocks = ((ONE, {}, board["methods"]), (MIXED, board["mixed"]["keys"], board["mixed"]["methods"]))
+    nothing: dict[str, Any] = {}
+    blocks = ((ONE, nothing, board["methods"]), (MIXED, board["mixed"]["keys"], board["mixed"]["methods"]))
     for name in data:
         for partition in partitions:
             for seed in seeds:
