@@ -84,24 +84,15 @@ def ended(
             yield pending[future], future.result()
 
 
-def missing(wanted: Sequence[Cell], data: Path, known_rows: Sequence[Record]) -> Iterator[tuple[Cell, str]]:
-    """The cells without a row of their settings, each with its settings' digest; a cell that cannot be built is said
-    and left out.
-    """
-    known = {(rows.address(row), row["settings"]) for row in known_rows}
-    for cell in wanted:
-        try:
-            settings = rows.digest(cell.built(data))
-        except Exception as error:
-            print(f"{cell.folder}: {error}", file=sys.stderr, flush=True)
-            continue
-        if (cell.address, settings) not in known:
-            yield cell, settings
+def missing(wanted: Sequence[Cell], known: Sequence[Record]) -> list[Cell]:
+    """The cells without a row of their settings."""
+    have = {(rows.address(row), row["settings"]) for row in known}
+    return [cell for cell in wanted if (cell.address, cell.settings) not in have]
 
 
 def run_missing(wanted: Sequence[Cell], data: Path, out: Path, jobs: int, path: Path) -> int:
     """Run what has no row yet, and put the rows down as runs end. Returns how many failed."""
-    todo = [(cell, folder_of(cell, settings, out)) for cell, settings in missing(wanted, data, rows.read(path))]
+    todo = [(cell, folder_of(cell, cell.settings, out)) for cell in missing(wanted, rows.read(path))]
     print(f"{len(todo)} of {len(wanted)} cells to run, {jobs} at a time", flush=True)
     failed = 0
     for number, why in ended(run_cell, [(cell, data, folder) for cell, folder in todo], jobs):
@@ -186,7 +177,7 @@ def tune(
 def _tune_key(todo: Sequence[tuple[str, Cell]], measure: str, data: Path, out: Path, jobs: int, path: Path) -> int:
     """Run the values of one key; returns how many failed."""
     failed = 0
-    folders = [out / cell.data / f"{cell.method}-{rows.digest(cell.built(data))}" for _, cell in todo]
+    folders = [out / cell.data / f"{cell.method}-{cell.settings}" for _, cell in todo]
     calls = [(cell, data, folder) for (_, cell), folder in zip(todo, folders, strict=True)]
     for number, why in ended(run_cell, calls, jobs):
         (key, cell), folder = todo[number], folders[number]

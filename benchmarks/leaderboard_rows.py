@@ -13,10 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rayfed_ssl.config import RESULT_NEUTRAL, RunConfig, load
+from rayfed_ssl.config import RunConfig, load
 from rayfed_ssl.reporting.comparison import OneRun, Row
 from rayfed_ssl.reporting.comparison_rows import of_variants
 from rayfed_ssl.reporting.tables import read_metrics
+from rayfed_ssl.settings import files as configfile
 
 HERE = Path(__file__).resolve().parent
 CONFIGS = HERE.parent / "configs"
@@ -72,6 +73,12 @@ class Cell:
         own = self.method if self.table == ONE else f"{self.method}-mixed"
         return Path(self.data) / self.partition / own / f"seed-{self.seed}"
 
+    @property
+    def settings(self) -> str:
+        """A digest of what is asked: the config's keys and the cell's. What the code makes of them is its commit's."""
+        text = json.dumps([configfile.read(self.config), dict(self.keys)], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
     def built(self, data: Path) -> RunConfig:
         """The run's configuration with images below ``data``. Raises UserError where it cannot be built."""
         changes = {**self.keys, "data.path": str(data / self.data)}
@@ -111,14 +118,6 @@ def cells(
                         yield Cell(name, partition, table, method, seed, config, keys, bool(best))
 
 
-def digest(config: RunConfig) -> str:
-    """Of all settings that change results, but for where the images lie."""
-    settings = config.model_dump(mode="json", exclude=set(RESULT_NEUTRAL))
-    settings["data"].pop("path", None)
-    text = json.dumps([settings, config.resources.threads], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 
@@ -131,7 +130,7 @@ def record(cell: Cell, folder: Path, config: RunConfig, machine: str) -> Record:
         "data": cell.data, "partition": cell.partition, "table": cell.table, "method": cell.method, "seed": cell.seed,
         "objective": config.objective.name, "status": summary["status"], "keys": json.dumps(dict(cell.keys)),
         "tuned": cell.tuned,
-        "settings": digest(config), "rounds": summary["rounds"], "minutes": summary["wall_s"] / 60,
+        "settings": cell.settings, "rounds": summary["rounds"], "minutes": summary["wall_s"] / 60,
         "commit": str(made["git_revision"] or "unknown")[:8], "changed": bool(made["git_changed"]),
         "machine": machine, "torch": made["versions"]["torch"].split("+")[0],
     }  # fmt: skip

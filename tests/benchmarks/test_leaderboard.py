@@ -88,11 +88,24 @@ def test_cells_come_in_order_and_winners_go_over_the_boards_keys() -> None:
     assert len({cell.folder for cell in found}) == len(found) == 12
 
 
-def test_the_digest_is_of_what_changes_results() -> None:
-    cell = next(rows.cells(BOARD, ["cifar10"], ["iid"], [0]))
-    here, there = (rows.digest(cell.built(Path(folder))) for folder in ("a", "b"))
-    other = rows.Cell(*cell.address[:5], cell.config, {**cell.keys, "train.optimizer.lr": 0.5})
-    assert here == there != rows.digest(other.built(Path("a")))
+def test_the_digest_is_of_the_configs_keys_and_the_cells(tmp_path: Path) -> None:
+    config = tmp_path / "a.yaml"
+    config.write_text("train: {rounds: 3}\n")
+    cell = rows.Cell("cifar10", "iid", rows.ONE, "fedca", 0, config, {"seed": 0})
+    before = cell.settings
+    config.write_text("# a comment\ntrain:\n  rounds: 3\n")
+    assert cell.settings == before
+    assert rows.Cell(*cell.address, config, {"seed": 1}).settings != before
+    config.write_text("train: {rounds: 4}\n")
+    assert cell.settings != before
+
+
+def test_no_row_was_made_with_other_settings_than_the_boards() -> None:
+    chosen = tuning.winners(tuning.read(), BOARD)
+    wanted = rows.cells(BOARD, list(BOARD["data"]), list(BOARD["partitions"]), BOARD["seeds"], (), chosen)
+    known = {cell.address: cell.settings for cell in wanted}
+    found = {rows.address(row): row["settings"] for row in rows.read()}
+    assert {address: known.get(address) for address in found} == found
 
 
 # -- a run -------------------------------------------------------------------------------------------------------------
@@ -168,9 +181,9 @@ def test_labels_are_added_to_a_row(cell: rows.Cell, images: Path, ended: Path) -
 def test_a_cell_is_run_once_and_again_with_other_settings(cell: rows.Cell, images: Path, ended: Path) -> None:
     known = [rows.record(cell, ended, cell.built(images), "a machine")]
     other = rows.Cell(*cell.address, cell.config, {**cell.keys, "train.optimizer.lr": 0.5})
-    assert list(leaderboard.missing([cell], images, known)) == []
-    assert [found for found, _ in leaderboard.missing([cell, other], images, known)] == [other]
-    assert [found for found, _ in leaderboard.missing([cell], images, [])] == [cell]
+    assert leaderboard.missing([cell], known) == []
+    assert leaderboard.missing([cell, other], known) == [other]
+    assert leaderboard.missing([cell], []) == [cell]
 
 
 def test_a_cell_that_fails_says_why(cell: rows.Cell, images: Path, tmp_path: Path) -> None:
