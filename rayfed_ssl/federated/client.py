@@ -20,7 +20,7 @@ from rayfed_ssl.data.augment import augment
 from rayfed_ssl.federated.bench import Workbench
 from rayfed_ssl.federated.messages import State
 from rayfed_ssl.models.network import Network
-from rayfed_ssl.objectives.base import Memory, Step
+from rayfed_ssl.objectives.base import Batch, Memory, Step
 from rayfed_ssl.settings.blocks import MethodConfig
 
 Config = TypeVar("Config", bound=MethodConfig)
@@ -277,7 +277,8 @@ class EncoderClient(Generic[Config]):
         labels = self.labels() if self.objective.labelled else None
 
         def loss(views: tuple[Tensor, ...], rows: Tensor) -> Step:
-            return self.objective.step(network, views, target, None if labels is None else labels[rows], memory)
+            batch = Batch(views, None if labels is None else labels[rows], target, memory)
+            return self.objective.step(network, batch)
 
         return loss
 
