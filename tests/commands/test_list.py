@@ -14,7 +14,7 @@ import pytest
 from rayfed_ssl.storage.claim import LOCK
 from rayfed_ssl.storage.listing import runs_in
 from rayfed_ssl.storage.lock import Lock, is_held
-from tests.commands.conftest import Call
+from tests.command_line import Call
 from tests.tiny import tiny
 
 

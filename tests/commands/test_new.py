@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from rayfed_ssl import extensions
-from tests.commands.conftest import Call
+from tests.command_line import Call
 from tests.conftest import ROOT
 from tests.tiny import encoders
 

@@ -13,7 +13,7 @@ import yaml
 
 from rayfed_ssl.simulation.loop import Progress
 from rayfed_ssl.terminal.events import Events
-from tests.commands.conftest import Call
+from tests.command_line import Call
 
 LOCAL = ("run", "tiny.yaml", "--executor", "local")
 
