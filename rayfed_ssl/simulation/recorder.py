@@ -88,8 +88,7 @@ class Recorder:
 
             counts = label_histogram([shard["train"] for shard in federation.shards], labels, federation.classes)
             figure = figures.label_histogram(counts, federation.dataset.train.class_names, federation.given_names)
-            figures.save_figure(self.folder, "partition", figure)
-            self.records.image("data/partition", figures.pixels(figure))
+            self.records.image("data/partition", figures.save_figure(self.folder, "partition", figure))
 
     def configured(self, t: int) -> None:
         """The configuration as it is from round ``t`` on."""
@@ -171,12 +170,13 @@ class Recorder:
         if matrices:
             from rayfed_ssl.reporting import figures
         for name, matrix in matrices.items():
-            if last or self.drawn.get(name) != t:
-                figure = figures.client_matrix(*matrix, names=self.federation.given_names)
-            if last:
-                figures.save_figure(self.folder, name, figure)
-            if self.drawn.get(name) != t:
-                self.records.image(f"clients/{name}", figures.pixels(figure), t)
+            new = self.drawn.get(name) != t
+            if not (last or new):
+                continue
+            figure = figures.client_matrix(*matrix, names=self.federation.given_names)
+            drawn = figures.save_figure(self.folder, name, figure) if last else figures.pixels(figure)
+            if new:
+                self.records.image(f"clients/{name}", drawn, t)
                 self.drawn[name] = t
 
     def summary(
