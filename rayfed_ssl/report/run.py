@@ -17,7 +17,7 @@ from rayfed_ssl.report.formats import number, percent, plural, points, size, spa
 from rayfed_ssl.report.page import Cell, Page, Section, Table, Text, Tile, words, write
 from rayfed_ssl.report.representations import look
 from rayfed_ssl.report.style import Studio
-from rayfed_ssl.report.verdict import Verdict, compared, mean, ordered, protocol_name, verdict
+from rayfed_ssl.report.verdict import Verdict, compared, mean, ordered, protocol_name, test_images, verdict
 from rayfed_ssl.reporting.settings_table import flat
 
 CLIENTS = 200  # the most with a row in a table
@@ -154,7 +154,7 @@ def _accuracy(run: RunFolder, studio: Studio) -> Section:
     rows = []
     for name in names:
         last, began = run.told("accuracy", name), run.told("untrained", name)
-        found, best = compared(last, began), run.told("best", name)
+        found, best = compared(last, began, test_images(run.summary, name)), run.told("best", name)
         chosen = Cell("–")
         if isinstance(best, Mapping) and isinstance(best.get("value"), int | float):
             note = f"round {best.get('round')}, by {best.get('by', 'test labels')}"
@@ -165,13 +165,13 @@ def _accuracy(run: RunFolder, studio: Studio) -> Section:
                 _accuracy_cell(run, "pixels", name),
                 _accuracy_cell(run, "untrained", name),
                 _accuracy_cell(run, "accuracy", name),
-                Cell("–" if found is None else points(found[1]), note="" if found is None else found[0]),
+                Cell("–") if found is None else Cell(points(found.mean), note=f"{found.kind} {found.interval}".strip()),
                 chosen,
             ]
         )
     if rows:
         began = "started from" if "start" in run.summary else "untrained"
-        head = ["protocol", "raw pixels", began, "last round", "difference (points)", "best round"]
+        head = ["protocol", "raw pixels", began, "last round", "difference [95 %], points", "best round"]
         section.tables.append(Table("Accuracy of frozen features on test images", head, rows))
     elif not section.drawings:
         section.absent.append("Nothing was evaluated.")

@@ -41,7 +41,8 @@ class OneRun:
 
     ``curves``: accuracies over rounds. ``sent``: bytes up and down until the end of each round. ``virtual_s``: seconds
     of the clients' clock until then, empty without one. ``split``: a digest of who holds which images. ``of_clients``:
-    whether values are means over clients with encoders of their own.
+    whether values are means over clients with encoders of their own. ``test_images``: what accuracies were measured on,
+    of own tasks those of all clients; None where the run did not say.
     """
 
     folder: Path
@@ -61,6 +62,8 @@ class OneRun:
     wall_s: float
     split: str | None
     of_clients: bool
+    test_images: int | None = None
+    task_test_images: int | None = None
 
     @property
     def method(self) -> str:
@@ -293,7 +296,16 @@ def read_run(folder: Path) -> OneRun:
         wall_s=float(told["wall_s"]),
         split=_split(folder),
         of_clients=of_clients,
+        test_images=_images(summary, "test_images"),
+        task_test_images=_images(summary, "task_test_images"),
     )
+
+
+def _images(summary: Mapping[str, Any], key: str) -> int | None:
+    """A number of images that the summary names."""
+    block = summary.get("evaluation")
+    found = block.get(key) if isinstance(block, Mapping) else None
+    return found if isinstance(found, int) and found > 0 else None
 
 
 def _settings(folder: Path) -> dict[str, Any]:

@@ -96,7 +96,9 @@ def document(comparison: Comparison, folder: Path) -> dict[str, Any]:
         }
         values = {name: {str(seed): value for seed, value in of.items()} for name, of in row.values.items()}
         differing = {key: {"first": theirs, "own": own} for key, (theirs, own) in row.differing.items()}
-        rows.append({**record, "values": values, "seeds": seeds, "differing": differing})
+        images = {name: found for name in row.values if (found := _test_images(row, name)) is not None}
+        more = {"values": values, "seeds": seeds, "differing": differing, "test_images": images}
+        rows.append({**record, **more})
     return {
         "first": comparison.first.name,
         "seeds": comparison.seeds,
@@ -106,6 +108,14 @@ def document(comparison: Comparison, folder: Path) -> dict[str, Any]:
         "notes": notes(comparison),
         "rows": _finite(rows),
     }
+
+
+def _test_images(row: Row, measure: str) -> int | None:
+    """The fewest test images that an accuracy of the row's runs was measured on; None where a run did not say."""
+    if "/" in measure:
+        return None
+    known = [run.task_test_images if measure == "task" else run.test_images for run in row.runs.values()]
+    return None if not known or None in known else min(count for count in known if count is not None)
 
 
 def _finite(value: Any) -> Any:

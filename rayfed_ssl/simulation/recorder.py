@@ -198,7 +198,7 @@ class Recorder:
             status=status,
             epsilon=None if privacy is None else privacy["epsilon"],
         )
-        summary["evaluation"] = settings(self.config.evaluation)
+        summary["evaluation"] = {**settings(self.config.evaluation), **self._test_images()}
         if (start := self.config.model.start) is not None:
             summary["start"] = {"path": str(start.path), "digest": start.sha256}
         if names := self._names(summary["accuracy"]):
@@ -232,6 +232,13 @@ class Recorder:
             if figure is not None:
                 figures.save_figure(self.folder, "accuracy_vs_trace", figure)
         return summary
+
+    def _test_images(self) -> dict[str, int]:
+        """How many images accuracies were measured on: labelled test images, and clients' own where tasks differ."""
+        found = {"test_images": int((self.federation.dataset.test.labels >= 0).sum())}
+        if self.federation.tasks is not None:
+            found["task_test_images"] = sum(len(shard["test"]) for shard in self.federation.shards)
+        return found
 
     def _names(self, accuracy: Mapping[str, Any]) -> dict[str, str]:
         """What the clients are called whose numbers stand in ``accuracy``, where they have names."""
