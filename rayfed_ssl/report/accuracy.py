@@ -25,7 +25,8 @@ from rayfed_ssl.report.style import (
     series,
     whole_numbers,
 )
-from rayfed_ssl.report.verdict import ordered, protocol_name
+from rayfed_ssl.report.verdict import protocol_name
+from rayfed_ssl.reporting.comparison import ordered
 from rayfed_ssl.reporting.summary import PIXELS
 
 LINES = 5  # the most protocols in one figure

@@ -15,8 +15,8 @@ from rayfed_ssl.base.text import printable
 from rayfed_ssl.report.formats import number, percent, plural, points, size, span
 from rayfed_ssl.report.page import Cell, Page, Section, Table, write
 from rayfed_ssl.report.style import GRID, INK, MUTED, SERIES, Drawing, Studio, lines, logarithmic
-from rayfed_ssl.report.verdict import BETTER, LEVEL_WITH, WORSE, Compared, Verdict, compared, ordered, protocol_name
-from rayfed_ssl.reporting.comparison import RAW_PIXELS, UNTRAINED, OneRun, difference, read_run, spread
+from rayfed_ssl.report.verdict import BETTER, LEVEL_WITH, WORSE, Compared, Verdict, compared, protocol_name
+from rayfed_ssl.reporting.comparison import RAW_PIXELS, UNTRAINED, OneRun, difference, ordered, read_run, spread
 
 FILE = "comparison.json"
 SPREAD = 20.0  # of bytes, from which on their axis is logarithmic
@@ -165,7 +165,7 @@ def _costs(rows: Sequence[Row], scores: Sequence[str]) -> Table:
     main = scores[0] if scores else ""
     columns = {
         "bytes": ("bytes_total", size), "per round": ("bytes_per_round", size),
-        f"to 90 % of {protocol_name(main)}": (f"bytes_to_90.{main}", size), "virtual hours": ("virtual_hours", number),
+        f"to 90 % of {protocol_name(main)} gain": (f"bytes_to_90.{main}", size), "virtual hours": ("virtual_hours", number),
         "epsilon": ("epsilon", number), "wall clock": ("wall_s", span),
     }  # fmt: skip
     shown = {head: of for head, of in columns.items() if any(_value(row, of[0]) is not None for row in rows)}

@@ -17,7 +17,8 @@ from rayfed_ssl.report.formats import number, percent, plural, points, size, spa
 from rayfed_ssl.report.page import Cell, Page, Section, Table, Text, Tile, words, write
 from rayfed_ssl.report.representations import look
 from rayfed_ssl.report.style import Studio
-from rayfed_ssl.report.verdict import Verdict, compared, mean, ordered, protocol_name, test_images, verdict
+from rayfed_ssl.report.verdict import Verdict, compared, mean, protocol_name, test_images, verdict
+from rayfed_ssl.reporting.comparison import ordered
 from rayfed_ssl.reporting.settings_table import flat
 
 CLIENTS = 200  # the most with a row in a table

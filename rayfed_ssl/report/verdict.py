@@ -7,18 +7,17 @@ run that did not record its number of test images is level below one percentage 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
 from rayfed_ssl.report.folder import UNFINISHED, UNKNOWN
 from rayfed_ssl.report.formats import percent, plural, points
-from rayfed_ssl.reporting.comparison import difference
+from rayfed_ssl.reporting.comparison import difference, ordered
 from rayfed_ssl.reporting.intervals import of_difference
 
 POINT = 0.01  # of accuracy: below it is level where no interval is known
-PREFERRED = ("linear", "knn", "fewshot", "task")
 NAMES = {"knn": "kNN", "linear": "linear probe", "fewshot": "few-shot", "task": "own task"}
 BETTER, LEVEL_WITH, WORSE = "better", "level", "worse"
 WORDS = {BETTER: "better than", LEVEL_WITH: "level with", WORSE: "worse than"}
@@ -43,11 +42,6 @@ def mean(accuracy: Any) -> float | None:
     values = accuracy.values() if isinstance(accuracy, Mapping) else [accuracy]
     known = [float(value) for value in values if isinstance(value, int | float)]
     return fmean(known) if known else None
-
-
-def ordered(protocols: Sequence[str]) -> list[str]:
-    """The measures, the one that a verdict goes by first."""
-    return sorted(protocols, key=lambda name: (PREFERRED.index(name) if name in PREFERRED else len(PREFERRED), name))
 
 
 @dataclass(frozen=True)

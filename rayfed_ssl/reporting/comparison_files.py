@@ -133,12 +133,12 @@ def _finite(value: Any) -> Any:
 def cells(comparison: Comparison) -> tuple[list[str], list[list[tuple[str, ...]]]]:
     """Head and rows of the table for readers; a cell has one or two lines, of which the second is the difference."""
     shown = comparison.measures
-    main = next(iter(comparison.scores), None)
+    main = comparison.main
     clock = any(row.virtual_hours is not None for row in comparison.rows)
     private = any(row.epsilon is not None for row in comparison.rows)
     head = ["", *(measure.removeprefix("features/") for measure in shown), "MB/round", "MB total"]
-    head += [f"MB to 90% of {main}"] if main else []
-    head += ["virtual h", *([f"h to 90% of {main}"] if main else [])] if clock else []
+    head += [f"MB to 90% of {main} gain"] if main else []
+    head += ["virtual h", *([f"h to 90% of {main} gain"] if main else [])] if clock else []
     head += ["epsilon"] if private else []
     head += ["seconds"]
     rows = []
@@ -211,9 +211,12 @@ def notes(comparison: Comparison) -> list[str]:
 
 def _columns(comparison: Comparison) -> list[str]:
     """What the columns of costs count."""
-    main = next(iter(comparison.scores), None)
+    main = comparison.main
     until = (
-        "" if main is None else f"; to 90%: until {main}, as often as it was measured, first reached 90% of its last"
+        ""
+        if main is None
+        else f"; to 90% of {main} gain: until the first evaluation that was 90% of the way from the untrained encoder's "
+        f"{main} to the run's last one, -: no gain, or the untrained encoder was not evaluated"
     )
     hours = "h: hours of the virtual clock; " if any(row.virtual_hours is not None for row in comparison.rows) else ""
     return [f"MB: millions of bytes to and from all clients; {hours}seconds: how long a run took{until}."]
