@@ -139,7 +139,7 @@ def _rule(best: Row, others: Sequence[Row], name: str) -> str:
     if of is None:
         return ""
     if not of.interval:
-        return "One seed, and no number of test images: below one point is called level."
+        return "One seed and no interval: below one point is called level."
     alone = "" if of.of.endswith(("seed", "seeds")) else "; of one seed, so another may order them otherwise"
     return f"Level: the 95 % interval of the difference over {of.of} holds zero{alone}."
 
@@ -165,8 +165,8 @@ def _costs(rows: Sequence[Row], scores: Sequence[str]) -> Table:
     main = scores[0] if scores else ""
     columns = {
         "bytes": ("bytes_total", size), "per round": ("bytes_per_round", size),
-        f"to 90 % of {protocol_name(main)} gain": (f"bytes_to_90.{main}", size), "virtual hours": ("virtual_hours", number),
-        "epsilon": ("epsilon", number), "wall clock": ("wall_s", span),
+        f"to 90 % of {protocol_name(main)} gain": (f"bytes_to_90.{main}", size),
+        "virtual hours": ("virtual_hours", number), "epsilon": ("epsilon", number), "wall clock": ("wall_s", span),
     }  # fmt: skip
     shown = {head: of for head, of in columns.items() if any(_value(row, of[0]) is not None for row in rows)}
     body = [

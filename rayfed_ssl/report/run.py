@@ -17,7 +17,7 @@ from rayfed_ssl.report.formats import number, percent, plural, points, size, spa
 from rayfed_ssl.report.page import Cell, Page, Section, Table, Text, Tile, words, write
 from rayfed_ssl.report.representations import look
 from rayfed_ssl.report.style import Studio
-from rayfed_ssl.report.verdict import Verdict, compared, mean, protocol_name, test_images, verdict
+from rayfed_ssl.report.verdict import Verdict, compared, features_name, mean, protocol_name, test_images, verdict
 from rayfed_ssl.reporting.comparison import ordered
 from rayfed_ssl.reporting.settings_table import flat
 
@@ -96,9 +96,9 @@ def _facts(run: RunFolder) -> list[str]:
     return [printable(fact, 80) for fact in [*facts, status]]
 
 
-def _number(run: RunFolder, *keys: str, shown: Any = number) -> Cell:
-    """A number of the summary as a cell."""
-    value = run.told(*keys)
+def _number(run: RunFolder, *keys: str, shown: Any = number, of: Callable[[Any], Any] = lambda value: value) -> Cell:
+    """A number of the summary, or what ``of`` makes of what stands there, as a cell."""
+    value = of(run.told(*keys))
     known = value if isinstance(value, int | float) and not isinstance(value, bool) else None
     return Cell(shown(known), known, "/".join(keys))
 
@@ -175,7 +175,12 @@ def _accuracy(run: RunFolder, studio: Studio) -> Section:
         head = ["protocol", "raw pixels", began, "last round", "difference [95 %], points", "best round"]
         section.tables.append(Table("Accuracy of frozen features on test images", head, rows))
     elif not section.drawings:
-        section.absent.append("Nothing was evaluated.")
+        described = run.told("features")
+        section.absent.append(
+            "No accuracy was measured; what describes the features is under Representations."
+            if described
+            else "Nothing was evaluated."
+        )
     return section
 
 
@@ -204,6 +209,17 @@ def _clients(run: RunFolder, studio: Studio) -> Section:
 
 def _representations(run: RunFolder, studio: Studio, images: bool, trust_imports: bool) -> Section:
     section = Section("representations", "Representations", drawings=list(features.figures(run, studio)))
+    if described := run.told("features"):
+        rows = [
+            [
+                Cell(features_name(name)),
+                _number(run, "untrained_features", name, of=mean),
+                _number(run, "features", name, of=mean),
+            ]
+            for name in described
+        ]
+        began = "started from" if "start" in run.summary else "untrained"
+        section.tables.append(Table("What describes the features", ["", began, "last round"], rows, beside=True))
     if not images:
         section.absent.append(NO_IMAGES)
         return section

@@ -13,11 +13,12 @@ from statistics import fmean
 from typing import Any
 
 from rayfed_ssl.report.folder import UNFINISHED, UNKNOWN
-from rayfed_ssl.report.formats import percent, plural, points
+from rayfed_ssl.report.formats import number, percent, plural, points
 from rayfed_ssl.reporting.comparison import difference, ordered
-from rayfed_ssl.reporting.intervals import of_difference
+from rayfed_ssl.reporting.intervals import counts_images, of_difference
 
 POINT = 0.01  # of accuracy: below it is level where no interval is known
+FEATURES = {"rankme": "effective rank", "angle": "angle between clients' encoders in degrees"}
 NAMES = {"knn": "kNN", "linear": "linear probe", "fewshot": "few-shot", "task": "own task"}
 BETTER, LEVEL_WITH, WORSE = "better", "level", "worse"
 WORDS = {BETTER: "better than", LEVEL_WITH: "level with", WORSE: "worse than"}
@@ -35,6 +36,11 @@ class Verdict:
 def protocol_name(protocol: str) -> str:
     """What readers call a protocol."""
     return NAMES.get(protocol, protocol.replace("_", " "))
+
+
+def features_name(name: str) -> str:
+    """What readers call what describes features."""
+    return FEATURES.get(name, name.replace("_", " "))
 
 
 def mean(accuracy: Any) -> float | None:
@@ -94,9 +100,11 @@ def compared(last: Any, untrained: Any, images: int | None) -> Compared | None:
 
 
 def test_images(summary: Mapping[str, Any], protocol: str) -> int | None:
-    """How many test images an accuracy was measured on; None where the run did not say. Own tasks have images of their
-    own, those of all clients together.
+    """How many test images a score is a share of; None where it is none, or the run did not say. Own
+    tasks have images of their own, those of all clients together.
     """
+    if not counts_images(protocol):
+        return None
     key = "task_test_images" if protocol == "task" else "test_images"
     known = (summary.get("evaluation") or {}).get(key)
     return known if isinstance(known, int) and known > 0 else None
@@ -113,7 +121,7 @@ def verdict(summary: Mapping[str, Any]) -> Verdict:
     known = {name: result for name, result in found.items() if result is not None}
     opening = _opening(summary)
     if not known:
-        return Verdict(f"{opening}: nothing was evaluated that could be compared with {began}.")
+        return Verdict(f"{opening}, {_described(summary, began)}")
     main, of = next(iter(known.items()))
     last, before = mean(accuracy[main]), mean(untrained[main])
     whose = " (mean of clients)" if isinstance(accuracy[main], Mapping) else ""
@@ -124,10 +132,25 @@ def verdict(summary: Mapping[str, Any]) -> Verdict:
     return Verdict(sentence + _others(known, main) + _pixels(summary) + ".", of.kind, main)
 
 
+def _described(summary: Mapping[str, Any], began: str) -> str:
+    """What there is to say without an accuracy: features have no better or worse."""
+    last, before = summary.get("features") or {}, summary.get("untrained_features") or {}
+    told = []
+    for name in last:
+        value, first = mean(last[name]), mean(before.get(name))
+        if value is not None:
+            told.append(
+                f"{features_name(name)} {number(value)}" + ("" if first is None else f" (from {number(first)})")
+            )
+    if not told:
+        return f"nothing was evaluated that could be compared with {began}."
+    return f"no accuracy was measured; of the features: {', '.join(told)}."
+
+
 def _interval(of: Compared) -> str:
     """In brackets what the judgement rests on."""
     if not of.interval:
-        return "(the number of test images was not recorded: below one point is called level)"
+        return "(no interval is known: below one point is called level)"
     return f"(95 % interval {of.interval} over {of.of}{', holds zero' if of.kind == LEVEL_WITH else ''})"
 
 

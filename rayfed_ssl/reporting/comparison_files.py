@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.reporting.comparison import RAW_PIXELS, UNTRAINED, Comparison, Difference, Row, Spread
+from rayfed_ssl.reporting.intervals import counts_images
 from rayfed_ssl.reporting.tables import replace_file, write_json
 
 NAME = "comparison"
@@ -112,7 +113,7 @@ def document(comparison: Comparison, folder: Path) -> dict[str, Any]:
 
 def _test_images(row: Row, measure: str) -> int | None:
     """The fewest test images that an accuracy of the row's runs was measured on; None where a run did not say."""
-    if "/" in measure:
+    if not counts_images(measure):
         return None
     known = [run.task_test_images if measure == "task" else run.test_images for run in row.runs.values()]
     return None if not known or None in known else min(count for count in known if count is not None)
@@ -215,8 +216,8 @@ def _columns(comparison: Comparison) -> list[str]:
     until = (
         ""
         if main is None
-        else f"; to 90% of {main} gain: until the first evaluation that was 90% of the way from the untrained encoder's "
-        f"{main} to the run's last one, -: no gain, or the untrained encoder was not evaluated"
+        else f"; to 90% of {main} gain: until the first evaluation that was 90% of the way from the untrained "
+        f"encoder's {main} to the run's last one, -: no gain, or the untrained encoder was not evaluated"
     )
     hours = "h: hours of the virtual clock; " if any(row.virtual_hours is not None for row in comparison.rows) else ""
     return [f"MB: millions of bytes to and from all clients; {hours}seconds: how long a run took{until}."]

@@ -13,6 +13,13 @@ from rayfed_ssl.base.late import Late
 
 _stats = Late("scipy.stats")
 LEVEL = 0.95  # of confidence
+SHARES = frozenset({"knn", "linear", "fewshot", "semi", "task"})  # protocols that count right answers
+OTHER_METRICS = ("_auc", "_balanced_accuracy")
+
+
+def counts_images(score: str) -> bool:
+    """Whether a score is a share of the run's test images: not an area under a curve, not another data set's."""
+    return score.removeprefix("own_").split("_")[0] in SHARES and not score.endswith(OTHER_METRICS)
 
 
 def wilson(share: float, images: int) -> tuple[float, float]:

@@ -50,7 +50,7 @@ from rayfed_ssl.simulation.checks import (
 from rayfed_ssl.simulation.export import export_encoders
 from rayfed_ssl.simulation.recorder import Recorder
 from rayfed_ssl.simulation.timing import check_reachable, make_clock
-from rayfed_ssl.storage import checkpoint
+from rayfed_ssl.storage import checkpoint, failure
 from rayfed_ssl.storage.claim import Claim
 
 Connect = Callable[[RunConfig, Federation, Ledger], Cohort]
@@ -349,9 +349,13 @@ def run(
     """
     this = Run(config, folder, connect, resume, report)
     try:
+        failure.clear(folder)
         return _rounds(this, stopping, saved)
     except Diverged as error:
         return this.diverge(error)
+    except ClientError as error:
+        failure.keep(folder, error)
+        raise
     finally:
         this.close()
 

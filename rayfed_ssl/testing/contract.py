@@ -32,15 +32,17 @@ class Contract:
     changes: ClassVar[Mapping[str, object]]
     beside: ClassVar[Path | None]
 
-    def config(self, **changes: object) -> RunConfig:
+    @classmethod
+    def config(cls, **changes: object) -> RunConfig:
         dotted = {key.replace("__", "."): value for key, value in changes.items()}
-        return tiny_run(self.method, {**self.changes, **dotted}, self.beside)
+        return tiny_run(cls.method, {**cls.changes, **dotted}, cls.beside)
 
     @pytest.fixture(scope="class")
-    def undisturbed(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    @classmethod
+    def undisturbed(cls, tmp_path_factory: pytest.TempPathFactory) -> Path:
         """The method's run in process, shared by the tests of the class."""
-        folder = tmp_path_factory.mktemp("undisturbed") / self.method
-        run_locally(self.config(), folder)
+        folder = tmp_path_factory.mktemp("undisturbed") / cls.method
+        run_locally(cls.config(), folder)
         return folder
 
     def test_finite_and_complete(self, undisturbed: Path) -> None:

@@ -70,7 +70,7 @@ def test_of_one_seed_the_test_images_say_what_is_level() -> None:
     few = [{**one, "test_images": {"knn": 20}} for one in rows]
     assert comparison.verdict(few, ["knn"]).kind == "level"
     unknown = comparison.verdict([{**one, "test_images": {}} for one in rows], ["knn"])
-    assert unknown.sentence.endswith("One seed, and no number of test images: below one point is called level.")
+    assert unknown.sentence.endswith("One seed and no interval: below one point is called level.")
     assert comparison.verdict([row("a", (0.5,)), row("untrained encoder", (0.6,), 0)], ["knn"]).kind == "worse"
     assert comparison.verdict([row("a", ())], ["knn"]).kind is None
 

@@ -71,7 +71,7 @@ def test_the_sentence_says_by_what_and_what_disagrees() -> None:
     assert found.protocol == "knn"
     level = verdict({**told, "evaluation": {"test_images": 20}}).sentence
     assert "[−34.9, +16.6] over 20 test images, holds zero); few-shot is level with the raw pixels (−5.0)." in level
-    assert "the number of test images was not recorded: below one point is called level" in verdict(told).sentence
+    assert "no interval is known: below one point is called level" in verdict(told).sentence
 
 
 def test_own_tasks_count_their_own_images() -> None:

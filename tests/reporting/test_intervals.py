@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from rayfed_ssl.reporting.intervals import of_difference, wilson
+from rayfed_ssl.reporting.intervals import counts_images, of_difference, wilson
 
 
 @pytest.mark.parametrize(("right", "images"), [(0, 10), (9, 10), (10, 10), (347, 359), (1, 10_000)])
@@ -29,3 +29,8 @@ def test_the_interval_holds_the_true_difference_as_often_as_it_says() -> None:
     draws = np.random.default_rng(0).binomial(100, (0.85, 0.8), (2000, 2)) / 100
     held = [low <= 0.05 <= high for low, high in (of_difference(a, b, 100) for a, b in draws)]
     assert 0.93 <= np.mean(held) <= 0.975
+
+
+def test_which_scores_are_shares_of_the_test_images() -> None:
+    assert all(counts_images(name) for name in ("knn", "own_knn", "linear_fedsc", "semi_1", "task", "fewshot"))
+    assert not any(counts_images(name) for name in ("knn_auc", "linear_balanced_accuracy", "cluster_nmi", "transfer"))
