@@ -68,7 +68,9 @@ def test_a_path_is_seen_from_its_file_or_on_the_command_line_from_the_working_fo
     changes = ["imports=[my_method.py]", "method.name=working", "method.halves=2"]
     assert load(run, changes).method.name == "working"
     assert asked(run, {"imports": ["my_method.py"], "method": {"name": "working"}}).method.name == "working"
-    (tmp_path / "sweep.yaml").write_text("{base: configs/run.yaml, space: {train.batch_size: {grid: [8, 16]}}, metric: accuracy.knn}")
+    (tmp_path / "sweep.yaml").write_text(
+        "{base: configs/run.yaml, space: {train.batch_size: {grid: [8, 16]}}, metric: accuracy.knn}"
+    )
     assert sweep_of(tmp_path / "sweep.yaml", changes).imports[0].source == (tmp_path / "work/my_method.py").read_text()
     run.write_text("imports: [my_method.py]\nmethod: {name: beside}\n")
     assert load(run).extensions[0].source == beside.read_text()

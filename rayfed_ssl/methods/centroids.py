@@ -6,6 +6,7 @@ Shape legend: N rows, D embedding, K centroids.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -79,3 +80,16 @@ def fit_centroids(
         with torch.no_grad():
             c.copy_(F.normalize(c, dim=1))
     return c.detach()
+
+
+def in_use(x: np.ndarray, centroids: np.ndarray) -> tuple[float, float]:
+    """How the local centroids x (N, D) share the global ``centroids`` (G, D) out, each going to its nearest by cosine.
+
+    Returns:
+        (exp of the entropy of the global centroids' shares, from 1 to G; mean cosine to the nearest).
+    """
+    units, globals_ = (rows / np.linalg.norm(rows, axis=1, keepdims=True).clip(1e-12) for rows in (x, centroids))
+    cosines = units.astype(np.float64) @ globals_.astype(np.float64).T
+    shares = np.bincount(cosines.argmax(axis=1)) / len(x)
+    shares = shares[shares > 0]
+    return float(np.exp(-(shares * np.log(shares)).sum())), float(cosines.max(axis=1).mean())

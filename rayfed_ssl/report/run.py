@@ -145,7 +145,7 @@ def _accuracy_cell(run: RunFolder, block: str, protocol: str) -> Cell:
     average, note = mean(value), ""
     if isinstance(value, Mapping):
         known = [v for v in value.values() if v is not None]
-        note = f"{percent(min(known))} to {percent(max(known))}" if len(known) > 1 else ""
+        note = f"{percent(min(known))} to {percent(max(known))}" if len(set(known)) > 1 else ""
     return Cell(percent(average), average, f"{block}/{protocol}", note)
 
 
@@ -196,7 +196,7 @@ def _clients(run: RunFolder, studio: Studio) -> Section:
     clients = sorted({int(client) for value in by_client.values() for client in value if str(client).isdecimal()})
     if clients:
         rows = [
-            [Cell(f"client {c}"), *(_number(run, "accuracy", name, str(c), shown=percent) for name in by_client)]
+            [Cell(run.client(c)), *(_number(run, "accuracy", name, str(c), shown=percent) for name in by_client)]
             for c in clients[:CLIENTS]
         ]
         caption = f"Accuracy by client, last round{', the first 200' if len(clients) > CLIENTS else ''}"
@@ -274,7 +274,7 @@ def _privacy(run: RunFolder, studio: Studio) -> Section:
         clients = sorted(spent["epsilon"], key=int) if isinstance(spent.get("epsilon"), Mapping) else []
         rows = [
             [
-                Cell(f"client {c}"),
+                Cell(run.client(int(c))),
                 _number(run, "epsilon", c),
                 _number(run, "privacy", "epsilon_closed_form", c),
                 _number(run, "privacy", "sigma", c),

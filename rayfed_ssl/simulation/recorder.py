@@ -80,6 +80,7 @@ class Recorder:
             None if public is None else labels[public],
             held_out=federation.held_out,
             names=federation.given_names,
+            class_names=federation.dataset.train.class_names,
         )
         self.configured(0)
         self.records.text("evaluation", f"```yaml\n{yaml.safe_dump(settings(self.config.evaluation))}\n```")
