@@ -116,7 +116,8 @@ def every_image(path: Path, layout: Layout, key: str) -> list[tuple[Path, str | 
     """(file, split, class) of all images below ``path``, sorted within a split; None where there is none.
 
     With a folder ``train/`` they lie as for training, and a test folder may be absent or hold other classes. Without
-    one, and with anything but a test folder, there are no splits, and the first folder below ``path`` is the class.
+    one, and with anything but a test folder, there are no splits, and the folders below ``path`` are as below
+    ``train/``: the class, or the client and then the class.
 
     Raises:
         UserError: no images, links in a circle, an entry that cannot be read.
@@ -130,7 +131,7 @@ def every_image(path: Path, layout: Layout, key: str) -> list[tuple[Path, str | 
             held_out = _held_out(path, (), (), key)
             assert held_out is not None
             return [(file, "test", label) for file, label in zip(held_out.files, held_out.classes, strict=True)]
-        return [(file, None, _folder(file, path, 0)) for file in files]
+        return [(file, None, _folder(file, path, 0 if layout == "classes" else 1)) for file in files]
     train = _train_split(path, layout, key)
     test = _held_out(path, _known(train.classes), _known(train.clients), key)
     rows: list[tuple[Path, str | None, str | None]] = []
@@ -138,6 +139,15 @@ def every_image(path: Path, layout: Layout, key: str) -> list[tuple[Path, str | 
         if split is not None:
             rows += [(file, name, label) for file, label in zip(split.files, split.classes, strict=True)]
     return rows
+
+
+def has_client_folders(path: Path, key: str) -> bool:
+    """Whether every image, of those below ``train/`` where there is such a folder, lies two folders deep or deeper: as
+    ``layout: clients`` wants labelled images. Raises UserError where the folders cannot be walked.
+    """
+    root = path / "train" if (path / "train").is_dir() else path
+    files = images_below(root, key)
+    return bool(files) and all(_folder(file, root, 1) is not None for file in files)
 
 
 def _annotated(folder: Path, key: str) -> _Split:
