@@ -154,7 +154,7 @@ def _table(rows: Sequence[Row], scores: Sequence[str]) -> Table:
             note = "" if deviation is None else f"± {100 * deviation:.1f}"
             if apart is not None:
                 interval = "" if low is None or high is None else f" [{points(low)}, {points(high)}]"
-                note = f"{note} {points(apart)}{interval}".strip()
+                note = f"{note} · {points(apart)}{interval}".removeprefix(" · ")
             cells.append(Cell(percent(value), value, f"rows/{place}/{name}.mean", note))
         body.append(cells)
     caption = "Accuracy of the last round: mean over seeds ± deviation, difference to the first row [95 % interval]"
@@ -229,13 +229,13 @@ def _curves(
         sent = {printable(row, 20): _over(runs[row], name, 1e6) for row in shown}
         few = f" The first {CURVES} of {len(names)} rows." if len(names) > CURVES else ""
         for key, what, label, values in (("rounds", "rounds", "round", over), ("bytes", "bytes", "MB", sent)):
-            values = {row: line for row, line in values.items() if line}
-            if values:
+            drawn = [row for row, line in values.items() if line]
+            if drawn:
                 drawing = studio.draw(
                     f"comparison_{name}_{key}",
                     f"{protocol_name(name)} over {what}",
                     lambda f, v=values, x=label: _paint_curves(f, v, x),  # type: ignore[misc]
-                    alt=f"{protocol_name(name)} accuracy over {what} of {', '.join(values)}.",
+                    alt=f"{protocol_name(name)} accuracy over {what} of {', '.join(drawn)}.",
                     caption=f"Means over seeds.{few}",
                     height=2.9,
                 )

@@ -59,7 +59,8 @@ def report(folder: Path, *, images: bool = True, trust_imports: bool = False) ->
     tiles: list[Tile] = _tried(lambda: _tiles(run), list[Tile](), run.notes)
     sentence = _tried(lambda: verdict(run.summary), Verdict("The summary is damaged: no verdict."), run.notes)
     sections.append(Section("notes", "Notes", notes=list(dict.fromkeys(run.notes))))
-    return write(Page("Federated run", run.name, facts, sentence, tiles, sections), folder)
+    until = f"round {run.rounds}"
+    return write(Page("Federated run", run.name, facts, sentence, tiles, sections, until), folder)
 
 
 def _tried(make: Callable[[], Value], otherwise: Value, notes: list[str]) -> Value:

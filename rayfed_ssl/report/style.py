@@ -210,9 +210,11 @@ def matrix(
 
 
 def lines(figure: Figure, values: dict[str, dict[float, float]], *, xlabel: str, ylabel: str) -> Axes:
-    """One axis with a line per name: x -> y."""
+    """One axis with a line per name: x -> y. A name without points keeps its colour for other figures."""
     axes = figure.add_subplot()
     for number, (name, points) in enumerate(values.items()):
+        if not points:
+            continue
         style = series(number)
         few = len(points) <= 25
         marker = style["marker"] if few else None

@@ -186,6 +186,14 @@ def _bytes(count: float) -> str:
     return f"{count / 1e3:,.1f} kB" if 0 < count < 1e5 else f"{count / 1e6:,.1f} MB"
 
 
+def report_command(folder: Path | str) -> str:
+    """The command that writes a page on what lies in ``folder``; an older page that lies there is named."""
+    if "://" in str(folder):
+        return "rayfed-ssl report FOLDER, a copy on this machine"
+    older = "  (report.html there is older)" if (Path(folder) / "report.html").exists() else ""
+    return f"rayfed-ssl report {folder}{older}"
+
+
 def conclude(console: Console, summary: Mapping[str, Any], folder: Path | str) -> None:
     """What a run came to, and where to look next."""
     if summary["accuracy"]:
@@ -198,6 +206,7 @@ def conclude(console: Console, summary: Mapping[str, Any], folder: Path | str) -
         "took": f"{summary['wall_s']:.0f} s",
         "run folder": str(folder),
         "curves": f"tensorboard --logdir {folder if '://' not in str(folder) else 'FOLDER, a copy on this machine'}",
+        "report": report_command(folder),
     }
     for name, text in lines.items():
         console.print(f"{name:<13} {text}", markup=False, highlight=False, soft_wrap=True)

@@ -35,6 +35,21 @@ def test_json_is_one_object_per_round_and_lines_go_to_stderr(call: Call, tmp_pat
     assert err.startswith("fedsimclr on digits: 3 clients x 20 images\n")
 
 
+def test_the_last_line_names_the_report_and_an_older_one(call: Call, tmp_path: Path) -> None:
+    status, out, _ = call(*LOCAL, "evaluation.protocols=[]", "train.rounds=1")
+    assert (status, out.splitlines()[-1]) == (0, "report        rayfed-ssl report runs/tiny")
+    assert call("report", "runs/tiny", "--no-images")[0] == 0
+    page = tmp_path / "runs/tiny/report.html"
+    assert "as it was after round 1." in page.read_text()
+    status, out, _ = call("run", "runs/tiny/config.yaml", "--executor", "local", "--resume", "train.rounds=2")
+    assert (status, out.splitlines()[-1]) == (
+        0,
+        "report        rayfed-ssl report runs/tiny  (report.html there is older)",
+    )
+    assert call("report", "runs/tiny", "--no-images")[0] == 0
+    assert "as it was after round 2." in page.read_text()
+
+
 def test_quiet_says_nothing_but_mistakes(call: Call, tmp_path: Path) -> None:
     assert call(*LOCAL, "--quiet") == (0, "", "")
     assert json.loads((tmp_path / "runs/tiny/summary.json").read_text())["status"] == "complete"
