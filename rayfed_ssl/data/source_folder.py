@@ -95,7 +95,7 @@ def _test_split(
     path: Path, layout: Layout, class_names: tuple[str, ...], client_names: tuple[str, ...], key: str
 ) -> _Split:
     if (split := _held_out(path, class_names, client_names, key)) is not None:
-        return _checked(split, layout, class_names, client_names, key)
+        return _checked(split, layout, class_names, client_names, key, path)
     if class_names:
         raise _layout_error(path, layout, "has no images in test/ or val/, and labelled images need a test split", key)
     return _Split(path / "test", [], [], [])
@@ -173,16 +173,21 @@ def _test_place(
 
 
 def _checked(
-    split: _Split, layout: Layout, class_names: tuple[str, ...], client_names: tuple[str, ...], key: str
+    split: _Split, layout: Layout, class_names: tuple[str, ...], client_names: tuple[str, ...], key: str, root: Path
 ) -> _Split:
     """``split``, if every class in it has training images. Raises UserError."""
     unknown = sorted({name for name in split.classes if name is not None} - set(class_names))
     if unknown:
         what = "the class" if layout == "classes" else "the class or client"
         trained = printable(", ".join([*class_names, *client_names]), 120) or "no classes"
+        within = {_folder(file, root / "train", 1) for file in images_below(root / "train", key)}
+        hint = ""
+        if layout == "classes" and unknown[0] in within:
+            hint = f"; the folders in train/ hold it, so they may be clients: {key}.layout=clients with "
+            hint += f"{key}.partition.name=folders"
         raise UserError(
             f"{key}.path: {printable(split.folder)} holds {what} {printable(unknown[0], 80)}, which no training image "
-            f"has; train/ has {trained}; accepted: {TREES[layout]}"
+            f"has; train/ has {trained}{hint}; accepted: {TREES[layout]}"
         )
     return split
 

@@ -44,6 +44,7 @@ from rayfed_ssl.simulation.checks import (
     describe,
     digests_of,
     examine_folder,
+    ignored_clients,
     rounds_in,
     with_start,
 )
@@ -125,7 +126,8 @@ class Run:
             self.server.start(self.cohort)
             self.cohort.commit()
         unreachable = check_reachable(self.clock, config) if self.clock else []
-        notes = [*self.federation.dataset.notes, *begins, *self.server.notes(), *unreachable]
+        dealt = ignored_clients(config, self.federation)
+        notes = [*self.federation.dataset.notes, *dealt, *begins, *self.server.notes(), *unreachable]
         for line in notes:
             self.say(self.start, line)
         began = None if restored is None else self.start
@@ -280,7 +282,8 @@ class Run:
         names = sorted({name for of_client in known.values() for name in of_client})
         means = {recorded(name): float(np.mean([v[name] for v in known.values() if name in v])) for name in names}
         first = "the untrained encoder" if self.config.model.start is None else "the encoder as it started"
-        self.say(t, f"evaluated round {t}" if t else f"evaluated {first}", means)
+        if means:
+            self.say(t, f"evaluated round {t}" if t else f"evaluated {first}", means)
 
     def save(self, t: int) -> None:
         """A checkpoint of the finished round: records first, then the files, the marker last."""
