@@ -59,7 +59,7 @@ def report(folder: Path, *, images: bool = True, trust_imports: bool = False) ->
     tiles: list[Tile] = _tried(lambda: _tiles(run), list[Tile](), run.notes)
     sentence = _tried(lambda: verdict(run.summary), Verdict("The summary is damaged: no verdict."), run.notes)
     sections.append(Section("notes", "Notes", notes=list(dict.fromkeys(run.notes))))
-    until = f"round {run.rounds}"
+    until = _tried(lambda: f"round {run.rounds}", "", run.notes)
     return write(Page("Federated run", run.name, facts, sentence, tiles, sections, until), folder)
 
 

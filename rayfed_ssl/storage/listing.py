@@ -65,7 +65,7 @@ def listed(folder: Path, name: str) -> Listed:
     trial = _trial(folder)
     known: dict[str, Any] = {"run": name, "bytes": size, "changed": changed, "point": trial.get("point") or {}}
     reason = failure.kept(folder)
-    failed = {"status": "failed", "problem": f"{folder / failure.ERROR}: {reason}"}
+    failed: dict[str, Any] = {"status": "failed", "problem": f"{folder / failure.ERROR}: {reason}"}
     if reason is not None and not (folder / "config.yaml").exists():
         return Listed(**known, **failed)
     try:
