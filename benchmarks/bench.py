@@ -58,7 +58,7 @@ def main() -> int:
             with options.out.open("a", encoding="utf-8") as file:
                 for line in done.stdout.splitlines():
                     measured = {"load": round(os.getloadavg()[0], 1), **described(), **json.loads(line)}
-                    file.write(json.dumps({"label": options.label, **measured}) + "\n")
+                    file.write(json.dumps({"label": options.label} | measured) + "\n")
     lines = read(options.out)
     print(f"{table(lines)}\n\n{parts(lines)}")
     return 1 if failed else 0

@@ -12,8 +12,8 @@ from rayfed_ssl.config import RunConfig
 
 def checked(config: RunConfig, folder: Path, uri: str | None, *, resume: bool, executor: Executor) -> Iterator[str]:
     """Lines of a run's plan. Raises UserError for what the run would be refused for."""
-    from rayfed_ssl.simulation.checks import refuse_taken
     from rayfed_ssl.simulation.forecast import forecast
+    from rayfed_ssl.storage.claim import refuse_taken
 
     if uri is None:
         refuse_taken(folder, resume)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rayfed_ssl.base import optimizers
 from rayfed_ssl.base.seeding import Address, generator, numpy_generator
 from rayfed_ssl.base.weights import Weights, pack, unpack
 from rayfed_ssl.data.augment import augment
@@ -175,8 +176,8 @@ class EncoderClient(Generic[Config]):
         """A fresh optimiser: no momentum carries over between rounds."""
         config, lr = self.config.train.optimizer, self.learning_rate
         if config.name == "sgd":
-            return torch.optim.SGD(parameters, lr, config.momentum, weight_decay=self.weight_decay)
-        kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
+            return optimizers.SGD(parameters, lr, config.momentum, weight_decay=self.weight_decay)
+        kind = optimizers.Adam if config.name == "adam" else optimizers.AdamW
         return kind(parameters, lr, weight_decay=self.weight_decay)
 
     def batch_size(self, count: int) -> int:
