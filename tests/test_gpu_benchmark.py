@@ -1,4 +1,4 @@
-"""The benchmark for GPUs, all of it on the CPU at small size: what it says is there, and true where that can be told."""
+"""The benchmark for GPUs, all of it on the CPU at small size: what it says is there, and true where one can tell."""
 
 from __future__ import annotations
 
