@@ -190,8 +190,9 @@ class RayCohort(Cohort):
         """The group and those after it that share its call."""
         known = self._paces.get(task.operation)
         most = 1 if known is None else min(together, known.clients)
-        while len(group) < most and todo and not isinstance(todo[0], Asked):
-            group += todo.popleft()
+        while len(group) < most and todo and not isinstance(after := todo[0], Asked):
+            todo.popleft()
+            group += after
         return group
 
     def _made(self, group: Group, own: Each) -> Asked:

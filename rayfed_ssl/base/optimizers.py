@@ -17,11 +17,12 @@ from torch import optim
 
 def _within(method: Callable[..., Any]) -> Callable[..., Any]:
     """The method as its class defines it, out of its wrappers."""
-    return inspect.unwrap(method)
+    found: Callable[..., Any] = inspect.unwrap(method)
+    return found
 
 
 def _stepping(kind: type[optim.Optimizer]) -> Callable[..., Any]:
-    return torch.no_grad()(_within(kind.step))  # type: ignore[no-any-return]
+    return torch.no_grad()(_within(kind.step))
 
 
 class _Plain(optim.Optimizer):

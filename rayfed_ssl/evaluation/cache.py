@@ -114,5 +114,5 @@ def _surroundings() -> dict[str, object]:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         found["processor"] = next(line for line in lines if line.startswith("model name"))
     found["instructions"] = torch.backends.cpu.get_cpu_capability()
-    found["mkldnn"] = torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled
+    found["mkldnn"] = bool(torch.backends.mkldnn.enabled)
     return found | {name: os.environ.get(name, "") for name in VARIABLES}
