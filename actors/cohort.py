@@ -48,7 +48,7 @@ class Pace:
     def of(cls, chunk: Chunk) -> Pace:
         """The mean over a chunk's clients."""
         count = len(chunk.outcomes)
-        seconds = sum(outcome.metrics["seconds"] for outcome in chunk.outcomes)
+        seconds = sum(outcome.metrics.get("seconds", math.inf) for outcome in chunk.outcomes)  # not said: alone
         return cls(seconds / count, sum(nbytes(outcome.reply) for outcome in chunk.outcomes) / count)
 
     @property
