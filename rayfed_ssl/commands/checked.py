@@ -13,8 +13,8 @@ from rayfed_ssl.config import RunConfig
 
 def checked(config: RunConfig, folder: Path, uri: str | None, *, resume: bool, executor: Executor) -> Iterator[str]:
     """Lines of a run's plan; that the folder is taken is one of them. Raises UserError for what cannot run anywhere."""
-    from rayfed_ssl.simulation.checks import refuse_taken
     from rayfed_ssl.simulation.forecast import forecast
+    from rayfed_ssl.storage.claim import refuse_taken
 
     taken: list[str] = []
     try:

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rayfed_ssl.base import optimizers
+
 SHARPNESS = 25.0  # lambda
 TOLERANCE = 1e-2
 
@@ -72,7 +74,7 @@ def fit_centroids(
     Differs: the authors' first centroids are not normalised before their first assignment.
     """
     c = F.normalize(centroids.detach(), dim=1).requires_grad_()
-    optimizer = torch.optim.SGD([c], lr, momentum, weight_decay=weight_decay)
+    optimizer = optimizers.SGD([c], lr, momentum, weight_decay=weight_decay)
     for _ in range(steps):
         optimizer.zero_grad()
         centroid_loss(x, c, temperature).backward()  # type: ignore[no-untyped-call]

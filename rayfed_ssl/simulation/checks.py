@@ -25,6 +25,7 @@ from rayfed_ssl.objectives import build as build_objective
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.system import Trace
 from rayfed_ssl.storage import checkpoint
+from rayfed_ssl.storage.claim import refuse_taken
 
 WRITTEN = (  # what a run writes over, or deletes
     "metrics.parquet", "communication.parquet", "dropped.parquet", "partition.parquet", "summary.json",
@@ -91,12 +92,6 @@ def examine_folder(
 def rounds_in(folder: Path) -> int:
     """How many rounds the run in ``folder`` was to have, as its config.yaml says."""
     return load_config(folder / "config.yaml").train.rounds
-
-
-def refuse_taken(folder: Path, resume: bool) -> None:
-    """Raise UserError where a run is in the folder and ``resume`` is not set."""
-    if (folder / "config.yaml").exists() and not resume:
-        raise UserError(f"--out: {folder} already holds a run; add --resume to continue it, or name another folder")
 
 
 def _refuse_what_is_no_run(folder: Path, resume: bool) -> None:

@@ -237,6 +237,8 @@ class Run:
             values = self.recorder.round(t, self.cohort, self.server, seconds)
         self.done = t
         self.say(t, line, values)
+        with self.writing(f"the records of round {t}"):
+            self.recorder.draw()
 
     def sample(self, t: int) -> tuple[int, ...]:
         """The clients of round t: a uniform draw without replacement of participation.fraction of them, at least one;

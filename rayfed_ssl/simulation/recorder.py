@@ -62,6 +62,7 @@ class Recorder:
             imports=digests(config.extensions),
             files=files,
         )
+        self.undrawn = resumed_from is None
         if resumed_from is None:
             self._first_page()
 
@@ -84,12 +85,20 @@ class Recorder:
         )
         self.configured(0)
         self.records.text("evaluation", f"```yaml\n{yaml.safe_dump(settings(self.config.evaluation))}\n```")
-        if (labels >= 0).any():
+
+    def draw(self) -> None:
+        """Draw who holds what, once: after the first round, so that no client waits for matplotlib."""
+        labels = self.federation.dataset.train.labels
+        if self.undrawn and (labels >= 0).any():
             from rayfed_ssl.reporting import figures  # matplotlib, loaded only to draw
 
-            counts = label_histogram([shard["train"] for shard in federation.shards], labels, federation.classes)
-            figure = figures.label_histogram(counts, federation.dataset.train.class_names, federation.given_names)
+            counts = label_histogram(
+                [shard["train"] for shard in self.federation.shards], labels, self.federation.classes
+            )
+            names = self.federation.given_names
+            figure = figures.label_histogram(counts, self.federation.dataset.train.class_names, names)
             self.records.image("data/partition", figures.save_figure(self.folder, "partition", figure))
+        self.undrawn = False
 
     def configured(self, t: int) -> None:
         """The configuration as it is from round ``t`` on."""
@@ -162,6 +171,7 @@ class Recorder:
         return t in evaluated_rounds(read_metrics(self.folder), in_round)
 
     def commit(self, t: int) -> None:
+        self.draw()
         self.records.commit(t)
 
     def client_matrices(self, t: int, matrices: dict[str, ClientMatrix], *, last: bool) -> None:

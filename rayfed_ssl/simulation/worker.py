@@ -64,6 +64,7 @@ class Worker(Workbench):
         if subject == PIXELS:
             return {"pixels_fewshot": self.evaluate_pixels()} if self.config.evaluation.labelled else {}
         client = SERVER if subject.client is None else subject.client
+        self.before_training = round == 0
         with forked(self.config.seed, round, client, "evaluate", device=self.device):
             worker = self._client(self.method.client, client, round, "evaluate", dict(state or {}))
             try:
