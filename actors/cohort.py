@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ from ray.exceptions import ObjectLostError
 
 from actors.client import Factory, Put, Work
 from actors.pool import Call, Crashed, Pool, StateLost, TimedOut
-from actors.store import Store, place_of, shared_images
+from actors.store import Store, nbytes, place_of, shared_images
 from actors.sums import Asked, Sums
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
@@ -33,6 +33,29 @@ from rayfed_ssl.simulation.worker import Worker
 Group = tuple[int, ...]  # the clients of one call
 WINDOW = 3  # calls per actor that are sent and not yet handed on: what a slow client holds up is bounded
 LONGEST_CHUNK = 32
+GROUP_S = 0.05  # clients that are asked for whole replies share a call up to so much work ..
+GROUP_BYTES = 8 << 20  # .. and so large a reply: a call costs 2 to 4 ms
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What a client's whole reply took when it was asked last."""
+
+    seconds: float
+    nbytes: float
+
+    @classmethod
+    def of(cls, chunk: Chunk) -> Pace:
+        """The mean over a chunk's clients."""
+        count = len(chunk.outcomes)
+        seconds = sum(outcome.metrics.get("seconds", math.inf) for outcome in chunk.outcomes)  # not said: alone
+        return cls(seconds / count, sum(nbytes(outcome.reply) for outcome in chunk.outcomes) / count)
+
+    @property
+    def clients(self) -> int:
+        """How many clients may share a call: few enough that an actor's death or a slow client costs little."""
+        most = min(GROUP_S / max(self.seconds, 1e-6), GROUP_BYTES / max(self.nbytes, 1.0))
+        return max(1, min(int(most), LONGEST_CHUNK))
 
 
 class RayCohort(Cohort):
@@ -65,6 +88,7 @@ class RayCohort(Cohort):
         self._pending: dict[int, Any] = {}
         self._evaluating: list[tuple[int, int | None, Call]] = []
         self._apart = False  # whether new states come as return values of their own: as soon as there was one
+        self._paces: dict[str, Pace] = {}  # by operation, of whole replies
         self.sum_bytes = 0  # of sums that this process read
 
         def opening() -> tuple[Any, ...]:
@@ -104,10 +128,13 @@ class RayCohort(Cohort):
         self._store.clear()
 
     def _run(self, task: Task, clients: Sequence[int], own: Each, averaging: Averaging | None) -> Iterator[Chunk]:
-        if averaging is None:
-            yield from (chunk for _, chunk in self._replies(task, deque((c,) for c in clients), own, None, None))
-            return
         size = min(max(1, math.ceil(len(clients) / (4 * len(self._pool.slots)))), LONGEST_CHUNK)
+        if averaging is None:
+            for _, chunk in self._replies(task, deque((c,) for c in clients), own, None, None, size):
+                if chunk.outcomes:
+                    self._paces[task.operation] = Pace.of(chunk)
+                yield chunk
+            return
         todo: deque[Group | Asked] = deque(tuple(clients[i : i + size]) for i in range(0, len(clients), size))
         while todo:
             with Sums(self._pool) as sums:
@@ -117,10 +144,19 @@ class RayCohort(Cohort):
             yield Chunk(total=total)
 
     def _replies(
-        self, task: Task, todo: deque[Group | Asked], own: Each, averaging: Averaging | None, sums: Sums | None
+        self,
+        task: Task,
+        todo: deque[Group | Asked],
+        own: Each,
+        averaging: Averaging | None,
+        sums: Sums | None,
+        together: int = 1,
     ) -> Iterator[tuple[Asked, Chunk]]:
         """What is to do asked, through a bounded window, and what came back, in order; until ``sums`` keeps so much
         for a repetition that it is time to collect.
+
+        Args:
+            together: how many clients may share a call where it is known that they are quick.
         """
         waiting: deque[tuple[Asked, Call]] = deque()
 
@@ -138,7 +174,10 @@ class RayCohort(Cohort):
                     else:
                         yield asked, self._taken(task, asked.group, call, sums)
                 elif more() and len(waiting) < WINDOW * len(self._pool.slots) and self._pool.room():
-                    asked = item if isinstance(item := todo.popleft(), Asked) else self._made(item, own)
+                    item = todo.popleft()
+                    asked = (
+                        item if isinstance(item, Asked) else self._made(self._joined(task, item, todo, together), own)
+                    )
                     call = self._call(task, asked, averaging, sums)
                     self._pool.submit(call)
                     waiting.append((asked, call))
@@ -146,6 +185,15 @@ class RayCohort(Cohort):
                     self._pool.advance()
         finally:
             self._pool.abandon(call for _, call in waiting)
+
+    def _joined(self, task: Task, group: Group, todo: deque[Group | Asked], together: int) -> Group:
+        """The group and those after it that share its call."""
+        known = self._paces.get(task.operation)
+        most = 1 if known is None else min(together, known.clients)
+        while len(group) < most and todo and not isinstance(after := todo[0], Asked):
+            todo.popleft()
+            group += after
+        return group
 
     def _made(self, group: Group, own: Each) -> Asked:
         states = tuple(None if c == SERVER else self._pending.get(c, self._states.get(c)) for c in group)

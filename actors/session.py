@@ -86,7 +86,12 @@ def connect(
     pretended = {"num_cpus": num_cpus, "num_gpus": num_gpus, "object_store_memory": object_store_memory}
     given = {name: value for name, value in pretended.items() if value is not None}
     with private_folder(say) as folder, own_token():
-        options = {"include_dashboard": False, "_node_ip_address": "127.0.0.1", "_temp_dir": str(folder)}
+        options: dict[str, Any] = {
+            "include_dashboard": False,
+            "_node_ip_address": "127.0.0.1",
+            "_temp_dir": str(folder),
+            "_system_config": {"prestart_worker_first_driver": False},  # a process per core that nobody would use
+        }
         with keeping_sigterm():
             ray.init(address="local", **options, **given, **quiet)
         try:

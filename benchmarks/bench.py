@@ -1,6 +1,6 @@
 """Measures what the simulator costs beside training, and prints the table with measured ratios.
 
-    python benchmarks/bench.py [--only parts,zero_work,round_time,startup] [--label now] [--out FILE]
+    python benchmarks/bench.py [--only parts,zero_work,round_time,startup,local_step] [--label now] [--out FILE]
 
 One JSON line per figure is appended to ``--out``, with machine, commit and the load average: on an idle machine the
 load is about what the benchmark itself makes, with a larger one only ratios mean something. Peers and the bare loop are
@@ -35,6 +35,7 @@ def commands(bench: Path, data: Path) -> dict[str, list[list[str]]]:
         "parts": [[*python, str(HERE / "parts.py")]],
         "zero_work": [[*python, str(HERE / "zero_work.py"), "--bench", str(bench)]],
         "startup": [[*python, str(HERE / "startup.py")]],
+        "local_step": [[*python, str(HERE / "local_step.py")]],
         "round_time": [rounds, [*rounds, "--clients", "64", "--images", "64", "--reps", "2"]] if real else [],
     }
 
@@ -43,7 +44,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bench", type=Path, default=SHARED / "bench")
     parser.add_argument("--data", type=Path, default=SHARED / "data" / "cifar10")
-    parser.add_argument("--only", default="parts,zero_work,round_time,startup")
+    parser.add_argument("--only", default="parts,zero_work,round_time,startup,local_step")
     parser.add_argument("--label", default="now")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
@@ -58,7 +59,7 @@ def main() -> int:
             with options.out.open("a", encoding="utf-8") as file:
                 for line in done.stdout.splitlines():
                     measured = {"load": round(os.getloadavg()[0], 1), **described(), **json.loads(line)}
-                    file.write(json.dumps({"label": options.label, **measured}) + "\n")
+                    file.write(json.dumps({"label": options.label} | measured) + "\n")
     lines = read(options.out)
     print(f"{table(lines)}\n\n{parts(lines)}")
     return 1 if failed else 0

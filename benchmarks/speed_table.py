@@ -25,6 +25,11 @@ FIGURES: tuple[tuple[str, dict[str, Any], str, str], ...] = (  # figure, whose l
     ("the same in process", {"benchmark": "startup", "case": "local"}, "1.5 s", "-"),
     ("a typo in a config", {"benchmark": "startup", "case": "typo"}, "2 s", "-"),
     ("a folder that already holds a run", {"benchmark": "startup", "case": "taken"}, "2 s", "-"),
+    ("a local step of FedSC over its objective's", {"benchmark": "local_step", "case": "fedsc"}, "1.10", "-"),
+    ("of FedCA", {"benchmark": "local_step", "case": "fedca"}, "1.10", "-"),
+    ("of FLESD", {"benchmark": "local_step", "case": "flesd"}, "1.10", "-"),
+    ("of FedX", {"benchmark": "local_step", "case": "fedx"}, "1.10", "-"),
+    ("of FedFoA", {"benchmark": "local_step", "case": "fedfoa"}, "1.15", "-"),
 )  # fmt: skip
 PARTS = {
     "load": "load the round's model",
@@ -51,6 +56,10 @@ def _value(line: Line | None) -> str:
         return "not measured"
     if line["benchmark"] == "round_time":
         return f"{line['ratio']:.2f}"
+    if line["benchmark"] == "local_step":
+        return f"{line['ratio']:.2f} ({line['method_ms']:.0f} ms CPU)"
+    if line["benchmark"] == "startup" and "cpu_ratio" in line:
+        return f"{line['cpu_s']:.1f} s CPU, {line['cpu_ratio']:.1f} x `import torch` ({line['wall_s']:.1f} s)"
     if line["benchmark"] == "startup":
         return f"{line['wall_s']:.1f} s ({line['cpu_s']:.1f} CPU), {line['ratio']:.1f} x `import torch`"
     text = f"{line['ours_ms_per_client']:.2f} ms ({line['ours_cpu_ms_per_client']:.2f} CPU)"

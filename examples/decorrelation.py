@@ -1,7 +1,7 @@
 """A plug-in written outside the library: FedDecorr (Shi et al. 2023, "Towards understanding and mitigating dimensional
 collapse in heterogeneous federated learning", eq. 4-5), which keeps the columns of the features uncorrelated.
 
-    rayfed-ssl run configs/demo.yaml 'imports=[../examples/decorrelation.py]' 'plugins=[{name: decorrelation}]'
+    rayfed-ssl run configs/demo.yaml 'imports=[examples/decorrelation.py]' 'plugins=[{name: decorrelation}]'
 
 Nothing extra crosses. The penalty is weight / N times the mean of C_ij^2 over i != j, averaged over views; C = X^T X of
 the N standardised rows X of a view's features, as the authors' code has it: N - 1 times the correlation matrix.

@@ -44,7 +44,8 @@ class RunConfig(RunSettings):
     """A run's settings, its method and plug-ins of kinds that exist, and all blocks fitting each other."""
 
     imports: tuple[str, ...] = ()
-    """Files beside this one, or modules, that define methods, objectives, encoders, sources or protocols."""
+    """Python files, or modules, that define methods, objectives, encoders, sources or protocols. A path is relative to
+    the file that it stands in; on the command line, to the working folder."""
     method: Annotated[MethodConfig, OneOf(method_kinds)]
     """The federated method; ``rayfed-ssl methods`` lists what each transmits and needs."""
     plugins: tuple[Annotated[PluginConfig, OneOf(plugin_kinds)], ...] = ()

@@ -1,6 +1,7 @@
 """A run's ``imports``: files and modules of the user's that add methods, objectives, encoders, sources and protocols.
 
-    imports: [my_method.py]            # a file beside the config, or any path
+    imports: [my_method.py]            # a path, seen from the config's folder; of 'imports=[..]' on the command line,
+                                       # or imports=[..] in a call, from the working folder
     imports: [my_package.methods]      # an installed module
 
 Such a module defines what it adds under the tables' names: ``METHODS = {"mine": Method(...)}``, ``OBJECTIVES``,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -51,3 +51,13 @@ def ray_session(_caches: None, request: pytest.FixtureRequest) -> ModuleType:
 
     local_ray(request.config)
     return ray
+
+
+@pytest.fixture
+def call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """The command line in this process, in an empty folder with tiny.yaml: exit status, stdout, stderr."""
+    from tests.command_line import caller
+
+    return caller(tmp_path, monkeypatch, capsys)

@@ -27,9 +27,10 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.config import build
 from rayfed_ssl.federated.federation import deal
-from rayfed_ssl.simulation.checks import check_labels, check_shards
+from rayfed_ssl.simulation.checks import check_labels, check_shards, ignored_clients
 from rayfed_ssl.simulation.reevaluation import reevaluate
 from rayfed_ssl.storage import checkpoint
+from rayfed_ssl.testing.tiny import tiny_run
 from tests.tiny import run_locally, tiny
 
 few = settings(max_examples=40, derandomize=True, deadline=None, database=None)
@@ -294,3 +295,52 @@ def test_a_damaged_run_is_evaluated_or_refused_in_a_line(
     shutil.copytree(finished, tmp_path / "run")
     damage(tmp_path / "run")
     assert said in refused(tmp_path / "run")
+
+
+def trees(root: Path) -> Path:
+    """train/CLIENT/CLASS and test/CLASS."""
+    for place in (
+        "train/ward-1/cat",
+        "train/ward-1/dog",
+        "train/ward-2/cat",
+        "train/ward-2/dog",
+        "test/cat",
+        "test/dog",
+    ):
+        (root / place).mkdir(parents=True)
+        for k in range(6):
+            Image.fromarray(np.full((8, 8), 20 * k, np.uint8)).save(root / place / f"{k}.png")
+    return root
+
+
+def test_client_folders_that_are_taken_for_classes_are_named(tmp_path: Path) -> None:
+    data = {"data.name": "imagefolder", "data.path": str(trees(tmp_path)), "data.image_size": 8}
+    sizes = {"data.limit": None, "data.test_limit": None, "train.batch_size": 4, "clients.count": 2}
+    config = tiny_run("fedsimclr", {**data, **sizes})
+    with pytest.raises(UserError, match=r"may be clients: data\.layout=clients with data\.partition\.name=folders"):
+        deal(config)
+    dealt = tiny_run("fedsimclr", {**data, **sizes, "data.layout": "clients", "train.rounds": 1})
+    told: list[str] = []
+    run_locally(dealt, tmp_path / "run", report=lambda progress: told.append(progress.line))
+    assert (
+        "data.partition.name: dirichlet deals the images of 2 client folders or values anew; "
+        "data.partition.name=folders with clients.count=2 gives each client its own"
+    ) in told
+    natural = tiny_run("fedsimclr", {**data, **sizes, "data.layout": "clients", "data.partition": {"name": "folders"}})
+    assert ignored_clients(natural, deal(natural)) == []
+
+
+def test_two_mistakes_about_labels_are_two_lines(tmp_path: Path) -> None:
+    for k in range(12):
+        (tmp_path / "train").mkdir(exist_ok=True)
+        Image.fromarray(np.full((8, 8), 20 * k, np.uint8)).save(tmp_path / f"train/{k}.png")
+    changes = {
+        "data.name": "imagefolder", "data.path": str(tmp_path), "data.image_size": 8, "data.limit": None,
+        "data.test_limit": None, "data.partition": {"name": "iid"}, "objective.name": "supervised", "clients.count": 2,
+    }  # fmt: skip
+    config = tiny_run("centralized", changes)
+    with pytest.raises(UserError) as caught:
+        check_labels(config, deal(config))
+    first, second = str(caught.value).splitlines()
+    assert first.startswith("objective.name: found 'supervised', but 12 of 12 training images have no label")
+    assert second.startswith("evaluation.protocols: found knn, but none of the 12 train images has a label")

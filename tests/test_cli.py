@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -21,44 +20,12 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from rayfed_ssl import cli
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.simulation.loop import Progress
 from rayfed_ssl.terminal.progress import Reporter, accuracy_table, shown
 from rayfed_ssl.terminal.signals import stop_signals
 from tests.cluster.processes import Process, descendants, end, orphans, title, until
-
-CONFIG = """
-method: {name: fedsimclr}
-data: {name: digits, image_size: 8, limit: 60, test_limit: 30}
-clients: {count: 3}
-model: {width: 0.25}
-augment: {preset: digits}
-train: {rounds: 2, batch_size: 16}
-evaluation: {protocols: [knn]}
-checkpoint: {every: 1}
-resources: {device: cpu}
-"""
-
-Call = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
-    """The command line in this process, in an empty folder with tiny.yaml: exit status, stdout, stderr."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("PYTHONWARNINGS", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"):  # set by main; undone after the test
-        monkeypatch.setenv(name, os.environ.get(name, ""))
-        monkeypatch.delenv(name)
-    (tmp_path / "tiny.yaml").write_text(CONFIG)
-
-    def invoke(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as exit:
-            cli.main(arguments)
-        out, err = capsys.readouterr()
-        return int(exit.value.code or 0), out, err
-
-    return invoke
+from tests.command_line import CONFIG, Call
 
 
 def local(*arguments: str) -> tuple[str, ...]:

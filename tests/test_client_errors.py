@@ -22,6 +22,7 @@ from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.messages import SERVER, Diverged
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.settings import files as configfile
+from rayfed_ssl.simulation.worker import check_replied
 from rayfed_ssl.storage import checkpoint
 from tests.tiny import encoders, measured, run_locally, tiny
 
@@ -220,3 +221,12 @@ def test_every_method_goes_on_without_a_client_that_replies_nonsense(
     for name in encoders(tmp_path / "run"):
         arrays = safetensors.numpy.load_file(tmp_path / "run/encoder" / name)
         assert all(np.isfinite(array).all() for array in arrays.values())
+
+
+def test_a_reply_without_what_the_server_averages_names_both() -> None:
+    check_replied({"weights": 1, "extra": 2}, ("weights",), "train")
+    line = "operation 'train' replied with weigths; the server's mean needs weights, which the client's function has to"
+    with pytest.raises(ValueError, match=line):
+        check_replied({"weigths": 1}, ("weights",), "train")
+    with pytest.raises(ValueError, match="replied with nothing; the server's mean needs a, b"):
+        check_replied({}, ("a", "b"), "train")

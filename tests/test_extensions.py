@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rayfed_ssl import extensions
+from rayfed_ssl.api.asked import asked
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import load, load_untrusted
 from rayfed_ssl.methods import METHODS
@@ -17,6 +18,7 @@ from rayfed_ssl.settings.files import dumped
 from rayfed_ssl.simulation.reevaluation import reevaluate
 from rayfed_ssl.testing.tiny import encoders, run_locally, tiny_run
 from tests.conftest import ROOT
+from tune.config import load as sweep_of
 
 MINE = """
 from typing import Literal
@@ -51,6 +53,30 @@ def test_a_file_beside_the_config_adds_a_method(tmp_path: Path) -> None:
     assert config.method.halves == 3  # type: ignore[attr-defined]
     assert config.imports == ("my_method.py",)
     assert METHODS.origin("mine") == "imports: my_method.py"
+
+
+def test_a_path_is_seen_from_its_file_or_on_the_command_line_from_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "work").mkdir()
+    run = tmp_path / "configs/run.yaml"
+    run.write_text("method: {name: fedsimclr}\n")
+    beside = written(tmp_path / "configs", "beside")
+    written(tmp_path / "work", "working")
+    monkeypatch.chdir(tmp_path / "work")
+    changes = ["imports=[my_method.py]", "method.name=working", "method.halves=2"]
+    assert load(run, changes).method.name == "working"
+    assert asked(run, {"imports": ["my_method.py"], "method": {"name": "working"}}).method.name == "working"
+    (tmp_path / "sweep.yaml").write_text(
+        "{base: configs/run.yaml, space: {train.batch_size: {grid: [8, 16]}}, metric: accuracy.knn}"
+    )
+    assert sweep_of(tmp_path / "sweep.yaml", changes).imports[0].source == (tmp_path / "work/my_method.py").read_text()
+    run.write_text("imports: [my_method.py]\nmethod: {name: beside}\n")
+    assert load(run).extensions[0].source == beside.read_text()
+    (tmp_path / "work/my_method.py").unlink()
+    with pytest.raises(UserError, match=r"imports: found '.*/work/my_method\.py'; .* cannot be read"):
+        load(run, ["imports=[my_method.py]"])
 
 
 def test_a_pickled_config_takes_its_code_along(tmp_path: Path) -> None:

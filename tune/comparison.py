@@ -38,13 +38,13 @@ from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.checks import check_comparisons, check_labels, check_shards
 from rayfed_ssl.simulation.local import LocalCohort
+from rayfed_ssl.storage.failure import ERROR
 from tune import config as sweep_config
 from tune.book import OVER, Book, trial_name
 from tune.config import Point, Sweep, SweepConfig, measured_by, read_base
 
 FILE = "comparison.yaml"
 EVERY = "all"  # in place of methods' names: every method there is
-ERROR = "error.txt"  # in a run folder: why the run failed
 NEUTRAL = ("resources", "checkpoint", "name", "profile")  # blocks that change no result
 
 

@@ -38,13 +38,13 @@ from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.loop import Progress
 from rayfed_ssl.storage import checkpoint
+from rayfed_ssl.storage.failure import ERROR
 from tune.book import SCHEDULE, history, measured, trial_name
 from tune.config import Point, Sweep
 from tune.search import SCORE
 
 STOP = ".stop"  # a file of this name in the sweep's folder: every trial ends after its round
 DONOR = "donor.json"
-ERROR = "error.txt"  # in a run folder: why the trial failed
 LOG = "trial.log"  # in a run folder: what became of its actors, a time and a line each
 EXCHANGE, DRAFT = ".exchange", ".exchange.new"  # in a run folder: an exploit that holds; one not yet all there
 

@@ -9,9 +9,10 @@ from typing import Any
 
 from ray import tune
 
+from rayfed_ssl.storage.failure import ERROR
 from tune.room import Patience
 from tune.search import Proposals
-from tune.trial import ERROR, LOG, STOP
+from tune.trial import LOG, STOP
 
 LOOK_S = 1.0  # between looks at what trials say, and at what they wait for
 

@@ -47,7 +47,7 @@ def plain(value: object) -> object:
 def asked(config: Configuration, overrides: Mapping[str, object]) -> RunConfig:
     """The configuration with keyword arguments laid over it.
 
-    Paths in ``imports`` are relative to a file's folder, of a mapping to the working folder.
+    Paths in a file's ``imports`` are relative to its folder, those of a mapping or an argument to the working folder.
 
     Raises:
         UserError: naming every key that is wrong, a line each.
@@ -62,6 +62,8 @@ def asked(config: Configuration, overrides: Mapping[str, object]) -> RunConfig:
         imports = extensions.gather(changes.get("imports", document.get("imports")), Path.cwd())
         return build(document, changes, origin="config", imports=imports)
     path = Path(config).expanduser()
+    if "imports" in changes:
+        changes["imports"] = configfile.from_here(changes["imports"])
     return named_after(load_changed(path, changes), path)
 
 

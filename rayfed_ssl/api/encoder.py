@@ -9,6 +9,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.models.base import Encoder
 from rayfed_ssl.models.exported import load_exported, read_description
@@ -27,6 +28,12 @@ class ImageEncoder(nn.Module):
         self.eval()
 
     def forward(self, images: Tensor) -> Tensor:
+        """Raises UserError for what has no B, C, H and W, or another number of channels."""
+        if images.ndim != 4 or images.shape[1] != self.transform.channels:
+            raise UserError(
+                f"encoder: found images {tuple(images.shape)}; must be (B, {self.transform.channels}, H, W), as "
+                "encoder.transform gives them from a list of images"
+            )
         features: Tensor = self.encoder(images)
         return features
 

@@ -7,16 +7,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rayfed_ssl.api.executor import Executor
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 
 
 def checked(config: RunConfig, folder: Path, uri: str | None, *, resume: bool, executor: Executor) -> Iterator[str]:
-    """Lines of a run's plan. Raises UserError for what the run would be refused for."""
-    from rayfed_ssl.simulation.checks import refuse_taken
+    """Lines of a run's plan; that the folder is taken is one of them. Raises UserError for what cannot run anywhere."""
     from rayfed_ssl.simulation.forecast import forecast
+    from rayfed_ssl.storage.claim import refuse_taken
 
-    if uri is None:
-        refuse_taken(folder, resume)
+    taken: list[str] = []
+    try:
+        if uri is None:
+            refuse_taken(folder, resume)
+    except UserError as error:
+        taken.append(str(error))
     plan = ("1 client at a time, in this process", 1) if executor is Executor.local else planned_on_ray(config)
     found = forecast(config)
     yield found.what
@@ -35,7 +40,7 @@ def checked(config: RunConfig, folder: Path, uri: str | None, *, resume: bool, e
         f"{found.step_s:.3g} s, measured on {found.device}"
     )
     yield f"{'':<13} evaluation, server work and sending come on top"
-    yield from (f"{'note':<13} {note}" for note in found.notes)
+    yield from (f"{'note':<13} {note}" for note in [*taken, *found.notes])
 
 
 def planned_on_ray(config: RunConfig) -> tuple[str, int]:

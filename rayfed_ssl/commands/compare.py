@@ -33,7 +33,7 @@ def compare(
     """Compare methods over the same seeds and split: one table, and figures."""
     from rayfed_ssl.reporting.comparison_files import notes
     from rayfed_ssl.terminal.comparison import comparison_table
-    from rayfed_ssl.terminal.progress import console
+    from rayfed_ssl.terminal.progress import console, report_command
     from tune.request import of_request
 
     screen = console()
@@ -51,6 +51,7 @@ def compare(
             say(note)
         if request.out is not None:
             say(f"{'table':<13} {request.out / 'comparison.md'}")
+            say(f"{'report':<13} {report_command(request.out)}")
     if stopped and outcome.left:
         say(f"stopped with {outcome.left} run(s) left; --resume continues")
         raise typer.Exit(STOPPED)

@@ -14,11 +14,11 @@ import typer
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 
+RUNS = Path("runs")
+
 
 def list_runs(
-    folder: Annotated[Path, typer.Argument(help="A folder that holds runs, in folders of its own, too.")] = Path(
-        "runs"
-    ),
+    folder: Annotated[Path, typer.Argument(help="A folder that holds runs, in folders of its own, too.")] = RUNS,
     cluster: Annotated[
         bool, typer.Option("--cluster", help="Also detached runs, on RAY_ADDRESS's cluster; by default if it is set.")
     ] = False,
@@ -30,14 +30,16 @@ def list_runs(
     from rayfed_ssl.terminal.output import console
 
     detached = on_cluster() if cluster else on_cluster_if_named()
-    there = runs_in(folder) if folder.is_dir() or not detached else []
+    default = folder == RUNS and not folder.exists()
+    there = [] if default or (detached and not folder.is_dir()) else runs_in(folder)
     if as_json:
         print(json.dumps([*({**asdict(one), "detached": False} for one in there), *detached], indent=1))
         return
     screen = console()
     if there or detached:
         screen.print(listing_table(there, detached))
-    for line in [one.problem for one in there if one.problem] if there or detached else [f"{folder} holds no run"]:
+    none = "no runs yet: there is no folder runs here" if default else f"{folder} holds no run"
+    for line in [one.problem for one in there if one.problem] if there or detached else [none]:
         screen.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
 

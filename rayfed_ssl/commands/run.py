@@ -33,16 +33,21 @@ def run(
     ] = False,
 ) -> None:
     """Run a federation to its last round."""
+    from rayfed_ssl.storage.claim import refuse_taken
+
+    if quiet and as_json:
+        raise UserError("--quiet: found beside --json, which prints objects; allowed: one of them")
+    if out is not None and "://" not in out:  # before anything is imported that takes seconds
+        refuse_taken(Path(out).expanduser(), resume)
     from rayfed_ssl.api.asked import named_after, run_folder
-    from rayfed_ssl.api.execution import execute, preflight
     from rayfed_ssl.config import load
+
+    settings = named_after(load(config, changes or ()), config)
+    from rayfed_ssl.api.execution import execute, preflight
     from rayfed_ssl.storage.mirror import place
     from rayfed_ssl.terminal.events import Events
     from rayfed_ssl.terminal.progress import Reporter, console
 
-    if quiet and as_json:
-        raise UserError("--quiet: found beside --json, which prints objects; allowed: one of them")
-    settings = named_after(load(config, changes or ()), config)
     folder, uri = place(out or run_folder(config, settings.name, resume))
     screen = console(quiet=quiet)
     if check:

@@ -95,7 +95,7 @@ def _test_split(
     path: Path, layout: Layout, class_names: tuple[str, ...], client_names: tuple[str, ...], key: str
 ) -> _Split:
     if (split := _held_out(path, class_names, client_names, key)) is not None:
-        return _checked(split, layout, class_names, client_names, key)
+        return _checked(split, layout, class_names, client_names, key, path)
     if class_names:
         raise _layout_error(path, layout, "has no images in test/ or val/, and labelled images need a test split", key)
     return _Split(path / "test", [], [], [])
@@ -116,7 +116,8 @@ def every_image(path: Path, layout: Layout, key: str) -> list[tuple[Path, str | 
     """(file, split, class) of all images below ``path``, sorted within a split; None where there is none.
 
     With a folder ``train/`` they lie as for training, and a test folder may be absent or hold other classes. Without
-    one, and with anything but a test folder, there are no splits, and the first folder below ``path`` is the class.
+    one, and with anything but a test folder, there are no splits, and the folders below ``path`` are as below
+    ``train/``: the class, or the client and then the class.
 
     Raises:
         UserError: no images, links in a circle, an entry that cannot be read.
@@ -130,7 +131,7 @@ def every_image(path: Path, layout: Layout, key: str) -> list[tuple[Path, str | 
             held_out = _held_out(path, (), (), key)
             assert held_out is not None
             return [(file, "test", label) for file, label in zip(held_out.files, held_out.classes, strict=True)]
-        return [(file, None, _folder(file, path, 0)) for file in files]
+        return [(file, None, _folder(file, path, 0 if layout == "classes" else 1)) for file in files]
     train = _train_split(path, layout, key)
     test = _held_out(path, _known(train.classes), _known(train.clients), key)
     rows: list[tuple[Path, str | None, str | None]] = []
@@ -138,6 +139,15 @@ def every_image(path: Path, layout: Layout, key: str) -> list[tuple[Path, str | 
         if split is not None:
             rows += [(file, name, label) for file, label in zip(split.files, split.classes, strict=True)]
     return rows
+
+
+def has_client_folders(path: Path, key: str) -> bool:
+    """Whether every image, of those below ``train/`` where there is such a folder, lies two folders deep or deeper: as
+    ``layout: clients`` wants labelled images. Raises UserError where the folders cannot be walked.
+    """
+    root = path / "train" if (path / "train").is_dir() else path
+    files = images_below(root, key)
+    return bool(files) and all(_folder(file, root, 1) is not None for file in files)
 
 
 def _annotated(folder: Path, key: str) -> _Split:
@@ -163,16 +173,21 @@ def _test_place(
 
 
 def _checked(
-    split: _Split, layout: Layout, class_names: tuple[str, ...], client_names: tuple[str, ...], key: str
+    split: _Split, layout: Layout, class_names: tuple[str, ...], client_names: tuple[str, ...], key: str, root: Path
 ) -> _Split:
     """``split``, if every class in it has training images. Raises UserError."""
     unknown = sorted({name for name in split.classes if name is not None} - set(class_names))
     if unknown:
         what = "the class" if layout == "classes" else "the class or client"
         trained = printable(", ".join([*class_names, *client_names]), 120) or "no classes"
+        within = {_folder(file, root / "train", 1) for file in images_below(root / "train", key)}
+        hint = ""
+        if layout == "classes" and unknown[0] in within:
+            hint = f"; the folders in train/ hold it, so they may be clients: {key}.layout=clients with "
+            hint += f"{key}.partition.name=folders"
         raise UserError(
             f"{key}.path: {printable(split.folder)} holds {what} {printable(unknown[0], 80)}, which no training image "
-            f"has; train/ has {trained}; accepted: {TREES[layout]}"
+            f"has; train/ has {trained}{hint}; accepted: {TREES[layout]}"
         )
     return split
 

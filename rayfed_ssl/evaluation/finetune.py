@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
+from rayfed_ssl.base import optimizers
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.seeding import forked, generator, numpy_generator
 from rayfed_ssl.data.recipes import Recipe
@@ -132,5 +133,5 @@ def _optimizer(encoder: nn.Module, head: nn.Module, config: FineTuneConfig) -> t
         {"params": list(head.parameters()), "lr": config.head_lr},
     ]
     if config.optimizer == "adam":
-        return torch.optim.Adam(groups)
-    return torch.optim.SGD(groups, momentum=config.momentum)
+        return optimizers.Adam(groups)
+    return optimizers.SGD(groups, momentum=config.momentum)

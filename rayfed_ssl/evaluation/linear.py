@@ -13,6 +13,7 @@ import torch
 from pydantic import Field, field_validator
 from torch import Tensor
 
+from rayfed_ssl.base import optimizers
 from rayfed_ssl.base.schema import Block
 from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.evaluation.material import Material, Split
@@ -144,7 +145,7 @@ def fit(
     bound = x.shape[1] ** -0.5
     weight = torch.empty(classes, x.shape[1]).uniform_(-bound, bound, generator=start).to(x.device)
     bias = torch.zeros(classes, 1, device=x.device)
-    optimizer = torch.optim.Adam([weight, bias], lr=lr, weight_decay=weight_decay, fused=True)
+    optimizer = optimizers.Adam([weight, bias], lr=lr, weight_decay=weight_decay, fused=True)
     columns = torch.arange(batch_size, device=x.device)
     for _ in range(epochs):
         rows_of_epoch = torch.randperm(len(x), generator=order) if shuffle else torch.arange(len(x))

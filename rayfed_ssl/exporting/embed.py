@@ -31,6 +31,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.catalogue import Catalogue, catalogued, of_parquet
 from rayfed_ssl.data.decode import BadImage, Form
+from rayfed_ssl.data.source_folder import has_client_folders
 from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.data.store import decoded_blocks
 from rayfed_ssl.exporting.encoders import RunEncoder
@@ -74,7 +75,7 @@ def embed(
         UserError: no such data, an image that cannot be decoded, embeddings that are not finite, a place that cannot
             be written to.
     """
-    images, source = _images(data, id_column)
+    images, source = _images(data, id_column, encoder)
     _check_out(out, data)
     given = encoder.transform.range if source is None or source.range is None else source.range
     form = Form(encoder.transform.image_size, encoder.transform.max_pixels, encoder.transform.channels, given)
@@ -98,14 +99,24 @@ def _check_out(out: Path, data: str) -> None:
             raise UserError(f"--out: {printable(out)} is, or lies within, what the images are read from; name another")
 
 
-def _images(data: str, id_column: str | None) -> tuple[Catalogue, SourceConfig | None]:
-    """The images, and the block that they were read by where there is one."""
+def _images(data: str, id_column: str | None, encoder: RunEncoder) -> tuple[Catalogue, SourceConfig | None]:
+    """The images, and the block that they were read by where there is one. Of a folder named by its path the layout is
+    the run's where the folder has it: what lies below client folders are the classes.
+    """
     if _is_pattern(data):
         files = [(Path(name).name, Path(name)) for name in sorted(map(str, _files(data)))]
         if not files:
             raise UserError(f"{KEY}: found {printable(data)!r}, to which no file fits (seen from {Path.cwd()})")
         return of_parquet(_told_apart(files), SourceConfig().columns, KEY, id_column), None
-    block = located(data, KEY)
+    block, own = located(data, KEY), encoder.config.data
+    plain = block.name == "imagefolder" and block.path is not None and not data.lstrip().startswith("{")
+    if plain and own.name == "imagefolder" and own.layout == "clients":
+        assert block.path is not None
+        of_run = (
+            own.path is not None and Path(own.path).expanduser().resolve() == Path(block.path).expanduser().resolve()
+        )
+        if of_run or has_client_folders(Path(block.path).expanduser(), KEY):
+            block = block.model_copy(update={"layout": "clients"})
     return catalogued(block, KEY, id_column), block
 
 

@@ -19,10 +19,11 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import forked
 from rayfed_ssl.base.weights import Weights, pack, unpack
 from rayfed_ssl.data.augment import clean
-from rayfed_ssl.evaluation import FrozenEncoder, Material, Split
+from rayfed_ssl.evaluation import FrozenEncoder, Material, Split, cache
 from rayfed_ssl.evaluation.fewshot import FEWSHOT
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.messages import SERVER
+from rayfed_ssl.federated.steps import Steps
 from rayfed_ssl.models import StartReport, build_network, start_values
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives import build as build_objective
@@ -97,6 +98,7 @@ class Workbench:
         self.config = config
         self.federation = federation
         self.device = resolve_device(config.resources.device)
+        self.steps = Steps(config.resources.cuda_graphs, self.device)
         # 1.15 to 1.3 times faster training on CPU (docs/architecture.md) and what tensor cores want. It changes bits,
         # so clients, server work and evaluation all have it.
         self.memory_format = torch.channels_last
@@ -104,6 +106,7 @@ class Workbench:
         self.recipe = config.augment.recipe()
         self.published: dict[str, Any] = {} if published is None else published
         self.images_read = 0  # source images that went through the operation at work, once per pass
+        self.before_training = False  # whether what is evaluated is no training's result, so worth remembering
         self._initial = Initial(config, federation)
         self._networks: dict[tuple[str, str, int | None], Network] = {}
         self._untrained: dict[tuple[str, tuple[int, ...]], dict[str, float]] = {}
@@ -159,8 +162,30 @@ class Workbench:
                 self._untrained[key] = self.evaluate(encoder, self.initial(encoder, client=client))
             return _without_others(self._untrained[key], owner)
         network = self.network(encoder, "evaluated", classes)
-        unpack(weights, network)
-        return evaluation.evaluate(self.material(self.frozen(network), owner), self.config.evaluation)
+
+        def measured() -> dict[str, float]:
+            unpack(weights, network)
+            return evaluation.evaluate(self.material(self.frozen(network), owner), self.config.evaluation)
+
+        if not self.before_training or not cache.repeatable(self.config.evaluation.rows.values(), network.encoder):
+            return measured()
+        values = cache.digest(weights.layout, weights.vector)
+        return cache.remembered(self._key("encoder", encoder, values, classes, client), measured)
+
+    def _key(self, *subject: object) -> dict[str, object]:
+        """What the values of a subject depend on beside the code and the machine."""
+        config, federation = self.config, self.federation
+        train, test = federation.dataset.train, federation.dataset.test
+        own = None if federation.own_tests is None else cache.digest(*federation.own_tests)
+        held_out = None if federation.held_out is None else cache.digest(federation.held_out)
+        images = cache.digest(federation.dataset.digest, train.labels, test.labels)
+        blocks = [block.model_dump(mode="json") for block in (config.evaluation, config.augment, config.model)]
+        return {
+            "subject": subject,
+            "images": [images, len(train), len(test), federation.classes, held_out, own, federation.clients],
+            "settings": [*blocks, config.seed, config.train.compile, str(self.memory_format)],
+            "device": device_name(self.device),
+        }
 
     def looks(self, network: Network) -> dict[str, np.ndarray]:
         """What the configured comparisons compare an encoder by, (n, D) each, of test images, or of training images
@@ -175,7 +200,11 @@ class Workbench:
 
     def evaluate_pixels(self) -> float:
         """Few-shot accuracy of the raw pixels: what an encoder has to beat."""
-        return FEWSHOT.measure(self.material(None), self.config.evaluation.fewshot)["fewshot"]
+
+        def measured() -> dict[str, float]:
+            return FEWSHOT.measure(self.material(None), self.config.evaluation.fewshot)
+
+        return cache.remembered(self._key("pixels"), measured)["fewshot"]
 
     def frozen(self, network: Network) -> FrozenEncoder:
         """The network's encoder, in eval mode from now on."""

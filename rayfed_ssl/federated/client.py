@@ -14,13 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rayfed_ssl.base import optimizers
 from rayfed_ssl.base.seeding import Address, generator, numpy_generator
 from rayfed_ssl.base.weights import Weights, pack, unpack
 from rayfed_ssl.data.augment import augment
 from rayfed_ssl.federated.bench import Workbench
 from rayfed_ssl.federated.messages import State
+from rayfed_ssl.federated.steps import TrainStep, backward
 from rayfed_ssl.models.network import Network
-from rayfed_ssl.objectives.base import Memory, Step
+from rayfed_ssl.objectives.base import Batch, Memory, Step
 from rayfed_ssl.settings.blocks import MethodConfig
 
 Config = TypeVar("Config", bound=MethodConfig)
@@ -175,13 +177,18 @@ class EncoderClient(Generic[Config]):
         """A fresh optimiser: no momentum carries over between rounds."""
         config, lr = self.config.train.optimizer, self.learning_rate
         if config.name == "sgd":
-            return torch.optim.SGD(parameters, lr, config.momentum, weight_decay=self.weight_decay)
-        kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
+            return optimizers.SGD(parameters, lr, config.momentum, weight_decay=self.weight_decay)
+        kind = optimizers.Adam if config.name == "adam" else optimizers.AdamW
         return kind(parameters, lr, weight_decay=self.weight_decay)
 
     def batch_size(self, count: int) -> int:
         """Rows of every batch out of ``count`` images."""
         return min(self.config.train.batch_size, count)
+
+    def _steps(self, per_epoch: int, epochs: int | None) -> int:
+        """How many steps local epochs have, or ``train.local_steps`` where no number of epochs is given."""
+        train = self.config.train
+        return train.local_steps if epochs is None and train.local_steps else per_epoch * (epochs or train.local_epochs)
 
     def batches(
         self, count: int, epochs: int | None = None, size: int | None = None, purpose: str = "order"
@@ -192,12 +199,9 @@ class EncoderClient(Generic[Config]):
         :meth:`batch_size` by default. ``purpose`` is the order's address: an operation that goes through two sets has
         an order for each.
         """
-        train = self.config.train
         size = self.batch_size(count) if size is None else min(size, count)
         per_epoch = count // size
-        steps = (
-            train.local_steps if epochs is None and train.local_steps else per_epoch * (epochs or train.local_epochs)
-        )
+        steps = self._steps(per_epoch, epochs)
         order = numpy_generator(*self._address(purpose))
         for step in range(steps):
             if step % per_epoch == 0:
@@ -222,6 +226,7 @@ class EncoderClient(Generic[Config]):
             stop: asked after every epoch and at the end; training ends where it says so.
         """
         network, target = self.network, self.target
+        own = loss is None  # a method's own loss may do what a graph cannot repeat
         loss = loss or self.objective_loss()
         pixels = self.pixels() if pixels is None else pixels
         network.train()
@@ -232,12 +237,15 @@ class EncoderClient(Generic[Config]):
         draws = self.generator("views")
         total, steps, seen = torch.zeros((), device=self.bench.device), 0, 0
         per_epoch = len(pixels) // self.batch_size(len(pixels))
+        step = TrainStep(
+            lambda views, rows: self._loss(loss, views, rows), optimizer, self.config.train.optimizer.clip_norm,
+            lambda: self.objective.after_step(network, target), total,
+        )  # fmt: skip
+        if own and not self.plugins:
+            memory = {} if self.memory is None else self.memory.tensors
+            step = self.bench.steps.made(step, self.config.objective.name, self._steps(per_epoch, epochs), memory)
         for rows in self.batches(len(pixels), epochs):
-            views = self.views(pixels[rows], draws, self.objective.views)
-            value = self._loss(loss, views, rows)
-            descend(optimizer, value, self.config.train.optimizer.clip_norm)
-            self.objective.after_step(network, target)
-            total += value.detach()
+            step(self.views(pixels[rows], draws, self.objective.views), rows)
             steps, seen = steps + 1, seen + len(rows)
             if stop is not None and steps % per_epoch == 0:
                 if stop():
@@ -277,7 +285,8 @@ class EncoderClient(Generic[Config]):
         labels = self.labels() if self.objective.labelled else None
 
         def loss(views: tuple[Tensor, ...], rows: Tensor) -> Step:
-            return self.objective.step(network, views, target, None if labels is None else labels[rows], memory)
+            batch = Batch(views, None if labels is None else labels[rows], target, memory)
+            return self.objective.step(network, batch)
 
         return loss
 
@@ -321,10 +330,7 @@ def again(visit: int) -> tuple[int, ...]:
 
 def descend(optimizer: torch.optim.Optimizer, loss: Tensor, clip_norm: float | None = None) -> None:
     """One step down the gradient of the scalar ``loss``; ``clip_norm`` bounds its norm over all parameters."""
-    optimizer.zero_grad(set_to_none=True)
-    loss.backward()  # type: ignore[no-untyped-call]
-    if clip_norm is not None:
-        torch.nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], clip_norm)
+    backward(optimizer, loss, clip_norm)
     optimizer.step()
 
 

@@ -6,9 +6,12 @@ Shape legend: N rows, D embedding, K centroids.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from rayfed_ssl.base import optimizers
 
 SHARPNESS = 25.0  # lambda
 TOLERANCE = 1e-2
@@ -71,7 +74,7 @@ def fit_centroids(
     Differs: the authors' first centroids are not normalised before their first assignment.
     """
     c = F.normalize(centroids.detach(), dim=1).requires_grad_()
-    optimizer = torch.optim.SGD([c], lr, momentum, weight_decay=weight_decay)
+    optimizer = optimizers.SGD([c], lr, momentum, weight_decay=weight_decay)
     for _ in range(steps):
         optimizer.zero_grad()
         centroid_loss(x, c, temperature).backward()  # type: ignore[no-untyped-call]
@@ -79,3 +82,16 @@ def fit_centroids(
         with torch.no_grad():
             c.copy_(F.normalize(c, dim=1))
     return c.detach()
+
+
+def in_use(x: np.ndarray, centroids: np.ndarray) -> tuple[float, float]:
+    """How the local centroids x (N, D) share the global ``centroids`` (G, D) out, each going to its nearest by cosine.
+
+    Returns:
+        (exp of the entropy of the global centroids' shares, from 1 to G; mean cosine to the nearest).
+    """
+    units, globals_ = (rows / np.linalg.norm(rows, axis=1, keepdims=True).clip(1e-12) for rows in (x, centroids))
+    cosines = units.astype(np.float64) @ globals_.astype(np.float64).T
+    shares = np.bincount(cosines.argmax(axis=1)) / len(x)
+    shares = shares[shares > 0]
+    return float(np.exp(-(shares * np.log(shares)).sum())), float(cosines.max(axis=1).mean())

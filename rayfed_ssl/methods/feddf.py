@@ -25,6 +25,7 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from rayfed_ssl.base import optimizers
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import Weights, pack, unpack
 from rayfed_ssl.federated.aggregation import FixedPointSum
@@ -115,7 +116,7 @@ class Service(EncoderClient[Config]):
         """The student that ``weights`` become after all steps towards ``agreed`` (M, D)."""
         options, pixels = self.method, self.public()
         student, targets = self.loaded(encoder, weights).train(), torch.tensor(agreed, device=self.bench.device)
-        optimizer = torch.optim.Adam([p for p in student.parameters() if p.requires_grad], options.lr)
+        optimizer = optimizers.Adam([p for p in student.parameters() if p.requires_grad], options.lr)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.steps)
         losses: list[Tensor] = []
         for rows in self.steps(len(pixels), encoder):

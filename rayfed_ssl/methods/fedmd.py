@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from rayfed_ssl.base import optimizers
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.federated.client import EncoderClient, descend
@@ -89,7 +90,7 @@ class Client(EncoderClient[Config]):
         """Epochs of Adam towards the consensus (M, D) on clean images (M, 3, H, W), with BatchNorm's statistics."""
         options, network = self.method, self.network
         network.eval()
-        optimizer = torch.optim.Adam([p for p in network.parameters() if p.requires_grad], options.digest_lr)
+        optimizer = optimizers.Adam([p for p in network.parameters() if p.requires_grad], options.digest_lr)
         losses: list[Tensor] = []
         for rows in self.batches(len(pixels), options.digest_epochs, options.digest_batch, "digest"):
             with self.autocast():

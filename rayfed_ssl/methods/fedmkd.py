@@ -27,6 +27,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from rayfed_ssl.base import optimizers
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import Weights, pack, unpack
 from rayfed_ssl.federated.client import EncoderClient, descend, followed
@@ -199,9 +200,9 @@ class Service(EncoderClient[Config]):
         unpack(weights, network)
         return network.eval()
 
-    def sgd(self, parameters: list[nn.Parameter]) -> torch.optim.SGD:
+    def sgd(self, parameters: list[nn.Parameter]) -> optimizers.SGD:
         options = self.method
-        return torch.optim.SGD(parameters, options.lr, options.momentum, weight_decay=options.weight_decay)
+        return optimizers.SGD(parameters, options.lr, options.momentum, weight_decay=options.weight_decay)
 
     def public(self) -> Tensor:
         """(n, 3, H, W) uint8 on the device."""

@@ -125,6 +125,11 @@ class Client(fedavg.Client[Config]):
         return {"weights": self.weights}
 
 
+def _cosine(a: np.ndarray, b: np.ndarray) -> float:
+    lengths = float(np.linalg.norm(a) * np.linalg.norm(b))
+    return float(a @ b) / lengths if lengths else 0.0
+
+
 class Server(fedavg.Server[Config]):
     def workload(self, operation: str, client: int) -> Workload | None:
         """Its own number of local epochs, and a third view of every image."""
@@ -151,7 +156,12 @@ class Server(fedavg.Server[Config]):
         statistics = sum(share * model[count:].astype(np.float64) for share, model in zip(q, models, strict=True))
         self.weights = old.with_vector(np.concatenate([new, np.asarray(statistics, np.float32)]))
         step = new.astype(np.float64) - old.vector[:count]
-        self.metrics |= {"fedu2/step": float(np.linalg.norm(step)), "fedu2/active": float((alpha > 0).sum())}
+        cosines = [_cosine(model[:count].astype(np.float64) - old.vector[:count], step) for model in models]
+        self.metrics |= {
+            "fedu2/step": float(np.linalg.norm(step)),
+            "fedu2/active": float((alpha > 0).sum()),
+            "fedu2/agreement": min(cosines),
+        }
 
     def client_shares(self, clients: tuple[int, ...]) -> dict[int, float]:
         """Each client's share of the round's images, sharpened; or all the same."""

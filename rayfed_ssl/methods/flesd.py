@@ -25,6 +25,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
+from rayfed_ssl.base import optimizers
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import forked, numpy_generator
 from rayfed_ssl.base.weights import Weights, unpack
@@ -245,7 +246,7 @@ class Service(Embedding):
         for network in (student, key):
             unpack(weights, network)
             network.train()
-        optimizer = torch.optim.Adam(student.parameters(), options.lr, weight_decay=options.weight_decay)
+        optimizer = optimizers.Adam(student.parameters(), options.lr, weight_decay=options.weight_decay)
         draws, size = self.generator("views"), anchors_of(options, len(pixels))
         batch = min(options.batch_size, size)
         queue = self.filled_queue(key, pixels, size, batch, draws)

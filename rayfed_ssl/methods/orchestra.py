@@ -33,7 +33,7 @@ from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.messages import Reply
 from rayfed_ssl.federated.method import Info, Method, only
 from rayfed_ssl.federated.server import MethodServer, counting
-from rayfed_ssl.methods.centroids import fit_centroids, local_centroids
+from rayfed_ssl.methods.centroids import fit_centroids, in_use, local_centroids
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives.base import Step, full_precision, random_rows
 from rayfed_ssl.objectives.byol import ema_
@@ -171,9 +171,10 @@ class Server(MethodServer[Config]):
         if not replies:
             raise cohort.dropped[-1]
         found = [np.array(reply["centroids"]) for reply in replies]
-        self.state["centroids"] = cohort.serve("fit_global", centroids=self.state["centroids"], found=found)[
-            "centroids"
-        ]
+        fitted = cohort.serve("fit_global", centroids=self.state["centroids"], found=found)["centroids"]
+        clusters, cosine = in_use(np.concatenate(found), np.asarray(fitted))
+        self.metrics |= {"orchestra/clusters": clusters, "orchestra/cosine": cosine}
+        self.state["centroids"] = fitted
 
 
 ORCHESTRA = Method(

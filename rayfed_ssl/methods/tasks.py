@@ -27,6 +27,7 @@ from rayfed_ssl.federated.method import ClientFootprint
 from rayfed_ssl.federated.results import Subject
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.models.network import Network
+from rayfed_ssl.objectives.base import Batch
 from rayfed_ssl.settings.blocks import MethodConfig
 from rayfed_ssl.settings.run import RunSettings
 
@@ -108,7 +109,7 @@ class TaskClient(EncoderClient[Config]):
         network, known = self.network, self.labels() if labels is None else labels
         watch = EarlyStopping(lambda: self.cross_entropy("es"), lambda: self.weights, self.method.patience)
         self.fit(
-            lambda views, rows: self.objective.step(network, views, None, known[rows]),
+            lambda views, rows: self.objective.step(network, Batch(views, known[rows])),
             pixels=pixels, epochs=epochs, stop=watch,
         )  # fmt: skip
         if watch.best is not None:

@@ -4,7 +4,7 @@ from rayfed_ssl.models.base import Encoder
 from rayfed_ssl.models.encoders import ENCODERS, EncoderName, Family, build_encoder, check_encoder, check_encoder_name
 from rayfed_ssl.models.exported import describe, load_exported, rebuild
 from rayfed_ssl.models.heads import HEADS, HeadConfig, ModelConfig, StartConfig, mlp
-from rayfed_ssl.models.network import Network, build_network, layout_of
+from rayfed_ssl.models.network import Network, build_network
 from rayfed_ssl.models.start import StartReport, pinned, start_values
 
 __all__ = [
@@ -23,7 +23,6 @@ __all__ = [
     "check_encoder",
     "check_encoder_name",
     "describe",
-    "layout_of",
     "load_exported",
     "mlp",
     "pinned",

@@ -6,7 +6,6 @@ stands on it. Shapes: B batch, C channels, S image side, D projection.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 
 import torch
@@ -151,13 +150,3 @@ def build_network(
     if "decoder" in wanted:
         network.decoder = Decoder(network.dim, config, image_size, channels)
     return network
-
-
-def layout_of(network: Network) -> str:
-    """The encoder's name and a digest of all parameter and float buffer names and shapes.
-
-    Two networks have the same layout exactly when the flat weights of one mean the same in the other.
-    """
-    tensors = [*network.named_parameters(), *((n, b) for n, b in network.named_buffers() if b.is_floating_point())]
-    text = ";".join(f"{name}{tuple(tensor.shape)}" for name, tensor in tensors)
-    return f"{network.encoder_name}-{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"

@@ -29,6 +29,31 @@ OneImage = Image.Image | NDArray[np.generic] | bytes | Path | str
 """A Pillow image; pixels, uint8 (H, W), (H, W, 1) or (H, W, 3), or uint16 or float32 (H, W); an encoded file's bytes or
 path."""
 
+ALLOWED = (
+    "a Pillow image, a file's bytes or path, or an array: uint8 (H, W), (H, W, 1), (H, W, 3) or (H, W, 4), or uint16, "
+    "float32 or float64 (H, W)"
+)
+NO_PIXELS = ("int64", "uint64", "uint32", "object")  # of grey images; more bits than 8 are read otherwise
+
+
+def _check_array(pixels: NDArray[Any], position: int) -> None:
+    """Raise UserError for an array that is no image, with what may be meant."""
+    shape, dtype = pixels.shape, pixels.dtype.name
+    sides = pixels.ndim == 2 or (pixels.ndim == 3 and shape[2] in (1, 3, 4))
+    depth = dtype == "uint8" or (pixels.ndim == 2 and dtype not in NO_PIXELS)
+    if sides and depth and min(shape):
+        return
+    hint = ""
+    if pixels.ndim == 3 and not sides and shape[0] in (1, 3):
+        hint = "; channels come last: image.transpose(1, 2, 0)"
+    elif pixels.ndim == 3 and not sides:
+        hint = "; several grey images: a list of them, or (B, H, W, 1)"
+    elif sides and not depth and pixels.dtype.kind == "f":
+        hint = "; of values in [0, 1]: (255 * image).round().astype('uint8')"
+    elif sides and not depth:
+        hint = "; of values in 0 .. 255: image.astype('uint8')"
+    raise UserError(f"image {position}: found an array of {dtype} {shape}; must be {ALLOWED}{hint}")
+
 
 @dataclass(frozen=True)
 class Transform:
@@ -86,6 +111,8 @@ class Transform:
             return self.normalised(self.pixels(list(images)))
         if isinstance(images, Image.Image | np.ndarray | bytes | str | Path):
             return self.normalised(self.pixels([images]))[0]
+        if not isinstance(images, Sequence) or isinstance(images, bytes | str):
+            raise UserError(f"images: found {type(images).__name__}; must be one image or a list of them: {ALLOWED}")
         return self.normalised(self.pixels(images))
 
     def pixels(self, images: Sequence[OneImage]) -> NDArray[np.uint8]:
@@ -101,6 +128,10 @@ class Transform:
         return normalised.contiguous(memory_format=torch.channels_last)
 
     def _square(self, image: OneImage, position: int) -> NDArray[np.uint8]:
+        if isinstance(image, np.ndarray):
+            _check_array(image, position)
+        elif not isinstance(image, Image.Image | bytes | str | Path):
+            raise UserError(f"image {position}: found {type(image).__name__}; must be {ALLOWED}")
         try:
             if isinstance(image, Image.Image):
                 return decode_opened(image, self.form).pixels

@@ -22,9 +22,9 @@ from rayfed_ssl.objectives import (
     swav,
     vicreg,
 )
-from rayfed_ssl.objectives.base import Memory, Objective, Step
+from rayfed_ssl.objectives.base import Batch, Memory, Objective, Step
 
-__all__ = ["OBJECTIVES", "Memory", "Objective", "ObjectiveConfig", "Step", "build"]
+__all__ = ["OBJECTIVES", "Batch", "Memory", "Objective", "ObjectiveConfig", "Step", "build"]
 
 OBJECTIVES: Table[type[Objective]] = Table(
     "objective",

@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from rayfed_ssl.models.network import Network
-from rayfed_ssl.objectives.base import Memory, Objective, ObjectiveConfig, Step, full_precision, no_autocast
+from rayfed_ssl.objectives.base import Batch, Objective, ObjectiveConfig, Step, full_precision, no_autocast
 
 
 def alignment(z_a: Tensor, z_b: Tensor) -> Tensor:
@@ -59,13 +59,6 @@ class AlignUniform(Objective):
     block: ClassVar[type[ObjectiveConfig]] = AlignUniformConfig
     heads: ClassVar[frozenset[str]] = frozenset({"projector"})
 
-    def step(
-        self,
-        network: Network,
-        views: tuple[Tensor, ...],
-        target: Network | None = None,
-        labels: Tensor | None = None,
-        memory: Memory | None = None,
-    ) -> Step:
-        z_a, z_b = (network.project(view) for view in views)
+    def step(self, network: Network, batch: Batch) -> Step:
+        z_a, z_b = (network.project(view) for view in batch.views)
         return Step(align_uniform(z_a, z_b, self.config.uniformity, self.config.t), (z_a, z_b))

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch.nn.functional as F
-from torch import Tensor
 
 from rayfed_ssl.models.network import Network
-from rayfed_ssl.objectives.base import Memory, Objective, ObjectiveConfig, Step, full_precision
+from rayfed_ssl.objectives.base import Batch, Objective, ObjectiveConfig, Step, full_precision
 
 
 class AutoencoderConfig(ObjectiveConfig):
@@ -35,13 +34,6 @@ class Autoencoder(Objective):
     def views(self) -> int:
         return 1
 
-    def step(
-        self,
-        network: Network,
-        views: tuple[Tensor, ...],
-        target: Network | None = None,
-        labels: Tensor | None = None,
-        memory: Memory | None = None,
-    ) -> Step:
-        (view,) = views
+    def step(self, network: Network, batch: Batch) -> Step:
+        (view,) = batch.views
         return Step(F.mse_loss(full_precision(network.reconstruct(view)), view), ())

@@ -7,7 +7,7 @@ An objective holds coefficients only; weights, target networks, memories and opt
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,8 @@ from torch import Tensor
 
 from rayfed_ssl.base.schema import Block
 from rayfed_ssl.models.network import Network
+
+T = TypeVar("T")
 
 
 class ObjectiveConfig(Block):
@@ -45,6 +47,23 @@ class Memory:
 
     round: int = 1  # counted from 1
     tensors: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one step reads: the views of a batch's images, and what the objective asked for beside them."""
+
+    views: tuple[Tensor, ...]  # (B, C, H, W) each
+    labels: Tensor | None = None  # (B,), of a labelled objective
+    target: Network | None = None  # the momentum target, of an objective that needs one
+    memory: Memory | None = None  # of an objective that needs one
+
+
+def needed(value: T | None, objective: str, what: str) -> T:
+    """``value``. Raises ValueError where the client passed none."""
+    if value is None:
+        raise ValueError(f"{objective} needs {what}")
+    return value
 
 
 @dataclass(frozen=True)
@@ -89,15 +108,8 @@ class Objective:
         """Bytes of a full memory for projections of ``dim`` values."""
         return 0
 
-    def step(
-        self,
-        network: Network,
-        views: tuple[Tensor, ...],
-        target: Network | None = None,
-        labels: Tensor | None = None,
-        memory: Memory | None = None,
-    ) -> Step:
-        """The loss on one batch: ``views`` are (B, 3, H, W) each, ``labels`` (B,)."""
+    def step(self, network: Network, batch: Batch) -> Step:
+        """The loss on one batch."""
         raise NotImplementedError
 
     def after_step(self, network: Network, target: Network | None = None) -> None:

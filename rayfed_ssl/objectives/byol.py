@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from rayfed_ssl.models.network import Network
-from rayfed_ssl.objectives.base import Memory, Objective, ObjectiveConfig, Step, full_precision
+from rayfed_ssl.objectives.base import Batch, Objective, ObjectiveConfig, Step, full_precision, needed
 
 
 def regression(p: Tensor, z: Tensor) -> Tensor:
@@ -63,17 +63,9 @@ class BYOL(Objective):
     heads: ClassVar[frozenset[str]] = frozenset({"projector", "predictor"})
     target: ClassVar[bool] = True
 
-    def step(
-        self,
-        network: Network,
-        views: tuple[Tensor, ...],
-        target: Network | None = None,
-        labels: Tensor | None = None,
-        memory: Memory | None = None,
-    ) -> Step:
-        if target is None:
-            raise ValueError("byol needs a target network")
-        view_a, view_b = views
+    def step(self, network: Network, batch: Batch) -> Step:
+        target = needed(batch.target, "byol", "a target network")
+        view_a, view_b = batch.views
         z_a, z_b = network.project(view_a), network.project(view_b)
         with torch.no_grad():
             target_a, target_b = target.project(view_a), target.project(view_b)
@@ -81,6 +73,4 @@ class BYOL(Objective):
         return Step(loss, (z_a, z_b))
 
     def after_step(self, network: Network, target: Network | None = None) -> None:
-        if target is None:
-            raise ValueError("byol needs a target network")
-        ema_(target, network, self.config.decay)
+        ema_(needed(target, "byol", "a target network"), network, self.config.decay)

@@ -18,11 +18,12 @@ from torch import Tensor
 
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives.base import (
-    Memory,
+    Batch,
     Objective,
     ObjectiveConfig,
     Step,
     full_precision,
+    needed,
     no_autocast,
     random_rows,
 )
@@ -88,25 +89,15 @@ class MoCo(Objective):
     def memory_bytes(self, dim: int) -> int:
         return 4 * self.config.queue * dim
 
-    def step(
-        self,
-        network: Network,
-        views: tuple[Tensor, ...],
-        target: Network | None = None,
-        labels: Tensor | None = None,
-        memory: Memory | None = None,
-    ) -> Step:
-        if target is None or memory is None:
-            raise ValueError("moco needs a target network and a memory")
-        q_a, q_b = (network.project(view) for view in views)
+    def step(self, network: Network, batch: Batch) -> Step:
+        target, memory = needed(batch.target, "moco", "a target network"), needed(batch.memory, "moco", "a memory")
+        q_a, q_b = (network.project(view) for view in batch.views)
         with torch.no_grad():
-            k_a, k_b = (F.normalize(full_precision(target.project(view)), dim=1) for view in views)
+            k_a, k_b = (F.normalize(full_precision(target.project(view)), dim=1) for view in batch.views)
         queue, temperature = memory.tensors["queue"], self.config.temperature
         loss = queue_contrast(q_a, k_b, queue, temperature) + queue_contrast(q_b, k_a, queue, temperature)
         memory.tensors["queue"] = enqueued(queue, torch.cat([k_a, k_b]))
         return Step(loss, (q_a, q_b))
 
     def after_step(self, network: Network, target: Network | None = None) -> None:
-        if target is None:
-            raise ValueError("moco needs a target network")
-        ema_(target, network, self.config.decay)
+        ema_(needed(target, "moco", "a target network"), network, self.config.decay)

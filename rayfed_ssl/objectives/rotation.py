@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rayfed_ssl.models.network import Network
-from rayfed_ssl.objectives.base import Memory, Objective, ObjectiveConfig, Step, full_precision
+from rayfed_ssl.objectives.base import Batch, Objective, ObjectiveConfig, Step, full_precision
 
 
 def rotations(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -43,15 +43,8 @@ class Rotation(Objective):
     def views(self) -> int:
         return 1
 
-    def step(
-        self,
-        network: Network,
-        views: tuple[Tensor, ...],
-        target: Network | None = None,
-        labels: Tensor | None = None,
-        memory: Memory | None = None,
-    ) -> Step:
-        (view,) = views
+    def step(self, network: Network, batch: Batch) -> Step:
+        (view,) = batch.views
         images, turns = rotations(view)
         logits = network.classify_rotation(images)  # (4B, 4)
         return Step(F.cross_entropy(full_precision(logits), turns), ())

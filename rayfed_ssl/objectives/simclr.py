@@ -17,7 +17,7 @@ from pydantic import Field
 from torch import Tensor
 
 from rayfed_ssl.models.network import Network
-from rayfed_ssl.objectives.base import Memory, Objective, ObjectiveConfig, Step, full_precision, no_autocast
+from rayfed_ssl.objectives.base import Batch, Objective, ObjectiveConfig, Step, full_precision, no_autocast
 
 
 def nt_xent(z_a: Tensor, z_b: Tensor, temperature: float) -> Tensor:
@@ -70,15 +70,8 @@ class SimCLR(Objective):
     block: ClassVar[type[ObjectiveConfig]] = SimCLRConfig
     heads: ClassVar[frozenset[str]] = frozenset({"projector"})
 
-    def step(
-        self,
-        network: Network,
-        views: tuple[Tensor, ...],
-        target: Network | None = None,
-        labels: Tensor | None = None,
-        memory: Memory | None = None,
-    ) -> Step:
-        z_a, z_b = network.project(torch.cat(views)).chunk(2)
+    def step(self, network: Network, batch: Batch) -> Step:
+        z_a, z_b = network.project(torch.cat(batch.views)).chunk(2)
         if self.config.directional:
             return Step(info_nce(z_a, z_b, self.config.temperature), (z_a, z_b))
         return Step(nt_xent(z_a, z_b, self.config.temperature), (z_a, z_b))

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rayfed_ssl.models.network import Network
-from rayfed_ssl.objectives.base import Memory, Objective, ObjectiveConfig, Step, full_precision
+from rayfed_ssl.objectives.base import Batch, Objective, ObjectiveConfig, Step, full_precision
 
 
 def negative_cosine(p: Tensor, z: Tensor) -> Tensor:
@@ -34,15 +34,8 @@ class SimSiam(Objective):
     block: ClassVar[type[ObjectiveConfig]] = SimSiamConfig
     heads: ClassVar[frozenset[str]] = frozenset({"projector", "predictor"})
 
-    def step(
-        self,
-        network: Network,
-        views: tuple[Tensor, ...],
-        target: Network | None = None,
-        labels: Tensor | None = None,
-        memory: Memory | None = None,
-    ) -> Step:
-        view_a, view_b = views
+    def step(self, network: Network, batch: Batch) -> Step:
+        view_a, view_b = batch.views
         z_a, z_b = network.project(view_a), network.project(view_b)
         p_a, p_b = network.predict(z_a), network.predict(z_b)
         return Step((negative_cosine(p_a, z_b) + negative_cosine(p_b, z_a)) / 2, (z_a, z_b))

@@ -17,7 +17,7 @@ from pydantic import Field
 from torch import Tensor
 
 from rayfed_ssl.models.network import Network
-from rayfed_ssl.objectives.base import Memory, Objective, ObjectiveConfig, Step, full_precision, no_autocast
+from rayfed_ssl.objectives.base import Batch, Objective, ObjectiveConfig, Step, full_precision, no_autocast
 
 
 def clip_norm(z: Tensor, mu: float) -> Tensor:
@@ -87,15 +87,8 @@ class Spectral(Objective):
     def views(self) -> int:
         return self.config.views
 
-    def step(
-        self,
-        network: Network,
-        views: tuple[Tensor, ...],
-        target: Network | None = None,
-        labels: Tensor | None = None,
-        memory: Memory | None = None,
-    ) -> Step:
-        z = torch.stack(network.project(torch.cat(views)).chunk(len(views)))  # (V, B, D)
+    def step(self, network: Network, batch: Batch) -> Step:
+        z = torch.stack(network.project(torch.cat(batch.views)).chunk(len(batch.views)))  # (V, B, D)
         if self.config.clip is not None:
             z = clip_norm(full_precision(z), self.config.clip)
         return Step(spectral_loss(z), z.unbind())

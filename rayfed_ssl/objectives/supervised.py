@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch.nn.functional as F
-from torch import Tensor
 
 from rayfed_ssl.models.network import Network
-from rayfed_ssl.objectives.base import Memory, Objective, ObjectiveConfig, Step, full_precision
+from rayfed_ssl.objectives.base import Batch, Objective, ObjectiveConfig, Step, full_precision, needed
 
 
 class SupervisedConfig(ObjectiveConfig):
@@ -33,16 +32,8 @@ class Supervised(Objective):
     def views(self) -> int:
         return 1
 
-    def step(
-        self,
-        network: Network,
-        views: tuple[Tensor, ...],
-        target: Network | None = None,
-        labels: Tensor | None = None,
-        memory: Memory | None = None,
-    ) -> Step:
-        if labels is None:
-            raise ValueError("supervised needs labels")
-        (view,) = views
+    def step(self, network: Network, batch: Batch) -> Step:
+        labels = needed(batch.labels, "supervised", "labels")
+        (view,) = batch.views
         logits = network.classify(view)  # (B, classes)
         return Step(F.cross_entropy(full_precision(logits), labels), ())

@@ -16,7 +16,16 @@ from pydantic import Field
 from torch import Tensor
 
 from rayfed_ssl.models.network import Network
-from rayfed_ssl.objectives.base import Memory, Objective, ObjectiveConfig, Step, full_precision, no_autocast
+from rayfed_ssl.objectives.base import (
+    Batch,
+    Memory,
+    Objective,
+    ObjectiveConfig,
+    Step,
+    full_precision,
+    needed,
+    no_autocast,
+)
 
 
 @torch.no_grad()
@@ -94,20 +103,12 @@ class SwAV(Objective):
     def memory_bytes(self, dim: int) -> int:
         return 2 * 4 * self.config.queue * dim
 
-    def step(
-        self,
-        network: Network,
-        views: tuple[Tensor, ...],
-        target: Network | None = None,
-        labels: Tensor | None = None,
-        memory: Memory | None = None,
-    ) -> Step:
-        if memory is None:
-            raise ValueError("swav needs a memory")
+    def step(self, network: Network, batch: Batch) -> Step:
+        memory = needed(batch.memory, "swav", "a memory")
         prototypes = network.prototype_rows
         normalise_(prototypes)
         rows = prototypes.detach() if memory.round <= self.config.freeze_rounds else prototypes
-        projections = network.project(views[0]), network.project(views[1])
+        projections = network.project(batch.views[0]), network.project(batch.views[1])
         scores, codes = [], []
         for name, projection in zip(("queue_a", "queue_b"), projections, strict=True):
             z = F.normalize(full_precision(projection), dim=1)

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rayfed_ssl.report.folder import RunFolder
-from rayfed_ssl.report.formats import percent
+from rayfed_ssl.report.formats import UNITS, percent, short
 from rayfed_ssl.report.style import (
     GRID,
     INK,
@@ -25,13 +25,13 @@ from rayfed_ssl.report.style import (
     series,
     whole_numbers,
 )
-from rayfed_ssl.report.verdict import ordered, protocol_name
+from rayfed_ssl.report.verdict import protocol_name
+from rayfed_ssl.reporting.comparison import ordered
 from rayfed_ssl.reporting.summary import PIXELS
 
 LINES = 5  # the most protocols in one figure
 NAMED = 40  # the most clients with a row of their own
 HOUR_S = 3600.0
-UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 Place = Callable[[int], float | None]  # round -> where on the x axis
 Rounds = dict[int, dict[int | None, float]]
 
@@ -73,11 +73,12 @@ def per_client(run: RunFolder, studio: Studio) -> Iterator[Drawing]:
         before = {client: value for client, value in rounds.get(0, {}).items() if client is not None}
         low, high = min(last, key=lambda c: last[c]), max(last, key=lambda c: last[c])
         yield studio.draw(
-            f"clients_{name}", f"Clients: {protocol_name(name)}", lambda f, a=last, b=before: _dumbbells(f, a, b),  # type: ignore[misc]
+            f"clients_{name}", f"Clients: {protocol_name(name)}",
+            lambda f, a=last, b=before: _dumbbells(f, a, b, run.client_names),  # type: ignore[misc]
             alt=(
                 f"{protocol_name(name)} accuracy of {len(last)} clients in round {max(trained)}: mean "
-                f"{percent(fmean(last.values()))}, lowest client {low} with {percent(last[low])}, highest client "
-                f"{high} with {percent(last[high])}."
+                f"{percent(fmean(last.values()))}, lowest {run.client(low)} with {percent(last[low])}, highest "
+                f"{run.client(high)} with {percent(last[high])}."
             ),
             caption=f"Filled: round {max(trained)}. Hollow: before training.",
             height=min(0.9 + 0.17 * min(len(last), NAMED), 5.0),
@@ -147,7 +148,7 @@ def _curve(axes: Axes, name: str, rounds: Rounds, place: Place, number: int) -> 
         axes.fill_between(x, lowest, highest, color=style["color"], alpha=0.15, linewidth=0)
 
 
-def _dumbbells(figure: Figure, last: dict[int, float], before: dict[int, float]) -> None:
+def _dumbbells(figure: Figure, last: dict[int, float], before: dict[int, float], names: dict[int, str]) -> None:
     axes = figure.add_subplot()
     named = len(last) <= NAMED
     clients = sorted(last) if named else sorted(last, key=lambda c: last[c])
@@ -159,4 +160,6 @@ def _dumbbells(figure: Figure, last: dict[int, float], before: dict[int, float])
     axes.axvline(100 * fmean(last.values()), color=INK, linewidth=0.8, linestyle=":")
     axes.set(xlabel="accuracy (%); dotted: mean", ylabel="client" if named else "clients by accuracy")
     axes.set_ylim(len(clients) - 0.4, -0.6)
-    axes.set_yticks(range(len(clients)) if named else [], [str(client) for client in clients] if named else [])
+    axes.set_yticks(
+        range(len(clients)) if named else [], [short(names.get(c, str(c))) for c in clients] if named else []
+    )

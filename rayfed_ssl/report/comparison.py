@@ -15,8 +15,8 @@ from rayfed_ssl.base.text import printable
 from rayfed_ssl.report.formats import number, percent, plural, points, size, span
 from rayfed_ssl.report.page import Cell, Page, Section, Table, write
 from rayfed_ssl.report.style import GRID, INK, MUTED, SERIES, Drawing, Studio, lines, logarithmic
-from rayfed_ssl.report.verdict import BETTER, LEVEL, LEVEL_WITH, WORSE, Verdict, ordered, protocol_name
-from rayfed_ssl.reporting.comparison import RAW_PIXELS, UNTRAINED, OneRun, read_run, spread
+from rayfed_ssl.report.verdict import BETTER, LEVEL_WITH, WORSE, Compared, Verdict, compared, protocol_name
+from rayfed_ssl.reporting.comparison import RAW_PIXELS, UNTRAINED, OneRun, difference, ordered, read_run, spread
 
 FILE = "comparison.json"
 SPREAD = 20.0  # of bytes, from which on their axis is logarithmic
@@ -91,28 +91,57 @@ def verdict(rows: Sequence[Row], scores: Sequence[str]) -> Verdict:
     return Verdict("Nothing was measured that could be compared.")
 
 
+def against(row: Row, other: Row, name: str) -> Compared | None:
+    """How ``row`` does beside ``other``: level is a 95% interval of the difference that holds zero.
+
+    Of two seeds or more the interval is of the paired differences; of one seed it is what the number of test images
+    allows, which knows nothing of the seed. None where no seed has both.
+    """
+    own, theirs = ((one.get("values") or {}).get(name) or {} for one in (row, other))
+    seeds = [s for s in own if all(isinstance(v.get(s), int | float) for v in (own, theirs))]
+    if len(seeds) == 1:
+        images = (row.get("test_images") or {}).get(name) or (other.get("test_images") or {}).get(name)
+        return compared(own[seeds[0]], theirs[seeds[0]], images)
+    found = difference([own[seed] - theirs[seed] for seed in seeds])
+    if found is None or found.low is None or found.high is None:
+        return None
+    kind = LEVEL_WITH if found.level else BETTER if found.mean > 0 else WORSE
+    return Compared(kind, found.mean, found.low, found.high, plural(found.count, "seed"))
+
+
 def _of(rows: Sequence[Row], known: Sequence[Row], name: str) -> Verdict:
-    best = known[0]
-    top = _value(best, f"{name}.mean") or 0.0
-    seeds = len(best.get("seeds") or {})
-    text = f"By {protocol_name(name)}, {printable(best['row'], 60)} is first of {len(known)} with {percent(top)}"
-    close = [row for row in known[1:] if top - (_value(row, f"{name}.mean") or 0.0) < LEVEL]
-    chance = " (one seed, so their order may be chance)" if seeds < 2 else ""
-    if close:
-        text += f", and {plural(len(close), 'other')} within a point{chance}"
-    elif len(known) > 1:
-        gap = top - (_value(known[1], f"{name}.mean") or 0.0)
-        text += f", {100 * gap:.1f} points before {printable(known[1]['row'], 60)}{chance}"
-    base = next((row for row in rows if row["row"] == UNTRAINED), None)
-    untrained = None if base is None else _value(base, f"{name}.mean")
-    if untrained is None:
-        return Verdict(f"{text}.", None, name)
-    beating = sum((_value(row, f"{name}.mean") or 0.0) - untrained >= LEVEL for row in known)
-    kind = BETTER if top - untrained >= LEVEL else LEVEL_WITH if top - untrained > -LEVEL else WORSE
-    return Verdict(
-        f"{text}; {beating} of {len(known)} beat the untrained encoder ({percent(untrained)}) by a point or more.",
-        kind, name,
-    )  # fmt: skip
+    best, others = known[0], known[1:]
+    text = f"By {protocol_name(name)}, {printable(best['row'], 60)} is first of {len(known)} with "
+    text += percent(_value(best, f"{name}.mean"))
+    level = [row for row in others if (of := against(row, best, name)) is None or of.kind == LEVEL_WITH]
+    if level:
+        text += f", and {plural(len(level), 'other')} {'is' if len(level) == 1 else 'are'} level with it"
+    elif others:
+        gap = (_value(best, f"{name}.mean") or 0.0) - (_value(others[0], f"{name}.mean") or 0.0)
+        text += f", {100 * gap:.1f} points before {printable(others[0]['row'], 60)}"
+    base = next((row for row in rows if row["row"] == UNTRAINED and _value(row, f"{name}.mean") is not None), None)
+    if base is None:
+        return Verdict(f"{text}. {_rule(best, others, name)}".rstrip(), None, name)
+    found = [against(row, base, name) for row in known]
+    counts = {kind: sum(of is not None and of.kind == kind for of in found) for kind in (BETTER, LEVEL_WITH, WORSE)}
+    told = ", ".join(
+        f"{count} {word}" for kind, word in ((LEVEL_WITH, "level with it"), (WORSE, "worse")) if (count := counts[kind])
+    )
+    text += f"; {counts[BETTER]} of {len(known)} beat the untrained encoder ({percent(_value(base, f'{name}.mean'))})"
+    text += f", {told}" if told else ""
+    kind = None if found[0] is None else found[0].kind
+    return Verdict(f"{text}. {_rule(best, [*others, base], name)}".rstrip(), kind, name)
+
+
+def _rule(best: Row, others: Sequence[Row], name: str) -> str:
+    """What level means here."""
+    of = next((found for row in others if (found := against(row, best, name)) is not None), None)
+    if of is None:
+        return ""
+    if not of.interval:
+        return "One seed and no interval: below one point is called level."
+    alone = "" if of.of.endswith(("seed", "seeds")) else "; of one seed, so another may order them otherwise"
+    return f"Level: the 95 % interval of the difference over {of.of} holds zero{alone}."
 
 
 def _table(rows: Sequence[Row], scores: Sequence[str]) -> Table:
@@ -125,7 +154,7 @@ def _table(rows: Sequence[Row], scores: Sequence[str]) -> Table:
             note = "" if deviation is None else f"± {100 * deviation:.1f}"
             if apart is not None:
                 interval = "" if low is None or high is None else f" [{points(low)}, {points(high)}]"
-                note = f"{note} {points(apart)}{interval}".strip()
+                note = f"{note} · {points(apart)}{interval}".removeprefix(" · ")
             cells.append(Cell(percent(value), value, f"rows/{place}/{name}.mean", note))
         body.append(cells)
     caption = "Accuracy of the last round: mean over seeds ± deviation, difference to the first row [95 % interval]"
@@ -136,8 +165,8 @@ def _costs(rows: Sequence[Row], scores: Sequence[str]) -> Table:
     main = scores[0] if scores else ""
     columns = {
         "bytes": ("bytes_total", size), "per round": ("bytes_per_round", size),
-        f"to 90 % of {protocol_name(main)}": (f"bytes_to_90.{main}", size), "virtual hours": ("virtual_hours", number),
-        "epsilon": ("epsilon", number), "wall clock": ("wall_s", span),
+        f"to 90 % of {protocol_name(main)} gain": (f"bytes_to_90.{main}", size),
+        "virtual hours": ("virtual_hours", number), "epsilon": ("epsilon", number), "wall clock": ("wall_s", span),
     }  # fmt: skip
     shown = {head: of for head, of in columns.items() if any(_value(row, of[0]) is not None for row in rows)}
     body = [
@@ -200,13 +229,13 @@ def _curves(
         sent = {printable(row, 20): _over(runs[row], name, 1e6) for row in shown}
         few = f" The first {CURVES} of {len(names)} rows." if len(names) > CURVES else ""
         for key, what, label, values in (("rounds", "rounds", "round", over), ("bytes", "bytes", "MB", sent)):
-            values = {row: line for row, line in values.items() if line}
-            if values:
+            drawn = [row for row, line in values.items() if line]
+            if drawn:
                 drawing = studio.draw(
                     f"comparison_{name}_{key}",
                     f"{protocol_name(name)} over {what}",
                     lambda f, v=values, x=label: _paint_curves(f, v, x),  # type: ignore[misc]
-                    alt=f"{protocol_name(name)} accuracy over {what} of {', '.join(values)}.",
+                    alt=f"{protocol_name(name)} accuracy over {what} of {', '.join(drawn)}.",
                     caption=f"Means over seeds.{few}",
                     height=2.9,
                 )

@@ -9,7 +9,7 @@ from statistics import fmean
 from matplotlib.figure import Figure
 
 from rayfed_ssl.report.folder import RunFolder
-from rayfed_ssl.report.formats import number, size, span
+from rayfed_ssl.report.formats import UNITS, number, size, span
 from rayfed_ssl.report.style import MUTED, SERIES, Drawing, Studio, legend_below, lines, rules, whole_numbers
 
 LONGEST = 30  # characters of a bar's name
@@ -57,14 +57,15 @@ def communication(run: RunFolder, studio: Studio) -> Iterator[Drawing]:
 def _field_bars(figure: Figure, found: list[Field]) -> None:
     axes = figure.add_subplot()
     largest = max(row.bytes for row in found)
+    unit, unit_name = next(((u, n) for u, n in UNITS if largest >= u), (1.0, "bytes"))
     for place, row in enumerate(found):
-        axes.barh(place, row.bytes / 1e6, height=0.62, color=SERIES[0 if row.direction == "up" else 4], linewidth=0)
-        axes.annotate(size(row.bytes), (row.bytes / 1e6, place), (3, 0), textcoords="offset points", va="center",
+        axes.barh(place, row.bytes / unit, height=0.62, color=SERIES[0 if row.direction == "up" else 4], linewidth=0)
+        axes.annotate(size(row.bytes), (row.bytes / unit, place), (3, 0), textcoords="offset points", va="center",
                       fontsize=6.5)  # fmt: skip
     names = [f"{ARROWS.get(row.direction, '')} {row.name} ({row.operation})" for row in found]
     names = [name if len(name) <= LONGEST else f"{name[: LONGEST - 2]}.." for name in names]
     axes.set_yticks(range(len(found)), names, fontsize=6.5)
-    axes.set(xlabel="MB", ylim=(len(found) - 0.4, -0.6), xlim=(0, largest / 1e6 * 1.28))
+    axes.set(xlabel=unit_name, ylim=(len(found) - 0.4, -0.6), xlim=(0, largest / unit * 1.35))
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
 
@@ -163,7 +164,7 @@ def _phase_bars(figure: Figure, found: list[Phase]) -> None:
         axes.annotate(span(phase.seconds), (phase.seconds, place), (3, 0), textcoords="offset points", va="center",
                       fontsize=6.5)  # fmt: skip
     axes.set_yticks(range(len(found)), [phase.name for phase in found])
-    axes.set(xlabel="seconds", ylim=(len(found) - 0.4, -0.6), xlim=(0, largest * 1.3))
+    axes.set(xlabel="seconds", ylim=(len(found) - 0.4, -0.6), xlim=(0, largest * 1.45))
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
 

@@ -1,4 +1,4 @@
-"""What features look like over a run: effective rank, alignment, uniformity, and the spectrum of their covariance."""
+"""What features look like over a run: effective rank, alignment, uniformity, spectrum, angles between encoders."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ WORDS = {
     "rankme": ("Effective rank", "RankMe", "exp of the entropy of the singular values; a fall is a collapse."),
     "alignment": ("Alignment", "alignment", "Squared distance of two views of an image; 0 is perfect."),
     "uniformity": ("Uniformity", "uniformity", "Log mean potential of pairs of images; lower is more uniform."),
-}
+    "angle": (
+        "Angle between clients' encoders", "degrees",
+        "Mean angle of what two clients' encoders make of the same test images; it falls as they agree.",
+    ),
+}  # fmt: skip
 FLOOR = 1e-12  # of eigenvalues on a logarithmic axis
 
 
 def figures(run: RunFolder, studio: Studio) -> Iterator[Drawing]:
-    """The figures of what the protocol ``rank`` recorded."""
+    """The figures of what the protocols ``rank`` and ``angles`` recorded."""
     for name, (title, label, caption) in WORDS.items():
         rounds = {t: list(values.values()) for t, values in sorted(run.features.get(name, {}).items())}
         if not rounds:

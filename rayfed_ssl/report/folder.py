@@ -92,6 +92,26 @@ class RunFolder:
         return dict(sorted(found.items()))
 
     @cached_property
+    def client_names(self) -> dict[int, str]:
+        """What clients are called; empty where they have no names."""
+        return self._names("client", "client_name")
+
+    @cached_property
+    def class_names(self) -> dict[int, str]:
+        """What classes are called; empty where by their numbers."""
+        return self._names("label", "class_name")
+
+    def _names(self, number: str, name: str) -> dict[int, str]:
+        if self.partition is None or name not in self.partition.column_names:
+            return {}
+        pairs = self.partition.select([number, name]).group_by([number, name]).aggregate([]).to_pylist()
+        return {row[number]: printable(row[name]) for row in pairs if row[number] is not None and row[name] is not None}
+
+    def client(self, client: int) -> str:
+        """A client's name, or ``client 3``."""
+        return self.client_names.get(client, f"client {client}")
+
+    @cached_property
     def virtual_s(self) -> dict[int, float]:
         return virtual_seconds(self.metrics)
 
@@ -191,8 +211,12 @@ def _partition(path: Path) -> pa.Table:
     file = path / "partition.parquet"
     if not file.is_file():
         raise FileNotFoundError(2, "no such file", str(file))
-    table = pq.read_table(file, columns=["client", "split", "index", "label"])
-    return table.set_column(1, "split", table["split"].cast(pa.string()))
+    named = [name for name in ("class_name", "client_name") if name in pq.read_schema(file).names]
+    table = pq.read_table(file, columns=["client", "split", "index", "label", *named])
+    for name in ("split", *named):
+        at = table.column_names.index(name)
+        table = table.set_column(at, name, table[name].cast(pa.string()))
+    return table
 
 
 def _provisional(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 ABSENT = "–"
-_BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 def percent(share: float | None) -> str:
@@ -33,7 +33,7 @@ def size(count: float | None) -> str:
     """Bytes in units of a thousand."""
     if count is None or not math.isfinite(count):
         return ABSENT
-    for unit, name in _BYTES:
+    for unit, name in UNITS:
         if count >= unit:
             return f"{count / unit:,.1f} {name}"
     return f"{int(count)} B"
@@ -57,3 +57,8 @@ def span(seconds: float | None) -> str:
 
 def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def short(name: str, longest: int = 14) -> str:
+    """A name that fits beside an axis."""
+    return name if len(name) <= longest else f"{name[: longest - 1]}…"

@@ -7,13 +7,15 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from rayfed_ssl.report.folder import RunFolder
-from rayfed_ssl.report.formats import plural
+from rayfed_ssl.report.formats import plural, short
 from rayfed_ssl.report.style import MAP, SERIES, Drawing, Studio
 
+ACROSS = 44  # the most characters side by side below the axes
 BUBBLES = 40  # the most clients, and classes, that get a circle each
 
 
@@ -42,17 +44,19 @@ def figures(run: RunFolder, studio: Studio) -> Iterator[Drawing]:
         f"{plural(len(classes), 'class').replace('classs', 'classes')}, {int(sizes.sum()):,} images, {spread}."
     )
     few = max(held.shape) <= BUBBLES
+    called = [short(run.client_names.get(c, str(c))) for c in clients]
+    titles = ["none" if c < 0 else short(run.class_names.get(c, str(c))) for c in classes]
     height = min(1.0 + 0.2 * len(clients), 5.0) if few else min(1.4 + 0.12 * len(classes), 4.0)
     yield studio.draw(
         "who_holds_what", "Who holds what",
-        lambda f: _bubbles(f, clients, classes, held) if few else _map(f, clients, classes, held),
+        lambda f: _bubbles(f, called, titles, held) if few else _map(f, titles, held),
         alt=alt, height=max(height, 1.7),
         caption=f"{plural(int(sizes.sum()), 'training image')}, {spread}."
         + (" The area is the count; right: all of a client's." if few else " Shares of each client's images."),
     )  # fmt: skip
 
 
-def _bubbles(figure: Figure, clients: list[int], classes: list[int], held: NDArray[np.int64]) -> None:
+def _bubbles(figure: Figure, clients: list[str], classes: list[str], held: NDArray[np.int64]) -> None:
     axes = figure.add_subplot()
     rows, columns = np.nonzero(held)
     largest = 150.0 * min(1.0, 10 / len(classes), 12 / len(clients)) ** 1.5
@@ -61,9 +65,10 @@ def _bubbles(figure: Figure, clients: list[int], classes: list[int], held: NDArr
     for row, total in enumerate(held.sum(1)):
         axes.annotate(f"{total:,}", (len(classes) - 0.4, row), va="center", fontsize=6.5, annotation_clip=False)
     step = -(-len(clients) // 20)
-    axes.set_yticks(range(0, len(clients), step), [str(client) for client in clients[::step]])
+    axes.set_yticks(range(0, len(clients), step), clients[::step])
     step = -(-len(classes) // 12)
-    axes.set_xticks(range(0, len(classes), step), ["none" if c < 0 else str(c) for c in classes][::step])
+    axes.set_xticks(range(0, len(classes), step), classes[::step])
+    slanted(axes, classes[::step])
     axes.set(xlabel="class", ylabel="client", xlim=(-0.7, len(classes) - 0.3), ylim=(len(clients) - 0.4, -0.6))
     for side in ("left", "bottom"):
         axes.spines[side].set_visible(False)
@@ -71,14 +76,22 @@ def _bubbles(figure: Figure, clients: list[int], classes: list[int], held: NDArr
     axes.tick_params(length=0)
 
 
-def _map(figure: Figure, clients: list[int], classes: list[int], held: NDArray[np.int64]) -> None:
+def slanted(axes: Axes, names: list[str]) -> None:
+    """Names below the axes that do not fit side by side stand upright."""
+    if sum(map(len, names)) + 2 * len(names) > ACROSS:
+        axes.tick_params(axis="x", labelrotation=90)
+
+
+def _map(figure: Figure, classes: list[str], held: NDArray[np.int64]) -> None:
     """Clients in the order of their most frequent class, under the sizes of their shards."""
     order = np.lexsort((-held.max(1), held.argmax(1)))
     totals = held.sum(1)[order]
     shares = 100 * held[order] / np.maximum(totals, 1)[:, None]
     sizes, axes = figure.subplots(2, 1, sharex=True, height_ratios=[1, 3])
-    sizes.fill_between(np.arange(len(clients)), totals, step="mid", color=SERIES[0], linewidth=0)
+    sizes.fill_between(np.arange(len(held)), totals, step="mid", color=SERIES[0], linewidth=0)
     sizes.set(ylabel="images", ylim=(0, None))
     drawn = axes.imshow(shares.T, aspect="auto", cmap=MAP, vmin=0, interpolation="nearest")
     axes.set(xlabel="clients by most frequent class", ylabel="class")
+    step = -(-len(classes) // 20)
+    axes.set_yticks(range(0, len(classes), step), classes[::step])
     figure.colorbar(drawn, ax=[sizes, axes], label="% of a client's images", shrink=0.8).outline.set_visible(False)

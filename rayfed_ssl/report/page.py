@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -82,12 +82,15 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
+    """``until``: how far what it shows goes, in words."""
+
     kind: str
     title: str
     facts: Sequence[str]
     verdict: Verdict
     tiles: Sequence[Tile]
     sections: Sequence[Section]
+    until: str = ""
 
 
 @cache
@@ -98,7 +101,7 @@ def _environment() -> Environment:
 
 def render(page: Page) -> str:
     """The page as HTML; sections that hold nothing are left out."""
-    shown = Page(page.kind, page.title, page.facts, page.verdict, page.tiles, [s for s in page.sections if not s.empty])
+    shown = replace(page, sections=[section for section in page.sections if not section.empty])
     return _environment().get_template("page.html").render(page=shown, version=metadata.version("rayfed-ssl"))
 
 

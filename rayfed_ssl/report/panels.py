@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.report.folder import RunFolder
-from rayfed_ssl.report.formats import number
+from rayfed_ssl.report.formats import number, short
 from rayfed_ssl.report.style import Drawing, Studio, lines, matrix
 
 WORDS = {  # tag -> title, axis, what it says
@@ -39,6 +39,11 @@ WORDS = {  # tag -> title, axis, what it says
     "client/best_round": ("Round rolled back to", "round", ""),
     "fedu2/step": ("Length of the server's step", "step", ""),
     "fedu2/active": ("Clients that bound the step", "clients", "With a positive weight in the common direction."),
+    "fedu2/agreement": ("Least agreeing client", "cosine", "Least cosine of a client's update to the server's step."),
+    "orchestra/clusters": (
+        "Global clusters in use", "clusters", "exp of the entropy of their shares of clients' centroids; 1: collapse.",
+    ),
+    "orchestra/cosine": ("Fit of the global clusters", "cosine", "Of clients' centroids to the nearest global one."),
     "ldawa/cosine": ("Cosine to the starting model", "cosine", "Mean over tensors and clients."),
     "client/divergence": ("Divergence from the global model", "divergence", ""),
     "client/kept_share": ("Share kept of the own model", "share", ""),
@@ -86,7 +91,7 @@ def _curves(run: RunFolder, studio: Studio, tag: str) -> Iterator[Drawing]:
     if not rounds:
         return
     title, label, caption = WORDS.get(tag, (printable(tag, 60), printable(tag.rpartition("/")[2], 30), ""))
-    shown = _lines(rounds)
+    shown = _lines(rounds, run)
     last = max(rounds)
     yield studio.draw(
         f"tag_{tag}", title,
@@ -101,12 +106,16 @@ def _paint(figure: Figure, shown: dict[str, dict[float, float]], label: str) -> 
     lines(figure, shown, xlabel="round", ylabel=label)
 
 
-def _lines(rounds: dict[int, dict[int | None, float]]) -> dict[str, dict[float, float]]:
+def _lines(rounds: dict[int, dict[int | None, float]], run: RunFolder) -> dict[str, dict[float, float]]:
     clients = sorted({c for values in rounds.values() for c in values if c is not None})
     if not clients:
         return {"value": {float(t): values[None] for t, values in rounds.items()}}
     if len(clients) <= CURVES:
-        return {f"client {c}": {float(t): v[c] for t, v in rounds.items() if c in v} for c in clients}
+        names = [short(run.client(c)) for c in clients]
+        told = names if len(set(names)) == len(names) else [f"{n} ({c})" for n, c in zip(names, clients, strict=True)]
+        return {
+            name: {float(t): v[c] for t, v in rounds.items() if c in v} for name, c in zip(told, clients, strict=True)
+        }
     each = {float(t): list(values.values()) for t, values in rounds.items()}
     return {
         "mean": {t: fmean(values) for t, values in each.items()},
@@ -152,10 +161,11 @@ def _matrices(run: RunFolder, studio: Studio, prefix: str) -> Iterator[Drawing]:
     )
     for t in shown:
         values = found[t]
+        names = [short(run.client_names.get(c, str(c)), 10) for c in range(len(values))]
         name = re.sub(r"[^A-Za-z]+", "_", prefix).strip("_")
         yield studio.draw(
             f"{name}_round_{t}", f"{title}, round {t}",
-            lambda f, v=values: matrix(f, v, limits, rows, columns, label),  # type: ignore[misc]
+            lambda f, v=values, n=names: matrix(f, v, limits, rows, columns, label, n),  # type: ignore[misc]
             alt=f"{title} in round {t}: {len(values)} by {len(values)} clients, from "
             f"{number(float(np.nanmin(values)))} to {number(float(np.nanmax(values)))}.",
             height=2.6,

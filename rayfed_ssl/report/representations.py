@@ -22,7 +22,7 @@ from rayfed_ssl.evaluation import FrozenEncoder
 from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.models.base import Encoder
-from rayfed_ssl.models.exported import descriptions, load_exported, read_description
+from rayfed_ssl.models.exported import client_of, descriptions, load_exported, read_description
 from rayfed_ssl.simulation.checks import check_same_images
 
 POOL = 1000  # images looked at
@@ -78,7 +78,7 @@ def look(run: Path, *, trust_imports: bool = False) -> Look:
     pixels = np.array(images.pixels[rows])
     before = None
     if config.model.start is None:
-        client = int(name.removeprefix("client-")) if name.startswith("client-") else None
+        client = client_of(name)
         _, description = read_description(run / "encoder" / f"{name}.json")
         network = Initial(config, federation).network(
             str(description["encoder"]), None if client is None else federation.task_classes(client), client=client

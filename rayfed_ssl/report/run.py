@@ -17,7 +17,8 @@ from rayfed_ssl.report.formats import number, percent, plural, points, size, spa
 from rayfed_ssl.report.page import Cell, Page, Section, Table, Text, Tile, words, write
 from rayfed_ssl.report.representations import look
 from rayfed_ssl.report.style import Studio
-from rayfed_ssl.report.verdict import Verdict, compared, mean, ordered, protocol_name, verdict
+from rayfed_ssl.report.verdict import Verdict, compared, features_name, mean, protocol_name, test_images, verdict
+from rayfed_ssl.reporting.comparison import ordered
 from rayfed_ssl.reporting.settings_table import flat
 
 CLIENTS = 200  # the most with a row in a table
@@ -58,7 +59,8 @@ def report(folder: Path, *, images: bool = True, trust_imports: bool = False) ->
     tiles: list[Tile] = _tried(lambda: _tiles(run), list[Tile](), run.notes)
     sentence = _tried(lambda: verdict(run.summary), Verdict("The summary is damaged: no verdict."), run.notes)
     sections.append(Section("notes", "Notes", notes=list(dict.fromkeys(run.notes))))
-    return write(Page("Federated run", run.name, facts, sentence, tiles, sections), folder)
+    until = _tried(lambda: f"round {run.rounds}", "", run.notes)
+    return write(Page("Federated run", run.name, facts, sentence, tiles, sections, until), folder)
 
 
 def _tried(make: Callable[[], Value], otherwise: Value, notes: list[str]) -> Value:
@@ -95,9 +97,9 @@ def _facts(run: RunFolder) -> list[str]:
     return [printable(fact, 80) for fact in [*facts, status]]
 
 
-def _number(run: RunFolder, *keys: str, shown: Any = number) -> Cell:
-    """A number of the summary as a cell."""
-    value = run.told(*keys)
+def _number(run: RunFolder, *keys: str, shown: Any = number, of: Callable[[Any], Any] = lambda value: value) -> Cell:
+    """A number of the summary, or what ``of`` makes of what stands there, as a cell."""
+    value = of(run.told(*keys))
     known = value if isinstance(value, int | float) and not isinstance(value, bool) else None
     return Cell(shown(known), known, "/".join(keys))
 
@@ -144,7 +146,7 @@ def _accuracy_cell(run: RunFolder, block: str, protocol: str) -> Cell:
     average, note = mean(value), ""
     if isinstance(value, Mapping):
         known = [v for v in value.values() if v is not None]
-        note = f"{percent(min(known))} to {percent(max(known))}" if len(known) > 1 else ""
+        note = f"{percent(min(known))} to {percent(max(known))}" if len(set(known)) > 1 else ""
     return Cell(percent(average), average, f"{block}/{protocol}", note)
 
 
@@ -154,7 +156,7 @@ def _accuracy(run: RunFolder, studio: Studio) -> Section:
     rows = []
     for name in names:
         last, began = run.told("accuracy", name), run.told("untrained", name)
-        found, best = compared(last, began), run.told("best", name)
+        found, best = compared(last, began, test_images(run.summary, name)), run.told("best", name)
         chosen = Cell("–")
         if isinstance(best, Mapping) and isinstance(best.get("value"), int | float):
             note = f"round {best.get('round')}, by {best.get('by', 'test labels')}"
@@ -165,16 +167,21 @@ def _accuracy(run: RunFolder, studio: Studio) -> Section:
                 _accuracy_cell(run, "pixels", name),
                 _accuracy_cell(run, "untrained", name),
                 _accuracy_cell(run, "accuracy", name),
-                Cell("–" if found is None else points(found[1]), note="" if found is None else found[0]),
+                Cell("–") if found is None else Cell(points(found.mean), note=f"{found.kind} {found.interval}".strip()),
                 chosen,
             ]
         )
     if rows:
         began = "started from" if "start" in run.summary else "untrained"
-        head = ["protocol", "raw pixels", began, "last round", "difference (points)", "best round"]
+        head = ["protocol", "raw pixels", began, "last round", "difference [95 %], points", "best round"]
         section.tables.append(Table("Accuracy of frozen features on test images", head, rows))
     elif not section.drawings:
-        section.absent.append("Nothing was evaluated.")
+        described = run.told("features")
+        section.absent.append(
+            "No accuracy was measured; what describes the features is under Representations."
+            if described
+            else "Nothing was evaluated."
+        )
     return section
 
 
@@ -190,7 +197,7 @@ def _clients(run: RunFolder, studio: Studio) -> Section:
     clients = sorted({int(client) for value in by_client.values() for client in value if str(client).isdecimal()})
     if clients:
         rows = [
-            [Cell(f"client {c}"), *(_number(run, "accuracy", name, str(c), shown=percent) for name in by_client)]
+            [Cell(run.client(c)), *(_number(run, "accuracy", name, str(c), shown=percent) for name in by_client)]
             for c in clients[:CLIENTS]
         ]
         caption = f"Accuracy by client, last round{', the first 200' if len(clients) > CLIENTS else ''}"
@@ -203,6 +210,17 @@ def _clients(run: RunFolder, studio: Studio) -> Section:
 
 def _representations(run: RunFolder, studio: Studio, images: bool, trust_imports: bool) -> Section:
     section = Section("representations", "Representations", drawings=list(features.figures(run, studio)))
+    if described := run.told("features"):
+        rows = [
+            [
+                Cell(features_name(name)),
+                _number(run, "untrained_features", name, of=mean),
+                _number(run, "features", name, of=mean),
+            ]
+            for name in described
+        ]
+        began = "started from" if "start" in run.summary else "untrained"
+        section.tables.append(Table("What describes the features", ["", began, "last round"], rows, beside=True))
     if not images:
         section.absent.append(NO_IMAGES)
         return section
@@ -257,7 +275,7 @@ def _privacy(run: RunFolder, studio: Studio) -> Section:
         clients = sorted(spent["epsilon"], key=int) if isinstance(spent.get("epsilon"), Mapping) else []
         rows = [
             [
-                Cell(f"client {c}"),
+                Cell(run.client(int(c))),
                 _number(run, "epsilon", c),
                 _number(run, "privacy", "epsilon_closed_form", c),
                 _number(run, "privacy", "sigma", c),

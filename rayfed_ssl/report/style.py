@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -179,10 +179,16 @@ def legend_below(axes: Axes, columns: int = 2) -> None:
 
 
 def matrix(
-    figure: Figure, values: NDArray[np.float64], limits: tuple[float, float], rows: str, columns: str, label: str
+    figure: Figure,
+    values: NDArray[np.float64],
+    limits: tuple[float, float],
+    rows: str,
+    columns: str,
+    label: str,
+    names: Sequence[str] = (),
 ) -> None:
     """A matrix (N, M) as a map, its colours between ``limits``; its numbers are written in where there are at most 8
-    rows and columns.
+    rows and columns. ``names`` are of both, where they are the same.
     """
     axes, (low, high) = figure.add_subplot(), limits
     drawn = axes.imshow(values, cmap=MAP, interpolation="nearest", vmin=low, vmax=high)
@@ -192,7 +198,10 @@ def matrix(
                 colour = "#000000" if (value - low) > 0.55 * (high - low) else "#ffffff"
                 axes.text(j, i, f"{value:.3g}", ha="center", va="center", color=colour, fontsize=7)
     for axis, count in ((axes.yaxis, values.shape[0]), (axes.xaxis, values.shape[1])):
-        axis.set_ticks(range(0, count, -(-count // 12)))
+        step = -(-count // 12)
+        axis.set_ticks(range(0, count, step), names[::step] if len(names) == count else None)
+    if max(map(len, names), default=0) > 3:
+        axes.tick_params(axis="x", labelrotation=90)
     axes.set(xlabel=columns, ylabel=rows)
     bar = figure.colorbar(drawn, ax=axes, label=label, shrink=0.9)
     bar.outline.set_visible(False)
@@ -201,9 +210,11 @@ def matrix(
 
 
 def lines(figure: Figure, values: dict[str, dict[float, float]], *, xlabel: str, ylabel: str) -> Axes:
-    """One axis with a line per name: x -> y."""
+    """One axis with a line per name: x -> y. A name without points keeps its colour for other figures."""
     axes = figure.add_subplot()
     for number, (name, points) in enumerate(values.items()):
+        if not points:
+            continue
         style = series(number)
         few = len(points) <= 25
         marker = style["marker"] if few else None

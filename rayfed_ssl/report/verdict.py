@@ -1,22 +1,24 @@
 """A run in one sentence: is its encoder better than, level with or worse than the untrained one, and by which measure?
 
-Accuracies are fractions. One run has one seed, so a difference below a percentage point is called level; where clients
-are evaluated one by one, level is a 95% interval of their paired differences that holds zero.
+Accuracies are fractions. Level is a 95% interval of the difference that holds zero: the interval that the number of
+test images allows, and, where clients are evaluated one by one, that of their paired differences; the wider counts. A
+run that did not record its number of test images is level below one percentage point, and says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
 from rayfed_ssl.report.folder import UNFINISHED, UNKNOWN
-from rayfed_ssl.report.formats import percent, plural, points
-from rayfed_ssl.reporting.comparison import difference
+from rayfed_ssl.report.formats import number, percent, plural, points
+from rayfed_ssl.reporting.comparison import difference, ordered
+from rayfed_ssl.reporting.intervals import counts_images, of_difference
 
-LEVEL = 0.01  # of accuracy: one point
-PREFERRED = ("linear", "knn", "fewshot", "task")
+POINT = 0.01  # of accuracy: below it is level where no interval is known
+FEATURES = {"rankme": "effective rank", "angle": "angle between clients' encoders in degrees"}
 NAMES = {"knn": "kNN", "linear": "linear probe", "fewshot": "few-shot", "task": "own task"}
 BETTER, LEVEL_WITH, WORSE = "better", "level", "worse"
 WORDS = {BETTER: "better than", LEVEL_WITH: "level with", WORSE: "worse than"}
@@ -36,6 +38,11 @@ def protocol_name(protocol: str) -> str:
     return NAMES.get(protocol, protocol.replace("_", " "))
 
 
+def features_name(name: str) -> str:
+    """What readers call what describes features."""
+    return FEATURES.get(name, name.replace("_", " "))
+
+
 def mean(accuracy: Any) -> float | None:
     """A summary's accuracy as one number: of clients' values, those that are known, the mean."""
     values = accuracy.values() if isinstance(accuracy, Mapping) else [accuracy]
@@ -43,16 +50,35 @@ def mean(accuracy: Any) -> float | None:
     return fmean(known) if known else None
 
 
-def ordered(protocols: Sequence[str]) -> list[str]:
-    """The measures, the one that a verdict goes by first."""
-    return sorted(protocols, key=lambda name: (PREFERRED.index(name) if name in PREFERRED else len(PREFERRED), name))
+@dataclass(frozen=True)
+class Compared:
+    """``kind``: better, level or worse; ``mean``: the difference; ``low``, ``high``: its 95% interval, None where the
+    number of test images is not known and there are no clients to compare. ``of``: what the interval is over.
+    """
+
+    kind: str
+    mean: float
+    low: float | None = None
+    high: float | None = None
+    of: str = ""
+
+    @property
+    def interval(self) -> str:
+        """``[+1.2, +4.5]`` in points; empty without one."""
+        return "" if self.low is None or self.high is None else f"[{points(self.low)}, {points(self.high)}]"
 
 
-def compared(last: Any, untrained: Any) -> tuple[str, float] | None:
-    """(better, level or worse; the difference) of an accuracy to the untrained encoder's; None without both."""
+def compared(last: Any, untrained: Any, images: int | None) -> Compared | None:
+    """An accuracy beside the untrained encoder's; None without both.
+
+    Args:
+        last, untrained: an accuracy, or one by client.
+        images: the labelled test images that both were measured on; None where that is not known.
+    """
     a, b = mean(last), mean(untrained)
     if a is None or b is None:
         return None
+    apart, intervals = a - b, list[tuple[float, float, str]]()
     if isinstance(last, Mapping) and isinstance(untrained, Mapping):
         both = [
             last[client] - untrained[client]
@@ -60,29 +86,72 @@ def compared(last: Any, untrained: Any) -> tuple[str, float] | None:
             if last[client] is not None and untrained[client] is not None
         ]
         found = difference(both)
-        if found is not None and found.level is not None:
-            return (LEVEL_WITH if found.level else BETTER if found.mean > 0 else WORSE), found.mean
-    apart = a - b
-    return (LEVEL_WITH if abs(apart) < LEVEL else BETTER if apart > 0 else WORSE), apart
+        if found is not None:
+            apart = found.mean
+            if found.low is not None and found.high is not None:
+                intervals.append((found.low, found.high, f"{found.count} clients"))
+    if images and 0 <= a <= 1 and 0 <= b <= 1:
+        low, high = of_difference(a, b, images)
+        intervals.append((apart + low - (a - b), apart + high - (a - b), plural(images, "test image")))
+    if not intervals:
+        return Compared(LEVEL_WITH if abs(apart) < POINT else BETTER if apart > 0 else WORSE, apart)
+    low, high, of = max(intervals, key=lambda interval: interval[1] - interval[0])
+    return Compared(LEVEL_WITH if low <= 0 <= high else BETTER if apart > 0 else WORSE, apart, low, high, of)
+
+
+def test_images(summary: Mapping[str, Any], protocol: str) -> int | None:
+    """How many test images a score is a share of; None where it is none, or the run did not say. Own
+    tasks have images of their own, those of all clients together.
+    """
+    if not counts_images(protocol):
+        return None
+    key = "task_test_images" if protocol == "task" else "test_images"
+    known = (summary.get("evaluation") or {}).get(key)
+    return known if isinstance(known, int) and known > 0 else None
 
 
 def verdict(summary: Mapping[str, Any]) -> Verdict:
     """The sentence about the run that ``summary`` describes."""
     accuracy, untrained = summary.get("accuracy") or {}, summary.get("untrained") or {}
     began = "the encoder it started from" if "start" in summary else "the untrained encoder"
-    found = {name: compared(accuracy[name], untrained.get(name)) for name in ordered(list(accuracy))}
+    found = {
+        name: compared(accuracy[name], untrained.get(name), test_images(summary, name))
+        for name in ordered(list(accuracy))
+    }
     known = {name: result for name, result in found.items() if result is not None}
     opening = _opening(summary)
     if not known:
-        return Verdict(f"{opening}: nothing was evaluated that could be compared with {began}.")
-    main, (kind, apart) = next(iter(known.items()))
+        return Verdict(f"{opening}, {_described(summary, began)}")
+    main, of = next(iter(known.items()))
     last, before = mean(accuracy[main]), mean(untrained[main])
     whose = " (mean of clients)" if isinstance(accuracy[main], Mapping) else ""
     sentence = (
-        f"{opening}, the encoder is {WORDS[kind]} {began}: {protocol_name(main)} accuracy{whose} {percent(last)} "
-        f"against {percent(before)}, {points(apart)} points"
+        f"{opening}, the encoder is {WORDS[of.kind]} {began}: {protocol_name(main)} accuracy{whose} {percent(last)} "
+        f"against {percent(before)}, {points(of.mean)} points {_interval(of)}"
     )
-    return Verdict(sentence + _others(known, main, kind) + _pixels(summary) + ".", kind, main)
+    return Verdict(sentence + _others(known, main) + _pixels(summary) + ".", of.kind, main)
+
+
+def _described(summary: Mapping[str, Any], began: str) -> str:
+    """What there is to say without an accuracy: features have no better or worse."""
+    last, before = summary.get("features") or {}, summary.get("untrained_features") or {}
+    told = []
+    for name in last:
+        value, first = mean(last[name]), mean(before.get(name))
+        if value is not None:
+            told.append(
+                f"{features_name(name)} {number(value)}" + ("" if first is None else f" (from {number(first)})")
+            )
+    if not told:
+        return f"nothing was evaluated that could be compared with {began}."
+    return f"no accuracy was measured; of the features: {', '.join(told)}."
+
+
+def _interval(of: Compared) -> str:
+    """In brackets what the judgement rests on."""
+    if not of.interval:
+        return "(no interval is known: below one point is called level)"
+    return f"(95 % interval {of.interval} over {of.of}{', holds zero' if of.kind == LEVEL_WITH else ''})"
 
 
 def _opening(summary: Mapping[str, Any]) -> str:
@@ -98,9 +167,14 @@ def _opening(summary: Mapping[str, Any]) -> str:
     return f"After {rounds}"
 
 
-def _others(known: Mapping[str, tuple[str, float]], main: str, kind: str) -> str:
+def _others(known: Mapping[str, Compared], main: str) -> str:
     """What the other measures say, where they say something else."""
-    other = [f"{protocol_name(n)} says {k} ({points(d)})" for n, (k, d) in known.items() if n != main and k != kind]
+    kind = known[main].kind
+    other = [
+        f"{protocol_name(name)} says {of.kind} ({points(of.mean)})"
+        for name, of in known.items()
+        if name != main and of.kind != kind
+    ]
     return f"; but {', '.join(other)}" if other else ""
 
 
@@ -108,8 +182,11 @@ def _pixels(summary: Mapping[str, Any]) -> str:
     """How it compares with the raw pixels."""
     pixels, accuracy = summary.get("pixels") or {}, summary.get("accuracy") or {}
     for name in pixels:
-        last, base = mean(accuracy.get(name)), mean(pixels[name])
-        if last is not None and base is not None:
-            side = "above" if last >= base else "below"
-            return f"; {protocol_name(name)} is {abs(100 * (last - base)):.1f} points {side} the raw pixels"
+        base = mean(pixels[name])
+        found = None if base is None else compared(mean(accuracy.get(name)), base, test_images(summary, name))
+        if found is not None:
+            if found.kind == LEVEL_WITH:
+                return f"; {protocol_name(name)} is level with the raw pixels ({points(found.mean)})"
+            side = "above" if found.mean > 0 else "below"
+            return f"; {protocol_name(name)} is {abs(100 * found.mean):.1f} points {side} the raw pixels"
     return ""

@@ -29,7 +29,8 @@ from rayfed_ssl.settings import files as configfile
 
 _stats = Late("scipy.stats")
 LEVEL = 0.95  # of confidence
-REACHED = 0.9  # of a run's own final accuracy
+REACHED = 0.9  # of the way from the untrained encoder's accuracy to a run's own final one
+PREFERRED = ("linear", "knn", "fewshot", "task")  # of several scores, the first of these is the main one
 HOUR_S = 3600.0
 UNTRAINED, RAW_PIXELS = "untrained encoder", "raw pixels"
 Curve = dict[int, float]  # round -> value, of clients' values the mean
@@ -41,7 +42,8 @@ class OneRun:
 
     ``curves``: accuracies over rounds. ``sent``: bytes up and down until the end of each round. ``virtual_s``: seconds
     of the clients' clock until then, empty without one. ``split``: a digest of who holds which images. ``of_clients``:
-    whether values are means over clients with encoders of their own.
+    whether values are means over clients with encoders of their own. ``test_images``: what accuracies were measured on,
+    of own tasks those of all clients; None where the run did not say.
     """
 
     folder: Path
@@ -61,6 +63,8 @@ class OneRun:
     wall_s: float
     split: str | None
     of_clients: bool
+    test_images: int | None = None
+    task_test_images: int | None = None
 
     @property
     def method(self) -> str:
@@ -145,7 +149,7 @@ class Row:
         return self.mean([run.total_bytes / run.rounds if run.rounds else None for run in self.runs.values()])
 
     def bytes_to(self, measure: str) -> float | None:
-        """Mean bytes until a run's accuracy first reached 90% of its own final one."""
+        """Mean bytes until a run had first made 90% of its own gain in accuracy: see :func:`reached`."""
         return self.mean([None if t is None else run.bytes_until(t) for run, t in self._reached(measure)])
 
     def hours_to(self, measure: str) -> float | None:
@@ -201,6 +205,11 @@ class Comparison:
         return [name for name in self.measures if "/" not in name]
 
     @property
+    def main(self) -> str | None:
+        """The accuracy that costs are counted by."""
+        return next(iter(ordered(self.scores)), None)
+
+    @property
     def seeds(self) -> list[int]:
         return sorted({seed for row in self.trained for seed in row.runs})
 
@@ -239,11 +248,18 @@ def difference(pairs: Sequence[float]) -> Difference | None:
 
 
 def reached(curve: Curve, share: float = REACHED) -> int | None:
-    """The first evaluated round, the untrained encoder's not counted, with at least ``share`` of the last value."""
+    """The first evaluated round with at least ``share`` of the way from round 0, the untrained encoder, to the last
+    value. None where round 0 was not evaluated, or where nothing was gained.
+    """
     rounds = sorted(t for t in curve if t)
-    if not rounds or not math.isfinite(curve[rounds[-1]]):
+    if not rounds or 0 not in curve or not math.isfinite(gain := curve[rounds[-1]] - curve[0]) or gain <= 0:
         return None
-    return next(t for t in rounds if curve[t] >= share * curve[rounds[-1]])
+    return next(t for t in rounds if t == rounds[-1] or curve[t] >= curve[0] + share * gain)
+
+
+def ordered(scores: Sequence[str]) -> list[str]:
+    """The scores, the main one first: linear probe, kNN, few-shot, own task, then the others by name."""
+    return sorted(scores, key=lambda name: (PREFERRED.index(name) if name in PREFERRED else len(PREFERRED), name))
 
 
 # -- run folders -------------------------------------------------------------------------------------------------------
@@ -293,7 +309,16 @@ def read_run(folder: Path) -> OneRun:
         wall_s=float(told["wall_s"]),
         split=_split(folder),
         of_clients=of_clients,
+        test_images=_images(summary, "test_images"),
+        task_test_images=_images(summary, "task_test_images"),
     )
+
+
+def _images(summary: Mapping[str, Any], key: str) -> int | None:
+    """A number of images that the summary names."""
+    block = summary.get("evaluation")
+    found = block.get(key) if isinstance(block, Mapping) else None
+    return found if isinstance(found, int) and found > 0 else None
 
 
 def _settings(folder: Path) -> dict[str, Any]:

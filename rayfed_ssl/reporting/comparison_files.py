@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.reporting.comparison import RAW_PIXELS, UNTRAINED, Comparison, Difference, Row, Spread
+from rayfed_ssl.reporting.intervals import counts_images
 from rayfed_ssl.reporting.tables import replace_file, write_json
 
 NAME = "comparison"
@@ -96,7 +97,9 @@ def document(comparison: Comparison, folder: Path) -> dict[str, Any]:
         }
         values = {name: {str(seed): value for seed, value in of.items()} for name, of in row.values.items()}
         differing = {key: {"first": theirs, "own": own} for key, (theirs, own) in row.differing.items()}
-        rows.append({**record, "values": values, "seeds": seeds, "differing": differing})
+        images = {name: found for name in row.values if (found := _test_images(row, name)) is not None}
+        more = {"values": values, "seeds": seeds, "differing": differing, "test_images": images}
+        rows.append({**record, **more})
     return {
         "first": comparison.first.name,
         "seeds": comparison.seeds,
@@ -106,6 +109,14 @@ def document(comparison: Comparison, folder: Path) -> dict[str, Any]:
         "notes": notes(comparison),
         "rows": _finite(rows),
     }
+
+
+def _test_images(row: Row, measure: str) -> int | None:
+    """The fewest test images that an accuracy of the row's runs was measured on; None where a run did not say."""
+    if not counts_images(measure):
+        return None
+    known = [run.task_test_images if measure == "task" else run.test_images for run in row.runs.values()]
+    return None if not known or None in known else min(count for count in known if count is not None)
 
 
 def _finite(value: Any) -> Any:
@@ -123,12 +134,12 @@ def _finite(value: Any) -> Any:
 def cells(comparison: Comparison) -> tuple[list[str], list[list[tuple[str, ...]]]]:
     """Head and rows of the table for readers; a cell has one or two lines, of which the second is the difference."""
     shown = comparison.measures
-    main = next(iter(comparison.scores), None)
+    main = comparison.main
     clock = any(row.virtual_hours is not None for row in comparison.rows)
     private = any(row.epsilon is not None for row in comparison.rows)
     head = ["", *(measure.removeprefix("features/") for measure in shown), "MB/round", "MB total"]
-    head += [f"MB to 90% of {main}"] if main else []
-    head += ["virtual h", *([f"h to 90% of {main}"] if main else [])] if clock else []
+    head += [f"MB to 90% of {main} gain"] if main else []
+    head += ["virtual h", *([f"h to 90% of {main} gain"] if main else [])] if clock else []
     head += ["epsilon"] if private else []
     head += ["seconds"]
     rows = []
@@ -201,9 +212,12 @@ def notes(comparison: Comparison) -> list[str]:
 
 def _columns(comparison: Comparison) -> list[str]:
     """What the columns of costs count."""
-    main = next(iter(comparison.scores), None)
+    main = comparison.main
     until = (
-        "" if main is None else f"; to 90%: until {main}, as often as it was measured, first reached 90% of its last"
+        ""
+        if main is None
+        else f"; to 90% of {main} gain: until the first evaluation that was 90% of the way from the untrained "
+        f"encoder's {main} to the run's last one, -: no gain, or the untrained encoder was not evaluated"
     )
     hours = "h: hours of the virtual clock; " if any(row.virtual_hours is not None for row in comparison.rows) else ""
     return [f"MB: millions of bytes to and from all clients; {hours}seconds: how long a run took{until}."]

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from PIL import Image
 
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.reporting.tables import replace_file
@@ -148,11 +149,18 @@ def pixels(figure: Figure) -> np.ndarray:
     return np.array(canvas.buffer_rgba())[..., :3]
 
 
-def save_figure(folder: Path, name: str, figure: Figure) -> Path:
-    """Write ``figures/<name>.png`` of the run in ``folder`` and return its path."""
-    path = folder / "figures" / f"{name}.png"
-    replace_file(path, lambda temporary: figure.savefig(temporary, format="png"))
-    return path
+def save_figure(folder: Path, name: str, figure: Figure) -> np.ndarray:
+    """Write ``figures/<name>.png`` of the run in ``folder``; returns the figure's pixels, (H, W, 3) uint8.
+
+    It is drawn once, where ``Figure.savefig`` lays out and draws twice.
+    """
+    drawn = pixels(figure)
+    dots = (figure.dpi, figure.dpi)
+    replace_file(
+        folder / "figures" / f"{name}.png",
+        lambda temporary: Image.fromarray(drawn).save(temporary, format="png", dpi=dots),
+    )
+    return drawn
 
 
 def _by_round(metrics: pa.Table, tag: str) -> dict[int, dict[int | None, float]]:

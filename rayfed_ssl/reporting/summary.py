@@ -3,8 +3,8 @@
 Accuracies are fractions. Tags: ``eval/<protocol>`` with client null is the global encoder; where only clients are
 evaluated, the value is ``{client: value}``. Round 0 is before training, ``eval/pixels_<protocol>`` a baseline on
 raw pixels. ``select/<protocol>`` is measured on training images that nobody trained on, ``features/<name>`` describes
-features without labels; a run without them has neither key. Values that are not finite become null, because JSON has
-neither NaN nor infinity.
+features without labels, ``untrained_features`` being those of round 0; a run without them has none of these keys.
+Values that are not finite become null, because JSON has neither NaN nor infinity.
 """
 
 from __future__ import annotations
@@ -134,7 +134,12 @@ def summarise(
     evaluated = history(metrics)
     untrained = {name: _accuracy(at[0]) for name, at in sorted(evaluated.items()) if 0 in at}
     wall_s = pc.max(metrics["wall_s"]).as_py()
-    more = {"select": last_of(metrics, "select"), "features": last_of(metrics, "features")}
+    before = {name: _accuracy(at[0]) for name, at in sorted(history(metrics, "features").items()) if 0 in at}
+    more = {
+        "select": last_of(metrics, "select"),
+        "features": last_of(metrics, "features"),
+        "untrained_features": before,
+    }
     return {
         "method": method,
         "dataset": dataset,

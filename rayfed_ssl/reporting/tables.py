@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rayfed_ssl.base.schema import UserError
@@ -44,7 +45,7 @@ COMMUNICATION = pa.schema(
 
 DROPPED = pa.schema([("round", pa.int32()), ("client", pa.int32()), ("operation", _NAME), ("reason", pa.string())])
 PARTITION = pa.schema([("client", pa.int32()), ("split", _NAME), ("index", pa.int64()), ("label", pa.int64())])
-NAME = pa.field("client_name", _NAME)
+NAME, CLASS = pa.field("client_name", _NAME), pa.field("class_name", _NAME)
 EVALUATED = ("eval/", "select/", "features/")  # what an evaluation's tags begin with
 PART = re.compile(r"part-(\d{5,})(?:_(\d+))?\.parquet")
 
@@ -212,8 +213,10 @@ def write_partition(
     public_labels: np.ndarray | None = None,
     held_out: np.ndarray | None = None,
     names: Sequence[str] | None = None,
+    class_names: Sequence[str] = (),
 ) -> None:
-    """Write ``partition.parquet``: client (null: nobody's own), split, index, label (null where there is none).
+    """Write ``partition.parquet``: client (null: nobody's own), split, index, label (null where there is none), and
+    class_name where classes are called otherwise than by their numbers.
 
     Args:
         shards: client -> split (train, es, rb, test) -> indices into the source (n,).
@@ -222,6 +225,7 @@ def write_partition(
         public_labels: the labels of exactly these images (m,); None writes null.
         held_out: indices of the images to choose by, split "select"; their labels are the source's.
         names: of the clients, where they have any.
+        class_names: of the classes, by label.
     """
     pieces = []
     for client in sorted(shards):
@@ -231,8 +235,20 @@ def write_partition(
         pieces.append(_partition_piece(None, "public", public, public_labels))
     if held_out is not None and not isinstance(labels, Mapping):
         pieces.append(_partition_piece(None, "select", held_out, np.asarray(labels)[held_out]))
-    rows = with_names(pa.concat_tables([PARTITION.empty_table(), *pieces]).unify_dictionaries(), names)
+    rows = pa.concat_tables([PARTITION.empty_table(), *pieces]).unify_dictionaries()
+    rows = with_names(_with_classes(rows, class_names), names)
     replace_file(folder / "partition.parquet", lambda path: pq.write_table(rows, path, compression="zstd"))
+
+
+def _with_classes(rows: pa.Table, class_names: Sequence[str]) -> pa.Table:
+    """``rows`` with the column ``class_name``; as they are where the names are the numbers."""
+    if not class_names or list(class_names) == [str(label) for label in range(len(class_names))]:
+        return rows
+    label = rows["label"].combine_chunks()
+    known = pc.and_(pc.greater_equal(label, 0), pc.less(label, len(class_names)))
+    number = pc.if_else(known, label, pa.scalar(None, pa.int64())).cast(pa.int32())
+    column = pa.DictionaryArray.from_arrays(number, pa.array(list(class_names), pa.string()))
+    return rows.append_column(CLASS, column)
 
 
 def _partition_piece(client: int | None, split: str, index: np.ndarray, label: Any) -> pa.Table:

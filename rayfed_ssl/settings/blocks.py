@@ -170,6 +170,10 @@ class ResourcesConfig(Block):
     """CPU threads of each actor's arithmetic."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """``auto``: the GPU where an actor sees one."""
+    cuda_graphs: Literal["auto", "on", "off"] = "off"
+    """Train steps as CUDA graphs, with the same bits; ``auto``: on GPUs, where a step can be recorded; ``on``: refused
+    where it cannot.
+    """
     gpu_kind: str | None = None
     """Only GPUs of this kind, as Ray names them (A100, H200, L4, ..); other kinds change bits."""
     strategy: Literal["PACK", "SPREAD"] = "PACK"

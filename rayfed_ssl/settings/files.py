@@ -26,6 +26,7 @@ from rayfed_ssl.settings.plain_yaml import Dumper, parse, problem
 Model = TypeVar("Model", bound=BaseModel)
 
 TAGGED = ("method", "objective", "data.partition", "system.availability")
+IMPORTS = ("imports", "overrides.imports")  # of a run's file, of a sweep's or a comparison's
 """The blocks whose ``name`` decides which other keys they may hold."""
 
 LARGEST = 4 * 2**20  # bytes of a YAML file
@@ -82,7 +83,8 @@ def overlay(document: Mapping[str, Any], profile: str | None, tagged: Collection
 
 
 def parse_overrides(items: Sequence[str]) -> dict[str, object]:
-    """``["train.rounds=3"]`` as ``{"train.rounds": 3}``; values are YAML, the last of equal keys wins.
+    """``["train.rounds=3"]`` as ``{"train.rounds": 3}``; values are YAML, the last of equal keys wins. Files among
+    ``imports`` are seen from the working folder.
 
     Raises ``UserError`` for an item that is not ``key=value`` or whose value is not YAML.
     """
@@ -97,8 +99,19 @@ def parse_overrides(items: Sequence[str]) -> dict[str, object]:
         except yaml.YAMLError as error:
             raise UserError(f"{printable(key)}: found {shown(text)}; must be a YAML value ({problem(error)})") from None
         overrides.pop(key, None)
-        overrides[key] = value
+        overrides[key] = from_here(value) if key in IMPORTS else value
     return overrides
+
+
+def from_here(imports: object) -> object:
+    """``imports`` with the paths of files, which end in .py, seen from the working folder; all else as it is."""
+    if not isinstance(imports, list | tuple):
+        return imports
+    files = (isinstance(entry, str) and entry.endswith(".py") for entry in imports)
+    return [
+        str(Path.cwd() / Path(entry).expanduser()) if is_file else entry
+        for entry, is_file in zip(imports, files, strict=True)
+    ]
 
 
 def merge(

@@ -25,6 +25,7 @@ from rayfed_ssl.objectives import build as build_objective
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.system import Trace
 from rayfed_ssl.storage import checkpoint
+from rayfed_ssl.storage.claim import refuse_taken
 
 WRITTEN = (  # what a run writes over, or deletes
     "metrics.parquet", "communication.parquet", "dropped.parquet", "partition.parquet", "summary.json",
@@ -91,12 +92,6 @@ def examine_folder(
 def rounds_in(folder: Path) -> int:
     """How many rounds the run in ``folder`` was to have, as its config.yaml says."""
     return load_config(folder / "config.yaml").train.rounds
-
-
-def refuse_taken(folder: Path, resume: bool) -> None:
-    """Raise UserError where a run is in the folder and ``resume`` is not set."""
-    if (folder / "config.yaml").exists() and not resume:
-        raise UserError(f"--out: {folder} already holds a run; add --resume to continue it, or name another folder")
 
 
 def _refuse_what_is_no_run(folder: Path, resume: bool) -> None:
@@ -195,15 +190,34 @@ def check_shards(config: RunConfig, federation: Federation) -> None:
 
 
 def check_labels(config: RunConfig, federation: Federation) -> None:
-    """Refuse an objective, or protocols, that need labels where images have none, before rounds are spent on them."""
+    """Refuse an objective, or protocols, that need labels where images have none, before rounds are spent on them: a
+    line for each.
+    """
+    lines: list[str] = []
     trained = np.concatenate([federation.dataset.train.labels[shard["train"]] for shard in federation.shards])
     if build_objective(config.objective).labelled and (unknown := int((trained < 0).sum())):
-        raise UserError(
+        lines.append(
             f"objective.name: found '{config.objective.name}', but {unknown} of {len(trained)} training images have no "
             "label; allowed without labels: a self-supervised objective"
         )
     train, test = federation.dataset.train, federation.dataset.test
-    evaluation.check(config.evaluation, train.labels, test.labels, config.data.image_size)
+    try:
+        evaluation.check(config.evaluation, train.labels, test.labels, config.data.image_size)
+    except UserError as error:
+        lines.append(str(error))
+    if lines:
+        raise UserError("\n".join(lines))
+
+
+def ignored_clients(config: RunConfig, federation: Federation) -> list[str]:
+    """A line where images come in client folders, or with a client column, and are dealt without regard to them."""
+    names = federation.dataset.train.group_names
+    if federation.dataset.train.groups is None or config.data.partition.name in ("folders", "natural", "file"):
+        return []
+    return [
+        f"data.partition.name: {config.data.partition.name} deals the images of {len(names)} client folders or values "
+        f"anew; data.partition.name=folders with clients.count={len(names)} gives each client its own"
+    ]
 
 
 def check_comparisons(config: RunConfig, federation: Federation) -> None:

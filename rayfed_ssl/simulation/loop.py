@@ -44,13 +44,14 @@ from rayfed_ssl.simulation.checks import (
     describe,
     digests_of,
     examine_folder,
+    ignored_clients,
     rounds_in,
     with_start,
 )
 from rayfed_ssl.simulation.export import export_encoders
 from rayfed_ssl.simulation.recorder import Recorder
 from rayfed_ssl.simulation.timing import check_reachable, make_clock
-from rayfed_ssl.storage import checkpoint
+from rayfed_ssl.storage import checkpoint, failure
 from rayfed_ssl.storage.claim import Claim
 
 Connect = Callable[[RunConfig, Federation, Ledger], Cohort]
@@ -125,7 +126,8 @@ class Run:
             self.server.start(self.cohort)
             self.cohort.commit()
         unreachable = check_reachable(self.clock, config) if self.clock else []
-        notes = [*self.federation.dataset.notes, *begins, *self.server.notes(), *unreachable]
+        dealt = ignored_clients(config, self.federation)
+        notes = [*self.federation.dataset.notes, *dealt, *begins, *self.server.notes(), *unreachable]
         for line in notes:
             self.say(self.start, line)
         began = None if restored is None else self.start
@@ -235,6 +237,8 @@ class Run:
             values = self.recorder.round(t, self.cohort, self.server, seconds)
         self.done = t
         self.say(t, line, values)
+        with self.writing(f"the records of round {t}"):
+            self.recorder.draw()
 
     def sample(self, t: int) -> tuple[int, ...]:
         """The clients of round t: a uniform draw without replacement of participation.fraction of them, at least one;
@@ -280,7 +284,8 @@ class Run:
         names = sorted({name for of_client in known.values() for name in of_client})
         means = {recorded(name): float(np.mean([v[name] for v in known.values() if name in v])) for name in names}
         first = "the untrained encoder" if self.config.model.start is None else "the encoder as it started"
-        self.say(t, f"evaluated round {t}" if t else f"evaluated {first}", means)
+        if means:
+            self.say(t, f"evaluated round {t}" if t else f"evaluated {first}", means)
 
     def save(self, t: int) -> None:
         """A checkpoint of the finished round: records first, then the files, the marker last."""
@@ -349,9 +354,13 @@ def run(
     """
     this = Run(config, folder, connect, resume, report)
     try:
+        failure.clear(folder)
         return _rounds(this, stopping, saved)
     except Diverged as error:
         return this.diverge(error)
+    except ClientError as error:
+        failure.keep(folder, error)
+        raise
     finally:
         this.close()
 

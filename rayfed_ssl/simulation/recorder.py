@@ -62,6 +62,7 @@ class Recorder:
             imports=digests(config.extensions),
             files=files,
         )
+        self.undrawn = resumed_from is None
         if resumed_from is None:
             self._first_page()
 
@@ -80,16 +81,24 @@ class Recorder:
             None if public is None else labels[public],
             held_out=federation.held_out,
             names=federation.given_names,
+            class_names=federation.dataset.train.class_names,
         )
         self.configured(0)
         self.records.text("evaluation", f"```yaml\n{yaml.safe_dump(settings(self.config.evaluation))}\n```")
-        if (labels >= 0).any():
+
+    def draw(self) -> None:
+        """Draw who holds what, once: after the first round, so that no client waits for matplotlib."""
+        labels = self.federation.dataset.train.labels
+        if self.undrawn and (labels >= 0).any():
             from rayfed_ssl.reporting import figures  # matplotlib, loaded only to draw
 
-            counts = label_histogram([shard["train"] for shard in federation.shards], labels, federation.classes)
-            figure = figures.label_histogram(counts, federation.dataset.train.class_names, federation.given_names)
-            figures.save_figure(self.folder, "partition", figure)
-            self.records.image("data/partition", figures.pixels(figure))
+            counts = label_histogram(
+                [shard["train"] for shard in self.federation.shards], labels, self.federation.classes
+            )
+            names = self.federation.given_names
+            figure = figures.label_histogram(counts, self.federation.dataset.train.class_names, names)
+            self.records.image("data/partition", figures.save_figure(self.folder, "partition", figure))
+        self.undrawn = False
 
     def configured(self, t: int) -> None:
         """The configuration as it is from round ``t`` on."""
@@ -162,6 +171,7 @@ class Recorder:
         return t in evaluated_rounds(read_metrics(self.folder), in_round)
 
     def commit(self, t: int) -> None:
+        self.draw()
         self.records.commit(t)
 
     def client_matrices(self, t: int, matrices: dict[str, ClientMatrix], *, last: bool) -> None:
@@ -171,12 +181,13 @@ class Recorder:
         if matrices:
             from rayfed_ssl.reporting import figures
         for name, matrix in matrices.items():
-            if last or self.drawn.get(name) != t:
-                figure = figures.client_matrix(*matrix, names=self.federation.given_names)
-            if last:
-                figures.save_figure(self.folder, name, figure)
-            if self.drawn.get(name) != t:
-                self.records.image(f"clients/{name}", figures.pixels(figure), t)
+            new = self.drawn.get(name) != t
+            if not (last or new):
+                continue
+            figure = figures.client_matrix(*matrix, names=self.federation.given_names)
+            drawn = figures.save_figure(self.folder, name, figure) if last else figures.pixels(figure)
+            if new:
+                self.records.image(f"clients/{name}", drawn, t)
                 self.drawn[name] = t
 
     def summary(
@@ -198,7 +209,7 @@ class Recorder:
             status=status,
             epsilon=None if privacy is None else privacy["epsilon"],
         )
-        summary["evaluation"] = settings(self.config.evaluation)
+        summary["evaluation"] = {**settings(self.config.evaluation), **self._test_images()}
         if (start := self.config.model.start) is not None:
             summary["start"] = {"path": str(start.path), "digest": start.sha256}
         if names := self._names(summary["accuracy"]):
@@ -232,6 +243,13 @@ class Recorder:
             if figure is not None:
                 figures.save_figure(self.folder, "accuracy_vs_trace", figure)
         return summary
+
+    def _test_images(self) -> dict[str, int]:
+        """How many images accuracies were measured on: labelled test images, and clients' own where tasks differ."""
+        found = {"test_images": int((self.federation.dataset.test.labels >= 0).sum())}
+        if self.federation.tasks is not None:
+            found["task_test_images"] = sum(len(shard["test"]) for shard in self.federation.shards)
+        return found
 
     def _names(self, accuracy: Mapping[str, Any]) -> dict[str, str]:
         """What the clients are called whose numbers stand in ``accuracy``, where they have names."""

@@ -64,6 +64,7 @@ class Worker(Workbench):
         if subject == PIXELS:
             return {"pixels_fewshot": self.evaluate_pixels()} if self.config.evaluation.labelled else {}
         client = SERVER if subject.client is None else subject.client
+        self.before_training = round == 0
         with forked(self.config.seed, round, client, "evaluate", device=self.device):
             worker = self._client(self.method.client, client, round, "evaluate", dict(state or {}))
             try:
@@ -118,6 +119,7 @@ def run_chunk(
                 outcome = replace(outcome, looks=worker.look(client, round))
             booked, reply = sizes(outcome.reply), dict(outcome.reply)
             if total is not None and averaging is not None:
+                check_replied(reply, averaging.fields, task.operation)
                 total.add(averaging.weights[client], {name: reply.pop(name) for name in averaging.fields})
             outcome = replace(outcome, reply=plain(reply))
         except MixedArchitectures:
@@ -132,6 +134,15 @@ def run_chunk(
         chunk.outcomes.append(outcome)
         chunk.sizes.append(booked)
     return chunk, new_states
+
+
+def check_replied(reply: Mapping[str, Any], fields: Sequence[str], operation: str) -> None:
+    """Raise ValueError where a reply lacks a field that the server averages."""
+    if missing := [name for name in fields if name not in reply]:
+        raise ValueError(
+            f"operation '{operation}' replied with {', '.join(reply) or 'nothing'}; the server's mean needs "
+            f"{', '.join(missing)}, which the client's function has to return"
+        )
 
 
 def check_finite(fields: Mapping[str, Any], operation: str) -> None:

@@ -17,6 +17,12 @@ DRAFT = re.compile(  # of a file that is put in place when it is whole
 )
 
 
+def refuse_taken(folder: Path, resume: bool) -> None:
+    """Raise UserError where a run is in the folder and ``resume`` is not set."""
+    if (folder / "config.yaml").exists() and not resume:
+        raise UserError(f"--out: {folder} already holds a run; add --resume to continue it, or name another folder")
+
+
 class Claim:
     """A run folder that this process alone writes to until :meth:`close`; see :class:`Lock` for how far that reaches.
 

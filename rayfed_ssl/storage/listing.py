@@ -13,10 +13,12 @@ from typing import Any
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.settings import files as configfile
+from rayfed_ssl.storage import failure
 from rayfed_ssl.storage.claim import LOCK
 from rayfed_ssl.storage.lock import is_held
 
 DEEPEST = 5  # folders below the one that is listed; comparisons and sweeps hold runs one below
+TRIALS = "trials.json"  # beside the trials of a sweep: see ``tune.book``
 MARKERS = "checkpoints/round-*/complete.json"  # see ``rayfed_ssl.storage.checkpoint``
 
 
@@ -24,10 +26,11 @@ MARKERS = "checkpoints/round-*/complete.json"  # see ``rayfed_ssl.storage.checkp
 class Listed:
     """One run.
 
-    ``run``: its path below the folder that was listed. ``status``: complete, stopped, diverged, running (a process of
-    this machine writes there), unfinished, or damaged, and ``problem`` says why. ``done`` of ``rounds``: those of the
-    newest checkpoint where it has not ended. ``accuracy``: of the last round, of clients the mean. ``changed``: when
-    something was last written, in local time.
+    ``run``: its path below the folder that was listed. ``point``: of a sweep's or a comparison's trial, the keys that
+    it varies. ``status``: complete, stopped, diverged, failed, running (a process of this machine writes there),
+    unfinished, or damaged, and ``problem`` says why. ``done`` of ``rounds``: those of the newest checkpoint where it
+    has not ended. ``accuracy``: of the last round, of clients the mean; ``features``: what describes the features,
+    likewise. ``changed``: when something was last written, in local time.
     """
 
     run: str
@@ -36,9 +39,11 @@ class Listed:
     done: int | None = None
     rounds: int | None = None
     accuracy: dict[str, float | None] = field(default_factory=dict)
+    features: dict[str, float | None] = field(default_factory=dict)
     bytes: int = 0
     changed: str | None = None
     problem: str | None = None
+    point: dict[str, Any] = field(default_factory=dict)
 
 
 def runs_in(folder: Path) -> list[Listed]:
@@ -57,7 +62,12 @@ def runs_in(folder: Path) -> list[Listed]:
 def listed(folder: Path, name: str) -> Listed:
     """What there is to say about the run in ``folder``, however damaged it is."""
     size, changed = _size_and_time(folder)
-    known: dict[str, Any] = {"run": name, "bytes": size, "changed": changed}
+    trial = _trial(folder)
+    known: dict[str, Any] = {"run": name, "bytes": size, "changed": changed, "point": trial.get("point") or {}}
+    reason = failure.kept(folder)
+    failed: dict[str, Any] = {"status": "failed", "problem": f"{folder / failure.ERROR}: {reason}"}
+    if reason is not None and not (folder / "config.yaml").exists():
+        return Listed(**known, **failed)
     try:
         known |= _settings(folder)
         ended = _summary(folder)
@@ -68,13 +78,19 @@ def listed(folder: Path, name: str) -> Listed:
     known |= {**ended, "done": max(reached, ended.get("done", 0))}
     if is_held(folder / LOCK):
         known["status"] = "running"
+    elif reason is not None:
+        known |= failed
+    elif "status" not in known and trial.get("status") == "failed":
+        known["status"] = "failed"
     elif "status" not in known or (known["status"] == "complete" and ended["done"] < known["rounds"]):
         known["status"] = "unfinished"  # the second: it was extended, and is not over
     return Listed(**known)
 
 
 def _looks_like_a_run(folder: Path) -> bool:
-    return (folder / "config.yaml").exists() or (folder / "metrics.parquet").is_dir()
+    if (folder / "config.yaml").exists() or (folder / "metrics.parquet").is_dir():
+        return True
+    return (folder / failure.ERROR).is_file() and bool(_trial(folder))
 
 
 def _found(folder: Path, deep: int) -> Iterator[Path]:
@@ -106,11 +122,22 @@ def _summary(folder: Path) -> dict[str, Any]:
     try:
         summary = json.loads(path.read_text(encoding="utf-8"))
         accuracy = {str(name): _mean(value) for name, value in summary["accuracy"].items()}
-        return {"status": str(summary["status"]), "done": int(summary["rounds"]), "accuracy": accuracy}
+        features = {str(name): _mean(value) for name, value in (summary.get("features") or {}).items()}
+        known = {"status": str(summary["status"]), "done": int(summary["rounds"])}
+        return {**known, "accuracy": accuracy, "features": features}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: not what a run writes ({error!r})") from None
+
+
+def _trial(folder: Path) -> dict[str, Any]:
+    """What the sweep or comparison around ``folder`` has written down of it; empty where there is none."""
+    try:
+        rows = json.loads((folder.parent / TRIALS).read_text(encoding="utf-8"))["trials"]
+        return next((row for row in rows if f"trial-{row['trial']:05d}" == folder.name), {})
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
 
 
 def _mean(value: float | Mapping[str, float | None] | None) -> float | None:

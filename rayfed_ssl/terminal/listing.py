@@ -13,7 +13,7 @@ from rayfed_ssl.storage.listing import Listed
 
 def listing_table(there: Sequence[Listed], detached: Sequence[Mapping[str, object]]) -> Table:
     """A row per run; those on a cluster come last, with the folder in which they are."""
-    table = Table("run", "method", "status", "rounds", "accuracy", "size", "changed", box=box.SIMPLE)
+    table = Table("run", "method", "status", "rounds", "measured", "size", "changed", box=box.SIMPLE)
     for one in there:
         table.add_row(*_cells(one))
     for run in detached:
@@ -24,8 +24,10 @@ def listing_table(there: Sequence[Listed], detached: Sequence[Mapping[str, objec
 
 
 def _cells(one: Listed) -> tuple[str, ...]:
-    accuracy = "  ".join(f"{name} {'-' if value is None else f'{value:.3f}'}" for name, value in one.accuracy.items())
-    named = printable(one.run), printable(one.method or ""), one.status, _of(one.done, one.rounds)
+    measured = one.accuracy or one.features
+    accuracy = "  ".join(f"{name} {'-' if value is None else f'{value:.3f}'}" for name, value in measured.items())
+    varied = [f"{key}={value}" for key, value in one.point.items() if key != "method.name"]
+    named = printable("  ".join([one.run, *varied])), printable(one.method or ""), one.status, _of(one.done, one.rounds)
     return (*named, printable(accuracy), f"{one.bytes / 1e6:,.1f} MB", one.changed or "")
 
 

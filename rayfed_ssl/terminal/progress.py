@@ -22,7 +22,7 @@ from rayfed_ssl.reporting.summary import TEST_LABELS
 from rayfed_ssl.simulation.loop import Progress
 from rayfed_ssl.terminal.output import console as console
 
-EVALUATION, PIXELS = "eval/", "pixels_"
+EVALUATION, FEATURES, PIXELS = "eval/", "features/", "pixels_"
 
 
 class Reporter:
@@ -65,9 +65,7 @@ class Reporter:
             self._round(progress)
         elif not progress.values:
             self.line(progress.line)
-        elif measured := {
-            k.removeprefix(EVALUATION): v for k, v in progress.values.items() if k.startswith(EVALUATION)
-        }:
+        elif measured := scores(progress.values):
             self.newest = (progress.round, measured)
             new = {name: value for name, value in measured.items() if name not in self.told}
             if progress.round == 0 and new:  # pixels and clients' encoders come in one by one
@@ -82,6 +80,8 @@ class Reporter:
         if evaluated and (self.bar or measured is not self.told):
             parts.append(accuracies(measured) + ("" if evaluated == progress.round else f" (round {evaluated})"))
             self.told = measured
+        if "features/angle" in values:
+            parts.append(f"angle {values['features/angle']:.1f}°")
         if "system/dropped_clients" in values:
             parts.append(f"{values['system/dropped_clients']:.0f} clients dropped")
         if self.bar and self.task is not None:
@@ -91,6 +91,13 @@ class Reporter:
             self.bar.update(self.task, total=progress.rounds, completed=progress.round, shown=shown)
         else:
             self.line("  ".join([*parts, f"{values['system/round_s']:.1f} s"]))
+
+
+def scores(values: Mapping[str, float]) -> dict[str, float]:
+    """The accuracies of an evaluation; without any, what describes the features, the spectrum left out."""
+    found = {tag.removeprefix(EVALUATION): value for tag, value in values.items() if tag.startswith(EVALUATION)}
+    features = {tag.removeprefix(FEATURES): value for tag, value in values.items() if tag.startswith(FEATURES)}
+    return found or {name: value for name, value in features.items() if "/" not in name}
 
 
 def accuracies(measured: Mapping[str, float]) -> str:
@@ -129,6 +136,14 @@ def accuracy_table(summary: Mapping[str, Any]) -> Table:
     return table
 
 
+def features_table(summary: Mapping[str, Any]) -> Table:
+    """What describes the features, before the first round and after the last."""
+    table = Table("features", "before" if "start" in summary else "untrained", "last", box=box.SIMPLE)
+    for name, last in summary["features"].items():
+        table.add_row(name, shown(summary.get("untrained_features", {}).get(name)), shown(last))
+    return table
+
+
 def evaluation_tables(found: Mapping[str, Any]) -> list[Table]:
     """What ``evaluation.json`` holds: scores by encoder, beside them those on held-out images and, as the mean and the
     extremes over clients, on their own test images; and features; then the same for each of the other data sets.
@@ -149,8 +164,9 @@ def _tables_of(found: Mapping[str, Any], title: str | None) -> list[Table]:
         rows.setdefault(f"untrained {name}", {}).update(values)
     for name, values in found.get("own", {}).items():
         rows.setdefault(name, {}).update({f"own.{tag}": value for tag, value in values.items()})
-    if "pixels" in found:
-        rows["raw pixels"] = found["pixels"]
+    shared = {tag for values in rows.values() for tag in values}
+    if pixels := {tag: value for tag, value in found.get("pixels", {}).items() if tag in shared}:
+        rows["raw pixels"] = pixels
     features = {
         name: {tag: value for tag, value in values.items() if not tag.startswith("spectrum/")}
         for name, values in found.get("features", {}).items()
@@ -170,16 +186,27 @@ def _bytes(count: float) -> str:
     return f"{count / 1e3:,.1f} kB" if 0 < count < 1e5 else f"{count / 1e6:,.1f} MB"
 
 
+def report_command(folder: Path | str) -> str:
+    """The command that writes a page on what lies in ``folder``; an older page that lies there is named."""
+    if "://" in str(folder):
+        return "rayfed-ssl report FOLDER, a copy on this machine"
+    older = "  (report.html there is older)" if (Path(folder) / "report.html").exists() else ""
+    return f"rayfed-ssl report {folder}{older}"
+
+
 def conclude(console: Console, summary: Mapping[str, Any], folder: Path | str) -> None:
     """What a run came to, and where to look next."""
     if summary["accuracy"]:
         console.print(accuracy_table(summary))
+    elif summary.get("features"):
+        console.print(features_table(summary))
     sent = summary["communication"]
     lines = {
         "clients sent": f"{_bytes(sent['up_bytes'])} up, {_bytes(sent['down_bytes'])} down",
         "took": f"{summary['wall_s']:.0f} s",
         "run folder": str(folder),
         "curves": f"tensorboard --logdir {folder if '://' not in str(folder) else 'FOLDER, a copy on this machine'}",
+        "report": report_command(folder),
     }
     for name, text in lines.items():
         console.print(f"{name:<13} {text}", markup=False, highlight=False, soft_wrap=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import sys
 import time
@@ -11,14 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 
 import actors.cohort
-from actors.cohort import WINDOW, RayCohort
+from actors.cohort import LONGEST_CHUNK, WINDOW, Pace, RayCohort
 from actors.plan import Plan, reserve
-from actors.pool import Pool
+from actors.pool import Call, Pool
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.config import RunConfig
@@ -179,7 +181,34 @@ def test_the_window_is_bounded(made: Made, pool: Pool) -> None:
     for handed_on, _ in enumerate(cohort.ask("count", each=each, clients=[k % 6 for k in range(60)])):
         ahead.append(len(sent) - handed_on)
     assert len(sent) == 60
-    assert max(ahead) <= WINDOW * pool.plan.actors
+    together = math.ceil(60 / (4 * pool.plan.actors))  # clients that share a call, where they are quick
+    assert max(ahead) <= WINDOW * pool.plan.actors * together
+
+
+def test_slow_or_large_replies_come_alone() -> None:
+    assert Pace(seconds=1e-3, nbytes=0.0).clients == LONGEST_CHUNK
+    assert Pace(seconds=0.02, nbytes=0.0).clients == 2
+    assert Pace(seconds=3.0, nbytes=0.0).clients == 1
+    assert Pace(seconds=1e-3, nbytes=3e6).clients == 2
+    assert Pace(seconds=1e-3, nbytes=45e6).clients == 1
+
+
+def test_until_it_is_known_how_quick_clients_are_each_has_a_call(made: Made, pool: Pool) -> None:
+    cohort, groups = made(), []
+    submit = pool.submit
+
+    def watched(call: Call) -> None:
+        if call.method == "chunk":
+            groups.append(call.args[0].clients)
+        submit(call)
+
+    with mock.patch.object(pool, "submit", watched):
+        cohort.begin_round(1, tuple(range(6)))
+        replies = [[reply.client for reply in cohort.ask("count")] for _ in range(4)]
+    assert replies == [list(range(6))] * 4
+    assert groups[0] == (0,)
+    assert [client for group in groups for client in group] == list(range(6)) * 4
+    assert max(map(len, groups)) <= math.ceil(6 / (4 * pool.plan.actors))
 
 
 def test_states_go_in_and_out_and_wait_for_the_end_of_the_round(made: Made) -> None:

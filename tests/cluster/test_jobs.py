@@ -21,23 +21,14 @@ from pathlib import Path
 import pytest
 
 from rayfed_ssl.storage import checkpoint
+from tests import command_line
 from tests.cluster.processes import descendants, end, until
 
 pytestmark = pytest.mark.cluster
 ROOT = Path(__file__).resolve().parents[2]
 ATTEMPTS, START_S = 3, 150.0  # to start a cluster
 RAY = str(Path(sys.executable).with_name("ray"))
-CONFIG = """
-method: {name: fedsimclr}
-data: {name: digits, image_size: 8, limit: 60, test_limit: 30}
-clients: {count: 3}
-model: {width: 0.25}
-augment: {preset: digits}
-train: {rounds: 2, batch_size: 16}
-evaluation: {protocols: [knn]}
-checkpoint: {every: 1}
-resources: {device: cpu, actors: 1, cpus_per_client: 0.5}
-"""
+CONFIG = command_line.CONFIG.replace("device: cpu", "device: cpu, actors: 1, cpus_per_client: 0.5")
 
 
 @dataclass(frozen=True)

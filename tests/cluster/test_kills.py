@@ -1,4 +1,4 @@
-"""Whole runs whose processes are killed with SIGKILL: a client actor, the driver, the command line, a node.
+"""Whole runs whose processes are killed with SIGKILL: an actor, the driver, the command line, Ray's servers, a node.
 
 Each run is the command line in a process of its own, with its own Ray. Each says what was lost and repeated, and each
 ends with the bytes of the run in process that nobody disturbed.
@@ -195,6 +195,24 @@ def test_the_command_line_leaves_no_orphans_and_is_resumed(run: Callable[..., Co
     assert resumed(text) == [kept] == [every]
     assert finished(text) == list(range(every + 1, rounds + 1))
     assert every + 1 in finished(command.text())  # it was lost, and repeated
+    run_locally(config(**changes), tmp_path / "undisturbed")
+    same(tmp_path / "run", tmp_path / "undisturbed")
+
+
+@pytest.mark.parametrize("server", ["gcs_server", "raylet"])
+def test_a_server_of_rays_own(server: str, run: Callable[..., CommandLine], tmp_path: Path) -> None:
+    """The command ends, at once or when it misses the server, leaves nobody behind, and is resumed."""
+    rounds, every = 50, 20
+    changes = {"train__rounds": rounds, "train__local_epochs": 1, "evaluation__every": 10, "checkpoint__every": every}
+    settings = config(**ON_RAY, **changes)
+    command = run(settings)
+    command.until_round(every + 2)
+    left = {**command.seen, **descendants(command.process.pid)}
+    os.kill(next(pid for pid in left if Path(title(pid).split(" ")[0]).name == server), signal.SIGKILL)
+    assert command.process.wait(PATIENCE_S) != 0
+    assert not orphans(left.values(), ORPHANS_S)
+    text = run(settings, "--resume").finish()
+    assert resumed(text)[0] >= every  # actors work on for a while without a GCS
     run_locally(config(**changes), tmp_path / "undisturbed")
     same(tmp_path / "run", tmp_path / "undisturbed")
 

@@ -11,10 +11,14 @@ from types import ModuleType
 
 import pytest
 
+from rayfed_ssl.federated.messages import ClientError
+from rayfed_ssl.methods import METHODS
+from rayfed_ssl.report.formats import number
+from rayfed_ssl.report.verdict import verdict
 from rayfed_ssl.storage.claim import LOCK
 from rayfed_ssl.storage.listing import runs_in
 from rayfed_ssl.storage.lock import Lock, is_held
-from tests.commands.conftest import Call
+from tests.command_line import Call
 from tests.tiny import tiny
 
 
@@ -84,8 +88,73 @@ def test_clients_accuracies_are_listed_as_their_mean(tmp_path: Path) -> None:
     assert runs_in(tmp_path)[0].status == "stopped"
 
 
+def test_a_run_that_failed_is_listed_as_such_until_it_goes_on(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: object, t: int, cohort: object) -> None:
+        raise ClientError(1, t, "train", "in process", "Traceback ..\nValueError: no luck")
+
+    tiny_run = ("run", "tiny.yaml", "--executor", "local", "-q", "--out", "runs/one")
+    with monkeypatch.context() as patch:
+        patch.setattr(METHODS["fedsimclr"].server, "round", broken)
+        status, _, err = call(*tiny_run)
+    assert status == 1
+    assert "ValueError: no luck" in err
+    status, out, _ = call("list")
+    (line,) = [line for line in out.splitlines() if line.split()[:1] == ["one"]]
+    assert " ".join(line.split()).startswith("one fedsimclr failed 0/2")
+    assert "runs/one/error.txt: ValueError: no luck" in out
+    assert call(*tiny_run, "--resume")[0] == 0
+    assert [(one.status, one.problem) for one in runs_in(tmp_path / "runs")] == [("complete", None)]
+
+
+def test_trials_are_listed_with_what_they_vary(call: Call, tmp_path: Path) -> None:
+    call("run", "tiny.yaml", "--executor", "local", "-q", "--out", "sweep/trial-00000")
+    for trial in (1, 2, 3):
+        shutil.copytree(tmp_path / "sweep/trial-00000", tmp_path / f"sweep/trial-0000{trial}")
+    (tmp_path / "sweep/trial-00001/summary.json").unlink()
+    (tmp_path / "sweep/trial-00002/config.yaml").unlink()
+    shutil.rmtree(tmp_path / "sweep/trial-00002/metrics.parquet")
+    (tmp_path / "sweep/trial-00002/error.txt").write_text("Traceback\nOSError: gone\n")
+    rows = [
+        {"trial": k, "point": {"method.name": "fedsimclr", "train.batch_size": 8 * (k + 1)}, "status": status}
+        for k, status in enumerate(("complete", "failed", "failed", "complete"))
+    ]
+    (tmp_path / "sweep/trials.json").write_text(json.dumps({"trials": rows}))
+    found = runs_in(tmp_path)
+    assert [one.status for one in found] == ["complete", "failed", "failed", "complete"]
+    assert found[1].point == {"method.name": "fedsimclr", "train.batch_size": 16}
+    assert found[2].problem == f"{tmp_path / 'sweep/trial-00002/error.txt'}: OSError: gone"
+    assert "sweep/trial-00000  train.batch_size=8 " in call("list", ".")[1]
+    (tmp_path / "sweep/trials.json").write_text("[]")
+    assert [one.run for one in runs_in(tmp_path)] == [f"sweep/trial-0000{k}" for k in (0, 1, 3)]
+
+
+def test_a_run_without_accuracies_lists_what_describes_its_features(call: Call, tmp_path: Path) -> None:
+    status, out, _ = call("run", "tiny.yaml", "--executor", "local", "evaluation.protocols=[rank]")
+    assert status == 0
+    summary = json.loads((tmp_path / "runs/tiny/summary.json").read_text())
+    assert (summary["accuracy"], summary["features"].keys()) == ({}, summary["untrained_features"].keys())
+    assert f"evaluated the untrained encoder  alignment {summary['untrained_features']['alignment']:.3f}" in out
+    assert f"rankme {summary['untrained_features']['rankme']:.3f} {summary['features']['rankme']:.3f}" in " ".join(
+        out.split()
+    )
+    assert f"rankme {summary['features']['rankme']:.3f}" in call("list")[1]
+    assert "spectrum" not in out
+    found = verdict(summary).sentence
+    assert "After 2 rounds, no accuracy was measured; of the features: " in found
+    assert f"effective rank {number(summary['features']['rankme'])} (from " in found
+    status, out, _ = call("evaluate", "runs/tiny", "--protocol", "cluster")
+    assert status == 0
+    assert "cluster_nmi" in out
+    assert "fewshot" not in out  # of the raw pixels, which nothing beside it was measured by
+    assert "raw pixels" in call("evaluate", "runs/tiny", "--protocol", "fewshot")[1]
+
+
 def test_no_folder_no_runs_no_cluster(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert call("list") == (2, "", "runs: found no such folder; must be one that holds runs\n")
+    assert call("list") == (0, "no runs yet: there is no folder runs here\n", "")
+    assert call("list", "--json") == (0, "[]\n", "")
+    assert call("list", "run") == (2, "", "run: found no such folder; must be one that holds runs\n")
     (tmp_path / "runs").mkdir()
     assert call("list") == (0, "runs holds no run\n", "")
     assert call("list", "--json") == (0, "[]\n", "")

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from rayfed_ssl import extensions
-from tests.commands.conftest import Call
+from tests.command_line import Call
 from tests.conftest import ROOT
 from tests.tiny import encoders
 
@@ -29,7 +29,8 @@ def test_a_new_method_runs_and_its_test_passes(call: Call, tmp_path: Path) -> No
         extensions.unload(one)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(  # on Ray it is the suite's own business
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "not ray", "mine/test_half_way.py"],
+        [sys.executable, "-m", "pytest", "-q", "-W", "error::pytest.PytestWarning", "-p", "no:cacheprovider",
+         "-k", "not ray", "mine/test_half_way.py"],
         cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

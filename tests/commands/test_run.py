@@ -13,7 +13,7 @@ import yaml
 
 from rayfed_ssl.simulation.loop import Progress
 from rayfed_ssl.terminal.events import Events
-from tests.commands.conftest import Call
+from tests.command_line import Call
 
 LOCAL = ("run", "tiny.yaml", "--executor", "local")
 
@@ -33,6 +33,21 @@ def test_json_is_one_object_per_round_and_lines_go_to_stderr(call: Call, tmp_pat
     summary = json.loads((tmp_path / "runs/tiny/summary.json").read_text())
     assert events[-1] == {"event": "end", "run": "runs/tiny", **summary}
     assert err.startswith("fedsimclr on digits: 3 clients x 20 images\n")
+
+
+def test_the_last_line_names_the_report_and_an_older_one(call: Call, tmp_path: Path) -> None:
+    status, out, _ = call(*LOCAL, "evaluation.protocols=[]", "train.rounds=1")
+    assert (status, out.splitlines()[-1]) == (0, "report        rayfed-ssl report runs/tiny")
+    assert call("report", "runs/tiny", "--no-images")[0] == 0
+    page = tmp_path / "runs/tiny/report.html"
+    assert "as it was after round 1." in page.read_text()
+    status, out, _ = call("run", "runs/tiny/config.yaml", "--executor", "local", "--resume", "train.rounds=2")
+    assert (status, out.splitlines()[-1]) == (
+        0,
+        "report        rayfed-ssl report runs/tiny  (report.html there is older)",
+    )
+    assert call("report", "runs/tiny", "--no-images")[0] == 0
+    assert "as it was after round 2." in page.read_text()
 
 
 def test_quiet_says_nothing_but_mistakes(call: Call, tmp_path: Path) -> None:

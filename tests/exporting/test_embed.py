@@ -6,6 +6,7 @@ import json
 import resource
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -113,7 +114,7 @@ def test_tables_are_written_in_row_groups_while_images_are_read(
         seen.append(taken - done)
 
     catalogue = Catalogue(np.full(count, -1), None, (), images)
-    monkeypatch.setattr(embedding, "_images", lambda data, id_column: (catalogue, None))
+    monkeypatch.setattr(embedding, "_images", lambda data, id_column, encoder: (catalogue, None))
     embed(encoder, "any", tmp_path / "x.parquet", progress=progress)
     assert max(seen) <= (2 * THREADS + 2) * BLOCK  # images that were read and not yet embedded
     written = pq.ParquetFile(tmp_path / "x.parquet").metadata
@@ -184,6 +185,24 @@ def test_parquet_files_patterns_and_ids(encoder: RunEncoder, tmp_path: Path, mon
         embed(encoder, "*.csv", out)
     with pytest.raises(UserError, match=r"^data: found 'nowhere', which does not exist"):
         embed(encoder, "nowhere", out)
+
+
+def test_client_folders_are_no_classes_for_a_run_on_client_folders(encoder: RunEncoder, tmp_path: Path) -> None:
+    draws = np.random.default_rng(0)
+    for k, place in enumerate(("train/ward-1/cat", "train/ward-2/cat", "train/ward-2/dog", "test/dog", "test/cat")):
+        put(tmp_path / "own" / place, {f"{k}.png": draws.integers(0, 255, (9, 9, 3)).astype(np.uint8)})
+    shutil.copytree(tmp_path / "own/train", tmp_path / "others")
+    shutil.copytree(tmp_path / "own/train/ward-2", tmp_path / "classes")
+    data = encoder.config.data.model_copy(update={"layout": "clients", "path": str(tmp_path / "own")})
+    of_clients = replace(encoder, config=encoder.config.model_copy(update={"data": data}))
+    for name, classes in (("own", "cat cat dog dog cat"), ("others", "cat cat dog"), ("classes", "cat dog")):
+        embed(of_clients, str(tmp_path / name), tmp_path / "out.parquet")
+        rows = pq.read_table(tmp_path / "out.parquet").to_pylist()
+        assert sorted(row["class"] for row in rows) == sorted(classes.split()), name
+    embed(encoder, str(tmp_path / "others"), tmp_path / "out.parquet")  # of a run on class folders
+    assert {row["class"] for row in pq.read_table(tmp_path / "out.parquet").to_pylist()} == {"ward-1", "ward-2"}
+    embed(encoder, f"{{name: imagefolder, path: {tmp_path / 'own'}, layout: clients}}", tmp_path / "out.parquet")
+    assert {row["class"] for row in pq.read_table(tmp_path / "out.parquet").to_pylist()} == {"cat", "dog"}
 
 
 def test_what_is_read_is_not_written_over(encoder: RunEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

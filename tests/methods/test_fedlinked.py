@@ -27,6 +27,7 @@ from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.methods.fedlinked import Config, gains, target, utilities
 from rayfed_ssl.methods.tasks import EarlyStopping
+from rayfed_ssl.objectives.base import Batch
 from rayfed_ssl.settings.files import ConfigError
 from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.local import LocalCohort
@@ -560,7 +561,7 @@ def test_gamma_adds_its_gradient_to_every_step() -> None:
         before = {name: p.detach().clone() for name, p in worker.network.named_parameters()}
         torch.manual_seed(0)  # of dropout, none here
         if operation == "train":
-            worker.fit(lambda v, rows: worker.objective.step(worker.network, v, None, worker.labels()[rows]))
+            worker.fit(lambda v, rows: worker.objective.step(worker.network, Batch(v, worker.labels()[rows])))
         elif operation == "distil":
             worker.distil(torch.ones(len(worker.public), 6), 1.0)
         else:

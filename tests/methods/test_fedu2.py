@@ -79,6 +79,8 @@ def test_the_servers_step_is_the_min_norm_points(relative: bool) -> None:
     np.testing.assert_allclose(new.vector[:count], old.vector[:count] - 2 * lr * (found.x @ u), atol=2e-5)
     np.testing.assert_allclose(new.vector[count:], sum(q * v[count:] for q, v in zip(shares, vectors, strict=True)),
                                rtol=1e-5, atol=1e-6)  # fmt: skip
+    direction = found.x @ u
+    assert metrics["fedu2/agreement"] == pytest.approx(min(u @ direction) / np.linalg.norm(direction), rel=1e-3)
     assert metrics["fedu2/step"] == pytest.approx(2 * lr * np.linalg.norm(found.x @ u), rel=1e-3)
     # No client's distance grows to first order; the mean of the models is another point.
     step = old.vector[:count] - new.vector[:count]

@@ -91,7 +91,7 @@ def test_an_opened_image_is_left_as_it_was() -> None:
     ("images", "line"),
     [
         ([PIXELS[0], b"no image"], r"^image 1: cannot be decoded \(UnidentifiedImageError"),
-        ([np.zeros((4, 4, 5), np.uint8)], r"^image 0: cannot be decoded"),
+        ([np.zeros((4, 4, 5), np.uint8)], r"^image 0: found an array of uint8"),
         (Path("absent.png"), r"^image 0: cannot be decoded \(FileNotFoundError"),
         (np.zeros((9000, 9000), np.uint8), r"^image 0: cannot be decoded \(9000x9000 pixels, more than"),
     ],
@@ -110,3 +110,26 @@ def test_a_description_names_the_transform() -> None:
         if key != "channels":
             with pytest.raises(UserError, match="encoder description: found no image_size with input"):
                 Transform.described({name: value for name, value in description.items() if name != key})
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        (np.zeros((3, 8, 8), np.uint8), r"image 0: found an array of uint8 \(3, 8, 8\); .* channels come last"),
+        (np.zeros((5, 8, 9), np.uint8), r"several grey images: a list of them, or \(B, H, W, 1\)"),
+        (np.zeros((2, 8, 8, 3), np.float32), r"found an array of float32 \(8, 8, 3\); .*\(255 \* image\)"),
+        (np.zeros((8, 8), np.int64), r"found an array of int64 \(8, 8\); .* image\.astype\('uint8'\)"),
+        (np.zeros(5, np.uint8), r"found an array of uint8 \(5,\)"),
+        (np.zeros((0, 4), np.uint8), r"found an array of uint8 \(0, 4\)"),
+        (torch.zeros(3, 8, 8), "images: found Tensor; must be one image or a list of them"),
+        ([np.zeros((8, 8), np.uint8), torch.zeros(3, 8, 8)], "image 1: found Tensor; must be a Pillow image"),
+        (None, "images: found NoneType"),
+    ],
+)  # fmt: skip
+def test_arrays_that_are_no_images_are_one_line_with_what_is_meant(given: object, line: str) -> None:
+    transform = Transform(8, 3, (0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
+    with pytest.raises(UserError, match=line) as caught:
+        transform(given)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+    assert transform(np.zeros((8, 8), np.uint8)).shape == (3, 8, 8)
+    assert transform(np.arange(64, dtype=">u2").reshape(8, 8)).shape == (3, 8, 8)

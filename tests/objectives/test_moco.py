@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.objectives import Memory
-from rayfed_ssl.objectives.base import random_rows
+from rayfed_ssl.objectives.base import Batch, random_rows
 from rayfed_ssl.objectives.moco import MoCo, MoCoConfig, enqueued, queue_contrast
 from tests import reference
 
@@ -50,7 +50,7 @@ def test_both_directions_by_hand() -> None:
     target = Linear(torch.tensor([[0.8, 0.6], [0.6, 0.8]], dtype=torch.float64))
     # view 1 is (1, 0), view 2 is (0, 1): q1 = (1, 0), q2 = (0, 1), k1 = (.8, .6), k2 = (.6, .8)
     chosen = MoCo(MoCoConfig(temperature=0.2, queue=2))
-    loss, projections = chosen.step(online, (rows((1, 0)), rows((0, 1))), target, None, memory)  # type: ignore[arg-type]
+    loss, projections = chosen.step(online, Batch((rows((1, 0)), rows((0, 1))), None, target, memory))  # type: ignore[arg-type]
     close(loss.item(), 2.2218909548, rtol=0, atol=1e-10)
     assert abs(loss.item() - 1.1109454774) > 1  # the mean of the directions
     assert [z.tolist() for z in projections] == [[[1, 0]], [[0, 1]]]
@@ -97,8 +97,11 @@ def test_the_key_encoder_follows_after_each_step() -> None:
 
 def test_needs_what_it_needs() -> None:
     network, chosen = Linear(torch.eye(2)), MoCo(MoCoConfig())
-    for target, memory in ((None, Memory(1, chosen.remember(2, generator(0)))), (network, None)):
-        with pytest.raises(ValueError, match="moco needs a target network and a memory"):
-            chosen.step(network, (torch.eye(2), torch.eye(2)), target, None, memory)  # type: ignore[arg-type]
+    for target, memory, missing in (
+        (None, Memory(1, chosen.remember(2, generator(0))), "a target network"),
+        (network, None, "a memory"),
+    ):
+        with pytest.raises(ValueError, match=f"moco needs {missing}"):
+            chosen.step(network, Batch((torch.eye(2), torch.eye(2)), None, target, memory))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="moco needs a target"):
         chosen.after_step(network)  # type: ignore[arg-type]

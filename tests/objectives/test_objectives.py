@@ -25,6 +25,7 @@ from rayfed_ssl.objectives import (
     base,
     build,
 )
+from rayfed_ssl.objectives.base import Batch
 from rayfed_ssl.objectives.rotation import rotations
 from tests import reference
 
@@ -68,8 +69,8 @@ def tiny(seed: int = 0) -> Any:
         return TinyNetwork()
 
 
-def batch(views: int, size: int = 6) -> tuple[Tensor, ...]:
-    return tuple(torch.randn(views, size, 3, 4, 4, generator=generator(views, size, "views")).unbind())
+def views(count: int, size: int = 6) -> tuple[Tensor, ...]:
+    return tuple(torch.randn(count, size, 3, 4, 4, generator=generator(count, size, "views")).unbind())
 
 
 def objective(name: str, **options: Any) -> Any:
@@ -80,17 +81,17 @@ def memory(of: Any, round: int = 2) -> Memory | None:
     return Memory(round, of.remember(DIM, generator("memory"))) if of.memory else None
 
 
-def arguments(of: Any, size: int = 6) -> tuple[Any, ...]:
-    """network, views, target, labels, memory"""
+def arguments(of: Any, size: int = 6) -> tuple[Any, Batch]:
+    """network, batch"""
     labels = torch.arange(size) % CLASSES if of.labelled else None
-    return tiny(), batch(of.views, size), tiny(1) if of.target else None, labels, memory(of)
+    return tiny(), Batch(views(of.views, size), labels, tiny(1) if of.target else None, memory(of))
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_step_gives_a_loss_that_reaches_the_encoder(name: str) -> None:
     chosen = objective(name)
-    network, *rest = arguments(chosen)
-    loss, projections = chosen.step(network, *rest)
+    network, batch = arguments(chosen)
+    loss, projections = chosen.step(network, batch)
     assert loss.shape == ()
     assert [z.shape for z in projections] == [(6, DIM)] * (chosen.views if "projector" in chosen.heads else 0)
     loss.backward(retain_graph=True)
@@ -124,11 +125,11 @@ def test_step_never_waits_for_the_device(name: str) -> None:
     """Fake tensors hold no values: a step that looked at one would raise."""
     chosen = objective(name)
     with FakeTensorMode():
-        network, views, target, labels, remembered = arguments(chosen)
+        network, batch = arguments(chosen)
         with pytest.raises(DataDependentOutputException):
-            views[0].sum().item()
-        chosen.step(network, views, target, labels, remembered).loss.backward()
-        chosen.after_step(network, target)
+            batch.views[0].sum().item()
+        chosen.step(network, batch).loss.backward()
+        chosen.after_step(network, batch.target)
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -170,8 +171,8 @@ def test_one_that_somebody_adds_is_an_objective() -> None:
         block = ShrinkConfig
         heads = frozenset({"projector"})
 
-        def step(self, network: Any, views: tuple[Tensor, ...], *others: Any) -> Step:
-            z = network.project(views[0])
+        def step(self, network: Any, batch: Batch) -> Step:
+            z = network.project(batch.views[0])
             return Step(self.config.weight * z.square().mean(), (z,))
 
     OBJECTIVES.add("shrink", Shrink, "this test")
@@ -179,7 +180,7 @@ def test_one_that_somebody_adds_is_an_objective() -> None:
         chosen = objective("shrink", weight=3)
         assert chosen.config == ShrinkConfig(weight=3)
         assert projecting("shrink")
-        close(chosen.step(*arguments(chosen)).loss, 3 * tiny().project(batch(2)[0]).square().mean())
+        close(chosen.step(*arguments(chosen)).loss, 3 * tiny().project(views(2)[0]).square().mean())
     finally:
         OBJECTIVES.remove("this test")
     with pytest.raises(ValidationError, match="shrink"):
@@ -193,18 +194,18 @@ def test_unknown_names_and_keys_are_refused() -> None:
 
 
 def test_simclr_forwards_both_views_together() -> None:
-    network, (a, b) = tiny(), batch(2)
-    loss, (z_a, z_b) = objective("simclr", temperature=0.3).step(network, (a, b))
+    network, (a, b) = tiny(), views(2)
+    loss, (z_a, z_b) = objective("simclr", temperature=0.3).step(network, Batch((a, b)))
     close(loss.item(), reference.nt_xent(z_a.detach(), z_b.detach(), 0.3), rtol=1e-5, atol=0)
     assert network.encoder[2].num_batches_tracked == 1
     close(torch.cat([z_a, z_b]), tiny().project(torch.cat([a, b])))
-    directed, _ = objective("simclr", temperature=0.3, directional=True).step(tiny(), (a, b))
+    directed, _ = objective("simclr", temperature=0.3, directional=True).step(tiny(), Batch((a, b)))
     close(directed.item(), reference.info_nce(z_a.detach(), z_b.detach(), 0.3), rtol=1e-5, atol=0)
 
 
 def test_byol_predicts_the_other_view_of_the_target() -> None:
-    network, target, (a, b) = tiny(), tiny(1), batch(2)
-    loss, _ = objective("byol").step(network, (a, b), target)
+    network, target, (a, b) = tiny(), tiny(1), views(2)
+    loss, _ = objective("byol").step(network, Batch((a, b), target=target))
     other, twin = tiny(), tiny(1)
     with torch.no_grad():
         p_a, p_b = (other.predict(other.project(x)) for x in (a, b))
@@ -222,39 +223,42 @@ def test_byol_target_follows_after_each_step() -> None:
     objective("byol", decay=0.75).after_step(network, target)
     for name, value in target.named_parameters():
         close(value, 0.75 * before.get_parameter(name) + 0.25 * network.get_parameter(name), rtol=1e-6, atol=1e-7)
-    for call in (lambda: objective("byol").step(network, batch(2)), lambda: objective("byol").after_step(network)):
+    for call in (
+        lambda: objective("byol").step(network, Batch(views(2))),
+        lambda: objective("byol").after_step(network),
+    ):
         with pytest.raises(ValueError, match="target"):
             call()
 
 
 def test_simsiam_is_byol_with_itself_as_target() -> None:
-    views = batch(2)
-    simsiam, _ = objective("simsiam").step(tiny(), views)
-    byol, _ = objective("byol").step(tiny(), views, tiny())
+    both = views(2)
+    simsiam, _ = objective("simsiam").step(tiny(), Batch(both))
+    byol, _ = objective("byol").step(tiny(), Batch(both, target=tiny()))
     close(simsiam, byol / 4 - 1)  # -cos of each direction, halved
 
 
-@pytest.mark.parametrize("views", [2, 4])
-def test_spectral_clips_and_takes_any_number_of_views(views: int) -> None:
-    network, images = tiny(), batch(views)
+@pytest.mark.parametrize("count", [2, 4])
+def test_spectral_clips_and_takes_any_number_of_views(count: int) -> None:
+    network, images = tiny(), views(count)
     with torch.no_grad():
         network.projector.weight.mul_(20)
-    loss, z = objective("spectral", views=views, clip=2.0).step(network, images)
+    loss, z = objective("spectral", views=count, clip=2.0).step(network, Batch(images))
     stacked = torch.stack(z).detach()
     close(stacked.square().sum(dim=-1).max().item(), 2.0, rtol=1e-5, atol=0)
     close(loss.item(), reference.spectral(stacked), rtol=1e-4, atol=1e-4)
     assert network.encoder[2].num_batches_tracked == 1
-    _, free = objective("spectral", views=views, clip=None).step(network.eval(), images)
+    _, free = objective("spectral", views=count, clip=None).step(network.eval(), Batch(images))
     close(torch.stack(free)[1], network.project(images[1]))
 
 
 def test_supervised_is_cross_entropy() -> None:
-    (view,), labels = batch(1), torch.arange(6) % CLASSES
-    loss, _ = objective("supervised").step(tiny(), (view,), None, labels)
+    (view,), labels = views(1), torch.arange(6) % CLASSES
+    loss, _ = objective("supervised").step(tiny(), Batch((view,), labels))
     probabilities = tiny().classify(view).softmax(dim=1)
     close(loss.item(), -sum(math.log(p[y]) for p, y in zip(probabilities.tolist(), labels, strict=True)) / 6)
     with pytest.raises(ValueError, match="labels"):
-        objective("supervised").step(tiny(), (view,))
+        objective("supervised").step(tiny(), Batch((view,)))
 
 
 def test_rotations() -> None:
@@ -270,20 +274,20 @@ def test_rotations() -> None:
     network = tiny()
     nn.init.zeros_(network.rotation.weight)
     nn.init.zeros_(network.rotation.bias)
-    close(objective("rotation").step(network, (x,)).loss.item(), 1.386294361, rtol=1e-6, atol=0)
+    close(objective("rotation").step(network, Batch((x,))).loss.item(), 1.386294361, rtol=1e-6, atol=0)
 
 
 def test_rotation_head_sees_every_image_in_every_rotation() -> None:
-    (x,) = batch(1)
+    (x,) = views(1)
     network = tiny().eval()
     by_hand = [
         F.cross_entropy(network.classify_rotation(torch.rot90(x, k, (2, 3))), torch.full((6,), k)) for k in range(4)
     ]
-    close(objective("rotation").step(network, (x,)).loss, torch.stack(by_hand).mean())
+    close(objective("rotation").step(network, Batch((x,))).loss, torch.stack(by_hand).mean())
 
 
 def test_autoencoder_is_the_mean_squared_error() -> None:
-    (view,) = batch(1)
+    (view,) = views(1)
     network = tiny().eval()
     expected = (network.reconstruct(view) - view).square().mean()
-    close(objective("autoencoder").step(network, (view,)).loss, expected)
+    close(objective("autoencoder").step(network, Batch((view,))).loss, expected)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rayfed_ssl.base.seeding import forked, generator
 from rayfed_ssl.models import HeadConfig, ModelConfig, build_network
-from rayfed_ssl.objectives import Memory
+from rayfed_ssl.objectives.base import Batch, Memory
 from rayfed_ssl.objectives.swav import SwAV, SwAVConfig, sinkhorn_codes, swapped_prediction
 from tests import reference
 
@@ -36,7 +36,7 @@ class Rows:
 
 
 def step(chosen: SwAV, network: Any, views: tuple[Tensor, Tensor], memory: Memory) -> Tensor:
-    return chosen.step(network, views, None, None, memory).loss
+    return chosen.step(network, Batch(views, memory=memory)).loss
 
 
 def fresh(chosen: SwAV, round: int = 2) -> Memory:
@@ -134,4 +134,4 @@ def test_networks_have_unit_prototypes_of_projections() -> None:
 
 def test_needs_a_memory() -> None:
     with pytest.raises(ValueError, match="swav needs a memory"):
-        SwAV(SwAVConfig()).step(Rows(), (normal(2, 4), normal(2, 4)))  # type: ignore[arg-type]
+        SwAV(SwAVConfig()).step(Rows(), Batch((normal(2, 4), normal(2, 4))))  # type: ignore[arg-type]

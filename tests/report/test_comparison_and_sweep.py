@@ -35,6 +35,9 @@ def test_a_comparison_of_runs(bare: Path, tmp_path: Path) -> None:
     assert {"rows/0/knn.mean", "rows/1/knn.mean", "rows/2/knn.mean", "rows/0/bytes_total"} <= values.keys()
     for key, value in values.items():
         assert value == pytest.approx(told(tmp_path / "out/comparison.json", str(key))), key
+    document = json.loads((tmp_path / "out/comparison.json").read_text())
+    assert [one["test_images"] for one in document["rows"][:2]] == [{"knn": 60}, {"knn": 60}]
+    assert "over 60 test images holds zero" in page.words
     names = [str(a["id"]) for a in page.of("figure") if "id" in a]
     assert names == ["figure-comparison_knn", "figure-comparison_knn_rounds", "figure-comparison_knn_bytes"]
     document = json.loads((tmp_path / "out/comparison.json").read_text())
@@ -47,20 +50,45 @@ def test_a_comparison_of_runs(bare: Path, tmp_path: Path) -> None:
     assert "fedsimclr: a run has no curve" in page.words
 
 
-def row(name: str, mean: float | None, runs: int = 1, **more: Any) -> dict[str, Any]:
-    return {"row": name, "runs": runs, "knn.mean": mean, "seeds": {"0": {}} if runs else {}, **more}
+def row(name: str, values: tuple[float, ...], runs: int = 1, images: int | None = None) -> dict[str, Any]:
+    of = {str(seed): value for seed, value in enumerate(values)}
+    known = {} if images is None else {"knn": images}
+    mean = sum(values) / len(values) if values else None
+    return {"row": name, "runs": runs, "knn.mean": mean, "values": {"knn": of}, "seeds": of, "test_images": known}
 
 
-def test_the_first_of_a_comparison_and_who_is_close() -> None:
-    rows = [row("a", 0.80), row("b", 0.903), row("c", 0.90), row("untrained encoder", 0.79, 0)]
+def test_of_one_seed_the_test_images_say_what_is_level() -> None:
+    rows = [row("a", (0.80,), 1, 1000), row("b", (0.903,), 1, 1000), row("c", (0.89,), 1, 1000)]
+    rows.append(row("untrained encoder", (0.79,), 0))
     found = comparison.verdict(rows, ["knn"])
     assert found.kind == "better"
     assert found.sentence == (
-        "By kNN, b is first of 3 with 90.3 %, and 1 other within a point (one seed, so their order may be chance); "
-        "3 of 3 beat the untrained encoder (79.0 %) by a point or more."
+        "By kNN, b is first of 3 with 90.3 %, and 1 other is level with it; 2 of 3 beat the untrained encoder (79.0 "
+        "%), 1 level with it. Level: the 95 % interval of the difference over 1,000 test images holds zero; of one "
+        "seed, so another may order them otherwise."
     )
-    assert comparison.verdict([row("a", 0.5), row("untrained encoder", 0.6, 0)], ["knn"]).kind == "worse"
-    assert comparison.verdict([row("a", None)], ["knn"]).kind is None
+    few = [{**one, "test_images": {"knn": 20}} for one in rows]
+    assert comparison.verdict(few, ["knn"]).kind == "level"
+    unknown = comparison.verdict([{**one, "test_images": {}} for one in rows], ["knn"])
+    assert unknown.sentence.endswith("One seed and no interval: below one point is called level.")
+    assert comparison.verdict([row("a", (0.5,)), row("untrained encoder", (0.6,), 0)], ["knn"]).kind == "worse"
+    assert comparison.verdict([row("a", ())], ["knn"]).kind is None
+
+
+def test_of_several_seeds_paired_differences_say_what_is_level() -> None:
+    base = row("untrained encoder", (0.70, 0.71, 0.72), 0)
+    steady, jumping = row("a", (0.80, 0.81, 0.82), 3, 50), row("b", (0.78, 0.80, 0.80), 3, 50)
+    found = comparison.verdict([steady, jumping, base], ["knn"])
+    assert found.kind == "better"  # although 50 images allow ten points
+    assert found.sentence == (
+        "By kNN, a is first of 2 with 81.0 %, 1.7 points before b; 2 of 2 beat the untrained encoder (71.0 %). Level: "
+        "the 95 % interval of the difference over 3 seeds holds zero."
+    )
+    wild = row("b", (0.90, 0.60, 0.90), 3, 50)  # 10, 21 and 8 points apart, up and down
+    found = comparison.verdict([steady, wild, base], ["knn"])
+    assert (
+        "and 1 other is level with it; 1 of 2 beat the untrained encoder (71.0 %), 1 level with it." in found.sentence
+    )
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"rows": 3}', '{"rows": []}', '{"rows": [{"row": "a"}]}'])

@@ -40,27 +40,44 @@ def summary(accuracy: Any, untrained: Any, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("last", "before", "kind"),
+    ("last", "before", "images", "kind"),
     [
-        (0.90, 0.80, "better"),
-        (0.805, 0.80, "level"),
-        (0.795, 0.80, "level"),
-        (0.70, 0.80, "worse"),
-        ({"0": 0.9, "1": 0.92, "2": 0.91}, {"0": 0.8, "1": 0.81, "2": 0.8}, "better"),
-        ({"0": 0.9, "1": 0.5}, {"0": 0.5, "1": 0.8}, "level"),  # +40 and -30 points: the interval holds zero
+        (0.90, 0.80, 359, "better"),
+        (0.90, 0.80, 30, "level"),  # 3 images of 30
+        (0.83, 0.80, 359, "level"),
+        (0.83, 0.80, 10_000, "better"),
+        (0.805, 0.80, 100_000, "better"),  # half a point
+        (0.70, 0.80, 359, "worse"),
+        (0.805, 0.80, None, "level"),  # not recorded: one point
+        (0.83, 0.80, None, "better"),
+        ({"0": 0.9, "1": 0.92, "2": 0.91}, {"0": 0.8, "1": 0.81, "2": 0.8}, 1000, "better"),
+        ({"0": 0.9, "1": 0.92, "2": 0.91}, {"0": 0.8, "1": 0.81, "2": 0.8}, 40, "level"),  # so few images
+        ({"0": 0.9, "1": 0.5}, {"0": 0.5, "1": 0.8}, 1000, "level"),  # +40 and -30 points: the interval holds zero
     ],
 )
-def test_better_level_or_worse(last: Any, before: Any, kind: str) -> None:
-    assert verdict(summary({"knn": last}, {"knn": before})).kind == kind
+def test_better_level_or_worse(last: Any, before: Any, images: int | None, kind: str) -> None:
+    evaluation = {} if images is None else {"test_images": images}
+    assert verdict(summary({"knn": last}, {"knn": before}, evaluation=evaluation)).kind == kind
 
 
 def test_the_sentence_says_by_what_and_what_disagrees() -> None:
-    found = verdict(summary({"knn": 0.7, "fewshot": 0.9}, {"knn": 0.8, "fewshot": 0.8}, pixels={"fewshot": 0.95}))
+    told = summary({"knn": 0.7, "fewshot": 0.9}, {"knn": 0.8, "fewshot": 0.8}, pixels={"fewshot": 0.95})
+    found = verdict({**told, "evaluation": {"test_images": 400}})
     assert found.sentence == (
         "After 20 rounds, the encoder is worse than the untrained encoder: kNN accuracy 70.0 % against 80.0 %, −10.0 "
-        "points; but few-shot says better (+10.0); few-shot is 5.0 points below the raw pixels."
+        "points (95 % interval [−15.9, −4.0] over 400 test images); but few-shot says better (+10.0); few-shot is 5.0 "
+        "points below the raw pixels."
     )
     assert found.protocol == "knn"
+    level = verdict({**told, "evaluation": {"test_images": 20}}).sentence
+    assert "[−34.9, +16.6] over 20 test images, holds zero); few-shot is level with the raw pixels (−5.0)." in level
+    assert "no interval is known: below one point is called level" in verdict(told).sentence
+
+
+def test_own_tasks_count_their_own_images() -> None:
+    told = summary({"task": {"0": 0.9}}, {"task": {"0": 0.8}})
+    for images, kind in ((1000, "better"), (30, "level")):
+        assert verdict({**told, "evaluation": {"test_images": 99_999, "task_test_images": images}}).kind == kind
 
 
 @pytest.mark.parametrize(

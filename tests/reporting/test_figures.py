@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from rayfed_ssl.reporting.figures import accuracy_against_trace, accuracy_curve, label_histogram, pixels, save_figure
@@ -80,14 +81,19 @@ def test_accuracy_against_trace_joins_the_values_of_a_round() -> None:
 
 
 def test_saved_and_drawn_figures_are_images(tmp_path: Path) -> None:
-    figure = label_histogram(np.ones((5, 3)), list("abc"))
-    drawn = pixels(figure)
-    assert drawn.dtype == np.uint8
-    assert drawn.std() > 10
-    path = save_figure(tmp_path, "partition", figure)
-    assert path == tmp_path / "figures" / "partition.png"
-    with Image.open(path) as image:
-        assert image.size == drawn.shape[1::-1]
+    def figure() -> Figure:
+        return label_histogram(np.ones((5, 3)), list("abc"))
+
+    saved = save_figure(tmp_path, "partition", figure())
+    assert saved.dtype == np.uint8
+    assert saved.std() > 10
+    np.testing.assert_array_equal(pixels(figure()), saved)
+    figure().savefig(tmp_path / "by_matplotlib.png")
+    path = tmp_path / "figures" / "partition.png"
+    with Image.open(path) as image, Image.open(tmp_path / "by_matplotlib.png") as expected:
+        np.testing.assert_array_equal(np.array(image), saved)
+        np.testing.assert_array_equal(np.array(image), np.array(expected.convert("RGB")))
+        np.testing.assert_allclose(image.info["dpi"], expected.info["dpi"])
     assert [p.name for p in path.parent.iterdir()] == ["partition.png"]
 
 

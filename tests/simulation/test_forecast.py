@@ -105,9 +105,14 @@ def test_a_check_refuses_what_the_run_would_be_refused_for(
     assert said.startswith(line)
 
 
-def test_a_check_names_a_folder_that_is_taken(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_check_names_a_folder_that_is_taken_beside_the_plan(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (empty / "taken").mkdir()
     (empty / "taken" / "config.yaml").write_text("{}")
-    status, said = check(capsys, str(empty / "demo.yaml"), "--out", str(empty / "taken"))
-    assert status == 2
-    assert "already holds a run" in said
+    arguments = (str(empty / "demo.yaml"), "--executor", "local", "--out", str(empty / "taken"))
+    status, said = check(capsys, *arguments)
+    assert status == 0
+    assert f"note          --out: {empty / 'taken'} already holds a run; add --resume" in said
+    assert "of training: " in said
+    status, said = check(capsys, *arguments, "--resume")
+    assert status == 0
+    assert "already holds" not in said

@@ -1,4 +1,4 @@
-"""The command line in this process."""
+"""The command line in this process: the configuration that its tests begin with, and a way to call it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from rayfed_ssl import cli
+
+Call = Callable[..., tuple[int, str, str]]
 
 CONFIG = """
 method: {name: fedsimclr}
@@ -22,17 +24,14 @@ checkpoint: {every: 1}
 resources: {device: cpu}
 """
 
-Call = Callable[..., tuple[int, str, str]]
 
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
-    """The command line in this process, in an empty folder with tiny.yaml: exit status, stdout, stderr."""
-    monkeypatch.chdir(tmp_path)
+def caller(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """Calls it in ``folder``, where tiny.yaml holds CONFIG; a call returns exit status, stdout, stderr."""
+    monkeypatch.chdir(folder)
     for name in ("PYTHONWARNINGS", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"):  # set by main; undone after the test
         monkeypatch.setenv(name, os.environ.get(name, ""))
         monkeypatch.delenv(name)
-    (tmp_path / "tiny.yaml").write_text(CONFIG)
+    (folder / "tiny.yaml").write_text(CONFIG)
 
     def invoke(*arguments: str) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as exit:

@@ -1,0 +1,315 @@
+"""Everything about speed on a GPU, in one call: ceilings, steps, augmentation, evaluation, a round, actors sharing it.
+
+    python benchmarks/gpu.py                             # on a GPU; minutes
+    python benchmarks/gpu.py --device cpu --small        # all of it on the CPU, small: seconds
+
+JSON lines go to standard output and, with ``--out``, to a file. ``ceiling`` is a copy (GB/s, read and written) and a
+bfloat16 matrix product (TFLOP/s). ``step`` is the training of one client: pairs of views per second, augmentation
+included, and its part of the product's ceiling; with ``graph`` the step is a CUDA graph, and ``same_bits`` says whether
+it gave the weights of the eager one. ``round`` compares ten clients' round with the sum of their operations; ``actors``
+compares 1, 2, 4, 8 actors on one GPU with one process, and the bits; ``cap`` asks an actor for more than its share.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ENVIRONMENT = {  # an actor's: read when the process starts
+    "OMP_NUM_THREADS": "1",
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+}
+if __name__ == "__main__" and any(os.environ.get(name) != value for name, value in ENVIRONMENT.items()):
+    os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **ENVIRONMENT})
+HERE = Path(__file__).resolve().parent
+sys.path[1:1] = [str(HERE), str(HERE.parent)]
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from machine import described  # noqa: E402
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
+
+from rayfed_ssl.base.seeding import generator  # noqa: E402
+from rayfed_ssl.config import RunConfig, build  # noqa: E402
+from rayfed_ssl.data.augment import augment  # noqa: E402
+from rayfed_ssl.federated.bench import Initial, device_name, resolve_device  # noqa: E402
+from rayfed_ssl.federated.cohort import Cohort  # noqa: E402
+from rayfed_ssl.federated.federation import Federation, deal  # noqa: E402
+from rayfed_ssl.federated.ledger import Ledger  # noqa: E402
+from rayfed_ssl.federated.messages import TRAINS  # noqa: E402
+from rayfed_ssl.federated.results import Subject  # noqa: E402
+from rayfed_ssl.federated.server import MethodServer  # noqa: E402
+from rayfed_ssl.federated.setup import Setup  # noqa: E402
+from rayfed_ssl.methods import METHODS  # noqa: E402
+from rayfed_ssl.simulation.local import LocalCohort  # noqa: E402
+
+Line = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is measured."""
+
+    encoder: str
+    width: float
+    pixels: int
+    batches: tuple[int, ...]
+    steps: int
+    clients: int
+    actors: tuple[int, ...]
+    copied: int  # bytes
+    side: int  # of the matrices
+    images: int
+
+
+FULL = Size("resnet18", 1.0, 32, (16, 128, 512), 40, 10, (1, 2, 4, 8), 1 << 30, 8192, 1500)
+SMALL = Size("resnet18", 0.125, 16, (8, 16), 10, 4, (1, 2), 1 << 20, 64, 240)
+METHOD_OF = {"simclr": "fedsimclr", "byol": "fedbyol", "fedfoa": "fedfoa", "fedsc": "fedsc"}
+
+
+def settings(size: Size, device: str, method: str, batch: int, clients: int, **changes: object) -> RunConfig:
+    """A run of a method on digits at the size's pixels: the images do not matter, only how many there are."""
+    dotted: dict[str, object] = {
+        "data.name": "digits", "data.image_size": size.pixels, "data.limit": size.images, "data.test_limit": 100,
+        "data.partition.name": "iid", "clients.count": clients, "clients.encoders": size.encoder,
+        "model.width": size.width, "train.batch_size": batch, "train.local_steps": size.steps,
+        "train.precision": "bfloat16" if device == "cuda" else "float32", "evaluation.protocols": ["knn", "linear"],
+        "resources.device": device,
+    }  # fmt: skip
+    if method == "fedfoa":
+        dotted |= {"model.calibration": 8, "method.warmup": 1}
+    return build({"method": {"name": method}}, dotted | changes, origin="gpu.py")
+
+
+def seconds(work: Callable[[], object], device: torch.device, times: int) -> float:
+    """The median time of ``work``, waiting for the device."""
+    taken = []
+    for _ in range(times + 1):
+        began = time.perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        taken.append(time.perf_counter() - began)
+    return sorted(taken[1:])[times // 2]
+
+
+def ceilings(size: Size, device: torch.device) -> tuple[float, float]:
+    """(GB/s of a copy, FLOP/s of a bfloat16 matrix product)."""
+    source = torch.ones(size.copied // 4, device=device)
+    into = torch.empty_like(source)
+    copied = 2 * size.copied / seconds(lambda: into.copy_(source), device, 10) / 1e9
+    a = torch.ones(size.side, size.side, dtype=torch.bfloat16, device=device)
+    return copied, 2 * size.side**3 / seconds(lambda: a @ a, device, 10)
+
+
+def pair_flops(config: RunConfig, federation: Federation) -> float:
+    """Floating-point operations of training on one pair of views: the encoder forward, and backward twice that."""
+    network = Initial(config, federation).network(config.clients.encoder(0))
+    pixels, count = config.data.image_size or 32, 2
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        network.encoder(torch.zeros(count, federation.dataset.train.pixels.shape[3], pixels, pixels))
+    return 3.0 * counter.get_total_flops()
+
+
+class Federated:
+    """A method's server and a cohort, outside a run."""
+
+    def __init__(self, config: RunConfig, connect: Callable[[RunConfig, Federation, Ledger], Cohort]) -> None:
+        self.federation, ledger = deal(config), Ledger()
+        setup = Setup(config, self.federation, Initial(config, self.federation))
+        self.server: MethodServer[Any] = METHODS[config.method.name].server(setup)
+        self.cohort = connect(config, self.federation, ledger)
+        self.server.start(self.cohort)
+        self.cohort.commit()
+        self.t = 0
+
+    def round(self) -> float:
+        """One round of all clients; its seconds."""
+        self.t += 1
+        self.cohort.begin_round(self.t, self.federation.clients)
+        began = time.perf_counter()
+        self.server.round(self.t, self.cohort)
+        taken = time.perf_counter() - began
+        self.cohort.end_round()
+        return taken
+
+    def trained(self) -> tuple[float, float]:
+        """(images, seconds) of the clients' last operation that trained, this round."""
+        known = [v for client, v in self.cohort.metrics.items() if client >= 0 and "loss" in v]
+        return sum(v["images"] for v in known), sum(v["seconds"] for v in known)
+
+    def weights(self) -> np.ndarray:
+        """What the method ends with, of its first encoder."""
+        subject = self.server.subjects()[0]
+        if subject.weights is not None:
+            return subject.weights.vector
+        assert subject.client is not None
+        ((_, state),) = self.cohort.states([subject.client])
+        found: np.ndarray = state["model"].vector
+        return found
+
+
+def timed_training(config: RunConfig) -> tuple[float, np.ndarray]:
+    """Pairs per second of a client's second training, and its weights."""
+    one = Federated(config, LocalCohort)
+    assert isinstance(one.cohort, LocalCohort)
+    seen: list[tuple[float, float]] = []
+    execute = one.cohort.worker.execute
+
+    def watched(operation: str, *arguments: Any) -> Any:
+        outcome, state = execute(operation, *arguments)
+        if operation == TRAINS:
+            seen.append((outcome.metrics["images"], outcome.metrics["seconds"]))
+        return outcome, state
+
+    one.cohort.worker.execute = watched  # type: ignore[method-assign]
+    for _ in range(2):
+        one.round()
+    images, taken = seen[-1]
+    return images / taken, one.weights()
+
+
+def steps(size: Size, device: torch.device, flops: float) -> Iterator[Line]:
+    """Each method's step at each batch size, eager and, on a GPU, as a graph."""
+    for name, method in METHOD_OF.items():
+        for batch in size.batches:
+            config = settings(size, device.type, method, batch, 1)
+            rate, weights = timed_training(config)
+            share = rate * pair_flops(config, deal(config)) / flops
+            line: Line = {"benchmark": "step", "objective": name, "batch": batch, "pairs_per_s": round(rate, 1)}
+            line["share_of_ceiling"] = round(share, 4)
+            if device.type == "cuda":
+                graphed, other = timed_training(
+                    settings(size, "cuda", method, batch, 1, **{"resources.cuda_graphs": "auto"})
+                )
+                line |= {"graph_pairs_per_s": round(graphed, 1), "graph_speedup": round(graphed / rate, 2)}
+                line["same_bits"] = bool(np.array_equal(weights, other))
+            yield line
+
+
+def augmentation(size: Size, device: torch.device) -> Iterator[Line]:
+    config = settings(size, device.type, "fedsimclr", size.batches[0], 1)
+    pixels, recipe = (
+        torch.tensor(deal(config).dataset.train.pixels).permute(0, 3, 1, 2).to(device),
+        config.augment.recipe(),
+    )
+    for batch in size.batches:
+        rows, draws = torch.arange(batch, device=device) % len(pixels), generator(0, "gpu", device=device)
+        taken = seconds(lambda rows=rows, draws=draws: augment(pixels[rows], recipe, draws, views=2), device, 10)
+        yield {"benchmark": "augmentation", "batch": batch, "pairs_per_s": round(batch / taken, 1)}
+
+
+def whole_round(size: Size, device: torch.device) -> Iterator[Line]:
+    """A round of several clients over the sum of what they did; an evaluation of what came out."""
+    config = settings(size, device.type, "fedsimclr", size.batches[-1], size.clients)
+    made = Federated(config, LocalCohort)
+    made.round()
+    taken = made.round()
+    work = made.trained()[1]
+    yield {
+        "benchmark": "round", "clients": size.clients, "round_s": round(taken, 4), "clients_s": round(work, 4),
+        "ratio": round(taken / work, 4),
+    }  # fmt: skip
+    assert isinstance(made.cohort, LocalCohort)
+    worker, subject = made.cohort.worker, Subject(None, size.encoder, made.server.subjects()[0].weights)
+    evaluated = seconds(lambda: worker.assess(1, subject, None), device, 2)
+    yield {
+        "benchmark": "evaluation",
+        "images": size.images,
+        "protocols": ["knn", "linear"],
+        "seconds": round(evaluated, 4),
+    }
+
+
+def sharing(size: Size, device: torch.device) -> Iterator[Line]:
+    """Rounds on so many actors of one GPU, over one process; and whether all gave the same bits."""
+    import ray
+
+    from actors.cohort import RayCohort
+    from actors.plan import Plan, reserve
+    from actors.pool import Pool
+
+    config = settings(size, device.type, "fedsimclr", size.batches[-1], size.clients)
+    alone = Federated(config, LocalCohort)
+    alone.round()
+    reference = alone.round()
+    truth, gpus = alone.weights(), 1.0 if device.type == "cuda" else 0.0
+    del alone
+    with tempfile.TemporaryDirectory(prefix="gpu") as folder:
+        ray.init(
+            address="local", num_cpus=max(size.actors), num_gpus=int(gpus), include_dashboard=False, _temp_dir=folder,
+            _node_ip_address="127.0.0.1", object_store_memory=1 << 29, log_to_driver=False, logging_level="error",
+        )  # fmt: skip
+        for count in size.actors:
+            layout = Plan(count, cpus=0.5, gpus=gpus / count, threads=1, strategy="PACK")
+            made = Federated(config, lambda c, f, book, p=layout: RayCohort(c, f, book, Pool(p, reserve(p, 60))))
+            made.round()
+            taken = made.round()
+            yield {
+                "benchmark": "actors", "actors": count, "round_s": round(taken, 4),
+                "times_one_process": round(reference / taken, 3),
+                "same_bits": bool(np.array_equal(truth, made.weights())),
+            }  # fmt: skip
+            made.cohort.close()
+        if device.type == "cuda":
+            yield {"benchmark": "cap", **ray.get(ray.remote(over_cap).options(num_gpus=0.25).remote(0.25))}
+        ray.shutdown()
+
+
+def over_cap(share: float) -> Line:
+    """What becomes of a request for 1.2 times the share of a GPU, under the share's cap."""
+    from actors.client import memory_fraction
+
+    total = torch.cuda.get_device_properties(0).total_memory
+    fraction = memory_fraction(share, total)
+    assert fraction is not None
+    torch.cuda.set_per_process_memory_fraction(fraction)
+    try:
+        torch.empty(int(1.2 * share * total), dtype=torch.uint8, device="cuda")
+    except torch.cuda.OutOfMemoryError:
+        return {"share": share, "held": True}
+    return {"share": share, "held": False}
+
+
+def lines(size: Size, device: torch.device) -> Iterator[Line]:
+    """All of it."""
+    copied, flops = ceilings(size, device)
+    yield {"benchmark": "ceiling", "copy_gb_s": round(copied, 2), "bf16_tflop_s": round(flops / 1e12, 4)}
+    yield from steps(size, device, flops)
+    yield from augmentation(size, device)
+    yield from whole_round(size, device)
+    yield from sharing(size, device)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    device, size = resolve_device(options.device), SMALL if options.small else FULL
+    torch.set_num_threads(1)
+    for line in lines(size, device):
+        text = json.dumps(
+            {**line, "size": "small" if options.small else "full", "device": device_name(device), **described()}
+        )
+        print(text, flush=True)
+        if options.out is not None:
+            with options.out.open("a", encoding="utf-8") as file:
+                file.write(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""What untrained encoders and raw pixels are worth, measured once: a run's first evaluation depends on no training, so
+runs of a sweep or a comparison share it.
+
+An entry is a small JSON file beside the pixel cache, ``evaluations/KEY.json``. The key is a digest of everything that
+the values depend on: what the caller names (weights, images, protocols), the library's own source, the versions of what
+computes, and the processor's instructions and threads, because these change bits. Values come back to the bit. A
+damaged entry is computed again. ``RAYFED_SSL_EVALUATIONS=off`` neither reads nor writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rayfed_ssl.data.store import default_cache
+from rayfed_ssl.evaluation.protocol import Protocol
+from rayfed_ssl.evaluation.transfer import TRANSFER
+
+SWITCH = "RAYFED_SSL_EVALUATIONS"
+OFF = "off"
+CODE = ("base", "data", "evaluation", "models", "federated/bench.py")  # whose source decides
+VERSIONS = ("torch", "numpy", "scipy", "scikit-learn", "torchvision", "timm")
+VARIABLES = ("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "MKL_CBWR", "CUBLAS_WORKSPACE_CONFIG")
+
+Values = dict[str, float]
+Row = Protocol[Any]
+
+
+def digest(*parts: object) -> str:
+    """A digest of arrays by type, shape and content, and of everything else by its text."""
+    made = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        if isinstance(part, np.ndarray):
+            made.update(f"{part.dtype}{part.shape}".encode())
+            made.update(np.ascontiguousarray(part).tobytes())
+        else:
+            made.update(str(part).encode())
+        made.update(b"\0")
+    return made.hexdigest()
+
+
+def repeatable(rows: Iterable[Row], *others: object) -> bool:
+    """Whether a key can say all that decides: protocols of this library that read no other images, and ``others``
+    (encoders) of this library, too. Somebody else's code may change without our knowing.
+    """
+    ours = [row is not TRANSFER and row.measure.__module__.startswith("rayfed_ssl.") for row in rows]
+    return all(ours) and all(type(other).__module__.startswith("rayfed_ssl.") for other in others)
+
+
+def remembered(key: Mapping[str, object], compute: Callable[[], Values]) -> Values:
+    """What ``compute`` gives, or gave before under the same key.
+
+    Args:
+        key: what the values depend on beside the code and the machine; values with a text that says all of them.
+    """
+    if os.environ.get(SWITCH) == OFF:
+        return compute()
+    name = digest(json.dumps({**key, "with": _surroundings()}, sort_keys=True, default=str))
+    path = default_cache() / "evaluations" / f"{name}.json"
+    if (known := _read(path)) is not None:
+        return known
+    values = {tag: float(value) for tag, value in compute().items()}
+    _write(path, values)
+    return values
+
+
+def _read(path: Path) -> Values | None:
+    """The values of an entry; None where there is none, or it is damaged."""
+    try:
+        entry = json.loads(path.read_text(encoding="utf-8"))
+        values: Values = {str(tag): float(value) for tag, value in entry["values"].items()}
+        return values if entry["digest"] == digest(json.dumps(values)) else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _write(path: Path, values: Values) -> None:
+    """Make an entry; it appears whole. Where the disk takes none, the next run computes again."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            draft.write_text(json.dumps({"values": values, "digest": digest(json.dumps(values))}), encoding="utf-8")
+            os.replace(draft, path)
+        finally:
+            draft.unlink(missing_ok=True)
+
+
+@lru_cache(maxsize=1)
+def _source() -> str:
+    """A digest of the source that computes the values."""
+    root = Path(__file__).resolve().parents[1]
+    files = [path for part in CODE for path in ([root / part] if part.endswith(".py") else (root / part).glob("*.py"))]
+    return digest(*(path.read_bytes() for path in sorted(files)))
+
+
+def _surroundings() -> dict[str, object]:
+    found: dict[str, object] = {"source": _source(), "machine": platform.machine(), "threads": torch.get_num_threads()}
+    for name in VERSIONS:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        found["processor"] = next(line for line in lines if line.startswith("model name"))
+    found["instructions"] = torch.backends.cpu.get_cpu_capability()
+    found["mkldnn"] = bool(torch.backends.mkldnn.enabled)
+    return found | {name: os.environ.get(name, "") for name in VARIABLES}

@@ -1,0 +1,102 @@
+"""What was measured before training comes back to the bit, from an entry that is whole and was made for the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rayfed_ssl.config import RunConfig
+from rayfed_ssl.evaluation import cache
+from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.results import PIXELS, Subject
+from rayfed_ssl.simulation.worker import Worker
+
+SETTINGS: dict[str, Any] = {
+    "method": {"name": "fedsimclr"},
+    "data": {"name": "digits", "limit": 300, "test_limit": 120},
+    "clients": {"count": 2, "encoders": "small_cnn_bn"},
+    "evaluation": {"protocols": ["knn", "fewshot"], "fewshot": {"draws": 2}},
+    "resources": {"device": "cpu"},
+}
+
+
+def assessed(round: int = 0, **changes: Any) -> dict[str, float]:
+    """What a fresh worker says of the untrained encoder and the raw pixels."""
+    config = RunConfig.model_validate(SETTINGS | changes)
+    worker = Worker(config, deal(config))
+    subject = Subject(None, "small_cnn_bn", worker.initial("small_cnn_bn"))
+    return worker.assess(round, subject, None) | worker.assess(round, PIXELS, None)
+
+
+@pytest.fixture
+def entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RAYFED_SSL_CACHE", str(tmp_path))
+    return tmp_path / "evaluations"
+
+
+def test_the_second_run_reads_the_same_bits(entries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cache.SWITCH, cache.OFF)
+    truth = assessed()
+    assert not entries.exists()
+    monkeypatch.delenv(cache.SWITCH)
+    first = assessed()
+    assert len(list(entries.glob("*.json"))) == 2
+    before = {path: path.stat().st_mtime_ns for path in entries.iterdir()}
+    monkeypatch.setattr("rayfed_ssl.evaluation.evaluate", lambda *_: pytest.fail("measured again"))
+    second = assessed()
+    assert first == second == truth
+    assert {path: path.stat().st_mtime_ns for path in entries.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seed": 3},
+        {"evaluation": {"protocols": ["knn", "fewshot"], "fewshot": {"draws": 3}}},
+        {"data": {"name": "digits", "limit": 280, "test_limit": 120}},
+        {"data": {"name": "digits", "limit": 300, "test_limit": 110}},
+    ],
+)
+def test_another_question_has_another_entry(entries: Path, changes: dict[str, Any]) -> None:
+    assessed()
+    known = set(entries.iterdir())
+    assessed(**changes)
+    assert len(set(entries.iterdir()) - known) == 2
+
+
+def test_other_weights_have_another_entry(entries: Path) -> None:
+    config = RunConfig.model_validate(SETTINGS)
+    worker = Worker(config, deal(config))
+    weights = worker.initial("small_cnn_bn")
+    vector = weights.vector.copy()
+    vector[0] = np.nextafter(vector[0], np.float32(9))
+    for given in (weights, weights.with_vector(vector)):
+        worker.assess(0, Subject(None, "small_cnn_bn", given), None)
+    assert len(list(entries.iterdir())) == 2
+
+
+def test_after_training_nothing_is_remembered(entries: Path) -> None:
+    config = RunConfig.model_validate(SETTINGS)
+    worker = Worker(config, deal(config))
+    worker.assess(1, Subject(None, "small_cnn_bn", worker.initial("small_cnn_bn")), None)
+    assert not entries.exists()
+
+
+@pytest.mark.parametrize("damage", ["", "{", '{"values": {"knn": 0.5}, "digest": "0"}', "[1]", '{"values": 3}'])
+def test_a_damaged_entry_is_measured_again(entries: Path, damage: str) -> None:
+    truth = assessed()
+    whole = {path: path.read_text() for path in entries.iterdir()}
+    for path in whole:
+        path.write_text(damage)
+    assert assessed() == truth
+    assert {path: path.read_text() for path in entries.iterdir()} == whole
+
+
+def test_a_disk_that_takes_nothing_is_no_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setattr(cache, "default_cache", lambda: blocked)
+    assert cache.remembered({"a": 1}, lambda: {"knn": 0.1 + 0.2}) == {"knn": 0.1 + 0.2}

@@ -1,0 +1,82 @@
+"""The benchmark for GPUs, all of it on the CPU at small size: what it says is there, and true where one can tell."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+SCRIPT = Path(__file__).resolve().parents[1] / "benchmarks" / "gpu.py"
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def gpu() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("gpu_benchmark", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(SCRIPT.parent))
+        spec.loader.exec_module(module)
+    return module
+
+
+def test_steps_augmentation_a_round_and_evaluation(gpu: ModuleType) -> None:
+    size = replace(gpu.SMALL, batches=(8,), steps=3, clients=2, images=120)
+    found = [*gpu.steps(size, CPU, 1e12), *gpu.augmentation(size, CPU), *gpu.whole_round(size, CPU)]
+    kinds = [(line["benchmark"], line.get("objective")) for line in found]
+    assert kinds == [
+        *(("step", name) for name in ("simclr", "byol", "fedfoa", "fedsc")),
+        ("augmentation", None), ("round", None), ("evaluation", None),
+    ]  # fmt: skip
+    assert all(line["pairs_per_s"] > 0 for line in found if "pairs_per_s" in line)
+    assert found[-2]["round_s"] >= found[-2]["clients_s"] > 0  # a round holds its clients' work
+
+
+def test_ceilings_count_what_is_moved_and_multiplied(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "seconds", lambda work, device, times: 0.5)
+    copied, product = gpu.ceilings(gpu.SMALL, CPU)
+    assert copied == pytest.approx(2 * (1 << 20) / 0.5 / 1e9)  # read and written
+    assert product == pytest.approx(2 * 64**3 / 0.5)
+
+
+def test_flops_of_a_pair(gpu: ModuleType) -> None:
+    """small_cnn at 8 px, counted by hand: convolutions of 9 * in * out per output pixel, two FLOPs each."""
+    config = gpu.settings(replace(gpu.SMALL, encoder="small_cnn", width=1.0, pixels=8), "cpu", "fedsimclr", 8, 1)
+    federation = gpu.deal(config)
+    network = gpu.Initial(config, federation).network("small_cnn")
+    total, sizes = 0, []
+    for module in network.encoder.modules():
+        if isinstance(module, torch.nn.Conv2d):
+            module.register_forward_hook(lambda m, _, out: sizes.append((m, out.shape)))
+    with torch.no_grad():
+        network.encoder(torch.zeros(1, federation.dataset.train.pixels.shape[3], 8, 8))
+    for module, shape in sizes:
+        total += 2 * module.weight.numel() * shape[2] * shape[3]
+    linear = [m for m in network.encoder.modules() if isinstance(m, torch.nn.Linear)]
+    total += sum(2 * m.weight.numel() for m in linear)
+    assert gpu.pair_flops(config, federation) == pytest.approx(2 * 3 * total)  # two views; backward is twice forward
+
+
+@pytest.mark.cluster
+def test_all_of_it_in_one_call(tmp_path: Path) -> None:
+    out = tmp_path / "gpu.jsonl"
+    command = [sys.executable, "-W", "ignore", str(SCRIPT), "--device", "cpu", "--small", "--out", str(out)]
+    subprocess.run(command, check=True, timeout=500, capture_output=True)
+    lines: list[dict[str, Any]] = [json.loads(line) for line in out.read_text().splitlines()]
+    kinds = {line["benchmark"] for line in lines}
+    assert kinds == {"ceiling", "step", "augmentation", "round", "evaluation", "actors"}
+    shared = [line for line in lines if line["benchmark"] == "actors"]
+    assert [line["actors"] for line in shared] == [1, 2]
+    assert all(line["same_bits"] for line in shared)
+    assert all(line["device"] == "cpu" and line["size"] == "small" and line["machine"] for line in lines)
