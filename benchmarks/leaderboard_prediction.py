@@ -86,7 +86,7 @@ def table(rows: Sequence[Record], references: Sequence[str] = ()) -> str:
     if not found:
         return f"Shown from {LEAST} runs on; not run yet."
     lines = [
-        "| after a tenth of the rounds | Kendall's tau with the final kNN accuracy [95%] | runs | groups |",
+        "| early in the run | Kendall's tau with the final kNN accuracy [95%] | runs | groups |",
         "|---" * 4 + "|",
     ]
     for one in found:

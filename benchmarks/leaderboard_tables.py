@@ -173,7 +173,7 @@ def caption(rows: Sequence[Record], board: Mapping[str, Any], data: str, partiti
     )
     tau = stability(ranks({m: s for m, s in methods.items() if m not in board["references"]}))
     parts.append(
-        "Ranks are of one seed."
+        "Ranks are by kNN, of one seed or one method: their stability is not run yet."
         if tau is None
         else f"Ranks by kNN; Kendall's tau between seeds is {tau:.2f} in the mean."
     )
