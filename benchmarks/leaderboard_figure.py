@@ -78,7 +78,8 @@ def _panel(axes: Axes, rows: Sequence[Record], data: str, partition: str, refere
     if before:
         axes.axhline(100 * fmean(before.values()), color=GREY, linestyle="--", linewidth=1, label="untrained encoder")
     axes.set_xscale("log")
-    axes.margins(x=0.3)
+    sent = [point.megabytes for point in found]
+    axes.set_xlim(min(sent) / 3, max(sent) * 4)  # room for names
     _label(axes, found, best)
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.xaxis.set_major_formatter("{x:g}")
@@ -108,10 +109,10 @@ def _label(axes: Axes, found: Sequence[Point], best: set[str]) -> None:
 
 
 def draw(rows: Sequence[Record], path: Path = PATH) -> Path | None:
-    """Write the figure: a panel per data set and partition that has a point; None where there is none."""
+    """Write the figure: a panel per data set and partition with two points or more; None where there is none."""
     board = load_board()
     references = board["references"]
-    panels = [(d, p) for d in board["data"] for p in board["partitions"] if points(rows, d, p, references)]
+    panels = [(d, p) for d in board["data"] for p in board["partitions"] if len(points(rows, d, p, references)) > 1]
     if not panels:
         return None
     columns = min(len(panels), 3)
