@@ -191,3 +191,41 @@ def test_the_students_own_loss_is_byols_across_views() -> None:
         p_a, p_b = network.predict(z_a), network.predict(z_b)
     assert found == pytest.approx(float(regression(p_a, z_b) + regression(p_b, z_a)), rel=1e-5)
     assert found != pytest.approx(float(regression(p_a, z_a) + regression(p_b, z_b)), rel=1e-5)  # must not be one view
+
+
+def test_teachers_are_asked_in_eval_mode_and_stay_as_they_were_sent() -> None:
+    bench = worker(config())
+    teachers = [(name, bench.initial(name)) for name in MIXED[:2]]
+    bench.execute(
+        "distil", SERVER, 1, {"state": {"student": bench.initial("small_cnn_bn")}, "teachers": teachers}, None
+    )
+    for number, (name, sent) in enumerate(teachers):
+        network = bench.network(name, f"teacher {number}")
+        assert not network.training
+        np.testing.assert_array_equal(pack(network).vector, sent.vector)  # running statistics, too
+
+
+def test_a_step_of_alignment_is_towards_the_students_other_view() -> None:
+    one = {"method__alignment_epochs": 1, "method__batch_size": 27, "method__weight_decay": 0, "method__momentum": 0}
+    bench = worker(config(**one))
+    student, own = bench.initial("small_cnn_bn"), bench.initial("small_cnn")
+    message = {"encoder": "small_cnn", "weights": own, "student": student}
+    found = bench.execute("align", SERVER, 1, message, None)[0].reply["target"]
+    service, public = client(bench, SERVER, "align"), bench.federation.public
+    assert public is not None
+    anchor, model = bench.network("small_cnn_bn", "a copy").eval(), bench.network("small_cnn", "a copy").train()
+    model.requires_grad_()
+    unpack(student, anchor)
+    unpack(own, model)
+    (rows,) = service.batches(27, 1, 27)
+    views = service.views(bench.images(public.pixels)[rows], service.generator("views"), 2)
+    with torch.no_grad():
+        goals = [anchor.project(view) for view in views[::-1]]
+    loss = sum(regression(model.predict(model.project(v)), goal) for v, goal in zip(views, goals, strict=True))
+    assert isinstance(loss, torch.Tensor)
+    loss.backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter -= bench.config.method.lr * parameter.grad  # type: ignore[union-attr]
+    np.testing.assert_allclose(found.vector, pack(*followed(model)).vector, rtol=1e-5, atol=1e-6)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rayfed_ssl.base.weights import unpack
+from rayfed_ssl.base.weights import Weights, unpack
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.methods import fedx
 from rayfed_ssl.objectives.relational import relational
@@ -31,6 +31,12 @@ def global_loss(u_a: torch.Tensor, u_b: torch.Tensor, t_b: torch.Tensor, t_r: to
     return (nt_xent(u_a, t_b, 0.1) + relational(u_a, u_b, t_r, 0.1, 0.1)).item()
 
 
+def other(weights: Weights) -> Weights:
+    """A model that sees other things in the same images."""
+    noise = np.random.default_rng(0).normal(scale=0.2, size=weights.vector.shape)
+    return weights.with_vector(weights.vector + noise.astype(np.float32))
+
+
 def value_of(**changes: object) -> tuple[float, dict[str, torch.Tensor]]:
     """The loss of one batch, and what it is made of: z_a, z_b, z_r, u_a, u_b, t_b, t_r."""
     bench = worker(config(**changes))
@@ -39,7 +45,7 @@ def value_of(**changes: object) -> tuple[float, dict[str, torch.Tensor]]:
     weights = bench.initial("small_cnn")
     member.load(weights)
     teacher = bench.network("small_cnn", "teacher")
-    unpack(weights.with_vector(weights.vector * np.float32(1.1)), teacher)
+    unpack(other(weights), teacher)
     rows = torch.arange(6)
     views = member.views(member.pixels()[rows], member.generator("test"), 2)
     step = member.loss(teacher.eval())(views, rows)
@@ -58,6 +64,14 @@ def test_the_loss_is_local_plus_global() -> None:
     # Must not be: the model itself as its teacher, view 1 for view 2, projections for predictions.
     for u_a, u_b, t_b in (("u_a", "u_b", "z_b"), ("u_b", "u_a", "t_b"), ("z_a", "z_b", "t_b")):
         assert total != pytest.approx(local_loss(p) + global_loss(p[u_a], p[u_b], p[t_b], p["t_r"]), rel=1e-5)
+
+
+def test_the_global_relation_is_to_the_teachers_random_images() -> None:
+    total, p = value_of(**{**NONE, "method__global_relation": 1, "objective__temperature": 0.01})
+    alone = nt_xent(p["z_a"], p["z_b"], 0.01)
+    by_teacher, by_itself = (relational(p["u_a"], p["u_b"], p[random], 0.01, 0.1) for random in ("t_r", "z_r"))
+    assert total == pytest.approx((alone + by_teacher).item(), rel=1e-5)
+    assert total != pytest.approx((alone + by_itself).item(), rel=1e-4)
 
 
 def test_without_global_terms_it_is_the_local_loss() -> None:
@@ -89,7 +103,7 @@ def test_without_any_term_of_its_own_it_is_fedsimclr_bit_for_bit() -> None:
 
 def test_the_teacher_is_what_was_downloaded_and_gets_no_gradient() -> None:
     bench = worker(config())
-    weights = bench.initial("small_cnn")
+    weights = other(bench.initial("small_cnn"))
     bench.execute("train", 1, 1, {"weights": weights}, None)
     teacher = bench.network("small_cnn", "teacher")
     start = 0
