@@ -22,8 +22,6 @@ from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.simulation import loop
 from rayfed_ssl.testing.tiny import booked, encoders, measured, run_locally, tiny_run
 
-ACTORS = 2  # so that clients are apart from one another, and chunks' sums are merged
-
 
 class Contract:
     """The suite over one method; made by :func:`contract`."""
@@ -53,9 +51,12 @@ class Contract:
         assert (undisturbed / "summary.json").exists()
         assert (undisturbed / "partition.parquet").exists()
 
-    def test_another_seed_gives_other_bits(self, undisturbed: Path, tmp_path: Path) -> None:
+    def test_same_seed_same_bits_other_seed_other_bits(self, undisturbed: Path, tmp_path: Path) -> None:
+        run_locally(self.config(), tmp_path / "again")
         run_locally(self.config(seed=1), tmp_path / "other")
-        first, other = encoders(undisturbed), encoders(tmp_path / "other")
+        first = encoders(undisturbed)
+        assert encoders(tmp_path / "again") == first
+        other = encoders(tmp_path / "other")
         assert all(other[name] != first[name] for name in first)
 
     def test_resumed_equals_uninterrupted(self, undisturbed: Path, tmp_path: Path) -> None:
@@ -75,18 +76,21 @@ class Contract:
         assert booked(tmp_path / "run") == booked(undisturbed)
         assert summary["status"] == "complete"
 
-    def test_on_ray_equals_in_process(self, undisturbed: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    @pytest.mark.parametrize("actors", [1, 2])
+    def test_on_ray_equals_in_process(
+        self, actors: int, undisturbed: Path, tmp_path: Path, request: pytest.FixtureRequest
+    ) -> None:
         from actors.cohort import RayCohort
         from actors.testing import shared_pool
 
         cohorts: list[RayCohort] = []
 
         def connect(config: RunConfig, federation: Federation, ledger: Ledger) -> RayCohort:
-            cohorts.append(RayCohort(config, federation, ledger, shared_pool(ACTORS, request.config), keep=True))
+            cohorts.append(RayCohort(config, federation, ledger, shared_pool(actors, request.config), keep=True))
             return cohorts[-1]
 
         loop.run(self.config(resources__device="cpu"), tmp_path / "ray", connect)
-        assert len({info.pid for info in cohorts[0].infos} - {os.getpid()}) == ACTORS
+        assert len({info.pid for info in cohorts[0].infos} - {os.getpid()}) == actors
         assert encoders(tmp_path / "ray") == encoders(undisturbed)
         assert measured(tmp_path / "ray") == measured(undisturbed)
         assert booked(tmp_path / "ray") == booked(undisturbed)
