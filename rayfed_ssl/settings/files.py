@@ -26,8 +26,9 @@ from rayfed_ssl.settings.plain_yaml import Dumper, parse, problem
 Model = TypeVar("Model", bound=BaseModel)
 
 TAGGED = ("method", "objective", "data.partition", "system.availability")
-IMPORTS = ("imports", "overrides.imports")  # of a run's file, of a sweep's or a comparison's
 """The blocks whose ``name`` decides which other keys they may hold."""
+
+IMPORTS = ("imports", "overrides.imports")  # of a run's file, of a sweep's or a comparison's
 
 LARGEST = 4 * 2**20  # bytes of a YAML file
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import math
 import os
 import sys
@@ -170,19 +171,22 @@ def test_replies_come_in_client_order_from_all_actors(made: Made, pool: Pool, fe
 
 
 def test_the_window_is_bounded(made: Made, pool: Pool) -> None:
-    cohort, sent = made(), []
+    cohort, calls = made(), []
     cohort.begin_round(1, (0,))
+    submit = pool.submit
 
-    def each(client: int) -> dict[str, Any]:
-        sent.append(client)
-        return {}
+    def watched(call: Call) -> None:
+        if call.method == "chunk":
+            calls.append(call.args[0].clients)
+        submit(call)
 
-    ahead = []
-    for handed_on, _ in enumerate(cohort.ask("count", each=each, clients=[k % 6 for k in range(60)])):
-        ahead.append(len(sent) - handed_on)
-    assert len(sent) == 60
-    together = math.ceil(60 / (4 * pool.plan.actors))  # clients that share a call, where they are quick
-    assert max(ahead) <= WINDOW * pool.plan.actors * together
+    ahead = []  # calls under way or waiting to be handed on, each time a reply is
+    with mock.patch.object(pool, "submit", watched):
+        for handed_on, _ in enumerate(cohort.ask("count", clients=[k % 6 for k in range(60)])):
+            ends = itertools.accumulate(map(len, calls))
+            ahead.append(sum(end > handed_on for end in ends))
+    assert sum(map(len, calls)) == 60
+    assert max(ahead) <= WINDOW * pool.plan.actors
 
 
 def test_slow_or_large_replies_come_alone() -> None:
