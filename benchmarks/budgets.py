@@ -11,23 +11,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import resource
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 from machine import described
+from processes import carry_out
 
 from rayfed_ssl.reporting.comparison import OneRun, read_run
 
 HERE = Path(__file__).resolve().parent
 ATTEMPTS = HERE / "budgets.yaml"
 RESULTS = HERE / "results" / "budgets.jsonl"
-THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 def read(path: Path = RESULTS) -> list[dict[str, Any]]:
@@ -43,12 +39,13 @@ def attempts(document: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, 
                 yield data, name, own, seed
 
 
-def line_of(run: OneRun, cpu_s: float) -> dict[str, Any]:
-    """What a run came to: trained and untrained, on held-out training images and on test images."""
+def line_of(run: OneRun, cpu_s: float | None) -> dict[str, Any]:
+    """What a run came to: trained and untrained, on held-out training images and on test images; without its CPU time
+    where another command made it."""
     measures = [name for name in run.values if not name.startswith("features/")]
     return {
         "minutes": round(run.wall_s / 60, 2),
-        "cpu_minutes": round(cpu_s / 60, 2),
+        "cpu_minutes": None if cpu_s is None else round(cpu_s / 60, 2),
         "trained": {name: round(run.values[name], 4) for name in measures},
         "untrained": {name: round(run.untrained[name], 4) for name in measures if name in run.untrained},
     }
@@ -56,16 +53,8 @@ def line_of(run: OneRun, cpu_s: float) -> dict[str, Any]:
 
 def run_one(base: Mapping[str, Any], keys: Mapping[str, Any], seed: int, data: Path, out: Path) -> dict[str, Any]:
     """The line of one attempt: run now unless its folder is complete."""
-    out.mkdir(parents=True, exist_ok=True)
-    config = out / "base.yaml"
-    config.write_text(yaml.safe_dump(dict(base), sort_keys=False), encoding="utf-8")
-    changes = {**keys, "seed": seed, "data.path": str(data.resolve()), "resources.threads": 1}
-    overrides = [f"{key}={json.dumps(value)}" for key, value in changes.items()]
-    command = [sys.executable, "-m", "rayfed_ssl", "run", str(config), *overrides, "--executor", "local"]
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([*command, "--out", str(out / "run")], env={**os.environ, **THREADS}, check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return line_of(read_run(out / "run"), after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    cpu_s = carry_out(base, {**keys, "seed": seed, "data.path": str(data.resolve())}, out)
+    return line_of(read_run(out / "run"), cpu_s)
 
 
 def gain(line: Mapping[str, Any], measure: str) -> float:
