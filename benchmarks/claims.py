@@ -24,9 +24,11 @@ from machine import described
 from processes import carry_out
 
 from rayfed_ssl.reporting.tables import read_metrics
+from rayfed_ssl.settings import files as configfile
 
 HERE = Path(__file__).resolve().parent
 CLAIMS = HERE / "claims.yaml"
+CONFIGS = HERE.parent / "configs"
 RESULTS = HERE / "results" / "claims.jsonl"
 Line = dict[str, Any]
 
@@ -53,8 +55,11 @@ class Attempt:
 
 
 def load() -> dict[str, Any]:
-    """``claims.yaml``."""
+    """``claims.yaml``, with the bases that are files read."""
     document: dict[str, Any] = yaml.safe_load(CLAIMS.read_text(encoding="utf-8"))
+    for claim in document["claims"].values():
+        if isinstance(claim["base"], str):
+            claim["base"] = configfile.read(CONFIGS / claim["base"])
     return document
 
 

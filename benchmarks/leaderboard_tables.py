@@ -197,6 +197,30 @@ def page(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
+def short(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
+    """README's table: one data set and partition, some methods, the best by kNN first, references last."""
+    shown = board["short"]
+    methods = of_table(rows, shown["data"], shown["partition"], ONE)
+    reference = {row["seed"]: row for row in complete(methods.get(REFERENCE, {}))}
+    ended = {name: runs for name in shown["methods"] if (runs := complete(methods.get(name, {})))}
+    references = [name for name in ended if name in board["references"]]
+    ranked = [name for name in ended if name not in references]
+    body = [["untrained encoder", *_before(methods)[1:4], "", "", ""]]
+    for names in (ranked, references):
+        for name in sorted(names, key=lambda name: -fmean(row[MEASURE] for row in ended[name])):
+            runs = ended[name]
+            over = over_reference({row["seed"]: row for row in runs}, reference, MEASURE) if name != REFERENCE else "-"
+            sent = number([1e-6 * row["bytes_per_round"] for row in runs], 2)
+            until = number([None if row["hours_to_90"] is None else 3600 * row["hours_to_90"] for row in runs], 0)
+            scores = [number([row[measure] for row in runs]) for measure in ("knn", "linear")]
+            body.append([f"`{name}`", str(len(runs)), *scores, over, sent, until])
+    heads = ["method", "seeds", "kNN", "linear", f"kNN over {REFERENCE}", "MB per round", "virtual s to 90%"]
+    lines = [f"| {' | '.join(cells)} |" for cells in (heads, ["---"] * len(heads), *body)]
+    commits = sorted({row["commit"] for runs in ended.values() for row in runs})
+    title = f"{NAMES[shown['data']]}, {SPLITS[shown['partition']]}, 5 clients, at {', '.join(commits)}:"
+    return "\n".join([title, "", *lines])
+
+
 def criterion(gains: Sequence[float]) -> str:
     """Whether the mean gain is ``GAIN`` or more and its deviation over seeds below ``SHARE`` of it, and if not, why."""
     found = spread(gains)

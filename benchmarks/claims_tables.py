@@ -1,0 +1,142 @@
+"""The papers' claims in Markdown, made from the lines of ``results/claims.jsonl`` alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from claims import Line
+from leaderboard_tables import NOT_RUN, number
+
+from rayfed_ssl.reporting.comparison import Difference, difference
+
+UNTRAINED, WORST = "untrained", ", worst client"
+NAMES = {"knn": "kNN", "fewshot": "few-shot", "linear": "linear", "task": "own task", "select/knn": "kNN, held out"}
+PAIRS = ("0_1", "0_2", "1_2")
+Values = dict[int, float]  # seed -> value
+Runs = Mapping[str, Mapping[int, Line]]  # variant -> seed -> line
+
+
+def runs_of(lines: Sequence[Line], name: str, claim: Mapping[str, Any]) -> dict[str, dict[int, Line]]:
+    """The complete runs of a claim's variants, the newest of each seed."""
+    found: dict[str, dict[int, Line]] = {}
+    for line in lines:
+        known = claim["variants"].get(line["variant"])
+        if line["claim"] == name and line["status"] == "complete" and known == line["keys"]:
+            found.setdefault(line["variant"], {})[line["seed"]] = line
+    return found
+
+
+def values(runs: Runs, variant: str, measure: str) -> Values:
+    """Seed -> value: of a variant, of its worst client (``.., worst client``), or of the untrained encoder."""
+    worst = variant.endswith(WORST)
+    if variant == UNTRAINED:
+        lines = {seed: line for of_seeds in reversed(list(runs.values())) for seed, line in of_seeds.items()}
+        found = {seed: line["untrained"].get(measure) for seed, line in lines.items()}
+    else:
+        lines = dict(runs.get(variant.removesuffix(WORST), {}))
+        found = {seed: line["measured"].get(measure) for seed, line in lines.items()}
+    return {seed: one(value, worst=worst) for seed, value in sorted(found.items()) if value is not None}
+
+
+def one(value: float | Mapping[str, float], *, worst: bool) -> float:
+    """A value as one number: of clients' values their mean, or their least."""
+    if isinstance(value, Mapping):
+        return min(value.values()) if worst else fmean(value.values())
+    return value
+
+
+def chosen(runs: Runs, names: str | Sequence[str], by: str | None) -> str | None:
+    """The variant that stands for several: the highest mean of ``by``; None where one of them has not run."""
+    if isinstance(names, str):
+        return names
+    assert by is not None
+    scores = {name: list(values(runs, name, by).values()) for name in names}
+    return max(scores, key=lambda name: fmean(scores[name])) if all(scores.values()) else None
+
+
+def apart(runs: Runs, a: str, b: str, measure: str) -> Difference | None:
+    """``a`` minus ``b`` over the seeds that both have."""
+    own, theirs = values(runs, a, measure), values(runs, b, measure)
+    return difference([own[seed] - theirs[seed] for seed in sorted(own.keys() & theirs.keys())])
+
+
+def verdict(found: Difference | None) -> str:
+    """``above``, ``below``, or ``level`` where the 95% interval holds zero."""
+    if found is None:
+        return NOT_RUN
+    if found.low is None or found.high is None:
+        return "one seed"
+    return "level" if found.low <= 0 <= found.high else "above" if found.mean > 0 else "below"
+
+
+def _interval(found: Difference | None) -> str:
+    if found is None:
+        return NOT_RUN
+    text = f"{found.mean:+.3f}"
+    return text if found.low is None else f"{text} [{found.low:+.3f}, {found.high:+.3f}]"
+
+
+def _rows(cells: Sequence[Sequence[str]]) -> str:
+    head, *body = cells
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *body))
+
+
+def accuracies(runs: Runs, claim: Mapping[str, Any]) -> str:
+    """Mean and standard deviation over seeds of each variant, the untrained encoder first."""
+    measures = [*claim["measures"], *([claim["by"]] if "by" in claim else [])]
+    names = [UNTRAINED]
+    for name in claim["variants"]:
+        names += [name, name + WORST] if name in claim.get("worst", ()) else [name]
+    body = []
+    for name in names:
+        found = {m: list(values(runs, name, m).values()) for m in measures}
+        if name != UNTRAINED and not any(found.values()):
+            body.append([name, "0", NOT_RUN, *[""] * len(measures)])
+            continue
+        lines = runs.get(name, {}).values()
+        minutes = number([line["minutes"] for line in lines], 1) if lines else ""
+        cells = [number(found[m]) if found[m] else "-" for m in measures]
+        body.append([name, str(max(map(len, found.values()))), *cells, minutes])
+    return _rows([["variant", "seeds", *(NAMES[m] for m in measures), "minutes"], *body])
+
+
+def comparisons(runs: Runs, claim: Mapping[str, Any]) -> str:
+    """The paired differences that decide, each with its 95% interval; the first measure's is the verdict."""
+    measures, body = claim["measures"], []
+    for first, second in claim["compare"]:
+        a, b = chosen(runs, first, claim.get("by")), chosen(runs, second, claim.get("by"))
+        if a is None or b is None:
+            body.append([f"best of {len(first)} against best of {len(second)}", "0", *[NOT_RUN] * (len(measures) + 1)])
+            continue
+        found = [apart(runs, a, b, measure) for measure in measures]
+        best = "" if isinstance(first, str) else f" (each the best by {NAMES[claim['by']]})"
+        seeds = "0" if found[0] is None else str(found[0].count)
+        body.append([f"{a} over {b}{best}", seeds, *map(_interval, found), verdict(found[0])])
+    return _rows([["difference", "seeds", *(NAMES[m] for m in measures), f"by {NAMES[measures[0]]}"], *body])
+
+
+def usefulness(runs: Runs, variants: Sequence[str]) -> str:
+    """How useful and how alike FedLinked's clients are to each other in the last round, seed by seed: G_02/G_01 and
+    G_12/G_01, and the likenesses, which do not grow with the length of representations.
+    """
+    body = []
+    for variant in variants:
+        for seed, line in sorted(runs.get(variant, {}).items()):
+            also = line["also"]
+            a = {
+                pair: also[f"fedlinked/A_{pair}"] for pair in ("1_0", "2_0", "0_1", "2_1")
+            }  # of one target: G's ratios
+            cells = [a["2_0"] / a["1_0"], a["2_1"] / a["0_1"], *(also[f"fedlinked/likeness_{pair}"] for pair in PAIRS)]
+            body.append([variant, str(seed), *(f"{cell:.2f}" for cell in cells)])
+    return _rows([["variant", "seed", "G_02/G_01", "G_12/G_01", "likeness 01", "02", "12"], *body])
+
+
+def section(lines: Sequence[Line], name: str, claim: Mapping[str, Any]) -> str:
+    """A claim: what it says, the setting, accuracies, and what is level and what is not."""
+    runs = runs_of(lines, name, claim)
+    commits = sorted({line["commit"] for of_seeds in runs.values() for line in of_seeds.values()})
+    made = f"Made at {', '.join(commits)}." if commits else f"{NOT_RUN.capitalize()}."
+    parts = [f"**{claim['says']}.** {claim['setting']}. {made}", accuracies(runs, claim), comparisons(runs, claim)]
+    return "\n\n".join(parts)

@@ -1,0 +1,111 @@
+"""The papers' claims: variants are runs that can be configured, and lines become tables with the right arithmetic."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import claims  # noqa: E402
+import claims_tables as tables  # noqa: E402
+
+from rayfed_ssl.config import build  # noqa: E402
+
+DOCUMENT = claims.load()
+CLAIM: dict[str, Any] = {
+    "says": "A is above B", "setting": "Tiny", "measures": ["knn"], "by": "select/knn", "worst": ["b"],
+    "variants": {"a": {"method.name": "x"}, "a2": {"method.name": "y"}, "b": {}},
+    "compare": [["a", "b"], ["a2", "b, worst client"], [["a", "a2"], "untrained"]],
+}  # fmt: skip
+SCORES = {"a": [0.5, 0.6, 0.7], "a2": [0.4, 0.4, 0.4]}
+SELECT = {"a": 0.3, "a2": 0.5, "b": 0.1}
+
+
+def line(variant: str, seed: int, value: float | dict[str, float], **other: Any) -> claims.Line:
+    return {
+        "claim": "c", "variant": variant, "seed": seed, "keys": CLAIM["variants"][variant], "status": "complete",
+        "measured": {"knn": value, "select/knn": SELECT[variant]}, "untrained": {"knn": 0.2 + 0.1 * seed}, "also": {},
+        "minutes": 1.0 + seed, "commit": "abc", "settings": "s", **other,
+    }  # fmt: skip
+
+
+LINES = [line(variant, seed, value) for variant, values in SCORES.items() for seed, value in enumerate(values)]
+LINES += [line("b", seed, {"0": 0.1 * seed, "1": 0.4}) for seed in range(3)]
+
+
+def cells(table: str) -> list[list[str]]:
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()]
+
+
+def test_every_variant_can_be_configured_and_has_settings_of_its_own() -> None:
+    found = list(claims.attempts(DOCUMENT, seeds=1))
+    assert {one.claim for one in found} == {"fedsc", "fedca", "flesd", "fedfoa", "fedlinked", "demo"}
+    assert len({(one.claim, one.settings) for one in found}) == len(found)
+    for one in found:
+        source = {} if DOCUMENT["claims"][one.claim]["data"] == "digits" else {"data.path": "images"}
+        build(one.base, {**one.keys, "seed": 0, **source}, origin=one.variant)
+
+
+@pytest.mark.parametrize("name", list(DOCUMENT["claims"]))
+def test_what_is_compared_are_variants_and_measures_are_evaluated(name: str) -> None:
+    claim = DOCUMENT["claims"][name]
+    known = {*claim["variants"], tables.UNTRAINED, *(worst + tables.WORST for worst in claim.get("worst", ()))}
+    sides = [side for pair in claim["compare"] for side in pair]
+    assert {one for side in sides for one in ([side] if isinstance(side, str) else side)} <= known
+    several = any(not isinstance(side, str) for side in sides)
+    assert several <= ("by" in claim and "select" in claim["base"]["evaluation"])
+    assert set(claim["measures"]) <= {*claim["base"]["evaluation"]["protocols"], "task"}
+
+
+def test_seeds_come_one_after_the_other_and_what_has_a_line_is_not_run_again() -> None:
+    wanted = list(claims.attempts(DOCUMENT, ["fedfoa"], seeds=2))
+    half = len(wanted) // 2
+    assert [one.seed for one in wanted] == [0] * half + [1] * half
+    done = [{"claim": o.claim, "variant": o.variant, "seed": o.seed, "settings": o.settings} for o in wanted[:2]]
+    assert claims.missing(iter(wanted), done) == wanted[2:]
+    other = [{**done[0], "settings": "another"}]
+    assert claims.missing(iter(wanted), other) == wanted
+
+
+def test_means_deviations_and_the_worst_client() -> None:
+    body = {row[0]: row[1:] for row in cells(tables.accuracies(tables.runs_of(LINES, "c", CLAIM), CLAIM))}
+    assert body["untrained"][:2] == ["3", "0.300 ± 0.100"]
+    assert body["a"] == ["3", "0.600 ± 0.100", "0.300 ± 0.000", "2.0 ± 1.0"]
+    assert body["b"][1] == f"{np.mean([0.2, 0.25, 0.3]):.3f} ± {np.std([0.2, 0.25, 0.3], ddof=1):.3f}"
+    assert body["b, worst client"][1] == "0.100 ± 0.100"
+
+
+def test_paired_differences_have_students_interval_and_decide() -> None:
+    rows = cells(tables.comparisons(tables.runs_of(LINES, "c", CLAIM), CLAIM))[2:]
+    pairs = np.array([0.5, 0.6, 0.7]) - np.array([0.2, 0.25, 0.3])
+    low, high = stats.t.interval(0.95, 2, loc=pairs.mean(), scale=stats.sem(pairs))
+    assert rows[0] == ["a over b", "3", f"{pairs.mean():+.3f} [{low:+.3f}, {high:+.3f}]", "above"]
+    assert rows[1][0] == "a2 over b, worst client"
+    assert rows[1][3] == "above"
+    assert rows[2][0].startswith("a2 over untrained (each the best by")  # by held-out images, not by its accuracy
+    assert rows[2][3] == "level"
+
+
+def test_lines_of_other_settings_and_diverged_runs_do_not_count() -> None:
+    other = [line("a", 3, 0.9, keys={"method.name": "z"}), line("a", 4, 0.9, status="diverged")]
+    assert tables.runs_of([*LINES, *other], "c", CLAIM)["a"].keys() == {0, 1, 2}
+
+
+def test_what_has_not_run_is_said() -> None:
+    only = [one for one in LINES if one["variant"] == "b"]
+    assert cells(tables.comparisons(tables.runs_of(only, "c", CLAIM), CLAIM))[2][2] == "not run yet"
+    assert ["a", "0", "not run yet", "", ""] in cells(tables.accuracies(tables.runs_of(only, "c", CLAIM), CLAIM))
+
+
+def test_every_line_that_was_written_belongs_to_a_claim() -> None:
+    for one in claims.read():
+        assert one["variant"] in DOCUMENT["claims"][one["claim"]]["variants"], json.dumps(one)[:200]
+        assert not one["changed"], "made from a tree with changes"
