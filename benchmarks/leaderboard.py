@@ -142,7 +142,8 @@ def at_hand(wanted: Sequence[Cell], out: Path, path: Path) -> Iterator[tuple[Cel
 
 def again(cell: Cell, row: Record, folder: Path, data: Path) -> Record:
     """The row made anew from its run folder; what the folder does not say stays."""
-    made = {name: row[name] for name in ("settings", "tuned", "keys")}
+    made = {name: row[name] for name in ("settings", "keys")}
+    made["tuned"] = cell.tuned if cell.settings == row["settings"] else row["tuned"]
     return rows.record(cell, folder, cell.built(data), row["machine"]) | made
 
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -110,12 +110,20 @@ def cells(
                         if methods and method not in methods:
                             continue
                         best = chosen.get((name, method), {}) if table == ONE else {}
-                        keys = {
-                            **board["partitions"][partition], **shared, "method.name": method, **own, **best,
-                            "seed": seed,
-                        }  # fmt: skip
-                        config = CONFIGS / board["data"][name]
-                        yield Cell(name, partition, table, method, seed, config, keys, bool(best))
+                        keys = {**board["partitions"][partition], **shared, "method.name": method, **own, "seed": seed}
+                        cell = Cell(name, partition, table, method, seed, CONFIGS / board["data"][name], keys)
+                        yield replace(cell, keys={**keys, **other(cell, best)}, tuned=True) if best else cell
+
+
+def other(cell: Cell, best: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of ``best`` whose values are not what the cell has anyway, so that a grid that confirms a default asks
+    for no other run."""
+    nowhere, found = Path("images"), dict[str, Any]()
+    for key, value in best.items():
+        now = replace(cell, keys={**cell.keys, **found})
+        if replace(now, keys={**now.keys, key: value}).built(nowhere) != now.built(nowhere):
+            found[key] = value
+    return found
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------

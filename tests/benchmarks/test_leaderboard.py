@@ -88,6 +88,18 @@ def test_cells_come_in_order_and_winners_go_over_the_boards_keys() -> None:
     assert len({cell.folder for cell in found}) == len(found) == 12
 
 
+def test_a_grid_that_confirms_a_default_asks_for_no_other_run() -> None:
+    def cell(winners: dict[str, float]) -> rows.Cell:
+        (found,) = rows.cells(BOARD, ["cifar10"], ["iid"], [0], ["fedca"], {("cifar10", "fedca"): winners})
+        return found
+
+    plain = cell({})
+    same, other = cell({"train.optimizer.lr": 0.002}), cell({"train.optimizer.lr": 0.002, "method.beta": 0.1})
+    assert (plain.tuned, same.tuned, other.tuned) == (False, True, True)
+    assert same.settings == plain.settings
+    assert other.keys == {**plain.keys, "method.beta": 0.1}
+
+
 def test_the_digest_is_of_the_configs_keys_and_the_cells(tmp_path: Path) -> None:
     config = tmp_path / "a.yaml"
     config.write_text("train: {rounds: 3}\n")
@@ -347,7 +359,7 @@ def test_cells_and_grids_are_run(cell: rows.Cell, images: Path, tmp_path: Path) 
     assert set(scores) == {0.1, 0.5}
     (tuned,) = rows.cells({**board, "mixed": {"keys": {}, "methods": {}}}, ["digits"], ["iid"], [0], (),
                           tuning.winners(tuning.read(lines), board))  # fmt: skip
-    assert tuned.keys["objective.temperature"] == best["objective.temperature"]
+    assert tuned.built(images).objective.temperature == best["objective.temperature"]
 
 
 # -- the grid ----------------------------------------------------------------------------------------------------------
