@@ -329,7 +329,7 @@ def _replace_objective(document: dict[str, Any], changes: Mapping[str, object]) 
         document["objective"] = {"name": method.objective, **given}
 
 
-RESULT_NEUTRAL = ("name", "resources", "checkpoint")
+RESULT_NEUTRAL = ("name", "resources", "checkpoint", "figures")
 
 
 def changed_keys(old: RunConfig, new: RunConfig) -> list[str]:

@@ -15,7 +15,7 @@ import json
 import os
 import platform
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -97,7 +97,6 @@ def _write(path: Path, values: Values) -> None:
             draft.unlink(missing_ok=True)
 
 
-@lru_cache(maxsize=1)
 def _source() -> str:
     """A digest of the source that computes the values."""
     root = Path(__file__).resolve().parents[1]
@@ -105,14 +104,19 @@ def _source() -> str:
     return digest(*(path.read_bytes() for path in sorted(files)))
 
 
-def _surroundings() -> dict[str, object]:
-    found: dict[str, object] = {"source": _source(), "machine": platform.machine(), "threads": torch.get_num_threads()}
+@cache
+def _installed() -> dict[str, object]:
+    """What does not change in a process: the source, the packages, the processor."""
+    found: dict[str, object] = {"source": _source(), "machine": platform.machine()}
     for name in VERSIONS:
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
     with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         found["processor"] = next(line for line in lines if line.startswith("model name"))
-    found["instructions"] = torch.backends.cpu.get_cpu_capability()
-    found["mkldnn"] = bool(torch.backends.mkldnn.enabled)
+    return found | {"instructions": torch.backends.cpu.get_cpu_capability()}
+
+
+def _surroundings() -> dict[str, object]:
+    found = {**_installed(), "threads": torch.get_num_threads(), "mkldnn": bool(torch.backends.mkldnn.enabled)}
     return found | {name: os.environ.get(name, "") for name in VARIABLES}

@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,7 @@ def _discreet(argument: str) -> str:
     return argument.replace(home, "~") if len(home) > 1 else argument
 
 
+@cache
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)

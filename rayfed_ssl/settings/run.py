@@ -66,6 +66,8 @@ class RunSettings(Block):
     resources: ResourcesConfig = ResourcesConfig()
     on_client_error: Literal["fail", "drop"] = "fail"
     """Whether a failed client ends the run, or is left out of the round and counted."""
+    figures: bool = True
+    """Draw ``figures/`` and their copies in TensorBoard; false saves a second per run, as in sweeps of short trials."""
 
     def method_as(self, kind: type[Kind]) -> Kind:
         """The method's own block, where it is known to be of that kind. Raises TypeError where it is not."""

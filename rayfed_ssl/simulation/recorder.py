@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 import yaml
 
@@ -62,7 +63,7 @@ class Recorder:
             imports=digests(config.extensions),
             files=files,
         )
-        self.undrawn = resumed_from is None
+        self.undrawn = resumed_from is None and config.figures
         if resumed_from is None:
             self._first_page()
 
@@ -178,8 +179,10 @@ class Recorder:
         """Draw matrices over pairs of clients, as they are after round t: once a round for TensorBoard, and those after
         the ``last`` round as figures, too.
         """
-        if matrices:
-            from rayfed_ssl.reporting import figures
+        if not (matrices and self.config.figures):
+            return
+        from rayfed_ssl.reporting import figures
+
         for name, matrix in matrices.items():
             new = self.drawn.get(name) != t
             if not (last or new):
@@ -193,7 +196,7 @@ class Recorder:
     def summary(
         self, t: int, status: str, privacy: dict[str, Any] | None, diverged: Diverged | None = None
     ) -> dict[str, Any]:
-        """Write and return summary.json, and the accuracy figure.
+        """Write and return summary.json, and the figures of accuracy.
 
         Args:
             t: completed rounds.
@@ -232,17 +235,25 @@ class Recorder:
         if passed:
             summary["virtual_s"] = passed[max(passed)]
         write_summary(self.folder, summary)
-        if summary["accuracy"]:
-            from rayfed_ssl.reporting import figures
-
-            figures.save_figure(self.folder, "accuracy", figures.accuracy_curve(metrics))
-            if passed:
-                hours = {round: seconds / 3600 for round, seconds in passed.items()}
-                figures.save_figure(self.folder, "accuracy_vs_hours", figures.accuracy_curve(metrics, hours))
-            figure = figures.accuracy_against_trace(metrics, self.federation.given_names)
-            if figure is not None:
-                figures.save_figure(self.folder, "accuracy_vs_trace", figure)
+        if summary["accuracy"] and self.config.figures:
+            self._curves(metrics, passed)
         return summary
+
+    def _curves(self, metrics: pa.Table, passed: Mapping[int, float]) -> None:
+        """Draw accuracy over rounds, over virtual hours, and against what a method traces.
+
+        Args:
+            passed: round -> virtual seconds until its end.
+        """
+        from rayfed_ssl.reporting import figures
+
+        figures.save_figure(self.folder, "accuracy", figures.accuracy_curve(metrics))
+        if passed:
+            hours = {round: seconds / 3600 for round, seconds in passed.items()}
+            figures.save_figure(self.folder, "accuracy_vs_hours", figures.accuracy_curve(metrics, hours))
+        figure = figures.accuracy_against_trace(metrics, self.federation.given_names)
+        if figure is not None:
+            figures.save_figure(self.folder, "accuracy_vs_trace", figure)
 
     def _test_images(self) -> dict[str, int]:
         """How many images accuracies were measured on: labelled test images, and clients' own where tasks differ."""

@@ -25,6 +25,7 @@ BASE: dict[str, Any] = {
     "train": {"rounds": 3, "batch_size": 16, "optimizer": {"lr": 0.05}},
     "evaluation": {"protocols": ["knn"], "batch_size": 64},
     "checkpoint": {"every": 1},
+    "figures": False,
 }  # fmt: skip
 """A few hundred digits at 16 px, a thin network with BatchNorm, four unequal clients, three rounds."""
 

@@ -297,7 +297,7 @@ def test_weight_zero_is_the_method_without_the_plug_in(tmp_path: Path) -> None:
 
 def test_a_run_records_traces_distances_and_rounds_to_an_accuracy(tmp_path: Path) -> None:
     config = tiny("fedfoa", train__rounds=2, clients__count=3, clients__encoders="small_cnn",
-                  evaluation__targets=[0.05, 1.0])  # fmt: skip
+                  evaluation__targets=[0.05, 1.0], figures=True)  # fmt: skip
     summary = run_locally(config, tmp_path / "run")
     values = measured(tmp_path / "run")
     for t in (1, 2):

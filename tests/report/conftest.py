@@ -24,7 +24,7 @@ OWN = {
 def fedfoa(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of FedFoA, whose clients keep their encoders, with its report."""
     folder = tmp_path_factory.mktemp("report") / "fedfoa"
-    run_locally(tiny_run("fedfoa", OWN), folder)
+    run_locally(tiny_run("fedfoa", {**OWN, "figures": True}), folder)
     report_of(folder)
     return folder
 

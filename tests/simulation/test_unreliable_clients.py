@@ -334,11 +334,12 @@ def test_too_few_replies_are_booked_and_not_used(tmp_path: Path) -> None:
 
 
 def test_summary_and_figure_know_the_hours(tmp_path: Path) -> None:
-    summary = run_locally(tiny("fedsimclr", system={"latency_s": 1800}), tmp_path / "run")
+    summary = run_locally(tiny("fedsimclr", system={"latency_s": 1800}, figures=True), tmp_path / "run")
     assert summary["virtual_s"] == 5400.0
     assert virtual_seconds(read_metrics(tmp_path / "run")) == {0: 0.0, 1: 1800.0, 2: 3600.0, 3: 5400.0}
     assert (tmp_path / "run" / "figures" / "accuracy_vs_hours.png").stat().st_size > 1000
-    assert "virtual_s" not in run_locally(tiny("fedsimclr"), tmp_path / "plain")
+    assert "virtual_s" not in run_locally(tiny("fedsimclr", figures=True), tmp_path / "plain")
+    assert (tmp_path / "plain" / "figures" / "accuracy.png").exists()
     assert not (tmp_path / "plain" / "figures" / "accuracy_vs_hours.png").exists()
 
 
