@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.evaluation import cache
@@ -58,6 +60,7 @@ def test_the_second_run_reads_the_same_bits(entries: Path, monkeypatch: pytest.M
         {"evaluation": {"protocols": ["knn", "fewshot"], "fewshot": {"draws": 3}}},
         {"data": {"name": "digits", "limit": 280, "test_limit": 120}},
         {"data": {"name": "digits", "limit": 300, "test_limit": 110}},
+        {"data": {"name": "digits", "limit": 300, "test_limit": 120, "image_size": 12}},
     ],
 )
 def test_another_question_has_another_entry(entries: Path, changes: dict[str, Any]) -> None:
@@ -76,6 +79,25 @@ def test_other_weights_have_another_entry(entries: Path) -> None:
     for given in (weights, weights.with_vector(vector)):
         worker.assess(0, Subject(None, "small_cnn_bn", given), None)
     assert len(list(entries.iterdir())) == 2
+
+
+def test_other_labels_and_other_threads_have_another_entry(entries: Path) -> None:
+    for relabelled, threads in ((False, 1), (True, 1), (False, 2)):
+        config = RunConfig.model_validate(SETTINGS)
+        federation, before = deal(config), torch.get_num_threads()
+        if relabelled:
+            labels = federation.dataset.test.labels.copy()
+            labels[0] = 1 - labels[0] if labels[0] < 2 else 0
+            test = dataclasses.replace(federation.dataset.test, labels=labels)
+            federation = dataclasses.replace(federation, dataset=dataclasses.replace(federation.dataset, test=test))
+        worker = Worker(config, federation)
+        subject = Subject(None, "small_cnn_bn", worker.initial("small_cnn_bn"))
+        try:
+            torch.set_num_threads(threads)
+            worker.assess(0, subject, None)
+        finally:
+            torch.set_num_threads(before)
+    assert len(list(entries.iterdir())) == 3
 
 
 def test_after_training_nothing_is_remembered(entries: Path) -> None:
