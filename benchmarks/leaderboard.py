@@ -1,7 +1,7 @@
 """The leaderboard: every method on every partition and data set at one budget of local steps.
 
     python benchmarks/leaderboard.py --data ../shared/data [--sets fashion_mnist ..] [--partitions iid ..]
-        [--methods fedsimclr fedca ..] [--seeds 0 1 2] [--jobs 2] [--out runs/leaderboard]
+        [--methods fedsimclr fedca ..] [--tables one mixed] [--seeds 0 1 2] [--jobs 2] [--out runs/leaderboard]
     python benchmarks/leaderboard.py --data ../shared/data --tune        # each method's own small grid
     python benchmarks/leaderboard.py --data ../shared/data --labels      # 1% of the labels, for rows that lack it
     python benchmarks/leaderboard.py --data ../shared/data --again       # rows from the run folders, without running
@@ -34,6 +34,7 @@ from leaderboard_rows import Cell, Record
 from machine import described
 
 LABELS = ("evaluation.semi.fractions=[0.01]", "evaluation.semi.epochs=50", "evaluation.train_images=null")
+TABLES = {"one": rows.ONE, "mixed": rows.MIXED}
 SUMMARY, ERROR = "summary.json", "error.txt"
 
 
@@ -201,6 +202,7 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", choices=list(board["data"]), default=list(board["data"]))
     parser.add_argument("--partitions", nargs="+", choices=list(board["partitions"]), default=list(board["partitions"]))
     parser.add_argument("--methods", nargs="+", choices=methods, default=[])
+    parser.add_argument("--tables", nargs="+", choices=list(TABLES), default=list(TABLES))
     parser.add_argument("--seeds", nargs="+", type=int, default=board["seeds"])
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("runs/leaderboard"))
@@ -221,7 +223,8 @@ def main() -> None:
     data, out = a.data.resolve(), a.out.resolve()
     if a.tune:
         raise SystemExit(1 if tune(board, a.sets, a.methods, data, out, a.jobs) else 0)
-    wanted = list(rows.cells(board, a.sets, a.partitions, a.seeds, a.methods, tuning.winners(tuning.read(), board)))
+    found = rows.cells(board, a.sets, a.partitions, a.seeds, a.methods, tuning.winners(tuning.read(), board))
+    wanted = [cell for cell in found if cell.table in {TABLES[name] for name in a.tables}]
     carry_out = label_missing if a.labels else row_again if a.again else run_missing
     raise SystemExit(1 if carry_out(wanted, data, out, a.jobs, a.rows) else 0)
 
