@@ -9,7 +9,8 @@
     metric: select.knn                       dotted key of summary.json: what the trials are chosen by
 
 ``select.*`` is measured on training images that no client holds (``evaluation.select``; with ``data.tasks``, each
-client's own), ``accuracy.*`` on the test images, which then choose. Every trial's config is built before the first
+client's own), ``accuracy.*`` on the test images, which then choose; ``features.rankme``, the effective rank (Garrido et
+al. 2023), reads no label at all. Every trial's config is built before the first
 starts, so a wrong key or value costs no training.
 """
 
@@ -29,16 +30,19 @@ from pydantic import Field, field_validator, model_validator
 from rayfed_ssl.base.choice import Short
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.seeding import numpy_generator
-from rayfed_ssl.config import RunConfig, build
+from rayfed_ssl.config import RESULT_NEUTRAL, RunConfig, build
+from rayfed_ssl.evaluation import PROTOCOLS
 from rayfed_ssl.extensions import Extension, gather, save
 from rayfed_ssl.reporting.tables import replace_file
 from rayfed_ssl.settings import files as configfile
 from tune.blocks import Dimension, Fifo, Pbt, Scheduler
 
 Point = dict[str, Any]
+MISSING = {"select": "none: set evaluation.select.share", "features": "none: name rank in evaluation.protocols"}
 TRIALS = 20
 MOST = 10_000  # trials: each one's config is built before the first starts
-METRICS = ("select", "accuracy", "best", "untrained", "communication", "epsilon", "wall_s", "train_images_per_s")
+OF_PROTOCOLS = ("select", "accuracy", "best", "untrained", "features")  # parts of a summary with a value per protocol
+METRICS = (*OF_PROTOCOLS, "communication", "epsilon", "wall_s", "train_images_per_s")
 PERTURBED = ("method", "objective", "plugins", "augment", "train")  # blocks that may change under a trained network
 
 
@@ -60,7 +64,8 @@ class SweepConfig(Block):
     seed: Annotated[int, Field(ge=0)] = 0
     """Of the search; a run's own is ``overrides.seed``."""
     metric: str = "accuracy.knn"
-    """Dotted key of summary.json: what trials are chosen by; ``select.knn`` where the base holds images out."""
+    """Dotted key of summary.json: what trials are chosen by; ``select.knn`` where the base holds images out,
+    ``features.rankme`` where it reads no labels."""
     mode: Literal["max", "min"] = "max"
     """Whether larger or smaller values are better."""
     scheduler: Annotated[Scheduler, Short(lambda: ("none", "asha", "pbt"))] = Fifo()
@@ -90,16 +95,16 @@ class SweepConfig(Block):
                 raise ValueError(f"space.{key}: found a range or a choice with search=grid; must be grid: [...]")
         self._few_enough()
         for key in self.keys:
-            if key.split(".")[0] in ("resources", "checkpoint", "name", "profile"):
+            if key.split(".")[0] in (*RESULT_NEUTRAL, "profile"):
                 raise ValueError(f"space.{key}: found a key that changes no result; set it in overrides")
         if "seed" in self.keys and self.repeat > 1:
             raise ValueError("space.seed: found with repeat > 1, which varies the seed; must be one of them")
         if self.metric.split(".")[0] not in METRICS:
             raise ValueError(f"metric: found '{self.metric}'; must be a key of summary.json under {', '.join(METRICS)}")
-        if self.scheduler.name != "none" and not self.metric.startswith(("select.", "accuracy.")):
+        if self.scheduler.name != "none" and not self.metric.startswith(("select.", "accuracy.", "features.")):
             raise ValueError(
-                f"metric: found '{self.metric}' with scheduler={self.scheduler.name}; must be select.PROTOCOL or "
-                "accuracy.PROTOCOL"
+                f"metric: found '{self.metric}' with scheduler={self.scheduler.name}; must be select.PROTOCOL, "
+                "accuracy.PROTOCOL or features.NAME"
             )
         if isinstance(self.scheduler, Pbt):
             self._can_be_perturbed()
@@ -178,9 +183,8 @@ class Sweep:
         kind, _, rest = self.settings.metric.partition(".")
         for config in runs:
             measured = measured_by(config, kind)
-            if kind in ("select", "accuracy", "best", "untrained") and rest.split(".")[0] not in measured:
-                missing = "none: set evaluation.select.share" if kind == "select" else "none: nothing is evaluated"
-                allowed = ", ".join(f"{kind}.{name}" for name in measured) or missing
+            if kind in OF_PROTOCOLS and rest.split(".")[0] not in measured:
+                allowed = ", ".join(f"{kind}.{name}" for name in measured) or MISSING.get(kind, "nothing is evaluated")
                 raise UserError(f"metric: found '{self.settings.metric}'; this sweep's runs have {allowed}")
             if self.settings.scheduler.name != "none" and not config.evaluation.every:
                 raise UserError(
@@ -191,23 +195,27 @@ class Sweep:
 
 
 def measured_by(config: RunConfig, kind: str) -> list[str]:
-    """What a run's summary has under ``accuracy``, or under ``select``."""
+    """What a run's summary has under ``accuracy``, ``select`` or ``features``."""
+    if kind == "features":
+        return list(config.evaluation.describing)
     if config.data.tasks is not None:
         return ["task"]
     return list(config.evaluation.selecting if kind == "select" else config.evaluation.scores)
 
 
 def default_metric(document: Mapping[str, Any], overrides: Mapping[str, Any]) -> str:
-    """What chooses where a sweep's file does not say: held-out images where its runs have any, else ``accuracy.knn``,
-    which is of test images.
+    """What chooses where a sweep's file does not say: effective rank where its runs read no labels, held-out images
+    where they have any, else ``accuracy.knn``, which is of test images.
     """
     run = configfile.merge(document, overrides)
     if (run.get("data") or {}).get("tasks") is not None:
         return "select.task"
     evaluation = run.get("evaluation") or {}
+    protocols = evaluation.get("protocols") or ["knn"]
+    if not any("labels" in getattr(PROTOCOLS.get(name), "needs", ()) for name in protocols) and "rank" in protocols:
+        return "features.rankme"
     if evaluation.get("select") is None:
         return "accuracy.knn"
-    protocols = evaluation.get("protocols") or ["knn"]
     return f"select.{'knn' if 'knn' in protocols else protocols[0]}"
 
 

@@ -19,7 +19,7 @@ from rich import box
 from rich.table import Table
 
 from rayfed_ssl.base.late import Late
-from rayfed_ssl.reporting.summary import HELD_OUT_LABELS, TEST_LABELS
+from rayfed_ssl.reporting.summary import HELD_OUT_LABELS, NO_LABELS, TEST_LABELS
 from rayfed_ssl.reporting.tables import replace_file
 from rayfed_ssl.settings import files as configfile
 from tune.book import OVER, Book, scheduled
@@ -61,9 +61,10 @@ class Results:
 
     @property
     def chosen_by(self) -> str | None:
-        """Whose labels chose the winner: the test images', those of held-out images, or nobody's."""
+        """Whose labels chose the winner, if any did; None of a metric that is no measure of encoders."""
         kind = self.sweep.settings.metric.partition(".")[0]
-        return {"select": HELD_OUT_LABELS, "accuracy": TEST_LABELS, "best": TEST_LABELS}.get(kind)
+        known = {"select": HELD_OUT_LABELS, "accuracy": TEST_LABELS, "best": TEST_LABELS, "features": NO_LABELS}
+        return known.get(kind)
 
     def values(self, configuration: int) -> list[float]:
         """The metric of each repeat that has one."""

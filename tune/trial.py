@@ -29,7 +29,7 @@ from actors.driver import persisting
 from actors.plan import planned, reserve
 from actors.pool import Pool
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.evaluation import SELECT, by_client
+from rayfed_ssl.evaluation import by_client
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.results import Evaluated, Subject
@@ -83,7 +83,7 @@ class WatchedCohort(RayCohort):
         return found
 
     def complete(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """(round, what its summary would say under ``accuracy`` and ``select``), once each."""
+        """(round, what its summary would say under ``accuracy``, ``select`` and ``features``), once each."""
         for round in sorted(self.known):
             if len(self.known[round]) == self.awaited[round]:
                 by_tag: dict[str, dict[int | None, float]] = {}
@@ -92,8 +92,11 @@ class WatchedCohort(RayCohort):
                         for tag, value in part.items():
                             by_tag.setdefault(tag, {})[client] = value
                 by_tag = {tag: {None: of[None]} if None in of else of for tag, of in by_tag.items()}
-                select = {tag.removeprefix(SELECT): by_tag[tag] for tag in by_tag if tag.startswith(SELECT)}
-                yield round, {"accuracy": {tag: by_tag[tag] for tag in by_tag if "/" not in tag}, "select": select}
+                groups: dict[str, dict[str, dict[int | None, float]]] = {}
+                for tag, of in by_tag.items():
+                    group, _, name = tag.rpartition("/")
+                    groups.setdefault(group or "accuracy", {})[name] = of
+                yield round, groups
 
 
 class Trial(tune.Trainable):  # type: ignore[misc]
@@ -243,7 +246,9 @@ class Trial(tune.Trainable):  # type: ignore[misc]
     def _report(self, progress: Progress) -> None:
         """Hand Tune what is known of a round, and wait for its word. The last round's comes with the summary."""
         self.reached = progress.round
-        if self.sweep.settings.scheduler.name == "none" or not any(k.startswith("eval/") for k in progress.values):
+        if self.sweep.settings.scheduler.name == "none" or not any(
+            key.startswith(("eval/", "features/")) for key in progress.values
+        ):
             return
         for round, summary in self.cohort.complete():
             value = measured(summary, self.sweep.settings.metric)

@@ -126,6 +126,11 @@ class EvaluationConfig(Block):
         return tuple(named(tag, metric) for tag in tags for metric in self.metrics) if row.classifies else tags
 
     @property
+    def describing(self) -> tuple[str, ...]:
+        """What describes an encoder's features without labels: the names of ``features/<name>``."""
+        return tuple(name for row in self.rows.values() for name in row.describes)
+
+    @property
     def selecting(self) -> tuple[str, ...]:
         """The scores that are measured on held-out images too."""
         if self.select is None:

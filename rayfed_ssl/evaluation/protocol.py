@@ -39,6 +39,8 @@ class Protocol(Generic[Settings]):
     needs: frozenset[Need] = frozenset({"labels", "train", "test"})
     classifies: bool = True
     """Whether each tag is an accuracy, so that ``evaluation.metrics`` adds others beside it."""
+    describes: tuple[str, ...] = ()
+    """The names of the ``features/<name>`` that are one number of the encoder."""
     ready: Callable[[Settings, int], None] = lambda settings, image_size: None
     """Raises UserError for settings that cannot work, before a run writes its first file."""
 

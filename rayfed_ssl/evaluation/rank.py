@@ -96,4 +96,11 @@ def measure(material: Material, config: RankConfig) -> dict[str, float]:
     return {GROUP + name: value for name, value in values.items()}
 
 
-RANK = Protocol(RankConfig, measure, lambda settings: (), frozenset({"train", "encoder"}), classifies=False)
+RANK = Protocol(
+    RankConfig,
+    measure,
+    lambda settings: (),
+    frozenset({"train", "encoder"}),
+    classifies=False,
+    describes=("alignment", "uniformity", "rankme"),
+)

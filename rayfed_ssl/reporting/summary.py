@@ -28,7 +28,7 @@ from rayfed_ssl.reporting.tables import (
 )
 
 PIXELS = "pixels_"
-TEST_LABELS, HELD_OUT_LABELS = "test labels", "held-out labels"  # what a best round was chosen by
+TEST_LABELS, HELD_OUT_LABELS, NO_LABELS = "test labels", "held-out labels", "no labels"  # what chose a round or trial
 Accuracy = float | dict[str, float | None] | None
 History = dict[str, dict[int, dict[int | None, float]]]  # protocol -> round -> client (None: global) -> value
 

@@ -99,7 +99,7 @@ def test_a_searched_method_brings_its_own_block_and_objective(tmp_path: Path) ->
         (["search=bayes"], "search: found 'bayes'"),
         (["trials=0"], "trials: found 0"),
         (["scheduler=asha", "evaluation.every=0"], "evaluation.every: found 0 with scheduler=asha"),
-        (["scheduler=asha", "metric=best.knn.value"], "must be select.PROTOCOL or accuracy.PROTOCOL"),
+        (["scheduler=asha", "metric=best.knn.value"], "must be select.PROTOCOL, accuracy.PROTOCOL or features.NAME"),
         (["scheduler=pbt", "search=random", "space.clients.count={choice: [2]}"], "space.clients.count: found with"),
         (["scheduler=pbt", "search=random", "repeat=2"], "repeat: found more than 1"),
         (["base=nowhere.yaml"], "nowhere.yaml: found no such file"),
@@ -237,6 +237,9 @@ def test_a_shipped_sweep_is_valid_in_every_profile_and_names_its_command(path: P
         (["evaluation.select={share: 0.2}"], "select.knn"),
         (["evaluation.select.share=0.2", "evaluation.protocols=[linear]"], "select.linear"),
         (["evaluation.select={share: 0.2}", "metric=accuracy.knn"], "accuracy.knn"),
+        (["evaluation.protocols=[rank]"], "features.rankme"),
+        (["evaluation.protocols=[rank, knn]"], "accuracy.knn"),
+        (["evaluation.select={share: 0.2}", "evaluation.protocols=[rank, knn]"], "select.knn"),
         (["data.tasks=[[0, 1], [2, 3]]", "method.name=fedavg_trunk", "data.public.source=share"], "select.task"),
     ],
 )
@@ -255,6 +258,24 @@ def test_a_sweep_cannot_choose_by_what_its_runs_do_not_hold_out(tmp_path: Path) 
     with pytest.raises(UserError, match=r"found 'select\.linear'; this sweep's runs have select\.knn, select\.knn_auc"):
         sweep(tmp_path, *chosen).check()
     sweep(tmp_path, *chosen, "metric=select.knn_auc", "scheduler=asha").check()
+    with pytest.raises(
+        UserError, match=r"'features\.rankme'; this sweep's runs have none: name rank in evaluation\.prot"
+    ):
+        sweep(tmp_path, "metric=features.rankme").check()
+    rank = "evaluation.protocols=[rank]"
+    with pytest.raises(
+        UserError, match=r"this sweep's runs have features\.alignment, features\.uniformity, features\.ran"
+    ):
+        sweep(tmp_path, rank, "metric=features.angle").check()
+    sweep(tmp_path, rank, "metric=features.uniformity", "mode=min", "scheduler=asha").check()
+
+
+def test_what_describes_an_encoder_is_what_it_is_described_by(tmp_path: Path) -> None:
+    config = sweep(tmp_path, "evaluation.protocols=[rank]", space={LR: {"grid": [0.1]}}).check()
+    summary = run_locally(
+        config.model_copy(update={"train": config.train.model_copy(update={"rounds": 1})}), tmp_path / "r"
+    )
+    assert {name for name in summary["features"] if "/" not in name} == set(config.evaluation.describing)
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)

@@ -97,6 +97,7 @@ def test_the_table_says_whose_labels_chose(tmp_path: Path) -> None:
         ("accuracy.knn", "chosen by test labels"),
         ("best.knn.value", "chosen by test labels"),
         ("select.knn", "chosen by held-out labels"),
+        ("features.rankme", "chosen by no labels"),
     ):
         made = sweep(tmp_path / metric, f"metric={metric}", "evaluation.select={share: 0.2}", **GRID)
         out = tmp_path / metric / "out"
@@ -104,10 +105,14 @@ def test_the_table_says_whose_labels_chose(tmp_path: Path) -> None:
         for entry, value in zip(book.entries[:2], (0.2, 0.7), strict=True):
             path = out / entry.name / "summary.json"
             summary = json.loads(path.read_text())
-            summary |= {"select": {"knn": value}, "best": {"knn": {"value": 0.9 - value, "by": "test labels"}}}
+            summary |= {
+                "select": {"knn": value},
+                "features": {"rankme": 9 * value},
+                "best": {"knn": {"value": 0.9 - value, "by": "test labels"}},
+            }
             path.write_text(json.dumps(summary))
         results = collect(made, book)
-        assert results.winner == (1 if metric == "select.knn" else 0)
+        assert results.winner == (1 if metric in ("select.knn", "features.rankme") else 0)
         assert remarks(results)[0] == words
         assert pq.read_table(out / "results.parquet").to_pylist()[1]["select.knn"] == 0.7
     made = sweep(tmp_path, "metric=communication.up_bytes", space={LR: {"grid": [0.1]}})
