@@ -23,6 +23,8 @@ from rayfed_ssl.settings.keys import KIND, Key, keys
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(1, str(ROOT / "benchmarks"))
 import budgets  # noqa: E402
+import claims  # noqa: E402
+import claims_tables  # noqa: E402
 import leaderboard_prediction as prediction  # noqa: E402
 import leaderboard_rows as board_rows  # noqa: E402
 import leaderboard_tables as board_tables  # noqa: E402
@@ -142,7 +144,14 @@ def tuned() -> str:
     return board_tables.tuning(lines, lambda data, method: found.get((data, method), {}))
 
 
+def claim(name: str) -> str:
+    """The tables of one paper's claim."""
+    lines, document = claims.read(), claims.load()
+    return claims_tables.section(lines, name, document["claims"][name])
+
+
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
+    "README.md": {"leaderboard": lambda: board_tables.short(board_rows.read(), board_tables.load_board())},
     "docs/architecture.md": {"tree": tree},
     "docs/methods.md": {"methods": methods},
     "docs/configuration.md": {file.value: partial(configuration, file.value) for file in File},
@@ -151,6 +160,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "confirmed": lambda: board_tables.confirmed(board_rows.read(), board_tables.load_board()),
         "leaderboard": lambda: board_tables.page(board_rows.read(), board_tables.load_board()),
         "tuning": tuned,
+        **{name: partial(claim, name) for name in dict.fromkeys(line["claim"] for line in claims.read())},
         "predictors": lambda: prediction.table(board_rows.read(), board_tables.load_board()["references"]),
     },
     "docs/performance.md": {
