@@ -103,7 +103,8 @@ def _same(path: Path, found: dict[str, Any]) -> bool:
 
 
 def git_revision(package: Path | None = None) -> tuple[str | None, bool | None]:
-    """The revision of the project's checkout and whether files differ from it; (None, None) without a checkout.
+    """The revision of the project's checkout and whether files differ from it, results of benchmarks aside; (None, None)
+    without a checkout.
 
     A package installed into an environment that lies within somebody's checkout is not that checkout.
     """
@@ -112,7 +113,7 @@ def git_revision(package: Path | None = None) -> tuple[str | None, bool | None]:
     revision = _git(root, "rev-parse", "HEAD")
     if top is None or revision is None or Path(top).resolve() != root:
         return None, None
-    return revision, bool(_git(root, "status", "--porcelain"))
+    return revision, bool(_git(root, "status", "--porcelain", "--", ".", ":(exclude)benchmarks/results"))
 
 
 def command_line(arguments: list[str]) -> str:

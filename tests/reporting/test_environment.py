@@ -71,6 +71,10 @@ def test_the_revision_is_the_projects_own(tmp_path: Path) -> None:
     git(tmp_path / "project", "commit", "-q", "-m", "first")
     revision = git(tmp_path / "project", "rev-parse", "HEAD")
     assert git_revision(package) == (revision, False)
+    results = package.parent / "benchmarks" / "results"
+    results.mkdir(parents=True)
+    (results / "rows.jsonl").write_text("{}")
+    assert git_revision(package) == (revision, False)  # what a benchmark measured is no change of the code
     (package / "file.py").write_text("x = 2\n")
     assert git_revision(package) == (revision, True)
     installed = tmp_path / "project" / ".venv" / "rayfed_ssl"  # lies in the checkout, is not the checkout
