@@ -23,7 +23,7 @@ def leak(
     from rich import box
     from rich.table import Table
 
-    from rayfed_ssl.leak.audit import summary
+    from rayfed_ssl.leak.audit import summary, suspicious
     from rayfed_ssl.leak.run import leak as audited
     from rayfed_ssl.terminal.progress import console
 
@@ -49,6 +49,13 @@ def leak(
     if found.epsilon is not None:
         say(f"epsilon of the whole run: {found.epsilon:.3g}")
     say(f"0.5 is chance; a score that knows nothing spreads by {found.null_deviation:.3f} around it")
+    for one in suspicious(found.findings):
+        told = one.found
+        say(
+            f"client {one.client}: an encoder that knows nothing tells its members from the others ({told.auc:.3f}, "
+            f"{told.low:.3f} to {told.high:.3f}): they differ in more than membership, unless it is the one interval in "
+            "twenty; read its other areas against this one"
+        )
     if found.unaudited:
         say(f"crossed, but no attack here reads it: {', '.join(found.unaudited)}")
     say(f"{'table':<13} {run / 'leak.json'}")

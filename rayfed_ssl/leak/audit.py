@@ -3,7 +3,8 @@
 The adversary is a server that follows the protocol and is curious: it has every message and the model it sent. Members
 are images of the client's shard. Non-members are images that nobody trains on and that were drawn from the same pool:
 those that ``evaluation.select`` held out, or, with tasks, the client's own test images. Both have the same number of
-images of each class, where labels are known, so that a class is no evidence of membership.
+images of each class and of each natural client (folder, or value of a client column), where these are known, and both
+have the client's corruption, where clients have one: so that neither is evidence of membership.
 
 Shapes: n images, V views, D projection.
 """
@@ -22,6 +23,9 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import generator, numpy_generator
 from rayfed_ssl.base.weights import Weights, unpack
 from rayfed_ssl.data.augment import augment
+from rayfed_ssl.data.feature_skew import corrupted
+from rayfed_ssl.data.images import Images
+from rayfed_ssl.data.partition import FeatureSkew
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.leak.auc import Told, told
 from rayfed_ssl.leak.replay import Heard, Tap
@@ -61,9 +65,9 @@ class Finding:
 
 
 def draw_sets(federation: Federation, client: int, wanted: int, seed: int) -> Sets:
-    """Members and non-members of a client, as many of each class of the one as of the other.
+    """Members and non-members of a client, as many of each class and natural client of the one as of the other.
 
-    A third of the images that nobody trained on is the reference.
+    A third of the images that nobody trained on, of natural clients whose images this one holds, is the reference.
 
     Raises:
         UserError: no image was held out; fewer than ``LEAST`` members are left.
@@ -75,24 +79,36 @@ def draw_sets(federation: Federation, client: int, wanted: int, seed: int) -> Se
             "evaluation.select: found none; membership inference needs images that no client trains on, of the same "
             "pool: run with evaluation.select.share=0.1 or more"
         )
-    labels = federation.dataset.train.labels
+    kinds = _kinds(federation.dataset.train)
+    if (groups := federation.dataset.train.groups) is not None:
+        pool = pool[np.isin(groups[pool], groups[shard["train"]])]
     draws = numpy_generator(seed, "leak", client)
     pool = draws.permutation(pool)
     reference, pool = np.sort(pool[: len(pool) // 3]), pool[len(pool) // 3 :]
     shuffled = draws.permutation(shard["train"])
     members, others = [], []
-    for label in np.unique(labels[shuffled]):
-        mine, theirs = shuffled[labels[shuffled] == label], pool[labels[pool] == label]
+    for kind in np.unique(kinds[shuffled]):
+        mine, theirs = shuffled[kinds[shuffled] == kind], pool[kinds[pool] == kind]
         count = min(len(mine), len(theirs))
         members.append(mine[:count])
         others.append(theirs[:count])
     pairs = draws.permutation(sum(map(len, members)))[:wanted]
     if len(pairs) < LEAST:
+        alike = "classes" if groups is None else "classes and clients"
         raise UserError(
             f"evaluation.select.share: client {client} and the images held out have {len(pairs)} images of the same "
-            f"classes; at least {LEAST} of each are needed: hold out a larger share, or choose another --client"
+            f"{alike}; at least {LEAST} of each are needed: hold out a larger share, or choose another --client"
         )
     return Sets(np.sort(np.concatenate(members)[pairs]), np.sort(np.concatenate(others)[pairs]), reference)
+
+
+def _kinds(images: Images) -> np.ndarray:
+    """(N,) which images are of the same class and of the same natural client."""
+    if images.groups is None:
+        return images.labels
+    pairs = np.stack([images.labels, images.groups])
+    found: np.ndarray = np.unique(pairs, axis=1, return_inverse=True)[1].reshape(-1)
+    return found
 
 
 Scored = Callable[[np.ndarray], Tensor]  # rows (n,) -> scores (n,)
@@ -194,8 +210,18 @@ class Audit:
     def features(self, weights: Weights, rows: np.ndarray, views: int = VIEWS, *, projected: bool = False) -> Tensor:
         """(V, n, D) features, or projections, in eval mode, of views drawn for the audit; ``views`` 0: (1, n, D) of the
         clean images."""
-        pixels = self.tap.images(self.tap.federation.dataset.train.pixels, rows)
+        pixels = self.tap.images(self._as_the_clients(rows))
         return self._through(self._network(weights), pixels, views, projected)
+
+    def _as_the_clients(self, rows: np.ndarray) -> np.ndarray:
+        """(n, S, S, C) training images; those that no client holds with the corruption that the client's have."""
+        train, split = self.tap.federation.dataset.train, self.config.data.partition
+        found = np.asarray(train.pixels[rows])
+        if isinstance(split, FeatureSkew):
+            found = found.copy()
+            for at in np.flatnonzero(~np.isin(rows, self.tap.federation.shards[self.client]["train"])):
+                found[at] = corrupted(found[at], int(rows[at]), split.corruption(self.client), split, self.config.seed)
+        return found
 
     def _network(self, weights: Weights) -> Network:
         network = self.tap.network(self.encoder, "audited", self.classes)
@@ -224,6 +250,11 @@ def summary(findings: Sequence[Finding]) -> dict[tuple[str, str], dict[str, floa
     for one in findings:
         groups.setdefault((one.field, one.score), []).append(one.found.auc)
     return {key: {"mean": float(np.mean(a)), "low": min(a), "high": max(a)} for key, a in groups.items()}
+
+
+def suspicious(findings: Sequence[Finding]) -> list[Finding]:
+    """The scores that can know nothing and tell members apart all the same: their intervals exclude chance."""
+    return [f for f in findings if f.field == UNTRAINED and not f.found.low <= 0.5 <= f.found.high]
 
 
 def unaudited(heard: Sequence[Heard], findings: Sequence[Finding]) -> list[str]:

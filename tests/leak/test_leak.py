@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 
 from rayfed_ssl import cli
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.leak.audit import LEAST, UNTRAINED, draw_sets, summary
+from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.leak.auc import Told
+from rayfed_ssl.leak.audit import LEAST, UNTRAINED, Audit, Finding, draw_sets, summary, suspicious
 from rayfed_ssl.leak.replay import replayed
 from rayfed_ssl.leak.run import leak
 from rayfed_ssl.storage import checkpoint
@@ -54,6 +57,51 @@ def test_members_and_others_are_of_the_same_classes_and_disjoint(averaged: Path)
     assert set(sets.others) | set(sets.reference) <= set(tap.federation.held_out)
     assert not set(sets.others) & set(sets.reference)
     assert len(draw_sets(tap.federation, 1, LEAST, 0).members) == LEAST
+
+
+def test_natural_clients_are_told_apart_by_no_group(averaged: Path) -> None:
+    """Each client's shard is mostly of one hospital, and so are the images held out that it is compared with."""
+    tap, _ = replayed(tiny("fedsimclr", HELD_OUT), averaged, 1, lambda federation: [])
+    federation, train = tap.federation, tap.federation.dataset.train
+    groups = np.full(len(train), 2, np.int64)
+    groups[federation.shards[1]["train"]] = 0
+    assert federation.held_out is not None
+    groups[federation.held_out[::2]] = 0
+    groups[federation.shards[1]["train"][::7]] = 1
+    groups[federation.held_out[1::4]] = 1
+    grouped = replace(train, groups=groups, group_names=("a", "b", "c"))
+    natural = replace(federation, dataset=replace(federation.dataset, train=grouped))
+    sets = draw_sets(natural, 1, 1000, 0)
+    kinds = [sorted(zip(train.labels[rows], groups[rows], strict=True)) for rows in (sets.members, sets.others)]
+    assert kinds[0] == kinds[1]
+    assert set(groups[sets.members]) == {0, 1}
+    assert 2 not in groups[sets.reference]
+
+
+def test_corruptions_of_a_client_are_no_membership(tmp_path: Path) -> None:
+    skew = {"name": "feature_skew", "severity": 5, "corruptions": ["noise"]}
+    run = finished(tmp_path / "run", "fedsimclr", data__partition=skew, train__rounds=1)
+    found = leak(run, None, [0], 1000)
+    area = next(one.found for one in found.findings if one.field == UNTRAINED)
+    assert area.low <= 0.5 <= area.high
+    assert not suspicious(found.findings)
+    config = tiny("fedsimclr", {**HELD_OUT, "data.partition": skew, "train.rounds": 1})
+    tap, _ = replayed(config, run, 1, lambda federation: [])
+    audit = Audit(tap, 0, 1, draw_sets(tap.federation, 0, 1000, 0))
+    train, plain = tap.federation.dataset.train, deal(tiny("fedsimclr", HELD_OUT)).dataset.train
+    mine = tap.federation.shards[0]["train"][:5]
+    np.testing.assert_array_equal(audit._as_the_clients(mine), train.pixels[mine])
+    others = audit.sets.others[:5]
+    np.testing.assert_array_equal(train.pixels[others], plain.pixels[others])  # as they are kept
+    assert np.abs(audit._as_the_clients(others).astype(int) - plain.pixels[others]).mean() > 10
+
+
+def test_what_knows_nothing_and_tells_members_apart_is_named() -> None:
+    def one(field: str, low: float, high: float) -> Finding:
+        return Finding(0, 1, field, "agreement of views", 50, Told((low + high) / 2, low, high, 0.1, 0.0))
+
+    odd = one(UNTRAINED, 0.1, 0.3)
+    assert suspicious([odd, one(UNTRAINED, 0.4, 0.6), one("weights", 0.6, 0.7)]) == [odd]
 
 
 def test_the_command_writes_and_shows_what_was_found(averaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
