@@ -53,8 +53,8 @@ def leak(
         told = one.found
         say(
             f"client {one.client}: an encoder that knows nothing tells its members from the others ({told.auc:.3f}, "
-            f"{told.low:.3f} to {told.high:.3f}): they differ in more than membership, unless it is the one interval in "
-            "twenty; read its other areas against this one"
+            f"{told.low:.3f} to {told.high:.3f}): they differ in more than membership, unless it is the one interval "
+            "in twenty; read its other areas against this one"
         )
     if found.unaudited:
         say(f"crossed, but no attack here reads it: {', '.join(found.unaudited)}")

@@ -11,6 +11,7 @@ Shapes: B images, S the encoder's image side, C its channels (3; 1 for grey).
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,17 @@ def described(folder: Path | str = HERE) -> dict[str, Any]:
 
 
 def square(image: Any, folder: Path | str = HERE) -> Tensor:
-    """The central square of a Pillow image, resized to (S, S, C) uint8, grey or RGB, as the encoder was trained."""
+    """The central square of a Pillow image, resized to (S, S, C) uint8, grey or RGB, as the encoder was trained.
+
+    Grey images of more than 8 bits are scaled to 0..255 first: by the range that the encoder's run was given
+    (``range_of_deep_images``), else by their own smallest and largest value.
+
+    Raises:
+        ValueError: such an image is flat or not finite, so that its range cannot be told; or it is a colour image of 16
+            bits a channel, and the run was not given the full range.
+    """
     config = described(folder)
+    image = _shallow(image, config["input"].get("range_of_deep_images"))
     side, channels = config["image_size"], config["channels"]
     short = min(image.size)
     left, top = ((length - short) / 2 for length in image.size)
@@ -42,6 +52,26 @@ def square(image: Any, folder: Path | str = HERE) -> Tensor:
     if image.size != (side, side):
         image = image.resize((side, side), bilinear, box=box)
     return torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).view(side, side, channels)
+
+
+def _shallow(image: Any, range: list[float] | None) -> Any:
+    """The image with 8 bits a channel."""
+    if image.mode not in ("I", "F") and not image.mode.startswith("I;16"):
+        arguments = [tile[3] if isinstance(tile[3], tuple) else (tile[3],) for tile in getattr(image, "tile", ())]
+        if range != [0, 65535] and any(re.search(";16[BLN]", str(part)) for parts in arguments for part in parts):
+            raise ValueError(f"16 bits per channel in mode {image.mode}: convert to 8 bits first")
+        return image
+    from PIL.Image import frombytes
+
+    whole, kind = (image, torch.float32) if image.mode == "F" else (image.convert("I"), torch.int32)
+    values = torch.frombuffer(bytearray(whole.tobytes()), dtype=kind).double()
+    low, high = (float(values.min()), float(values.max())) if range is None else range
+    if not torch.isfinite(values).all() or low == high:
+        raise ValueError(f"an image of mode {image.mode} whose range cannot be told ({low:g} to {high:g})")
+    scaled = ((values.clamp(low, high) - low) * (255 / (high - low))).round().to(torch.uint8)
+    if getattr(image, "tag_v2", {}).get(262) == 0:  # TIFF 6.0, section 4: white is zero
+        scaled = 255 - scaled
+    return frombytes("L", image.size, bytes(scaled.tolist()))
 
 
 def normalised(pixels: Tensor, folder: Path | str = HERE) -> Tensor:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from rayfed_ssl.exporting.encoders import RunEncoder
 
 SQUARE = """An image first becomes its central square of {side} x {side} px, {colour}, resized with an antialiased
-bilinear filter."""
+bilinear filter. Grey images of more than 8 bits are scaled to 0..255 before that, by {range}: Pillow's
+`convert("RGB")` would clip them."""
 
 TORCH = """With PyTorch alone, beside `encoder.py`:
 
@@ -57,4 +58,6 @@ def use_of(encoder: RunEncoder, form: str) -> str:
     side, channels = encoder.transform.image_size, encoder.transform.channels
     said = {"side": side, "channels": channels, "dim": encoder.module.dim}
     colour = "grey" if channels == 1 else "RGB"
-    return f"{TEXTS[form].format(**said)}\n\n{SQUARE.format(side=side, colour=colour)}"
+    range = encoder.transform.range
+    deep = "each one's own smallest and largest value" if range is None else f"the range {range[0]:g} to {range[1]:g}"
+    return f"{TEXTS[form].format(**said)}\n\n{SQUARE.format(side=side, colour=colour, range=deep)}"

@@ -1,0 +1,66 @@
+"""What the exported encoder's own file makes of an image file is what a run makes of it, of any depth."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, TiffImagePlugin
+
+from rayfed_ssl.data.decode import Form, decode
+from rayfed_ssl.exporting import alone
+
+RAMP = np.arange(40 * 30, dtype=np.uint16).reshape(40, 30)
+
+
+def file_of(pixels: np.ndarray, kind: str = "PNG", mode: str | None = None, **options: object) -> bytes:
+    file, image = io.BytesIO(), Image.fromarray(pixels)
+    (image if mode is None else image.convert(mode)).save(file, kind, **options)
+    return file.getvalue()
+
+
+def white_is_zero() -> bytes:
+    tags = TiffImagePlugin.ImageFileDirectory_v2()
+    tags[262] = 0
+    return file_of(RAMP, "TIFF", tiffinfo=tags)
+
+
+FILES = {
+    "16-bit PNG": file_of(7 * RAMP + 100),
+    "16-bit TIFF": file_of(50 * RAMP, "TIFF"),
+    "white is zero": white_is_zero(),
+    "float TIFF": file_of(np.linspace(-900, 4000, 1200, dtype=np.float32).reshape(40, 30), "TIFF"),
+    "8-bit grey": file_of((RAMP % 256).astype(np.uint8)),
+    "RGBA": file_of((RAMP % 256).astype(np.uint8), "PNG", "RGBA"),
+    "palette": file_of((RAMP % 256).astype(np.uint8), "PNG", "P"),
+    "JPEG": file_of((RAMP % 256).astype(np.uint8), "JPEG"),
+}
+
+
+def folder(tmp_path: Path, channels: int, range: list[float] | None) -> Path:
+    config = {"image_size": 30, "channels": channels, "input": {"range_of_deep_images": range}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    return tmp_path
+
+
+@pytest.mark.parametrize("range", [None, [0, 3000]])
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("name", list(FILES))
+def test_every_depth_is_what_a_run_makes_of_it(
+    tmp_path: Path, name: str, channels: int, range: list[float] | None
+) -> None:
+    form = Form(30, channels=channels, range=None if range is None else (range[0], range[1]))
+    found = alone.square(Image.open(io.BytesIO(FILES[name])), folder(tmp_path, channels, range))
+    expected = decode(FILES[name], form).pixels
+    assert len(np.unique(expected)) > 10
+    np.testing.assert_array_equal(found.numpy(), expected)
+
+
+def test_what_has_no_range_is_refused(tmp_path: Path) -> None:
+    place = folder(tmp_path, 3, None)
+    for pixels in (np.full((30, 30), 700, np.uint16), np.full((30, 30), np.nan, np.float32)):
+        with pytest.raises(ValueError, match="range cannot be told"):
+            alone.square(Image.open(io.BytesIO(file_of(pixels, "TIFF"))), place)
