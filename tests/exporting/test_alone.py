@@ -30,7 +30,7 @@ def white_is_zero() -> bytes:
 
 FILES = {
     "16-bit PNG": file_of(7 * RAMP + 100),
-    "16-bit TIFF": file_of(50 * RAMP, "TIFF"),
+    "16-bit TIFF": file_of(5 * RAMP, "TIFF"),
     "white is zero": white_is_zero(),
     "float TIFF": file_of(np.linspace(-900, 4000, 1200, dtype=np.float32).reshape(40, 30), "TIFF"),
     "8-bit grey": file_of((RAMP % 256).astype(np.uint8)),
