@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.evaluation.config import EvaluationConfig, SelectConfig
+from rayfed_ssl.evaluation.knn import KnnConfig
 from rayfed_ssl.evaluation.material import (
     OWN,
     SELECT,
@@ -71,14 +72,24 @@ def recorded(tag: str) -> str:
     return tag if "/" in tag else f"eval/{tag}"
 
 
-def settings(config: EvaluationConfig) -> dict[str, Any]:
-    """What is written beside every result: the settings of each protocol in use, and what they have in common."""
-    return _common(config) | {name: config.of(name).model_dump(mode="json") for name in config.protocols}
+def settings(config: EvaluationConfig, train: int | None = None) -> dict[str, Any]:
+    """What is written beside every result: the settings of each protocol in use, and what they have in common.
+
+    Args:
+        train: the labelled train images, where they are known: what is cut by their number is said too.
+    """
+    return _common(config) | {name: _own(config, name, train) for name in config.protocols}
 
 
-def settings_of(config: EvaluationConfig, protocol: str) -> dict[str, Any]:
-    """Everything behind one protocol's results."""
-    return _common(config) | config.of(protocol).model_dump(mode="json")
+def settings_of(config: EvaluationConfig, protocol: str, train: int | None = None) -> dict[str, Any]:
+    """Everything behind one protocol's results; ``train`` as of :func:`settings`."""
+    return _common(config) | _own(config, protocol, train)
+
+
+def _own(config: EvaluationConfig, protocol: str, train: int | None) -> dict[str, Any]:
+    block = config.of(protocol)
+    used = block.used(train) if train is not None and isinstance(block, KnnConfig) else {}
+    return block.model_dump(mode="json") | used
 
 
 def _common(config: EvaluationConfig) -> dict[str, Any]:

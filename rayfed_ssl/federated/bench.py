@@ -225,10 +225,7 @@ class Workbench:
         """
         federation, config = self.federation, self.config.evaluation
         train, test, held_out = federation.dataset.train, federation.dataset.test, federation.held_out
-        known, pool_rows = train.labels, np.arange(len(train.labels))
-        if held_out is not None:
-            known, pool_rows = _only(train.labels, np.delete(pool_rows, held_out)), np.delete(pool_rows, held_out)
-        rows = evaluation.labelled_rows(known, config.train_images, self.config.seed)
+        rows, pool_rows = train_rows(federation, self.config)
         features = _flattened if frozen is None else frozen.features
         classes = federation.classes
         tests = {"": Split("test", test.pixels, test.labels, classes, features)}
@@ -253,6 +250,17 @@ class Workbench:
         if rows is None:
             return {}
         return {c: rows[c] for c in (self.federation.clients if client is None else (client,))}
+
+
+def train_rows(federation: Federation, config: RunSettings) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of the training images that protocols look at: the labelled ones, at most ``evaluation.train_images``, and
+    all of them. What is held out is in neither.
+    """
+    known, pool = federation.dataset.train.labels, np.arange(len(federation.dataset.train.labels))
+    if federation.held_out is not None:
+        pool = np.delete(pool, federation.held_out)
+        known = _only(known, pool)
+    return evaluation.labelled_rows(known, config.evaluation.train_images, config.seed), pool
 
 
 def _without_others(values: dict[str, float], client: int | None) -> dict[str, float]:

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from rayfed_ssl.base.late import Late
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import load_untrusted
+from rayfed_ssl.evaluation import OWN
 from rayfed_ssl.reporting.summary import PIXELS, history, virtual_seconds
 from rayfed_ssl.reporting.tables import read_communication, read_metrics
 from rayfed_ssl.settings import files as configfile
@@ -285,7 +286,8 @@ def read_run(folder: Path) -> OneRun:
     values, curves, of_clients = {}, {}, False
     for group in ("eval", "select", "features"):
         for name, rounds in sorted(history(metrics, group).items()):
-            of_clients |= any(None not in values_of for t, values_of in rounds.items() if t)
+            if not name.startswith(OWN):  # on clients' own test images, whoever's encoder it is
+                of_clients |= any(None not in values_of for t, values_of in rounds.items() if t)
             curve = {t: fmean(values_of.values()) for t, values_of in sorted(rounds.items())}
             curves[name if group == "eval" else f"{group}/{name}"] = curve
     pixels = {name.removeprefix(PIXELS): curve[0] for name, curve in curves.items() if name.startswith(PIXELS)}

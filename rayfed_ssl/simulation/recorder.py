@@ -19,6 +19,7 @@ from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.partition import label_histogram
 from rayfed_ssl.evaluation import recorded, settings
 from rayfed_ssl.extensions import digests
+from rayfed_ssl.federated.bench import train_rows
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import Ledger
@@ -212,7 +213,8 @@ class Recorder:
             status=status,
             epsilon=None if privacy is None else privacy["epsilon"],
         )
-        summary["evaluation"] = {**settings(self.config.evaluation), **self._test_images()}
+        known = len(train_rows(self.federation, self.config)[0])
+        summary["evaluation"] = {**settings(self.config.evaluation, known), **self._test_images()}
         if (start := self.config.model.start) is not None:
             summary["start"] = {"path": str(start.path), "digest": start.sha256}
         if names := self._names(summary["accuracy"]):

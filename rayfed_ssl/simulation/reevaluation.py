@@ -19,7 +19,7 @@ from rayfed_ssl.config import RunConfig, load_untrusted
 from rayfed_ssl.data import sources
 from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.evaluation import PROTOCOLS, EvaluationConfig
-from rayfed_ssl.federated.bench import Workbench
+from rayfed_ssl.federated.bench import Workbench, train_rows
 from rayfed_ssl.federated.federation import Federation, deal
 from rayfed_ssl.models.exported import client_of, descriptions, read_description
 from rayfed_ssl.models.network import Network
@@ -142,7 +142,8 @@ def _measured(config: RunConfig, federation: Federation, encoders: Sequence[Expo
         looks = {one.name: bench.looks(_loaded(bench, one)) for one in encoders}
         found.note("accuracy", BETWEEN, BETWEEN, _compared(looks, config.evaluation))
     found.document["evaluation"] = {
-        name: evaluation.settings_of(config.evaluation, name) for name in config.evaluation.protocols
+        name: evaluation.settings_of(config.evaluation, name, len(train_rows(federation, config)[0]))
+        for name in config.evaluation.protocols
     }
     return found.document
 

@@ -135,6 +135,8 @@ def test_settings_name_every_number_behind_a_result() -> None:
         "k": 200,
         "temperature": 0.1,
     }
+    assert settings_of(config, "knn", train=345)["k_used"] == 34  # a tenth, as is voted by
+    assert settings(config, train=5000)["knn"] == {"k": 200, "temperature": 0.1, "k_used": 200}
     for name in PROTOCOLS:
         json.dumps(settings_of(EvaluationConfig(), name))
 

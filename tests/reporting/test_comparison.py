@@ -51,6 +51,7 @@ def run_folder(
     epsilon: Any = None,
     images: Sequence[int] = (3, 1, 2),
     clients: bool = False,
+    own: bool = False,
 ) -> Path:
     """A run of ``len(curve)`` rounds: kNN after each, (up, down) bytes and seconds of the virtual clock by round."""
     folder.mkdir(parents=True)
@@ -60,6 +61,7 @@ def run_folder(
     for t, value in enumerate(curve, 1):
         of = {0: value - 0.1, 1: value + 0.1} if clients else {None: value}
         rows += [Metric(t, client, "eval/knn", v, float(t)) for client, v in of.items()]
+        rows += [Metric(t, client, "eval/own_knn", value, float(t)) for client in (0, 1) if own]
         rows.append(Metric(t, None, "select/knn", value / 2, float(t)))
         rows.append(Metric(t, None, "features/rank", 10.0 * value, float(t)))
     rows += [Metric(t, None, "time/virtual_s", seconds, 0.0) for t, seconds in enumerate(virtual, 1)]
@@ -156,6 +158,14 @@ def test_of_clients_values_the_mean_counts_and_of_epsilons_the_largest(tmp_path:
     assert row.epsilon == 4.0
     one = run_folder(tmp_path / "s", 0, [0.2], epsilon={"0": 1.5, "1": None})
     assert of_variants({"s": [one]}).first.epsilon is None
+
+
+def test_an_encoder_on_clients_own_images_is_no_encoder_of_clients(tmp_path: Path) -> None:
+    """The words about clients' own encoders stand where there are such encoders."""
+    words = "each measured with its own encoder"
+    for name, clients in (("global", False), ("own", True)):
+        found = of_variants({"r": [run_folder(tmp_path / name, 0, [0.2, 0.6], clients=clients, own=True)]})
+        assert any(words in note for note in notes(found)) == clients
 
 
 def test_the_baselines_are_always_rows(tmp_path: Path) -> None:
