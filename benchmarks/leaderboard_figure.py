@@ -122,7 +122,7 @@ def draw(rows: Sequence[Record], path: Path = PATH) -> Path | None:
         axes.set_visible(False)
     for axes, (data, partition) in zip(grid.flat, panels, strict=False):
         _panel(axes, rows, data, partition, references)
-    grid.flat[0].legend(frameon=False, fontsize=8, loc="lower right")
+    grid.flat[0].legend(frameon=False, fontsize=8, loc="upper left")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
     return path

@@ -85,6 +85,12 @@ def number(values: Sequence[float | None], digits: int = 3, none: str = "-") -> 
     return text if found.deviation is None else f"{text} ± {found.deviation:.{digits}f}"
 
 
+def megabytes(runs: Sequence[Record]) -> str:
+    """MB per round: the mean alone, because seeds hardly differ."""
+    known = [row["bytes_per_round"] for row in runs]
+    return "-" if None in known else f"{1e-6 * fmean(known):.2f}"
+
+
 def over_reference(seeds: Seeds, reference: Seeds, measure: str) -> str:
     """The mean paired difference and its 95% interval; of one seed no interval, without a common one a dash."""
     pairs = [
@@ -113,7 +119,7 @@ def _cells(method: str, seeds: Seeds, reference: Seeds, of_seeds: Mapping[int, M
     count = str(len(runs)) if len(runs) == len(seeds) else f"{len(runs)} of {len(seeds)}"
     return [
         f"`{method}`", count, of("knn"), of("linear"), of("fewshot"), of("semi_1", none=NOT_RUN),
-        of("effective_rank", 1), of("bytes_per_round", 2, scale=1e-6), of("bytes_to_90", 1, scale=1e-6),
+        of("effective_rank", 1), megabytes(runs), of("bytes_to_90", 1, scale=1e-6),
         of("hours_to_90", 0, scale=3600.0), of("epsilon", 2), *over, f"{fmean(own):.1f}" if own else "-",
         of("minutes", 1),
     ]  # fmt: skip
@@ -210,7 +216,7 @@ def short(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
         for name in sorted(names, key=lambda name: -fmean(row[MEASURE] for row in ended[name])):
             runs = ended[name]
             over = over_reference({row["seed"]: row for row in runs}, reference, MEASURE) if name != REFERENCE else "-"
-            sent = number([1e-6 * row["bytes_per_round"] for row in runs], 2)
+            sent = megabytes(runs)
             until = number([None if row["hours_to_90"] is None else 3600 * row["hours_to_90"] for row in runs], 0)
             scores = [number([row[measure] for row in runs]) for measure in ("knn", "linear")]
             body.append([f"`{name}`", str(len(runs)), *scores, over, sent, until])
