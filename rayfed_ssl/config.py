@@ -7,7 +7,7 @@ written to a run folder's ``config.yaml`` validates to an equal object.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -353,19 +353,21 @@ def changed_keys(old: RunConfig, new: RunConfig) -> list[str]:
     return sorted(key for key in a.keys() | b.keys() if a.get(key) != b.get(key))
 
 
-def result_affecting(old: RunConfig, new: RunConfig, folder: Path) -> None:
+def result_affecting(old: RunConfig, new: RunConfig, folder: Path, moved: Collection[str] = ()) -> None:
     """Raise UserError naming the keys whose change would make a resumed run a different one.
 
-    More rounds are allowed where the rounds that were run are those of the longer run.
+    More rounds are allowed where the rounds that were run are those of the longer run. So are the keys ``moved``, which
+    name places whose content is compared elsewhere.
     """
-    keys = changed_keys(old, new)
+    keys = [key for key in changed_keys(old, new) if key not in moved]
     if keys == ["train.rounds"]:
         _check_longer(old, new, folder)
     elif keys:
         others = [key for key in keys if key != "train.rounds" or new.train.rounds < old.train.rounds]
         raise UserError(
             f"{folder}: cannot resume with changed {', '.join(others)}; only resources.*, checkpoint.* and name "
-            "may change, and train.rounds may grow (another --out starts a new run)"
+            "may change, data.path to where the same images lie, and train.rounds may grow (another --out starts a new "
+            "run)"
         )
 
 

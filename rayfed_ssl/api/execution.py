@@ -11,7 +11,7 @@ from rayfed_ssl.api.executor import Executor
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.sources import existing
 from rayfed_ssl.simulation import loop
-from rayfed_ssl.simulation.checks import examine_folder
+from rayfed_ssl.simulation.checks import began_earlier, examine_folder
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.storage.mirror import mirrored
 
@@ -47,6 +47,7 @@ def preflight(config: RunConfig, folder: Path, *, uri: str | None, resume: bool)
         return
     if uri is None:
         examine_folder(config, folder, resume, lambda line: None)
-    for key, source in (("data", config.data), ("data.public.images", config.data.public.images)):
-        if source is not None and source.path is not None and source.name != "hub" and not source.download:
-            existing(source, key)
+    with began_earlier(config, uri is None and (folder / "config.yaml").exists()):
+        for key, source in (("data", config.data), ("data.public.images", config.data.public.images)):
+            if source is not None and source.path is not None and source.name != "hub" and not source.download:
+                existing(source, key)

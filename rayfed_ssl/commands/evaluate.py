@@ -11,7 +11,10 @@ def evaluate(
     run: Annotated[str, typer.Argument(help="A run folder, or its URI.")],
     changes: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[evaluation.key=value]...", help="Other settings of protocols than the run's."),
+        typer.Argument(
+            metavar="[evaluation.key=value]...",
+            help="Other settings of protocols than the run's; data.path=PATH: where its images lie now.",
+        ),
     ] = None,
     protocol: Annotated[
         list[str] | None,

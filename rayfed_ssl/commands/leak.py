@@ -10,6 +10,10 @@ import typer
 
 def leak(
     run: Annotated[Path, typer.Argument(help="A run folder, of a run with evaluation.select.")],
+    changes: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[data.path=PATH]", help="Where the run's images lie now."),
+    ] = None,
     round: Annotated[int | None, typer.Option(help="Whose messages; by default the last round's.")] = None,
     client: Annotated[
         list[int] | None, typer.Option(help="May be repeated; by default the first who took part.")
@@ -32,7 +36,7 @@ def leak(
     def say(line: str) -> None:
         screen.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    found = audited(run, round, client or (), images, trust_imports=trust_imports, say=say)
+    found = audited(run, round, client or (), images, changes=changes or (), trust_imports=trust_imports, say=say)
     table = Table("client", "field", "score", "AUC", "95%", "TPR at 1% FPR", box=box.SIMPLE)
     for one in found.findings:
         told = one.found

@@ -16,6 +16,7 @@ from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.messages import Outcome, State
+from rayfed_ssl.simulation.checks import check_same_files, check_same_images
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.loop import Run
 from rayfed_ssl.simulation.worker import Worker
@@ -63,7 +64,7 @@ def replayed(
     """Repeat ``round`` of a run in this process, from its newest checkpoint before it; the folder stays as it is.
 
     Args:
-        config: the run's own.
+        config: the run's own; its places may be others, where the same images and files lie.
         clients: whom to listen to; not all of them need have taken part.
         say: takes a line on how many rounds are repeated.
     Returns:
@@ -86,6 +87,8 @@ def replayed(
         first = before[-1][0] + 1 if before else 1
         this = Run(config, folder, _listening, resume=True, report=lambda progress: None)
         try:
+            check_same_images(run, this.federation)  # also where no round is left to go on from
+            check_same_files(config, run)
             assert isinstance(this.cohort, LocalCohort)
             tap = this.cohort.worker
             assert isinstance(tap, Tap)

@@ -9,12 +9,12 @@ from functools import partial
 from pathlib import Path
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.config import load_untrusted
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.leak.auc import null_deviation
 from rayfed_ssl.leak.audit import Audit, Finding, as_rows, draw_sets, unaudited
 from rayfed_ssl.leak.replay import replayed
 from rayfed_ssl.reporting.tables import write_json
+from rayfed_ssl.simulation.checks import load_moved
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ def leak(
     clients: Sequence[int] = (),
     images: int = 1000,
     *,
+    changes: Sequence[str] = (),
     trust_imports: bool = False,
     say: Callable[[str], None] = lambda line: None,
 ) -> Leak:
@@ -44,13 +45,15 @@ def leak(
         round: which; by default the last.
         clients: whom to audit; by default the first who took part in the round.
         images: members per client at most, and as many others.
+        changes: ``data.path=..`` where the run's images have moved, and the like for its other files.
         trust_imports: whether to run code that the run folder brings along.
     Raises:
-        UserError: no run there, no such round or client, a client who took no part, no images held out.
+        UserError: no run there, another change, images that are not the run's, no such round or client, a client who
+            took no part, no images held out.
     """
     if not (run / "config.yaml").exists():
         raise UserError(f"{run}: found no config.yaml; it is no run folder")
-    config = load_untrusted(run / "config.yaml", trust_imports=trust_imports)
+    config = load_moved(run, changes, trust_imports=trust_imports)
 
     last = config.train.rounds if round is None else round
     tap, heard = replayed(config, run, last, partial(_whom, clients, images, config.seed), say)

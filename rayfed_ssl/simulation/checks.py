@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -85,7 +86,8 @@ def examine_folder(
         say("no complete checkpoint yet: starting from round 0")
     else:
         refuse_other(config.extensions, folder, configfile.read(existing).get("imports"))
-        result_affecting(load_config(existing), config, folder)
+        began = load_config(existing)
+        result_affecting(began, config, folder, moved(began, config, folder))
     return found
 
 
@@ -120,6 +122,52 @@ def made_by_a_run(folder: Path) -> bool:
         return (folder / "config.yaml").read_text(encoding="utf-8") == configfile.dumped(config)
     except (UserError, OSError, ValueError):
         return False
+
+
+def moved(began: RunConfig, config: RunConfig, folder: Path) -> set[str]:
+    """The keys of places that are others than those the run in ``folder`` began with, and whose content its
+    environment.json names by a digest: :func:`check_same_images` and :func:`check_same_files` compare it.
+    """
+    try:
+        known = dict(json.loads((folder / "environment.json").read_text(encoding="utf-8")))
+        named = {*dict(known.get("files", {})), *(("data.path",) if known.get("images") is not None else ())}
+    except (OSError, ValueError, TypeError):
+        return set()
+    old, new = places(began), places(config)
+    return {key for key in named & old.keys() & new.keys() if old[key] != new[key]}
+
+
+def places(config: RunConfig) -> dict[str, Path]:
+    """Where the images and the other files that a run's result depends on lie, by key; none of a source without path,
+    or whose path is a name.
+    """
+    images = {} if config.data.path is None or config.data.name == "hub" else {"data.path": config.data.path}
+    return images | files_of(config)
+
+
+def load_moved(run: Path, changes: Sequence[str], *, trust_imports: bool = False) -> RunConfig:
+    """The settings of a run folder, with ``changes`` (``key=value``) of where its images and files lie now. Raises
+    UserError for any other change.
+    """
+    config = load_untrusted(run / "config.yaml", trust_imports=trust_imports)
+    allowed = places(config)
+    for key in configfile.parse_overrides(changes):
+        if key not in allowed:
+            named = f"; allowed here: {', '.join(allowed)}" if allowed else ""
+            raise UserError(f"{key}: found a change of what the run was{named}")
+    return load_untrusted(run / "config.yaml", changes, trust_imports=trust_imports)
+
+
+@contextmanager
+def began_earlier(config: RunConfig, began: bool = True) -> Iterator[None]:
+    """Name the way out where images are not found, of a run that ``began`` before they moved, or elsewhere."""
+    try:
+        yield
+    except UserError as error:
+        path = places(config).get("data.path")
+        if not began or path is None or path.expanduser().exists():
+            raise
+        raise UserError(f"{error}; data.path=PLACE in this command says where the run's images lie now") from None
 
 
 def check_same_images(folder: Path, federation: Federation) -> None:

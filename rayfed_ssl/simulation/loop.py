@@ -36,6 +36,7 @@ from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.run import due
 from rayfed_ssl.simulation.checks import (
     as_begun,
+    began_earlier,
     check_comparisons,
     check_labels,
     check_same_files,
@@ -99,7 +100,8 @@ class Run:
         restored = examine_folder(config, folder, resume, lambda line: self.say(0, line))
         if why := self.claim.why_not_locked:
             self.say(0, f"{folder} cannot be locked ({why}): nothing keeps a second run from writing there")
-        self.federation = deal(config)
+        with began_earlier(config, (folder / "config.yaml").exists()):
+            self.federation = deal(config)
         self.say(0, describe(config, self.federation))
         check_shards(config, self.federation)
         check_labels(config, self.federation)

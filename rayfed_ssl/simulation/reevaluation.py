@@ -27,7 +27,7 @@ from rayfed_ssl.models.values import load_values, read_safetensors
 from rayfed_ssl.reporting.tables import write_json
 from rayfed_ssl.settings.files import parse_overrides
 from rayfed_ssl.settings.located import title
-from rayfed_ssl.simulation.checks import check_same_images
+from rayfed_ssl.simulation.checks import began_earlier, check_same_files, check_same_images, places
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ def reevaluate(
 
     Args:
         protocols: which; by default the run's own, comparisons of encoders only where there are several.
-        changes: ``key=value`` for settings of ``evaluation`` other than the run's.
+        changes: ``key=value`` for settings of ``evaluation`` other than the run's, and ``data.path=..`` where the run's
+            images have moved.
         data: images other than the run's, resized to the run's size and channels. Protocols use their training and
             their test images as they use the run's own.
         trust_imports: whether to run code that the run folder brings along.
@@ -94,8 +95,10 @@ def reevaluate(
     known = earlier(run / "evaluation.json")
     config = _configured(run, protocols, changes, trust_imports, several=len(encoders) > 1)
     if data is None:
-        federation = deal(config)
+        with began_earlier(config):
+            federation = deal(config)
         check_same_images(run, federation)
+        check_same_files(config, run)
         document = added(known, _measured(config, federation, encoders), config.evaluation.protocols)
     else:
         federation, images = _other_images(config, data)
@@ -193,10 +196,14 @@ def _configured(
 
     Every network is filled from the folder or untrained, so the file that the run began with need not be here.
     """
+    here = places(load_untrusted(run / "config.yaml", trust_imports=trust_imports))
     for key in parse_overrides(changes):
+        if key in here:
+            continue
         block, _, rest = key.partition(".")
         if block != "evaluation" or rest.split(".")[0] not in (*CHANGEABLE, *PROTOCOLS):
             allowed = ", ".join(f"evaluation.{name}" for name in (*CHANGEABLE, *PROTOCOLS))
+            allowed = ", ".join([allowed, *here])
             raise UserError(f"{key}: found a change of what the run was; allowed here: {allowed}")
     chosen = [f"evaluation.protocols=[{','.join(dict.fromkeys(protocols))}]"] if protocols else []
     config = load_untrusted(run / "config.yaml", [*changes, *chosen], trust_imports=trust_imports)

@@ -1,0 +1,83 @@
+"""A run's own images: moved to another place, named from another folder, named to a command that would read others."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.command_line import Call
+from tests.tiny import encoders
+
+LOCAL = ("--executor", "local")
+CHANGES = (
+    "data.path=hosp", "data.name=imagefolder", "data.layout=clients", "data.limit=null", "data.test_limit=null",
+    "data.partition.name=folders", "clients.count=2", "train.batch_size=8", "evaluation.knn.k=5",
+)  # fmt: skip
+
+
+def hospitals(root: Path, seed: int = 0) -> Path:
+    """Two clients' folders of 60 training images each, dark and bright ones, and 10 test images."""
+    rng = np.random.default_rng(seed)
+    for split, clients, count in (("train", ("a", "b"), 30), ("test", (), 5)):
+        for label, level in (("bright", 180), ("dark", 40)):
+            for client in clients or ("",):
+                folder = root / split / client / label
+                folder.mkdir(parents=True)
+                for i in range(count):
+                    pixels = (level + rng.integers(0, 60, (8, 8, 3))).astype(np.uint8)
+                    Image.fromarray(pixels).save(folder / f"{i:02d}.png")
+    return root
+
+
+def test_a_run_goes_on_with_its_images_wherever_they_lie_now(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hospitals(tmp_path / "hosp")
+    changes = [*CHANGES, "evaluation.select.share=0.4", "data.partition.name=iid"]
+    assert call("run", "tiny.yaml", *changes, *LOCAL, "--out", "runs/whole")[0] == 0
+    shutil.copytree("runs/whole", "runs/cut")
+    (tmp_path / "runs/cut/summary.json").unlink()
+    shutil.rmtree("runs/cut/checkpoints/round-00002")
+    whole, cut = str(tmp_path / "runs/whole"), str(tmp_path / "runs/cut")
+    hospitals(tmp_path / "others", seed=1)
+    (tmp_path / "moved").mkdir()
+    here = shutil.move(tmp_path / "hosp", tmp_path / "moved/there")
+    monkeypatch.chdir(tmp_path / "moved")
+
+    way_out = "; data.path=PLACE in this command says where the run's images lie now\n"
+    resume = ("run", f"{cut}/config.yaml", "--resume", *LOCAL)
+    before = (Path(cut) / "config.yaml").read_bytes()
+    for command in (resume, ("run", f"{cut}/config.yaml", "--resume"), ("evaluate", whole), ("leak", whole)):
+        status, _, err = call(*command)
+        assert (status, err.count("\n")) == (2, 1), command
+        assert err.startswith("data.path: hosp does not exist"), command
+        assert err.endswith(way_out), command
+    for command in (resume, ("evaluate", whole), ("leak", whole), ("leak", whole, "--round", "1")):
+        status, _, err = call(*command, f"data.path={tmp_path / 'others'}")
+        assert (status, err.count("\n")) == (2, 1), command
+        assert err.startswith("data.path: found images with digest"), command
+    assert (Path(cut) / "config.yaml").read_bytes() == before
+    assert not (Path(whole) / "leak.json").exists()
+    assert not (Path(whole) / "evaluation.json").exists()
+
+    assert call(*resume, "data.path=there")[0] == 0
+    assert encoders(Path(cut)) == encoders(Path(whole))
+    summary = json.loads((Path(whole) / "summary.json").read_text())
+    assert call("evaluate", whole, f"data.path={here}")[0] == 0
+    evaluated = json.loads((Path(whole) / "evaluation.json").read_text())
+    assert evaluated["accuracy"] == {"global": {"knn": summary["accuracy"]["knn"]}}
+    assert call("leak", whole, f"data.path={here}", "--images", "20")[0] == 0
+    assert json.loads((Path(whole) / "leak.json").read_text())["findings"]
+
+    status, _, err = call("leak", whole, "train.rounds=3")
+    assert (status, err) == (2, "train.rounds: found a change of what the run was; allowed here: data.path\n")
+    environment = Path(cut) / "environment.json"  # as a version wrote it that did not record the images
+    environment.write_text(json.dumps({**json.loads(environment.read_text()), "images": None}))
+    status, _, err = call(*resume, f"data.path={here}", "train.rounds=3")
+    assert status == 2
+    assert "cannot resume with changed data.path" in err
