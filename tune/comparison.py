@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -297,7 +297,7 @@ def _run_here(
 
 def _outcome(variants: Variants, folder: Path, book: Book) -> Outcome:
     """The comparison of what is there, written into the folder."""
-    runs = {name: [folder / entry.name for entry in book.of(c)] for c, name in enumerate(variants.points)}
+    runs = _folders(variants.points, folder, book)
     complete = any(entry.status == "complete" for entry in book.entries)
     comparison = of_variants(runs, variants.unfit) if complete else None
     if comparison is not None:
@@ -305,6 +305,22 @@ def _outcome(variants: Variants, folder: Path, book: Book) -> Outcome:
     statuses = [entry.status for entry in book.entries]
     left = sum(status not in OVER for status in statuses)
     return Outcome(comparison, left, statuses.count("failed"), statuses.count("diverged"))
+
+
+def read_comparison(folder: Path) -> Comparison:
+    """The rows of the comparison in ``folder``, by its variants' names, as far as its runs have come; writes nothing.
+
+    Raises:
+        UserError: no comparison is there, its records are damaged, or no run is complete.
+    """
+    settings = configfile.validate(CompareConfig, configfile.read(folder / FILE), origin=str(folder / FILE))
+    book = Book(folder, settings.seeds)
+    return of_variants(_folders(settings.points, folder, book))
+
+
+def _folders(names: Iterable[str], folder: Path, book: Book) -> dict[str, list[Path]]:
+    """The run folders of each variant."""
+    return {name: [folder / entry.name for entry in book.of(c)] for c, name in enumerate(names)}
 
 
 def _dumped(variants: Variants) -> dict[str, Any]:

@@ -10,14 +10,16 @@ from pathlib import Path
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.reporting.comparison_files import write
 from rayfed_ssl.reporting.comparison_rows import of_runs
-from tune.comparison import FILE, Outcome, Variants, from_file, from_methods, refusal, run_comparison
+from tune.comparison import FILE, Outcome, Variants, from_file, from_methods, read_comparison, refusal, run_comparison
 
 YAML = (".yaml", ".yml")
 
 
 @dataclass(frozen=True)
 class Request:
-    """Either variants to run in ``out``, or run folders to read; those are only shown where ``out`` is None."""
+    """Either variants to run in ``out``, or folders of runs or comparisons to read, which are only shown where ``out``
+    is None.
+    """
 
     out: Path | None
     variants: Variants | None = None
@@ -28,7 +30,10 @@ class Request:
         """Run what is to run, and write what it came to. Raises UserError."""
         if self.variants is not None and self.out is not None:
             return run_comparison(self.variants, self.out, local=local, resume=self.resume, say=say, stopping=stopping)
-        comparison = of_runs(self.runs)
+        if len(self.runs) == 1 and is_comparison(self.runs[0]):
+            comparison = read_comparison(self.runs[0])
+        else:
+            comparison = of_runs([run for given in self.runs for run in _run_folders(given)])
         if self.out is not None:
             write(comparison, self.out)
         return Outcome(comparison, 0, 0, 0)
@@ -45,6 +50,8 @@ def of_request(
     changes = [item for item in what if "=" in item and not Path(item).exists()]
     names = [item for item in what if item not in changes]
     file = Path(names[0]) if len(names) == 1 and names[0].endswith(YAML) else None
+    if base is None and file is None and resume and (begun := _begun(names, out)) is not None:
+        file, out = begun / FILE, begun
     if base is None and file is None:
         return _of_runs(names, changes, seeds, out, resume=resume, skip_unfit=skip_unfit)
     if base is not None and file is not None:
@@ -61,10 +68,36 @@ def of_request(
     return Request((out or default).expanduser(), variants, resume=resume)
 
 
+def is_comparison(folder: Path) -> bool:
+    """Whether the folder is that of a comparison, and no run's."""
+    return (folder / FILE).is_file() and not (folder / "config.yaml").exists()
+
+
+def _begun(names: Sequence[str], out: Path | None) -> Path | None:
+    """The comparison to go on with where no more was named than its folder. Raises UserError where it holds none."""
+    if len(names) == 1 and out is None and is_comparison(folder := Path(names[0]).expanduser()):
+        return folder
+    if names or out is None:
+        return None
+    folder = out.expanduser()
+    if not is_comparison(folder):
+        raise UserError(
+            f"--out: {folder} holds no comparison to --resume, of which there would be a {FILE}; a new one needs "
+            "methods (with --base) or a file of variants"
+        )
+    return folder
+
+
+def _run_folders(given: Path) -> list[Path]:
+    """The runs in the folder of a comparison or a sweep; any other folder as it is."""
+    inside = [] if (given / "config.yaml").exists() else sorted(path.parent for path in given.glob("*/config.yaml"))
+    return inside or [given]
+
+
 def _of_runs(
     names: Sequence[str], changes: Sequence[str], seeds: int | None, out: Path | None, *, resume: bool, skip_unfit: bool
 ) -> Request:
-    """Run folders, which are what they are."""
+    """Folders of runs, or of comparisons, which are what they are."""
     for name in names:
         if not Path(name).is_dir():
             raise UserError(
@@ -72,7 +105,8 @@ def _of_runs(
             )
     if not names:
         found = " ".join(changes) or "nothing"
-        raise UserError(f"compare: found {found}; name methods (with --base), a file of variants, or run folders")
+        raise UserError(f"compare: found {found}; name methods (with --base), a file of variants, or run "
+                        "folders; --resume goes on with the comparison in --out")  # fmt: skip
     given = {"--seeds": seeds is not None, "--resume": resume, "--skip-unfit": skip_unfit, "key=value": bool(changes)}
     if wrong := [option for option, here in given.items() if here]:
         raise UserError(f"compare: found {', '.join(wrong)} beside run folders, which have been run; allowed: --out")

@@ -16,6 +16,8 @@ from rayfed_ssl import cli
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import load as load_run
 from rayfed_ssl.methods import METHODS
+from rayfed_ssl.simulation import loop
+from rayfed_ssl.simulation.local import LocalCohort
 from tests.tiny import encoders, measured
 from tests.tune.sweeps import RUN
 from tune import comparison as module
@@ -275,3 +277,60 @@ def test_the_command_runs_what_fits_and_compares_what_has_run(
     told = json.loads(Path("again/comparison.json").read_text())
     assert [row["row"] for row in told["rows"]] == ["local", "fedsimclr", "untrained encoder", "raw pixels"]
     assert told["rows"][0]["seeds"]["0"]["folder"] == "../runs/run-compare/trial-00001"
+
+
+def test_the_folder_of_a_comparison_says_enough(
+    base: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(base.parent)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as exit:
+            cli.main(["compare", *arguments])
+        return int(exit.value.code or 0), *capsys.readouterr()
+
+    out = Path("runs/c")
+    stopping, say, _ = stop_after(1)
+    path = variants_file(
+        base,
+        overrides={"train.rounds": 1},
+        variants={"first": {"method.name": "fedsimclr"}, "other": {"method.name": "fedprox"}},
+    )
+    assert run_comparison(from_file(path), out, local=True, say=say, stopping=stopping).left == 1
+
+    status, said, _ = call("runs/c")  # shown as far as it has come, by its variants' names
+    assert status == 0
+    assert "! other: trial-00001 not finished; not counted." in said
+    assert not (out / "trial-00001").exists()
+    before = stamps(out)
+    status, said, _ = call("--resume", "--out", "runs/c", "--executor", "local")
+    assert status == 0
+    assert "2 trials, 1 of them over already" in said
+    assert set(stamps(out)) == {"trial-00000", "trial-00001"}
+    assert stamps(out)["trial-00000"] == before["trial-00000"]
+    whole = stamps(out)
+    assert call("runs/c", "--resume", "--executor", "local")[0] == 0
+    assert call("--resume", "--out", "runs/c", "--executor", "local")[0] == 0
+    assert stamps(out) == whole
+    assert {path.name for path in Path("runs").iterdir()} == {"c"}
+
+    status, _, _ = call("runs/c", "--out", "again")
+    assert status == 0
+    rows = json.loads(Path("again/comparison.json").read_text())["rows"]
+    mine = json.loads((out / "comparison.json").read_text())["rows"]
+    assert [row["row"] for row in rows[:2]] == ["first", "other"]
+    assert [row["values"] for row in rows] == [row["values"] for row in mine]
+    sole = load_run(out / "trial-00000" / "config.yaml", ["method.name=local"])
+    loop.run(sole, base.parent / "alone", LocalCohort)
+    assert call("alone", "runs/c", "--out", "three")[0] == 0
+    rows = json.loads(Path("three/comparison.json").read_text())["rows"]
+    assert [row["row"] for row in rows[:3]] == ["local", "fedsimclr", "fedprox"]
+
+    for arguments, text in (
+        (("--resume", "--out", "runs"), "--out: runs holds no comparison to --resume, of which there would be a "),
+        (("--resume",), "compare: found nothing; name methods"),
+        (("--resume", "--out", "runs/c", "seed=7"), "runs/c: cannot resume with changed overrides"),
+    ):
+        status, _, err = call(*arguments, "--executor", "local")
+        assert (status, err.count("\n")) == (2, 1)
+        assert err.removeprefix(f"{base.parent}/").startswith(text)
