@@ -29,8 +29,8 @@ class Listed:
     ``run``: its path below the folder that was listed. ``point``: of a sweep's or a comparison's trial, the keys that
     it varies. ``status``: complete, stopped, diverged, failed, running (a process of this machine writes there),
     unfinished, or damaged, and ``problem`` says why. ``done`` of ``rounds``: those of the newest checkpoint where it
-    has not ended. ``accuracy``: of the last round, of clients the mean; ``features``: what describes the features,
-    likewise. ``changed``: when something was last written, in local time.
+    has not ended. ``accuracy``: of the last round, of clients the mean, None of a run that ended before its first;
+    ``features``: what describes the features, likewise. ``changed``: when something was last written, in local time.
     """
 
     run: str
@@ -124,6 +124,8 @@ def _summary(folder: Path) -> dict[str, Any]:
         accuracy = {str(name): _mean(value) for name, value in summary["accuracy"].items()}
         features = {str(name): _mean(value) for name, value in (summary.get("features") or {}).items()}
         known = {"status": str(summary["status"]), "done": int(summary["rounds"])}
+        if known["done"] == 0:  # what the encoder measured before its first round is none of the run's
+            accuracy, features = dict.fromkeys(accuracy), dict.fromkeys(features)
         return {**known, "accuracy": accuracy, "features": features}
     except FileNotFoundError:
         return {}

@@ -15,6 +15,8 @@ from rayfed_ssl.federated.messages import ClientError
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.report.formats import number
 from rayfed_ssl.report.verdict import verdict
+from rayfed_ssl.simulation import loop
+from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.storage.claim import LOCK
 from rayfed_ssl.storage.listing import runs_in
 from rayfed_ssl.storage.lock import Lock, is_held
@@ -61,6 +63,19 @@ def test_runs_are_listed_however_they_are(call: Call, tmp_path: Path) -> None:
     assert f"whole fedsimclr complete 2/2 knn {summary['accuracy']['knn']:.3f} " in " ".join(line.split())
     assert out.count("damaged") == 3
     assert [one.run for one in runs_in(runs / "whole")] == ["whole"]
+
+
+def test_a_run_stopped_before_its_first_round_has_measured_nothing(call: Call, tmp_path: Path) -> None:
+    config = tiny("fedsimclr", evaluation__protocols=["knn", "rank"], train__rounds=1)
+    summary = loop.run(config, tmp_path / "runs/none", LocalCohort, stopping=lambda: True)
+    assert (summary["status"], summary["rounds"]) == ("stopped", 0)
+    assert summary["accuracy"]["knn"] > 0  # the untrained encoder's
+    (one,) = runs_in(tmp_path / "runs")
+    assert (one.status, one.done, one.accuracy) == ("stopped", 0, {"knn": None})
+    assert one.features == dict.fromkeys(summary["features"])
+    status, out, _ = call("list")
+    (line,) = [line for line in out.splitlines() if line.split()[:1] == ["none"]]
+    assert (status, " ".join(line.split()).startswith("none fedsimclr stopped 0/1 knn - ")) == (0, True)
 
 
 def test_clients_accuracies_are_listed_as_their_mean(tmp_path: Path) -> None:
