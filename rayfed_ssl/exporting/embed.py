@@ -37,7 +37,7 @@ from rayfed_ssl.data.store import decoded_blocks
 from rayfed_ssl.exporting.encoders import RunEncoder
 from rayfed_ssl.federated.bench import resolve_device
 from rayfed_ssl.reporting.tables import replace_file
-from rayfed_ssl.settings.located import located
+from rayfed_ssl.settings.located import located_of_run
 
 BLOCK = 64  # images per forward pass
 GROUP_BYTES = 32 * 2**20  # of embeddings in a row group
@@ -100,22 +100,21 @@ def _check_out(out: Path, data: str) -> None:
 
 
 def _images(data: str, id_column: str | None, encoder: RunEncoder) -> tuple[Catalogue, SourceConfig | None]:
-    """The images, and the block that they were read by where there is one. Of a folder named by its path the layout is
-    the run's where the folder has it: what lies below client folders are the classes.
+    """The images, and the block that they were read by where there is one. The run's own place is read by the run's
+    block. Of another folder named by its path the layout is the run's where the folder has it: what lies below client
+    folders are the classes.
     """
     if _is_pattern(data):
         files = [(Path(name).name, Path(name)) for name in sorted(map(str, _files(data)))]
         if not files:
             raise UserError(f"{KEY}: found {printable(data)!r}, to which no file fits (seen from {Path.cwd()})")
         return of_parquet(_told_apart(files), SourceConfig().columns, KEY, id_column), None
-    block, own = located(data, KEY), encoder.config.data
+    own = encoder.config.data.model_copy(update={"limit": None, "test_limit": None})  # a table has every image
+    block = located_of_run(data, own, KEY)
     plain = block.name == "imagefolder" and block.path is not None and not data.lstrip().startswith("{")
     if plain and own.name == "imagefolder" and own.layout == "clients":
         assert block.path is not None
-        of_run = (
-            own.path is not None and Path(own.path).expanduser().resolve() == Path(block.path).expanduser().resolve()
-        )
-        if of_run or has_client_folders(Path(block.path).expanduser(), KEY):
+        if has_client_folders(Path(block.path).expanduser(), KEY):
             block = block.model_copy(update={"layout": "clients"})
     return catalogued(block, KEY, id_column), block
 

@@ -45,6 +45,26 @@ def located(text: str, key: str = "data") -> SourceConfig:
     return validate(_Argument, {"data": block}, origin=key).data
 
 
+def located_of_run(text: str, own: SourceConfig, key: str = "data") -> SourceConfig:
+    """Like :func:`located`, but where ``text`` is the place of a run's own images the run's block ``own`` reads them,
+    which knows their columns and folders.
+    """
+    return _if_own(text.strip(), own) or located(text, key)
+
+
+def _if_own(text: str, own: SourceConfig) -> SourceConfig | None:
+    """The run's block where ``text`` names its place; a block of keys is taken at its word."""
+    if own.path is None or text.startswith("{"):
+        return None
+    place = Path(text).expanduser()
+    if own.name == "hub" or not place.exists():
+        same = text == title(own)
+    else:
+        same = place.resolve() == own.path.expanduser().resolve()
+    keys = {name: getattr(own, name) for name in SourceConfig.model_fields}
+    return SourceConfig(**keys) if same else None
+
+
 def title(config: SourceConfig) -> str:
     """The data set in one word, such as :func:`located` reads: its source's name, and its path where it has one."""
     return config.name if config.path is None else f"{config.name}:{config.path}"

@@ -26,7 +26,7 @@ from rayfed_ssl.models.network import Network
 from rayfed_ssl.models.values import load_values, read_safetensors
 from rayfed_ssl.reporting.tables import write_json
 from rayfed_ssl.settings.files import parse_overrides
-from rayfed_ssl.settings.located import title
+from rayfed_ssl.settings.located import located_of_run, title
 from rayfed_ssl.simulation.checks import began_earlier, check_same_files, check_same_images, places
 
 
@@ -61,7 +61,7 @@ def reevaluate(
     protocols: Sequence[str] = (),
     changes: Sequence[str] = (),
     *,
-    data: SourceConfig | None = None,
+    data: SourceConfig | str | None = None,
     trust_imports: bool = False,
 ) -> dict[str, Any]:
     """Measure each exported encoder, the untrained ones and the raw pixels; what it finds is added to
@@ -72,7 +72,7 @@ def reevaluate(
         changes: ``key=value`` for settings of ``evaluation`` other than the run's, and ``data.path=..`` where the run's
             images have moved.
         data: images other than the run's, resized to the run's size and channels. Protocols use their training and
-            their test images as they use the run's own.
+            their test images as they use the run's own. Text is read by :func:`located_of_run`.
         trust_imports: whether to run code that the run folder brings along.
     Returns:
         What ``evaluation.json`` now holds: ``accuracy``, ``select`` and ``features`` are ``{encoder: {tag: value}}``,
@@ -94,6 +94,8 @@ def reevaluate(
         raise UserError(f"{run}: cannot be written to, and evaluation.json belongs there; copy the run elsewhere")
     known = earlier(run / "evaluation.json")
     config = _configured(run, protocols, changes, trust_imports, several=len(encoders) > 1)
+    if isinstance(data, str):
+        data = located_of_run(data, config.data, "--data")
     if data is None:
         with began_earlier(config):
             federation = deal(config)

@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -81,3 +83,49 @@ def test_a_run_goes_on_with_its_images_wherever_they_lie_now(
     status, _, err = call(*resume, f"data.path={here}", "train.rounds=3")
     assert status == 2
     assert "cannot resume with changed data.path" in err
+
+
+def test_the_place_of_the_runs_own_images_is_read_as_the_run_reads_it(call: Call, tmp_path: Path) -> None:
+    hospitals(tmp_path / "hosp")
+    assert call("run", "tiny.yaml", *CHANGES, *LOCAL, "--out", "runs/h")[0] == 0
+    accuracy = json.loads((tmp_path / "runs/h/summary.json").read_text())["accuracy"]
+    digest = json.loads((tmp_path / "runs/h/environment.json").read_text())["images"]
+    (tmp_path / "elsewhere").symlink_to("hosp")
+    for place in ("hosp", str(tmp_path / "hosp"), "elsewhere"):
+        status, _, err = call("evaluate", "runs/h", "--data", place)
+        assert (status, err) == (0, "")
+    ((name, found),) = json.loads((tmp_path / "runs/h/evaluation.json").read_text())["other data"].items()
+    assert (name, found["accuracy"]["global"]) == ("imagefolder:hosp", {"knn": accuracy["knn"]})
+    assert found["images"]["digest"] == digest
+
+
+def test_the_columns_of_the_runs_own_tables_are_known(call: Call, tmp_path: Path) -> None:
+    hospitals(tmp_path / "hosp")
+    for split in ("train", "test"):
+        files = sorted((tmp_path / "hosp" / split).rglob("*.png"))
+        pictures = [path.read_bytes() for path in files]
+        columns = {
+            "kind": [int(path.parent.name == "dark") for path in files],
+            "scan": pictures,
+            "thumbnail": pictures[::-1],
+        }
+        (tmp_path / "pq").mkdir(exist_ok=True)
+        pq.write_table(pa.table(columns), tmp_path / f"pq/{split}.parquet")
+    changes = (
+        "data.name=parquet", "data.path=pq", "data.columns.image=scan", "data.columns.label=kind", "data.limit=40",
+        "data.test_limit=null", "train.rounds=1", "evaluation.knn.k=5",
+    )  # fmt: skip
+    status, _, err = call("run", "tiny.yaml", *changes, *LOCAL, "--out", "runs/pq")
+    assert (status, err) == (0, "")
+    status, _, err = call("embed", "runs/pq", "pq", "--out", "own.parquet")
+    assert (status, err) == (0, "")
+    block = "{name: parquet, path: pq, columns: {image: scan, label: kind}}"
+    assert call("embed", "runs/pq", block, "--out", "named.parquet")[0] == 0
+    own, named = (pq.read_table(tmp_path / f"{name}.parquet") for name in ("own", "named"))
+    assert own.equals(named)
+    assert len(own) == 130  # every image, not the 40 that the run trained on
+    shutil.copytree("pq", "other")
+    status, _, err = call("embed", "runs/pq", "other", "--out", "other.parquet")
+    assert status == 2  # of other tables nothing is assumed
+    assert "name one in data.columns.image" in err
+    assert call("evaluate", "runs/pq", "--data", "pq")[0] == 0
