@@ -79,8 +79,10 @@ def _value(row: Mapping[str, Any], key: str) -> float | None:
 
 
 def verdict(rows: Sequence[Row], scores: Sequence[str]) -> Verdict:
-    """Which row is first by the main measure, whether others are level with it, and how many beat the untrained one."""
-    trained = [row for row in rows if row.get("runs")]
+    """Which row is first by the main measure, whether others are level with it, and how many beat the untrained one.
+    Rows on other images than the first row's are left out.
+    """
+    trained = [row for row in rows if row.get("runs") and row.get("same_images") is not False]
     for name in scores:
         known = sorted(
             (row for row in trained if _value(row, f"{name}.mean") is not None),

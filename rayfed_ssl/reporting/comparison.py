@@ -24,6 +24,7 @@ from rayfed_ssl.base.late import Late
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import load_untrusted
 from rayfed_ssl.evaluation import OWN
+from rayfed_ssl.reporting.same_images import have_other_images, images_digest
 from rayfed_ssl.reporting.summary import PIXELS, history, virtual_seconds
 from rayfed_ssl.reporting.tables import read_communication, read_metrics
 from rayfed_ssl.settings import files as configfile
@@ -44,7 +45,7 @@ class OneRun:
     ``curves``: accuracies over rounds. ``sent``: bytes up and down until the end of each round. ``virtual_s``: seconds
     of the clients' clock until then, empty without one. ``split``: a digest of who holds which images. ``of_clients``:
     whether values are means over clients with encoders of their own. ``test_images``: what accuracies were measured on,
-    of own tasks those of all clients; None where the run did not say.
+    of own tasks those of all clients; None where the run did not say. ``images``: the digest of the data set, likewise.
     """
 
     folder: Path
@@ -66,6 +67,7 @@ class OneRun:
     of_clients: bool
     test_images: int | None = None
     task_test_images: int | None = None
+    images: str | None = None
 
     @property
     def method(self) -> str:
@@ -74,6 +76,11 @@ class OneRun:
     @property
     def total_bytes(self) -> int:
         return self.up_bytes + self.down_bytes
+
+    def has_other_images(self, other: OneRun) -> bool:
+        """Whether the data set is another one than the other run's."""
+        a, b = (run.settings.get("data") or {} for run in (self, other))
+        return have_other_images((self.images, a), (other.images, b))
 
     def bytes_until(self, round: int) -> int:
         """Bytes up and down until the end of ``round``."""
@@ -130,11 +137,19 @@ class Row:
         return spread(list(self.values.get(measure, {}).values()))
 
     def difference(self, first: Row, measure: str) -> Difference | None:
-        """To the first row, over the seeds that both have; None where there are none, or this is the first row."""
+        """To the first row, over the seeds that both have, on the same images; None where there are none, or this is
+        the first row.
+        """
         if self is first:
             return None
         own, theirs = self.values.get(measure, {}), first.values.get(measure, {})
-        return difference([own[seed] - theirs[seed] for seed in sorted(own.keys() & theirs.keys())])
+        seeds = sorted((own.keys() & theirs.keys()) - set(self.on_other_images(first)))
+        return difference([own[seed] - theirs[seed] for seed in seeds])
+
+    def on_other_images(self, first: Row) -> list[int]:
+        """The seeds whose runs have other images than the first row's: nothing can be paired there."""
+        common = sorted(self.runs.keys() & first.runs.keys())
+        return [seed for seed in common if self.runs[seed].has_other_images(first.runs[seed])]
 
     def mean(self, of: Sequence[float | None]) -> float | None:
         """The mean of numbers, one per run; None where one of them is missing."""
@@ -220,10 +235,21 @@ class Comparison:
         found = {}
         for row in self.trained[1:]:
             common = row.runs.keys() & self.first.runs.keys()
-            other = [s for s in sorted(common) if not _same(row.runs[s].split, self.first.runs[s].split)]
+            elsewhere = row.on_other_images(self.first)
+            other = [
+                seed
+                for seed in sorted(common)
+                if seed in elsewhere or not _same(row.runs[seed].split, self.first.runs[seed].split)
+            ]
             if other:
                 found[row.name] = other
         return found
+
+    @property
+    def other_images(self) -> dict[str, list[int]]:
+        """Row -> the seeds in which its runs have another data set than the first row's."""
+        found = {row.name: row.on_other_images(self.first) for row in self.trained[1:]}
+        return {name: seeds for name, seeds in found.items() if seeds}
 
 
 def _same(a: str | None, b: str | None) -> bool:
@@ -313,6 +339,7 @@ def read_run(folder: Path) -> OneRun:
         of_clients=of_clients,
         test_images=_images(summary, "test_images"),
         task_test_images=_images(summary, "task_test_images"),
+        images=images_digest(folder),
     )
 
 

@@ -64,6 +64,7 @@ def records(comparison: Comparison) -> list[dict[str, Any]]:
             "epsilon": row.epsilon,
             "wall_s": row.wall_s,
             "same_split": row.name not in comparison.other_splits if row.runs else None,
+            "same_images": row.name not in comparison.other_images if row.runs else None,
             "differs_in": ", ".join(row.differing) or None,
         }
         for row in comparison.rows
@@ -105,6 +106,7 @@ def document(comparison: Comparison, folder: Path) -> dict[str, Any]:
         "seeds": comparison.seeds,
         "measures": comparison.measures,
         "same_split": not comparison.other_splits,
+        "same_images": not comparison.other_images,
         "left_out": dict(comparison.left_out),
         "notes": notes(comparison),
         "rows": _finite(rows),
@@ -155,8 +157,11 @@ def cells(comparison: Comparison) -> tuple[list[str], list[list[tuple[str, ...]]
 
 
 def _marked(comparison: Comparison, row: Row) -> str:
-    """The row's name with marks: ``*`` other settings beyond the method, ``+`` another split, ``!`` runs missing."""
-    marks = [("*", row.differing), ("+", row.name in comparison.other_splits), ("!", row.unfinished)]
+    """The row's name with marks: ``#`` other images, ``*`` other settings beyond the method, ``+`` another split, ``!``
+    runs missing.
+    """
+    elsewhere, split = (of.get(row.name, []) for of in (comparison.other_images, comparison.other_splits))
+    marks = [("#", elsewhere), ("*", row.differing), ("+", set(split) - set(elsewhere)), ("!", row.unfinished)]
     return printable(row.name) + "".join(mark for mark, holds in marks if holds)
 
 
@@ -183,10 +188,18 @@ def _number(value: float | None) -> str:
 def notes(comparison: Comparison) -> list[str]:
     """What a reader has to know: seeds, split, intervals, who differs in what, what is missing."""
     first, seeds = printable(comparison.first.name), comparison.seeds
-    lines = [f"Values are those of the last round, over seed(s) {_listed(seeds)}; nothing was chosen by test labels."]
+    elsewhere = comparison.other_images
+    lines = [
+        f"# {printable(name)}: other images than {first} in seed(s) {_listed(of)}, so accuracies cannot be compared, "
+        "and no difference counts them."
+        for name, of in elsewhere.items()
+    ]
+    lines += [f"Values are those of the last round, over seed(s) {_listed(seeds)}; nothing was chosen by test labels."]
     if others := comparison.other_splits:
         lines += [
-            f"+ {printable(name)}: another split than {first} in seed(s) {_listed(of)}." for name, of in others.items()
+            f"+ {printable(name)}: another split than {first} in seed(s) {_listed(left)}."
+            for name, of in others.items()
+            if (left := [seed for seed in of if seed not in elsewhere.get(name, [])])
         ]
     else:
         lines.append("The split is the same for all rows, seed by seed.")

@@ -73,6 +73,8 @@ def test_of_one_seed_the_test_images_say_what_is_level() -> None:
     assert unknown.sentence.endswith("One seed and no interval: below one point is called level.")
     assert comparison.verdict([row("a", (0.5,)), row("untrained encoder", (0.6,), 0)], ["knn"]).kind == "worse"
     assert comparison.verdict([row("a", ())], ["knn"]).kind is None
+    here, elsewhere = row("a", (0.5, 0.51)), {**row("b", (0.9, 0.91)), "same_images": False}
+    assert comparison.verdict([here, elsewhere], ["knn"]).sentence.startswith("By kNN, a is first of 1 with 50.5 %")
 
 
 def test_of_several_seeds_paired_differences_say_what_is_level() -> None:

@@ -194,6 +194,43 @@ def test_another_split_is_told(tmp_path: Path) -> None:
     assert of_variants(runs).other_splits == {"b": [1]}  # what nobody has said is not the same
 
 
+def of_images(root: Path, mine: str | None, theirs: str | None, **changes: Any) -> Comparison:
+    """Two rows whose runs recorded these digests of their images; ``changes`` are the second row's."""
+    made = {"a": three(root, "a", A), "b": three(root, "b", B, method="fedprox", changes=changes)}
+    for name, digest in (("a", mine), ("b", theirs)):
+        for folder in made[name] if digest is not None else ():
+            write_json(folder / "environment.json", {"images": digest})
+    return of_variants(made)
+
+
+def test_what_was_measured_on_other_images_is_not_subtracted(tmp_path: Path) -> None:
+    moved = {"data__name": "imagefolder", "data__path": "there"}
+    for case, (mine, theirs, changes) in enumerate(
+        [("x", "y", moved), ("x", "y", {}), (None, "y", moved), (None, None, {"data__test_limit": 7})]
+    ):
+        made = of_images(tmp_path / f"other-{case}", mine, theirs, **changes)
+        assert made.other_images == {"b": [0, 1, 2]}, case
+        assert made.rows[1].difference(made.first, "knn") is None
+        assert made.rows[1].spread("knn") == spread(B)
+        assert notes(made)[0] == (
+            "# b: other images than a in seed(s) 0, 1, 2, so accuracies cannot be compared, and no difference counts "
+            "them."
+        )
+        assert not any("+ b" in note or "same for all rows" in note for note in notes(made))
+        record = records(made)[1]
+        assert (record["same_images"], record["same_split"], record["knn.difference"]) == (False, False, None)
+        assert f"| b#{'*' if changes else ''} |" in markdown(made)
+        assert [cell for cell in markdown(made).splitlines()[3].split(" | ") if "<br>" in cell] == []
+    for case, (mine, theirs, changes) in enumerate(
+        [("x", "x", moved), ("x", "y", {"data__limit": 100}), ("x", "y", {"data__image_size": 8}), (None, "y", {})]
+    ):
+        made = of_images(tmp_path / f"same-{case}", mine, theirs, **changes)
+        assert made.other_images == {}, case
+        assert made.rows[1].difference(made.first, "knn") is not None
+        assert not notes(made)[0].startswith("#")
+        assert records(made)[1]["same_images"] is True
+
+
 def test_rows_are_marked_with_what_differs_beyond_the_method(tmp_path: Path) -> None:
     changes = {"train__batch_size": 32, "method__mu": 0.5, "resources__actors": 2, "checkpoint__every": 2}
     made = two_rows(tmp_path, changes=changes)
