@@ -60,7 +60,7 @@ def _if_own(text: str, own: SourceConfig) -> SourceConfig | None:
     if own.name == "hub" or not place.exists():
         same = text == title(own)
     else:
-        same = place.resolve() == own.path.expanduser().resolve()
+        same = place.resolve() == Path(own.path).expanduser().resolve()
     keys = {name: getattr(own, name) for name in SourceConfig.model_fields}
     return SourceConfig(**keys) if same else None
 
