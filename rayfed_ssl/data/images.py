@@ -47,7 +47,8 @@ class Dataset:
     ``skipped`` names the images of both splits that could not be decoded and were left out (``on_bad_image: skip``).
     ``notes`` are lines on how the images were read that a run records: by which range deep images were scaled, which
     revision was downloaded.
-    ``test`` has no rows where the training images are unlabelled and no test folder exists.
+    ``test`` has no rows where the training images are unlabelled and no test folder exists, and where only the training
+    images were asked for.
     """
 
     name: str
@@ -78,9 +79,11 @@ class Source:
 
     ``files`` are all files whose content decides the images: the cache is keyed by them, and they have to be regular
     files. ``listing`` lists a split ("train" or "test"); it is called only where the split is not in the cache yet.
-    ``notes`` become the data set's.
+    ``check`` raises UserError where there are no test images to measure by, or none that fit the training images; it is
+    not asked where only the training images are wanted. ``notes`` become the data set's.
     """
 
     files: tuple[Path, ...]
     listing: Callable[[str], Listing]
     notes: tuple[str, ...] = ()
+    check: Callable[[], None] = lambda: None

@@ -16,6 +16,7 @@ import contextlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -60,20 +61,29 @@ class _Split:
 def parquet_source(
     path: Path, limits: dict[str, int | None], key: str, columns: Columns | None = None, shown: str | None = None
 ) -> Source:
-    """The source at ``path``, which messages call ``shown``.
+    """The source at ``path``, which messages call ``shown``. Its check raises UserError for a missing test split, and
+    for labels or clients of the test split that no training image has.
 
     Raises:
-        UserError: missing parts or columns, unreadable files, labels or clients of the test split that no training
-            image has.
+        UserError: no training images, missing columns, unreadable files.
     """
-    columns = columns or Columns()
+    columns, shown = columns or Columns(), shown or printable(path)
     single = path.is_file()
-    parts = {"train": [path], "test": [path]} if single else _parts(path, key, shown or printable(path))
+    parts = {"train": [path], "test": [path]} if single else _parts(path, key, shown)
     files = tuple(dict.fromkeys(parts["train"] + parts["test"]))
 
-    def listing(split: str) -> Listing:
-        splits, texts = _read_splits(parts, columns, key)
+    @cache
+    def read() -> tuple[dict[str, _Split], tuple[str, ...]]:
+        return _read_splits(parts, columns, key)
+
+    def check() -> None:
+        if not parts["test"]:
+            raise _missing(homes_of(path, key, shown)[0], TEST_NAMES, shown, key)
+        splits, texts = read()
         _check_test(splits["train"], splits["test"], texts, printable(parts["test"][0]), key)
+
+    def listing(split: str) -> Listing:
+        splits, texts = read()
         chosen = np.arange(len(splits[split].labels))
         if single:
             rest, held_out = stratified_halves(splits[split].labels, TEST_SHARE)
@@ -88,7 +98,7 @@ def parquet_source(
             names,
         )
 
-    return Source(files, listing)
+    return Source(files, listing, check=check)
 
 
 def stratified_halves(labels: NDArray[np.int64], share: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -105,12 +115,11 @@ def stratified_halves(labels: NDArray[np.int64], share: float) -> tuple[NDArray[
 
 
 def _parts(path: Path, key: str, shown: str) -> dict[str, list[Path]]:
+    """The files of each split; none of the test split where it is missing. Raises UserError."""
     homes = homes_of(path, key, shown)
     if not homes:
         raise _missing(path, ("train",), shown, key)
-    test = next((found for home in (*homes, path, path / "data") if (found := _find(home, TEST_NAMES))), None)
-    if test is None:
-        raise _missing(homes[0], TEST_NAMES, shown, key)
+    test = next((found for home in (*homes, path, path / "data") if (found := _find(home, TEST_NAMES))), [])
     return {"train": _find(homes[0], ("train",)), "test": test}
 
 
@@ -199,8 +208,8 @@ def _read_splits(parts: dict[str, list[Path]], columns: Columns, key: str) -> tu
     splits = {}
     for name, rows in found.items():
         clients = [client for _, mine in rows for client in mine]
-        labels = np.concatenate([numbered(labels, texts, key) for labels, _ in rows])
-        splits[name] = _Split(labels, None if columns.client is None else clients)
+        labels = [np.empty(0, np.int64), *(numbered(labels, texts, key) for labels, _ in rows)]
+        splits[name] = _Split(np.concatenate(labels), None if columns.client is None else clients)
     return splits, texts
 
 

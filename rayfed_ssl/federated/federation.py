@@ -109,11 +109,11 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
             )
         public_indices, shards[0] = shards[0], shards[0][:0]
     if public_config.images is not None:
-        public = sources.load(public_config.images, cache, "data.public.images").train
+        public = sources.load(public_config.images, cache, "data.public.images", ("train",)).train
         if public.pixels.shape[1:] != train.pixels.shape[1:]:
             form = {"image_size": config.data.image_size, "channels": config.data.channels}
             resized = public_config.images.model_copy(update=form)
-            public = sources.load(resized, cache, "data.public.images").train
+            public = sources.load(resized, cache, "data.public.images", ("train",)).train
         if public_config.sample is not None:
             public = _sample(public, public_config.sample, config.seed)
     elif public_indices is not None:

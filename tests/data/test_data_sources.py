@@ -497,6 +497,67 @@ def test_unlabelled_folders_need_no_test_images(tmp_path):
     assert data.train.groups.tolist() == [0, 1]
 
 
+def test_folders_that_are_no_classes_have_a_way_out(tmp_path):
+    """Images on one level and deeper ones, of which nobody meant the folders to be classes."""
+    p = pictures(6)
+    put(tmp_path, {f"train/{n}.png": p[n] for n in range(4)} | {"train/nested/deep/4.png": p[4]})
+    refused(
+        r"has no images in test/ or val/, and labelled images need a test split; the folders in train/ are taken for "
+        r"classes \(nested\), with 4 unlabelled images beside them; if they are none: data\.layout=flat; found ",
+        tmp_path,
+        "imagefolder",
+    )
+    data = fetch(tmp_path, "imagefolder", layout="flat")
+    assert np.array_equal(data.train.pixels, p[[0, 1, 2, 3, 4]])
+    assert (data.train.labels.tolist(), data.train.class_names, data.train.groups) == ([-1] * 5, (), None)
+    assert len(data.test) == 0
+    put(tmp_path, {"test/elsewhere/5.png": p[5]})
+    data = fetch(tmp_path, "imagefolder", layout="flat")
+    assert (data.test.labels.tolist(), data.test.pixels.tobytes()) == ([-1], p[5].tobytes())
+    put(tmp_path / "clients", {"train/north/raw/1.png": p[0], "train/north/2.png": p[1]})
+    refused(
+        r"the folders in the client folders of train/ are taken for classes \(raw\), with 1 unlabelled images beside",
+        tmp_path / "clients",
+        "imagefolder",
+        layout="clients",
+    )
+
+
+def training_images(tmp_path: Path, name: str, **settings):
+    config = SourceConfig(**{"name": name, "image_size": 16, "path": tmp_path} | settings)
+    return load(config, tmp_path / "cache", splits=("train",))
+
+
+def test_training_images_alone_need_no_test_images(tmp_path):
+    """As public images: neither their labels nor a test split is read, and the whole is refused as ever."""
+    p = pictures(4)
+    put(tmp_path, {"train/1.png": p[0], "train/a/2.png": p[1], "train/nested/deep/3.png": p[2]})
+    for _ in range(2):  # the second time from the cache
+        alone = training_images(tmp_path, "imagefolder")
+        assert np.array_equal(alone.train.pixels, p[:3])
+        assert alone.test.pixels.shape == (0, 16, 16, 3)
+        refused(r"labelled images need a test split", tmp_path, "imagefolder")
+    put(tmp_path, {"test/stranger/4.png": p[3]})
+    assert len(training_images(tmp_path, "imagefolder").train) == 3
+    refused(r"holds the class stranger", tmp_path, "imagefolder")
+    put(tmp_path, {"test/a/4.png": p[3], "test/nested/4.png": p[3]})
+    (tmp_path / "test/stranger/4.png").unlink()
+    assert np.array_equal(
+        training_images(tmp_path, "imagefolder").train.pixels, fetch(tmp_path, "imagefolder").train.pixels
+    )
+
+    folder = tmp_path / "parquet"
+    write_parquet(folder / "train.parquet", p[:3], ["b", "a", None])
+    for _ in range(2):
+        alone = training_images(folder, "parquet")
+        assert np.array_equal(alone.train.pixels, p[:3])
+        assert (alone.train.labels.tolist(), alone.train.class_names, len(alone.test)) == ([1, 0, -1], ("a", "b"), 0)
+        refused(r"lacks its test split: wanted test\*\.parquet", folder, "parquet")
+    write_parquet(folder / "test.parquet", p[3:], ["c"])
+    assert np.array_equal(training_images(folder, "parquet").train.pixels, p[:3])
+    refused(r"holds the class c, which no training image has", folder, "parquet")
+
+
 def test_clients_may_have_test_images_of_their_own(tmp_path):
     p = pictures(8)
     put(
