@@ -41,12 +41,23 @@ class Images:
 
 
 @dataclass(frozen=True)
+class Scaling:
+    """What was done to images of more than 8 bits: ``images`` of them became 0..255, each by the range ``by``."""
+
+    images: int
+    by: str
+
+    def __str__(self) -> str:
+        return f"{self.images} images of more than 8 bits were scaled to 0..255, each by {self.by}"
+
+
+@dataclass(frozen=True)
 class Dataset:
     """Both splits. ``digest`` is of the decoded content (pixels, labels, groups, names): equal digests, equal data.
 
     ``skipped`` names the images of both splits that could not be decoded and were left out (``on_bad_image: skip``).
-    ``notes`` are lines on how the images were read that a run records: by which range deep images were scaled, which
-    revision was downloaded.
+    ``notes`` are lines on how the images were read that a run says: by which range deep images were scaled, which
+    revision was downloaded. ``scaling`` says the former; None where no image had more than 8 bits.
     ``test`` has no rows where the training images are unlabelled and no test folder exists, and where only the training
     images were asked for.
     """
@@ -57,6 +68,7 @@ class Dataset:
     digest: str
     skipped: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    scaling: Scaling | None = None
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.table import Table
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.decode import Form
-from rayfed_ssl.data.images import MOST_CLASSES, Dataset, Images, Listing, Source
+from rayfed_ssl.data.images import MOST_CLASSES, Dataset, Images, Listing, Scaling, Source
 from rayfed_ssl.data.source_digits import digits_source
 from rayfed_ssl.data.source_folder import Layout, folder_source
 from rayfed_ssl.data.source_hub import hub_source
@@ -224,8 +224,9 @@ def load(
     test = found["test"].images if "test" in found else _none_of(train.images)
     digest = hashlib.blake2b(" ".join(stored.digest for stored in found.values()).encode(), digest_size=16).hexdigest()
     skipped = tuple(name for stored in found.values() for name in stored.skipped)
-    notes = source.notes + _scaling(config, sum(stored.deep for stored in found.values()), key)
-    return Dataset(config.name, train.images, test, digest, skipped, notes)
+    scaling = _scaling(config, sum(stored.deep for stored in found.values()), key)
+    notes = source.notes + (() if scaling is None else (str(scaling),))
+    return Dataset(config.name, train.images, test, digest, skipped, notes, scaling)
 
 
 def _none_of(images: Images) -> Images:
@@ -247,14 +248,14 @@ def _sound(listing: Listing, key: str) -> Listing:
     return replace(listing, class_names=names, group_names=tuple(printable(name) for name in listing.group_names))
 
 
-def _scaling(config: SourceConfig, deep: int, key: str) -> tuple[str, ...]:
-    """What was done to images of more than 8 bits, as a note. Raises UserError for a range that nothing needs."""
+def _scaling(config: SourceConfig, deep: int, key: str) -> Scaling | None:
+    """What was done to images of more than 8 bits. Raises UserError for a range that nothing needs."""
     if deep:
-        how = "its own smallest and largest value" if config.range is None else f"{key}.range={list(config.range)}"
-        return (f"{deep} images of more than 8 bits were scaled to 0..255, each by {how}",)
+        own = "its own smallest and largest value"
+        return Scaling(deep, own if config.range is None else f"{key}.range={list(config.range)}")
     if config.range is not None:
         raise UserError(f"{key}.range: found {list(config.range)}, but no image has more than 8 bits; allowed: null")
-    return ()
+    return None
 
 
 def _cache_key(config: SourceConfig, files: tuple[Path, ...], key: str) -> str:
