@@ -57,6 +57,9 @@ def test_white_is_zero_is_turned_around():
     file = file_of(RAMP, "TIFF", tiffinfo=tags)
     assert Image.open(io.BytesIO(file)).tag_v2[262] == 0
     assert np.array_equal(decode(file, FORM).pixels, 255 - by_hand(RAMP, 0, 4095))
+    tags[274] = 3  # and upside down
+    upside_down = file_of(RAMP, "TIFF", tiffinfo=tags)
+    assert np.array_equal(decode(upside_down, FORM).pixels, 255 - by_hand(RAMP[::-1, ::-1], 0, 4095))
 
 
 @pytest.mark.parametrize(
