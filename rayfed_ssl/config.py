@@ -127,9 +127,8 @@ def _check_data(config: RunConfig) -> None:
             f"allowed: below {data.image_size}"
         )
     if config.uses_public and data.public.source == "none" and data.tasks is None:
-        raise ValueError(
-            f"data.public.source: {config.method.name} needs public images; allowed: client 0, share, source"
-        )
+        allowed = "client 0, source" if isinstance(data.partition, Natural) else "client 0, share, source"
+        raise ValueError(f"data.public.source: {config.method.name} needs public images; allowed: {allowed}")
     if data.tasks is not None and data.partition != Iid(seed=data.partition.seed):
         raise ValueError(
             f"data.partition: found '{data.partition.name}' beside data.tasks, which says itself who holds "

@@ -28,14 +28,14 @@ from rayfed_ssl.data.images import Payload
 from rayfed_ssl.data.source_folder import every_image
 from rayfed_ssl.data.source_hub import hub_folder
 from rayfed_ssl.data.source_parquet import (
-    LABEL_COLUMNS,
     TEST_NAMES,
     Columns,
     class_names,
-    column_named,
     homes_of,
     image_column,
-    label_values,
+    label_texts,
+    numbered,
+    read_labels,
     readable,
 )
 from rayfed_ssl.data.sources import SOURCES, SourceConfig, existing
@@ -153,9 +153,9 @@ def of_parquet(
     if whole := None not in named:
         order = sorted(range(len(files)), key=lambda position: (named[position] != "train", named[position], position))
         files = [files[position] for position in order]
-    found = [_labels(file, columns, key) for _, file in files]
-    texts = sorted({text for labels in found for text in pc.unique(labels).to_pylist() if isinstance(text, str)})
-    labels = np.concatenate([_numbered(part, texts, key) for part in found])
+    found = [read_labels(file, columns, key) for _, file in files]
+    texts = label_texts(found)
+    labels = np.concatenate([numbered(part, texts, key) for part in found])
     names = tuple(printable(text) for text in texts) if texts else class_names(files[0][1], columns, key)
     if names is not None and labels.max(initial=-1) >= len(names):
         raise UserError(f"{key}.path: {printable(files[0][1])} names {len(names)} classes, found label {labels.max()}")
@@ -177,30 +177,6 @@ def _split_of(shown: str) -> str | None:
             if part.startswith(name):
                 return name
     return None
-
-
-def _labels(file: Path, columns: Columns, key: str) -> pa.Array:
-    """The file's labels: int64, -1 where unknown, or text, null where unknown."""
-    with readable(file, key) as opened:
-        schema = opened.schema_arrow
-        image_column(schema, columns, file, key)
-        name = column_named(schema, columns.label, LABEL_COLUMNS, "label", file, key)
-        if not name or pa.types.is_null(schema.field(name).type):
-            return pa.array(np.full(opened.metadata.num_rows, -1, np.int64))
-        column = opened.read(columns=[name]).column(name)
-    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return column.cast(pa.string()).combine_chunks()
-    return pa.array(label_values(column, f"{printable(name)} of {printable(file)}", key))
-
-
-def _numbered(labels: pa.Array, texts: list[str], key: str) -> NDArray[np.int64]:
-    """(n,) the position of each label among the texts; numbers stay. Raises UserError for both at once."""
-    if pa.types.is_string(labels.type):
-        labels = pc.fill_null(pc.index_in(labels, pa.array(texts, pa.string())), -1)
-    elif texts and pc.max(labels).as_py() not in (None, -1):
-        raise UserError(f"{key}.path: found labels that are text in one Parquet file, numbers in another; allowed: one")
-    return np.asarray(labels.to_numpy(zero_copy_only=False), np.int64)
 
 
 def _id_column(schema: pa.Schema, file: Path, wanted: str | None) -> str:

@@ -1,7 +1,8 @@
 """From an encoded image to a uint8 square of the run's size and channels.
 
 Images of at most 8 bits keep their values. Grey images of more (12-bit and 16-bit PNG and TIFF, float TIFF) are scaled
-to 0..255 by ``data.range`` or, without one, by their own smallest and largest value.
+to 0..255 by ``data.range`` or, without one, by their own smallest and largest value. Images that carry an orientation
+(EXIF) are turned upright.
 
 Shape legend: S image size, C channels (1 or 3).
 """
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import ExifTags, Image, ImageOps
 
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.images import Payload
@@ -63,7 +64,7 @@ def decode(payload: Payload, form: Form) -> Decoded:
     """Decode an image to its central square, resized with PIL's antialiased bilinear filter.
 
     That is "short side to ``size``, then centre crop" in one step. Large JPEGs are decoded at a half, quarter or eighth
-    where that still leaves at least twice ``size``. EXIF orientation is not applied.
+    where that still leaves at least twice ``size``. An EXIF orientation is applied; one that cannot be read is none.
 
     Raises:
         BadImage: what cannot be decoded, images of more than ``max_pixels`` pixels (before their pixels are read),
@@ -105,6 +106,7 @@ def _decoded(image: Image.Image, form: Form, draft: Callable[[Image.Image], obje
         raise BadImage(f"{width}x{height} pixels, more than max_pixels={form.max_pixels}")
     deep_colour = _has_deep_colour(image, form.range)
     draft(image)
+    image = _upright(image)
     deep = _is_deep(image)
     shallow = _scaled(image, form.range) if deep else image
     return Decoded(_square(shallow.convert(form.mode), form), deep or deep_colour)
@@ -115,6 +117,16 @@ def _opened(payload: bytes | Path | NDArray[np.generic]) -> Image.Image:
         pixels = payload[..., 0] if payload.ndim == 3 and payload.shape[2] == 1 else payload
         return Image.fromarray(np.ascontiguousarray(pixels))
     return Image.open(io.BytesIO(payload) if isinstance(payload, bytes) else payload, formats=FORMATS)
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """The image as its EXIF orientation says; Pillow has done so of a TIFF once its pixels are read."""
+    image.load()
+    try:
+        turned = image.getexif().get(ExifTags.Base.Orientation, 1) != 1
+    except Exception:  # damaged tags raise anything: SyntaxError, struct.error, ...; the pixels are whole
+        return image
+    return ImageOps.exif_transpose(image) if turned else image
 
 
 def _is_deep(image: Image.Image) -> bool:

@@ -41,13 +41,25 @@ class Images:
 
 
 @dataclass(frozen=True)
+class Scaling:
+    """What was done to images of more than 8 bits: ``images`` of them became 0..255, each by the range ``by``."""
+
+    images: int
+    by: str
+
+    def __str__(self) -> str:
+        return f"{self.images} images of more than 8 bits were scaled to 0..255, each by {self.by}"
+
+
+@dataclass(frozen=True)
 class Dataset:
     """Both splits. ``digest`` is of the decoded content (pixels, labels, groups, names): equal digests, equal data.
 
     ``skipped`` names the images of both splits that could not be decoded and were left out (``on_bad_image: skip``).
-    ``notes`` are lines on how the images were read that a run records: by which range deep images were scaled, which
-    revision was downloaded.
-    ``test`` has no rows where the training images are unlabelled and no test folder exists.
+    ``notes`` are lines on how the images were read that a run says: by which range deep images were scaled, which
+    revision was downloaded. ``scaling`` says the former; None where no image had more than 8 bits.
+    ``test`` has no rows where the training images are unlabelled and no test folder exists, and where only the training
+    images were asked for.
     """
 
     name: str
@@ -56,6 +68,7 @@ class Dataset:
     digest: str
     skipped: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    scaling: Scaling | None = None
 
 
 @dataclass(frozen=True)
@@ -78,9 +91,11 @@ class Source:
 
     ``files`` are all files whose content decides the images: the cache is keyed by them, and they have to be regular
     files. ``listing`` lists a split ("train" or "test"); it is called only where the split is not in the cache yet.
-    ``notes`` become the data set's.
+    ``check`` raises UserError where there are no test images to measure by, or none that fit the training images; it is
+    not asked where only the training images are wanted. ``notes`` become the data set's.
     """
 
     files: tuple[Path, ...]
     listing: Callable[[str], Listing]
     notes: tuple[str, ...] = ()
+    check: Callable[[], None] = lambda: None

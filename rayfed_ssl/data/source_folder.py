@@ -7,6 +7,8 @@
     ``train/<client>/<class>/.../x.jpg``: the first folder is the client, for the partition ``folders``; the second is
     the class. Images directly in a client's folder are unlabelled. The test folder holds common images
     (``test/<class>/x.jpg``), each client's own (``test/<client>/<class>/x.jpg``), or both.
+``data.layout: flat``
+    ``train/.../x.jpg``: no folder is a class, and no image is labelled. Test images may lie in any folders too.
 
 The test folder may be absent only where no training image is labelled. Class numbers follow the sorted names of the
 training classes. Files and folders whose name begins with a dot, and files that are no images by their suffix, are
@@ -35,7 +37,8 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.images import Listing, Payload, Source
 
-Layout = Literal["classes", "clients"]
+Layout = Literal["classes", "clients", "flat"]
+CLASS_DEPTH = {"classes": 0, "clients": 1}  # folders above the class; with flat none is one
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 TEST_FOLDERS = ("test", "val")
 TREES = {
@@ -44,6 +47,7 @@ TREES = {
         "train/<client>/<class>/x.jpg with test/<class>/x.jpg or test/<client>/<class>/x.jpg (or val/); unlabelled: "
         "train/<client>/x.jpg"
     ),
+    "flat": "train/.../x.jpg, all of them unlabelled",
 }
 MOST_WAYS = 1000  # links may lead to one folder in so many ways
 
@@ -59,22 +63,28 @@ class _Split:
 
 
 def folder_source(path: Path, layout: Layout, limits: dict[str, int | None], key: str) -> Source:
-    """The source below ``path``.
+    """The source below ``path``. Its check raises UserError for labelled images without test images, and for a test
+    class or client that is not trained.
 
     Raises:
-        UserError: missing folders, no images, a test class or client that is not trained, links in a circle, an image
-            that is no regular file.
+        UserError: no folder ``train/``, no images, links in a circle, an entry that cannot be read.
     """
     train = _train_split(path, layout, key)
     class_names = _known(train.classes)
     client_names = _known(train.clients)
-    test = _test_split(path, layout, class_names, client_names, key)
+    test = _held_out(path, layout, class_names, client_names, key)
+
+    def check() -> None:
+        if test is not None:
+            _check_trained(test, layout, class_names, client_names, key, path)
+        elif class_names:
+            raise _layout_error(path, layout, _untested(train, class_names, layout, key), key)
 
     def listing(split: str) -> Listing:
-        chosen = test if split == "test" else train
+        chosen = (test or _Split(path / "test", [], [], [])) if split == "test" else train
         return _listing(chosen, class_names, client_names, limits[split])
 
-    return Source(tuple(train.files + test.files), listing)
+    return Source(tuple(train.files + (test.files if test else [])), listing, check=check)
 
 
 def _train_split(path: Path, layout: Layout, key: str) -> _Split:
@@ -85,29 +95,33 @@ def _train_split(path: Path, layout: Layout, key: str) -> _Split:
     if not files:
         suffixes = " ".join(sorted(SUFFIXES))
         raise _layout_error(path, layout, f"has no images below train/ (known suffixes: {suffixes})", key)
-    if layout == "classes":
-        return _Split(train, files, [_folder(file, train, 0) for file in files], [None] * len(files))
-    clients = [_folder(file, train, 0) for file in files]
-    return _Split(train, files, [_folder(file, train, 1) for file in files], clients)
+    classes = [_class(file, train, layout) for file in files]
+    clients = [_folder(file, train, 0) if layout == "clients" else None for file in files]
+    return _Split(train, files, classes, clients)
 
 
-def _test_split(
+def _untested(train: _Split, class_names: tuple[str, ...], layout: Layout, key: str) -> str:
+    """What is wrong with labelled images and no test images, and what to do where the folders are no classes."""
+    taken = ", ".join(class_names[:5]) + (f" and {len(class_names) - 5} more" if len(class_names) > 5 else "")
+    loose = sum(name is None for name in train.classes)
+    beside = f", with {loose} unlabelled images beside them" if loose else ""
+    level = "train/" if layout == "classes" else "the client folders of train/"
+    return (
+        "has no images in test/ or val/, and labelled images need a test split; the folders in "
+        f"{level} are taken for classes ({printable(taken, 120)}){beside}; if they are none: {key}.layout=flat"
+    )
+
+
+def _held_out(
     path: Path, layout: Layout, class_names: tuple[str, ...], client_names: tuple[str, ...], key: str
-) -> _Split:
-    if (split := _held_out(path, class_names, client_names, key)) is not None:
-        return _checked(split, layout, class_names, client_names, key, path)
-    if class_names:
-        raise _layout_error(path, layout, "has no images in test/ or val/, and labelled images need a test split", key)
-    return _Split(path / "test", [], [], [])
-
-
-def _held_out(path: Path, class_names: tuple[str, ...], client_names: tuple[str, ...], key: str) -> _Split | None:
+) -> _Split | None:
     """The first test folder with images in it."""
-    if (path / "val" / "val_annotations.txt").is_file():
+    if layout != "flat" and (path / "val" / "val_annotations.txt").is_file():
         return _annotated(path / "val", key)
     for folder in (path / name for name in TEST_FOLDERS):
         if folder.is_dir() and (files := images_below(folder, key)):
-            places = [_test_place(_folders(file, folder), class_names, client_names) for file in files]
+            below = [() if layout == "flat" else _folders(file, folder) for file in files]
+            places = [_test_place(folders, class_names, client_names) for folders in below]
             return _Split(folder, files, [label for _, label in places], [client for client, _ in places])
     return None
 
@@ -128,12 +142,12 @@ def every_image(path: Path, layout: Layout, key: str) -> list[tuple[Path, str | 
             suffixes = " ".join(sorted(SUFFIXES))
             raise UserError(f"{key}.path: found no images below {printable(path)} (known suffixes: {suffixes})")
         if {file.relative_to(path).parts[0] for file in files} <= set(TEST_FOLDERS):
-            held_out = _held_out(path, (), (), key)
+            held_out = _held_out(path, layout, (), (), key)
             assert held_out is not None
             return [(file, "test", label) for file, label in zip(held_out.files, held_out.classes, strict=True)]
-        return [(file, None, _folder(file, path, 0 if layout == "classes" else 1)) for file in files]
+        return [(file, None, _class(file, path, layout)) for file in files]
     train = _train_split(path, layout, key)
-    test = _held_out(path, _known(train.classes), _known(train.clients), key)
+    test = _held_out(path, layout, _known(train.classes), _known(train.clients), key)
     rows: list[tuple[Path, str | None, str | None]] = []
     for name, split in (("train", train), ("test", test)):
         if split is not None:
@@ -172,10 +186,10 @@ def _test_place(
     return None, folders[0]
 
 
-def _checked(
+def _check_trained(
     split: _Split, layout: Layout, class_names: tuple[str, ...], client_names: tuple[str, ...], key: str, root: Path
-) -> _Split:
-    """``split``, if every class in it has training images. Raises UserError."""
+) -> None:
+    """Raise UserError unless every class in ``split`` has training images."""
     unknown = sorted({name for name in split.classes if name is not None} - set(class_names))
     if unknown:
         what = "the class" if layout == "classes" else "the class or client"
@@ -189,7 +203,6 @@ def _checked(
             f"{key}.path: {printable(split.folder)} holds {what} {printable(unknown[0], 80)}, which no training image "
             f"has; train/ has {trained}{hint}; accepted: {TREES[layout]}"
         )
-    return split
 
 
 def _listing(split: _Split, class_names: tuple[str, ...], client_names: tuple[str, ...], limit: int | None) -> Listing:
@@ -227,6 +240,11 @@ def _folder(file: Path, root: Path, depth: int) -> str | None:
     """The name of the folder ``depth`` levels below ``root`` on the way to ``file``; None if the file comes first."""
     folders = _folders(file, root)
     return folders[depth] if len(folders) > depth else None
+
+
+def _class(file: Path, root: Path, layout: Layout) -> str | None:
+    """The folder that is the class of a file below ``root``; None where there is none."""
+    return _folder(file, root, CLASS_DEPTH[layout]) if layout in CLASS_DEPTH else None
 
 
 # -- walking -----------------------------------------------------------------------------------------------------------
@@ -278,11 +296,8 @@ def _entries(folder: Path, key: str) -> tuple[list[Path], list[Path], tuple[int,
 
 
 def _layout_error(path: Path, layout: Layout, problem: str, key: str) -> UserError:
-    other = "clients" if layout == "classes" else "classes"
-    return UserError(
-        f"{key}.path: {printable(path)} {problem}; found {_found(path)}; accepted with {key}.layout={layout}: "
-        f"{TREES[layout]}; with {key}.layout={other}: {TREES[other]}"
-    )
+    trees = "; ".join(f"with {key}.layout={name}: {TREES[name]}" for name in sorted(TREES, key=lambda n: n != layout))
+    return UserError(f"{key}.path: {printable(path)} {problem}; found {_found(path)}; accepted {trees}")
 
 
 def _found(path: Path, most: int = 5) -> str:

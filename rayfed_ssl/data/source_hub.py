@@ -9,6 +9,7 @@ tag or commit; data sets without Parquet files of their own have them at ``refs/
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from rayfed_ssl.base.schema import UserError
@@ -28,7 +29,7 @@ def hub_source(
     """
     snapshot, where = hub_folder(name, revision, cache, key)
     source = parquet_source(where, limits, key, columns, shown=printable(name))
-    return Source(source.files, source.listing, (f"{name} of the Hugging Face Hub at commit {snapshot.name}",))
+    return replace(source, notes=(f"{name} of the Hugging Face Hub at commit {snapshot.name}",))
 
 
 def hub_folder(name: str, revision: str | None, cache: Path, key: str) -> tuple[Path, Path]:

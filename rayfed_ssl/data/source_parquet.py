@@ -1,8 +1,9 @@
 """Images in Parquet, as the Hugging Face ``datasets`` library writes them.
 
-A row holds an encoded image, as a struct of ``bytes`` and ``path`` (or plain binary) named ``img`` or ``image``, and an
-integer named ``label``, ``labels`` or ``fine_label``; a file without such a column, or with nulls in it, holds images
-that nobody labelled (label -1). ``data.columns`` names other columns, and one that says which client holds the image
+A row holds an encoded image, as a struct of ``bytes`` and ``path`` (or plain binary) named ``img`` or ``image``, and a
+label named ``label``, ``labels`` or ``fine_label``; a file without such a column, or with nulls in it, holds images
+that nobody labelled (label -1). Labels are integers from 0, or text, whose sorted values are the classes.
+``data.columns`` names other columns, and one that says which client holds the image
 (text or integers; the partition ``natural``). ``path`` is a single file, of which a fixed fifth per class (always the
 same one) becomes the test split; or a folder with ``train*.parquet`` and ``test*.parquet`` (or ``validation*``,
 ``val*``), in one or several parts, there or in its ``data/`` folder or in its only folder that has them; folders
@@ -13,8 +14,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,9 @@ class Columns(Block):
     image: str | None = None
     """The images; null: ``img`` or ``image``."""
     label: str | None = None
-    """The labels; null: ``label``, ``labels`` or ``fine_label``, where there is one."""
+    """The labels, as integers from 0 or as text, whose sorted values are the classes; null: ``label``, ``labels`` or
+    ``fine_label``, where there is one.
+    """
     client: str | None = None
     """Who holds an image, as text or integers; null: nobody does."""
 
@@ -57,20 +61,29 @@ class _Split:
 def parquet_source(
     path: Path, limits: dict[str, int | None], key: str, columns: Columns | None = None, shown: str | None = None
 ) -> Source:
-    """The source at ``path``, which messages call ``shown``.
+    """The source at ``path``, which messages call ``shown``. Its check raises UserError for a missing test split, and
+    for labels or clients of the test split that no training image has.
 
     Raises:
-        UserError: missing parts or columns, unreadable files, labels or clients of the test split that no training
-            image has.
+        UserError: no training images, missing columns, unreadable files.
     """
-    columns = columns or Columns()
+    columns, shown = columns or Columns(), shown or printable(path)
     single = path.is_file()
-    parts = {"train": [path], "test": [path]} if single else _parts(path, key, shown or printable(path))
+    parts = {"train": [path], "test": [path]} if single else _parts(path, key, shown)
     files = tuple(dict.fromkeys(parts["train"] + parts["test"]))
 
+    @cache
+    def read() -> tuple[dict[str, _Split], tuple[str, ...]]:
+        return _read_splits(parts, columns, key)
+
+    def check() -> None:
+        if not parts["test"]:
+            raise _missing(homes_of(path, key, shown)[0], TEST_NAMES, shown, key)
+        splits, texts = read()
+        _check_test(splits["train"], splits["test"], texts, printable(parts["test"][0]), key)
+
     def listing(split: str) -> Listing:
-        splits = {name: _read_split(parts[name], columns, key) for name in parts}
-        _check_test(splits["train"], splits["test"], printable(parts["test"][0]), key)
+        splits, texts = read()
         chosen = np.arange(len(splits[split].labels))
         if single:
             rest, held_out = stratified_halves(splits[split].labels, TEST_SHARE)
@@ -79,13 +92,13 @@ def parquet_source(
         groups, names = _groups(splits["train"].clients, splits[split].clients)
         return Listing(
             splits[split].labels[chosen],
-            _class_names(parts["train"][0], splits, columns, key),
+            tuple(printable(text) for text in texts) or _class_names(parts["train"][0], splits, columns, key),
             lambda: _rows(parts[split], chosen, columns, key),
             None if groups is None else groups[chosen],
             names,
         )
 
-    return Source(files, listing)
+    return Source(files, listing, check=check)
 
 
 def stratified_halves(labels: NDArray[np.int64], share: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -102,12 +115,11 @@ def stratified_halves(labels: NDArray[np.int64], share: float) -> tuple[NDArray[
 
 
 def _parts(path: Path, key: str, shown: str) -> dict[str, list[Path]]:
+    """The files of each split; none of the test split where it is missing. Raises UserError."""
     homes = homes_of(path, key, shown)
     if not homes:
         raise _missing(path, ("train",), shown, key)
-    test = next((found for home in (*homes, path, path / "data") if (found := _find(home, TEST_NAMES))), None)
-    if test is None:
-        raise _missing(homes[0], TEST_NAMES, shown, key)
+    test = next((found for home in (*homes, path, path / "data") if (found := _find(home, TEST_NAMES))), [])
     return {"train": _find(homes[0], ("train",)), "test": test}
 
 
@@ -186,32 +198,60 @@ def image_column(schema: pa.Schema, columns: Columns, file: Path, key: str) -> s
     return name
 
 
-def _read_split(files: list[Path], columns: Columns, key: str) -> _Split:
-    read = [_read_columns(file, columns, key) for file in files]
-    clients = [client for part in read for client in part.clients or ()]
-    return _Split(np.concatenate([part.labels for part in read]), None if columns.client is None else clients)
+def _read_splits(parts: dict[str, list[Path]], columns: Columns, key: str) -> tuple[dict[str, _Split], tuple[str, ...]]:
+    """The splits, and the names of the classes where labels are text: sorted, those of both splits together."""
+    found = {
+        name: [(read_labels(file, columns, key), _read_clients(file, columns, key)) for file in files]
+        for name, files in parts.items()
+    }
+    texts = label_texts([labels for rows in found.values() for labels, _ in rows])
+    splits = {}
+    for name, rows in found.items():
+        clients = [client for _, mine in rows for client in mine]
+        labels = [np.empty(0, np.int64), *(numbered(labels, texts, key) for labels, _ in rows)]
+        splits[name] = _Split(np.concatenate(labels), None if columns.client is None else clients)
+    return splits, texts
 
 
-def _read_columns(file: Path, columns: Columns, key: str) -> _Split:
+def read_labels(file: Path, columns: Columns, key: str) -> pa.Array:
+    """A file's labels: int64, -1 where unknown, or text, null where unknown.
+
+    Raises:
+        UserError: a file that cannot be read, a column that is missing or of a type that cannot be used.
+    """
     with readable(file, key) as opened:
         schema = opened.schema_arrow
         image_column(schema, columns, file, key)
-        labels = np.full(opened.metadata.num_rows, -1, np.int64)
         name = column_named(schema, columns.label, LABEL_COLUMNS, "label", file, key)
-        if name and not pa.types.is_null(schema.field(name).type):
-            labels = label_values(
-                opened.read(columns=[name]).column(name), f"{printable(name)} of {printable(file)}", key
-            )
-        if columns.client is None:
-            return _Split(labels, None)
-        name = column_named(schema, columns.client, (), "client", file, key)
-        return _Split(labels, _clients(opened.read(columns=[name]).column(name), name, file, key))
+        if not name or pa.types.is_null(schema.field(name).type):
+            return pa.array(np.full(opened.metadata.num_rows, -1, np.int64))
+        column = opened.read(columns=[name]).column(name)
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return column.cast(pa.string()).combine_chunks()
+    return pa.array(label_values(column, f"{printable(name)} of {printable(file)}", key))
+
+
+def label_texts(found: Sequence[pa.Array]) -> tuple[str, ...]:
+    """The different labels that are text, sorted; none where labels are integers."""
+    return tuple(sorted({text for labels in found for text in pc.unique(labels).to_pylist() if isinstance(text, str)}))
+
+
+def numbered(labels: pa.Array, texts: Sequence[str], key: str) -> NDArray[np.int64]:
+    """(n,) the position of each label among the texts; numbers stay. Raises UserError for both at once."""
+    if pa.types.is_string(labels.type):
+        labels = pc.fill_null(pc.index_in(labels, pa.array(texts, pa.string())), -1)
+    elif texts and pc.max(labels).as_py() not in (None, -1):
+        raise UserError(f"{key}.path: found labels that are text in one Parquet file, numbers in another; allowed: one")
+    return np.asarray(labels.to_numpy(zero_copy_only=False), np.int64)
 
 
 def label_values(column: pa.ChunkedArray, what: str, key: str) -> NDArray[np.int64]:
     """A label column as int64, -1 where it is null. ``what`` names it."""
     if not pa.types.is_integer(column.type):
-        raise UserError(f"{key}.path: column {what} is of type {printable(column.type)}; labels are integers from 0")
+        raise UserError(
+            f"{key}.path: column {what} is of type {printable(column.type)}; labels are integers from 0, or text"
+        )
     for value in (pc.min(column).as_py(), pc.max(column).as_py()):
         if value is not None and not -1 <= value < MOST_CLASSES:
             raise UserError(
@@ -221,7 +261,13 @@ def label_values(column: pa.ChunkedArray, what: str, key: str) -> NDArray[np.int
     return np.asarray(column.cast(pa.int64()).fill_null(-1).to_numpy(), dtype=np.int64)
 
 
-def _clients(column: pa.ChunkedArray, name: str, file: Path, key: str) -> list[str | int | None]:
+def _read_clients(file: Path, columns: Columns, key: str) -> list[str | int | None]:
+    """The client column's values; none without such a column in the configuration."""
+    if columns.client is None:
+        return []
+    with readable(file, key) as opened:
+        name = column_named(opened.schema_arrow, columns.client, (), "client", file, key)
+        column = opened.read(columns=[name]).column(name)
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)):
         raise UserError(
@@ -245,14 +291,15 @@ def _groups(
     return groups, tuple(printable(client) for client in known)
 
 
-def _check_test(train: _Split, test: _Split, shown: str, key: str) -> None:
+def _check_test(train: _Split, test: _Split, texts: tuple[str, ...], shown: str, key: str) -> None:
     """Raise UserError for labels or clients of the test split that the training split lacks."""
     if not len(train.labels):
         return  # no training images: reported as such
     known = np.unique(train.labels)
     unknown = np.setdiff1d(test.labels[test.labels >= 0], known)
     if len(unknown):
-        raise UserError(f"{key}.path: {shown} holds the label {unknown[0]}, which no training image has")
+        what = f"class {printable(texts[unknown[0]], 80)}" if texts else f"label {unknown[0]}"
+        raise UserError(f"{key}.path: {shown} holds the {what}, which no training image has")
     if train.clients is None or test.clients is None:
         return
     strangers = sorted(set(test.clients) - set(train.clients) - {None}, key=str)

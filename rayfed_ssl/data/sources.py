@@ -34,13 +34,13 @@ from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.table import Table
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.decode import Form
-from rayfed_ssl.data.images import MOST_CLASSES, Dataset, Listing, Source
+from rayfed_ssl.data.images import MOST_CLASSES, Dataset, Images, Listing, Scaling, Source
 from rayfed_ssl.data.source_digits import digits_source
 from rayfed_ssl.data.source_folder import Layout, folder_source
 from rayfed_ssl.data.source_hub import hub_source
 from rayfed_ssl.data.source_parquet import Columns, parquet_source
 from rayfed_ssl.data.source_torchvision import torchvision_source
-from rayfed_ssl.data.store import FORMAT, Stored, cached, default_cache
+from rayfed_ssl.data.store import FORMAT, cached, default_cache
 
 CONTENT_DIGEST_BYTES = 256 * 2**20
 
@@ -58,7 +58,9 @@ class SourceConfig(Block):
     torchvision's data sets; ``digits`` reads none.
     """
     layout: Layout = "classes"
-    """Of an ``imagefolder``: ``train/<class>/``, or ``train/<client>/<class>/``."""
+    """Of an ``imagefolder``: ``train/<class>/``, or ``train/<client>/<class>/``; with ``flat`` no folder is a class,
+    and all images are unlabelled.
+    """
     columns: Columns = Columns()
     revision: str | None = Field(None, min_length=1)
     """Branch, tag or commit of a ``hub`` data set; null: the newest."""
@@ -184,34 +186,52 @@ def existing(config: SourceConfig, key: str) -> Path:
     return path
 
 
-def load(config: SourceConfig, cache: Path | None = None, key: str = "data") -> Dataset:
+def load(
+    config: SourceConfig, cache: Path | None = None, key: str = "data", splits: tuple[str, ...] = ("train", "test")
+) -> Dataset:
     """The data set, decoded at the first call and memory-mapped from ``cache`` ever after.
 
-    ``key`` is the configuration block that error messages name. Raises UserError for whatever is wrong with the
-    configuration or the files.
+    Args:
+        key: the configuration block that error messages name.
+        splits: ``("train",)`` for the training images alone, which need no test images then.
+    Raises:
+        UserError: whatever is wrong with the configuration or the files.
     """
     cache = cache or default_cache()
     source = SOURCES[config.name].open(config, cache, key)
     file_name = re.sub(r"[^\w.-]", "_", config.name)
     stem = f"{file_name}-{config.image_size}-{_cache_key(config, source.files, key)}"
     form = Form(config.image_size, config.max_pixels, config.channels, config.range)
-    train, test = (
-        cached(
-            cache / f"{stem}-{split}.arrow",
+    files = {split: cache / f"{stem}-{split}.arrow" for split in splits}
+    if "test" in files and not all(file.exists() for file in files.values()):
+        source.check()
+    found = {
+        split: cached(
+            file,
             lambda split=split: _sound(source.listing(split), key),  # type: ignore[misc]
             form,
             config.on_bad_image == "skip",
             key,
         )
-        for split in ("train", "test")
-    )
-    for split, stored in (("training", train), ("test", test)):
-        if not len(stored.images) and (split == "training" or (train.images.labels >= 0).any()):
+        for split, file in files.items()
+    }
+    train = found["train"]
+    for split, stored in found.items():
+        if not len(stored.images) and (split == "train" or (train.images.labels >= 0).any()):
             where = "" if config.path is None else f" in {printable(config.path)}"
-            raise UserError(f"{key}.path: no {split} images{where} ({len(stored.skipped)} cannot be decoded)")
-    digest = hashlib.blake2b(f"{train.digest} {test.digest}".encode(), digest_size=16).hexdigest()
-    notes = source.notes + _scaling(config, train, test, key)
-    return Dataset(config.name, train.images, test.images, digest, train.skipped + test.skipped, notes)
+            which = "training" if split == "train" else split
+            raise UserError(f"{key}.path: no {which} images{where} ({len(stored.skipped)} cannot be decoded)")
+    test = found["test"].images if "test" in found else _none_of(train.images)
+    digest = hashlib.blake2b(" ".join(stored.digest for stored in found.values()).encode(), digest_size=16).hexdigest()
+    skipped = tuple(name for stored in found.values() for name in stored.skipped)
+    scaling = _scaling(config, sum(stored.deep for stored in found.values()), key)
+    notes = source.notes + (() if scaling is None else (str(scaling),))
+    return Dataset(config.name, train.images, test, digest, skipped, notes, scaling)
+
+
+def _none_of(images: Images) -> Images:
+    groups = None if images.groups is None else images.groups[:0]
+    return replace(images, pixels=images.pixels[:0], labels=images.labels[:0], groups=groups)
 
 
 def _sound(listing: Listing, key: str) -> Listing:
@@ -228,14 +248,14 @@ def _sound(listing: Listing, key: str) -> Listing:
     return replace(listing, class_names=names, group_names=tuple(printable(name) for name in listing.group_names))
 
 
-def _scaling(config: SourceConfig, train: Stored, test: Stored, key: str) -> tuple[str, ...]:
-    """What was done to images of more than 8 bits, as a note. Raises UserError for a range that nothing needs."""
-    if deep := train.deep + test.deep:
-        how = "its own smallest and largest value" if config.range is None else f"{key}.range={list(config.range)}"
-        return (f"{deep} images of more than 8 bits were scaled to 0..255, each by {how}",)
+def _scaling(config: SourceConfig, deep: int, key: str) -> Scaling | None:
+    """What was done to images of more than 8 bits. Raises UserError for a range that nothing needs."""
+    if deep:
+        own = "its own smallest and largest value"
+        return Scaling(deep, own if config.range is None else f"{key}.range={list(config.range)}")
     if config.range is not None:
         raise UserError(f"{key}.range: found {list(config.range)}, but no image has more than 8 bits; allowed: null")
-    return ()
+    return None
 
 
 def _cache_key(config: SourceConfig, files: tuple[Path, ...], key: str) -> str:

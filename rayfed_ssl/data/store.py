@@ -35,7 +35,7 @@ from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.decode import BadImage, Decoded, Form, decode
 from rayfed_ssl.data.images import Images, Listing, Payload
 
-FORMAT = 2
+FORMAT = 3  # 3: images are turned as their EXIF orientation says
 BLOCK = 256  # images decoded, and checked, at a time
 THREADS = min(16, os.cpu_count() or 1)
 

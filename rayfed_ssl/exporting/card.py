@@ -21,6 +21,7 @@ from rayfed_ssl.config import RunConfig
 from rayfed_ssl.exporting.encoders import RunEncoder
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.objectives import OBJECTIVES
+from rayfed_ssl.reporting.environment import scalings
 
 UNKNOWN = "unknown"  # the Hugging Face Hub's word for a licence that nobody named
 HOME = "rayfed-ssl"
@@ -107,6 +108,8 @@ def _front_matter(encoder: RunEncoder, licence: str) -> str:
 def _training(encoder: RunEncoder, summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     config = encoder.config
     yield "data", _data(config)
+    for said in scalings(_read(encoder.run / "environment.json") or {}):
+        yield "grey values", said
     yield "partition", _block(config.data.partition.model_dump(mode="json", exclude={"path"}, exclude_none=True))
     if config.data.tasks is not None:
         yield "tasks", json.dumps(config.data.tasks)

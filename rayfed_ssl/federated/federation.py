@@ -17,11 +17,12 @@ from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.data import partition as partitions
 from rayfed_ssl.data import sources
 from rayfed_ssl.data.feature_skew import skew_features
-from rayfed_ssl.data.images import Dataset, Images
+from rayfed_ssl.data.images import Dataset, Images, Scaling
 from rayfed_ssl.data.partition import hold_out, stratified_share
 from rayfed_ssl.data.tasks import split_tasks
 from rayfed_ssl.settings.run import RunSettings
 
+PUBLIC = "data.public.images"
 Shard = Mapping[str, np.ndarray]  # split -> indices into the training images; "train" always, es/rb/test with tasks
 
 
@@ -39,6 +40,19 @@ class Federation:
     tasks: tuple[tuple[int, ...], ...] | None = None  # class ids of each client's own task
     own_tests: tuple[np.ndarray, ...] | None = None  # rows of dataset.test that are each client's own; None: none are
     held_out: np.ndarray | None = None  # training images that nobody holds, to choose by (evaluation.select)
+    public_scaling: Scaling | None = None  # of public images of another source
+
+    @property
+    def scaled(self) -> dict[str, Scaling]:
+        """What was done to images of more than 8 bits, by configuration block; empty where there are none."""
+        found = {"data": self.dataset.scaling, PUBLIC: self.public_scaling}
+        return {key: scaling for key, scaling in found.items() if scaling is not None}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Lines on how the images were read, those of public images of another source among them."""
+        public = () if self.public_scaling is None else (f"{PUBLIC}: {self.public_scaling}",)
+        return (*self.dataset.notes, *public)
 
     @cached_property
     def clients(self) -> tuple[int, ...]:
@@ -87,6 +101,7 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
     train = dataset.train
     public_config = config.data.public
     split, public, public_indices, held_out = config.data.partition, None, None, None
+    public_scaling: Scaling | None = None
     rest = np.arange(len(train.labels))
     if config.evaluation.select is not None:
         held_out = stratified_share(train.labels, config.evaluation.select.share, config.seed)
@@ -109,20 +124,20 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
             )
         public_indices, shards[0] = shards[0], shards[0][:0]
     if public_config.images is not None:
-        public = sources.load(public_config.images, cache, "data.public.images").train
-        if public.pixels.shape[1:] != train.pixels.shape[1:]:
+        public_set = sources.load(public_config.images, cache, PUBLIC, ("train",))
+        if public_set.train.pixels.shape[1:] != train.pixels.shape[1:]:
             form = {"image_size": config.data.image_size, "channels": config.data.channels}
             resized = public_config.images.model_copy(update=form)
-            public = sources.load(resized, cache, "data.public.images").train
+            public_set = sources.load(resized, cache, PUBLIC, ("train",))
+        public, public_scaling = public_set.train, public_set.scaling
         if public_config.sample is not None:
             public = _sample(public, public_config.sample, config.seed)
     elif public_indices is not None:
         public = _subset(train, public_indices)
     names = partitions.client_names(split, train, config.clients.count)
     dealt = tuple({"train": shard} for shard in shards)
-    return Federation(
-        dataset, dealt, public, public_indices, names, own_tests=_own_tests(split, dataset), held_out=held_out
-    )
+    own_tests = _own_tests(split, dataset)
+    return Federation(dataset, dealt, public, public_indices, names, None, own_tests, held_out, public_scaling)
 
 
 def _own_tests(split: partitions.Partition, dataset: Dataset) -> tuple[np.ndarray, ...] | None:

@@ -19,6 +19,7 @@ from rayfed_ssl.report.representations import look
 from rayfed_ssl.report.style import Studio
 from rayfed_ssl.report.verdict import Verdict, compared, features_name, mean, protocol_name, test_images, verdict
 from rayfed_ssl.reporting.comparison import ordered
+from rayfed_ssl.reporting.environment import scalings
 from rayfed_ssl.reporting.settings_table import flat
 
 CLIENTS = 200  # the most with a row in a table
@@ -58,17 +59,19 @@ def report(folder: Path, *, images: bool = True, trust_imports: bool = False) ->
     facts: list[str] = _tried(lambda: _facts(run), list[str](), run.notes)
     tiles: list[Tile] = _tried(lambda: _tiles(run), list[Tile](), run.notes)
     sentence = _tried(lambda: verdict(run.summary), Verdict("The summary is damaged: no verdict."), run.notes)
+    scaled = _tried(lambda: scalings(run.environment), list[str](), run.notes, "environment.json")
+    run.notes.extend(f"{said}." for said in scaled)
     sections.append(Section("notes", "Notes", notes=list(dict.fromkeys(run.notes))))
     until = _tried(lambda: f"round {run.rounds}", "", run.notes)
     return write(Page("Federated run", run.name, facts, sentence, tiles, sections, until), folder)
 
 
-def _tried(make: Callable[[], Value], otherwise: Value, notes: list[str]) -> Value:
+def _tried(make: Callable[[], Value], otherwise: Value, notes: list[str], file: str = "summary.json") -> Value:
     """What ``make`` returns; ``otherwise``, with a note, where what was recorded is of another kind."""
     try:
         return make()
     except UNREADABLE as error:
-        notes.append(f"summary.json holds what a run does not write there ({printable(repr(error), 120)}).")
+        notes.append(f"{file} holds what a run does not write there ({printable(repr(error), 120)}).")
         return otherwise
 
 

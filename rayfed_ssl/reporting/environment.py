@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -17,6 +18,8 @@ from typing import Any
 
 import torch
 
+from rayfed_ssl.base.text import printable
+from rayfed_ssl.data.images import Scaling
 from rayfed_ssl.reporting.tables import write_json
 
 PACKAGES = ("rayfed-ssl", "torchvision", "ray", "numpy", "pyarrow", "scikit-learn")
@@ -32,13 +35,15 @@ def environment(
     images: str,
     imports: Mapping[str, str] | None = None,
     files: Mapping[str, str] | None = None,
+    scaled: Mapping[str, Scaling] | None = None,
 ) -> dict[str, Any]:
     """Versions, host, device, threads, git revision and command line; a package that is not installed is null.
 
     Bits depend on the CPU's instruction set and on the thread count (see ``seeding``), so both are here. Ray is looked
     up, never imported. ``device`` is what clients train on, in words: their machine need not be this one. ``images``
     is the digest of the data set, ``imports`` are those of the code a run brought along, ``files`` those of the other
-    files it read, by key; a run without any has no such key.
+    files it read, by key; ``scaled`` what was done to images of more than 8 bits, by configuration block. A run without
+    files, or without such images, has no such key.
     """
     revision, changed = git_revision()
     return {
@@ -54,6 +59,7 @@ def environment(
         "cuda": torch.version.cuda,
         "threads": threads,
         "images": images,
+        **({"scaled": {key: asdict(scaling) for key, scaling in scaled.items()}} if scaled else {}),
         **({"files": dict(files)} if files else {}),
         "git_revision": revision,
         "git_changed": changed,
@@ -71,13 +77,14 @@ def write_environment(
     resumed: bool,
     imports: Mapping[str, str] | None = None,
     files: Mapping[str, str] | None = None,
+    scaled: Mapping[str, Scaling] | None = None,
 ) -> None:
     """Write ``environment.json`` into the run folder, atomically.
 
     A resumed run keeps it. Where anything but the command line differs from what was written last, it adds
     ``environment-2.json``, ``environment-3.json``, ...; a run that starts afresh removes those of an earlier attempt.
     """
-    found = environment(device=device, threads=threads, images=images, imports=imports, files=files)
+    found = environment(device=device, threads=threads, images=images, imports=imports, files=files, scaled=scaled)
     later = sorted(folder.glob("environment-*.json"), key=_number)
     if not resumed:
         for path in later:
@@ -87,6 +94,15 @@ def write_environment(
         write_json(first, found)
     elif not _same(later[-1] if later else first, found):
         write_json(folder / f"environment-{_number(later[-1]) + 1 if later else 2}.json", found)
+
+
+def scalings(environment: Mapping[str, Any]) -> list[str]:
+    """What an ``environment.json`` says of images of more than 8 bits, a sentence for each configuration block.
+
+    Raises TypeError, AttributeError or ValueError for what a run does not write there.
+    """
+    found = environment.get("scaled", {}).items()
+    return [f"{printable(key)}: {printable(Scaling(**scaling))}" for key, scaling in found]
 
 
 def _number(path: Path) -> int:

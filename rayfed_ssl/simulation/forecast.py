@@ -85,7 +85,7 @@ def forecast(config: RunConfig) -> Forecast:
         setup = Setup(config, federation, _once(initial))
         server: MethodServer[Any] = METHODS[config.method.name].server(setup)
         plugins = {p.name: plugin_halves(p.name)[1](p, setup) for p in config.active_plugins}
-        notes = [*federation.dataset.notes, *begins]
+        notes = [*federation.notes, *begins]
         if config.system is not None:
             server.state.setdefault("weights", setup.initial(config.clients.encoder(federation.clients[0])))
             clock = make_clock(config, federation, server, plugins)

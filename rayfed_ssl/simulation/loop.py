@@ -129,7 +129,7 @@ class Run:
             self.cohort.commit()
         unreachable = check_reachable(self.clock, config) if self.clock else []
         dealt = ignored_clients(config, self.federation)
-        notes = [*self.federation.dataset.notes, *dealt, *begins, *self.server.notes(), *unreachable]
+        notes = [*self.federation.notes, *dealt, *begins, *self.server.notes(), *unreachable]
         for line in notes:
             self.say(self.start, line)
         began = None if restored is None else self.start

@@ -63,6 +63,7 @@ class Recorder:
             resumed=resumed_from is not None,
             imports=digests(config.extensions),
             files=files,
+            scaled=federation.scaled,
         )
         self.undrawn = resumed_from is None and config.figures
         if resumed_from is None:

@@ -143,6 +143,50 @@ def test_parquet_with_plain_names_and_bytes(tmp_path):
     assert data.test.labels.tolist() == [2, -1]
 
 
+TEXT_TYPES = [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())]
+
+
+@pytest.mark.parametrize("kind", TEXT_TYPES, ids=str)
+def test_parquet_labels_may_be_text(tmp_path, kind):
+    """Classes are numbered as folders of these names are: sorted, over both splits; null is unlabelled."""
+    diagnoses, pixels = ["nevus", "Melanoma", None, "wart", "nevus"], pictures(8)
+    write_parquet(tmp_path / "train-0.parquet", pixels[:3], pa.array(diagnoses[:3]).cast(kind), label="diagnosis")
+    write_parquet(tmp_path / "train-1.parquet", pixels[3:5], pa.array(diagnoses[3:]).cast(kind), label="diagnosis")
+    write_parquet(
+        tmp_path / "test.parquet", pixels[5:], pa.array(["wart", None, "nevus"]).cast(kind), label="diagnosis"
+    )
+    data = fetch(tmp_path, "parquet", columns={"label": "diagnosis"})
+    put(
+        tmp_path / "folders",
+        {f"train/{name or ''}/{n}.png": pixels[n] for n, name in enumerate(diagnoses)}
+        | {"test/wart/5.png": pixels[5], "test/6.png": pixels[6], "test/nevus/7.png": pixels[7]},
+    )
+    folders = fetch(tmp_path, "imagefolder", path=tmp_path / "folders")
+    assert data.train.class_names == data.test.class_names == folders.train.class_names == ("Melanoma", "nevus", "wart")
+    assert data.train.labels.tolist() == [1, 0, -1, 2, 1]
+    assert data.test.labels.tolist() == [2, -1, 1]
+    for mine, theirs in ((data.train, folders.train), (data.test, folders.test)):
+        assert {(image.tobytes(), int(label)) for image, label in zip(mine.pixels, mine.labels, strict=True)} == {
+            (image.tobytes(), int(label)) for image, label in zip(theirs.pixels, theirs.labels, strict=True)
+        }
+    limited = fetch(tmp_path, "parquet", columns={"label": "diagnosis"}, limit=1)
+    assert (limited.train.labels.tolist(), limited.train.class_names) == ([1], data.train.class_names)
+
+
+def test_text_labels_of_a_single_parquet_file_are_split_as_their_numbers_are(tmp_path):
+    pixels, numbers = pictures(50), np.arange(50) % 5
+    for name, labels in (("text", [f"kind {number}" for number in numbers]), ("numbers", numbers)):
+        write_parquet(tmp_path / f"{name}.parquet", pixels, labels)
+    text, plain = (fetch(tmp_path, "parquet", path=tmp_path / f"{name}.parquet") for name in ("text", "numbers"))
+    assert text.train.class_names == tuple(f"kind {number}" for number in range(5))
+    for mine, theirs in ((text.train, plain.train), (text.test, plain.test)):
+        assert np.array_equal(mine.pixels, theirs.pixels)
+        assert np.array_equal(mine.labels, theirs.labels)
+    write_parquet(tmp_path / "none.parquet", pixels, pa.array([None] * 50, pa.string()))
+    nobody = fetch(tmp_path, "parquet", path=tmp_path / "none.parquet")
+    assert (set(nobody.train.labels.tolist()), nobody.train.class_names, len(nobody.test)) == ({-1}, (), 10)
+
+
 def test_a_single_parquet_file_gives_a_fixed_fifth_per_class_to_test(tmp_path):
     pixels, labels = pictures(50), np.arange(50) % 5
     write_parquet(tmp_path / "all.parquet", pixels, labels)
@@ -192,8 +236,13 @@ def test_parquet_errors_name_the_file(tmp_path):
     refused(r"train\.parquet has no image column \(img, image\); it has photo, label", tmp_path, "parquet")
     pq.write_table(pa.table({"img": [1, 2], "label": [0, 0]}), tmp_path / "train.parquet")
     refused(r"column img of .* is of type int64; an image is encoded bytes", tmp_path, "parquet")
+    write_parquet(tmp_path / "train.parquet", pictures(2), [0.5, 1.0])
+    refused(r"column label of .* is of type double; labels are integers from 0, or text", tmp_path, "parquet")
     write_parquet(tmp_path / "train.parquet", pictures(2), ["cat", "dog"])
-    refused(r"column label of .* is of type string", tmp_path, "parquet")
+    refused(r"labels that are text in one Parquet file, numbers in another", tmp_path, "parquet")
+    write_parquet(tmp_path / "test.parquet", pictures(2), ["cat", "emu\x1b"])
+    refused(r"test\.parquet holds the class emu\\x1b, which no training image has", tmp_path, "parquet")
+    write_parquet(tmp_path / "test.parquet", pictures(2), [0, 0])
     write_parquet(tmp_path / "train.parquet", pictures(2), [0, 2], metadata={"class_names": '["a", "b"]'})
     refused(r"names 2 classes but holds the label 2", tmp_path, "parquet")
     write_parquet(tmp_path / "train.parquet", pictures(2), [0, 1], metadata={"class_names": "cat, dog"})
@@ -446,6 +495,67 @@ def test_unlabelled_folders_need_no_test_images(tmp_path):
     data = fetch(tmp_path, "imagefolder", path=tmp_path / "by_client", layout="clients")
     assert data.train.labels.tolist() == [-1, -1]
     assert data.train.groups.tolist() == [0, 1]
+
+
+def test_folders_that_are_no_classes_have_a_way_out(tmp_path):
+    """Images on one level and deeper ones, of which nobody meant the folders to be classes."""
+    p = pictures(6)
+    put(tmp_path, {f"train/{n}.png": p[n] for n in range(4)} | {"train/nested/deep/4.png": p[4]})
+    refused(
+        r"has no images in test/ or val/, and labelled images need a test split; the folders in train/ are taken for "
+        r"classes \(nested\), with 4 unlabelled images beside them; if they are none: data\.layout=flat; found ",
+        tmp_path,
+        "imagefolder",
+    )
+    data = fetch(tmp_path, "imagefolder", layout="flat")
+    assert np.array_equal(data.train.pixels, p[[0, 1, 2, 3, 4]])
+    assert (data.train.labels.tolist(), data.train.class_names, data.train.groups) == ([-1] * 5, (), None)
+    assert len(data.test) == 0
+    put(tmp_path, {"test/elsewhere/5.png": p[5]})
+    data = fetch(tmp_path, "imagefolder", layout="flat")
+    assert (data.test.labels.tolist(), data.test.pixels.tobytes()) == ([-1], p[5].tobytes())
+    put(tmp_path / "clients", {"train/north/raw/1.png": p[0], "train/north/2.png": p[1]})
+    refused(
+        r"the folders in the client folders of train/ are taken for classes \(raw\), with 1 unlabelled images beside",
+        tmp_path / "clients",
+        "imagefolder",
+        layout="clients",
+    )
+
+
+def training_images(tmp_path: Path, name: str, **settings):
+    config = SourceConfig(**{"name": name, "image_size": 16, "path": tmp_path} | settings)
+    return load(config, tmp_path / "cache", splits=("train",))
+
+
+def test_training_images_alone_need_no_test_images(tmp_path):
+    """As public images: neither their labels nor a test split is read, and the whole is refused as ever."""
+    p = pictures(4)
+    put(tmp_path, {"train/1.png": p[0], "train/a/2.png": p[1], "train/nested/deep/3.png": p[2]})
+    for _ in range(2):  # the second time from the cache
+        alone = training_images(tmp_path, "imagefolder")
+        assert np.array_equal(alone.train.pixels, p[:3])
+        assert alone.test.pixels.shape == (0, 16, 16, 3)
+        refused(r"labelled images need a test split", tmp_path, "imagefolder")
+    put(tmp_path, {"test/stranger/4.png": p[3]})
+    assert len(training_images(tmp_path, "imagefolder").train) == 3
+    refused(r"holds the class stranger", tmp_path, "imagefolder")
+    put(tmp_path, {"test/a/4.png": p[3], "test/nested/4.png": p[3]})
+    (tmp_path / "test/stranger/4.png").unlink()
+    assert np.array_equal(
+        training_images(tmp_path, "imagefolder").train.pixels, fetch(tmp_path, "imagefolder").train.pixels
+    )
+
+    folder = tmp_path / "parquet"
+    write_parquet(folder / "train.parquet", p[:3], ["b", "a", None])
+    for _ in range(2):
+        alone = training_images(folder, "parquet")
+        assert np.array_equal(alone.train.pixels, p[:3])
+        assert (alone.train.labels.tolist(), alone.train.class_names, len(alone.test)) == ([1, 0, -1], ("a", "b"), 0)
+        refused(r"lacks its test split: wanted test\*\.parquet", folder, "parquet")
+    write_parquet(folder / "test.parquet", p[3:], ["c"])
+    assert np.array_equal(training_images(folder, "parquet").train.pixels, p[:3])
+    refused(r"holds the class c, which no training image has", folder, "parquet")
 
 
 def test_clients_may_have_test_images_of_their_own(tmp_path):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image, TiffImagePlugin
 
-from rayfed_ssl.data.decode import BadImage, Form, decode
+from rayfed_ssl.data.decode import BadImage, Form, decode, decode_opened
 
 RAMP = np.tile(np.arange(4096, dtype=np.uint16).reshape(64, 64), (1, 1))  # what a 12-bit camera writes
 FORM = Form(64)
@@ -57,6 +57,9 @@ def test_white_is_zero_is_turned_around():
     file = file_of(RAMP, "TIFF", tiffinfo=tags)
     assert Image.open(io.BytesIO(file)).tag_v2[262] == 0
     assert np.array_equal(decode(file, FORM).pixels, 255 - by_hand(RAMP, 0, 4095))
+    tags[274] = 3  # and upside down
+    upside_down = file_of(RAMP, "TIFF", tiffinfo=tags)
+    assert np.array_equal(decode(upside_down, FORM).pixels, 255 - by_hand(RAMP[::-1, ::-1], 0, 4095))
 
 
 @pytest.mark.parametrize(
@@ -136,3 +139,49 @@ def test_bytes_choose_no_other_decoder(kind):
 def test_the_formats_we_mean_open(kind):
     payload = file_of(np.full((16, 16, 3), 100, np.uint8), kind)
     assert np.abs(decode(payload, Form(8)).pixels.astype(int) - 100).max() <= 2
+
+
+UPRIGHT = {  # EXIF 2.3, tag 274: which side of the scene the first row and the first column of the pixels are
+    1: lambda p: p,
+    2: lambda p: p[:, ::-1],
+    3: lambda p: p[::-1, ::-1],
+    4: lambda p: p[::-1],
+    5: lambda p: p.swapaxes(0, 1),
+    6: lambda p: p.swapaxes(0, 1)[:, ::-1],
+    7: lambda p: p[::-1, ::-1].swapaxes(0, 1),
+    8: lambda p: p.swapaxes(0, 1)[::-1],
+}
+
+
+def tagged(orientation: int) -> Image.Exif:
+    exif = Image.Exif()
+    exif[274] = orientation
+    return exif
+
+
+@pytest.mark.parametrize("orientation", UPRIGHT)
+@pytest.mark.parametrize(("kind", "deep"), [("PNG", False), ("TIFF", False), ("WEBP", False), ("PNG", True)])
+def test_images_are_turned_as_their_exif_orientation_says(kind, deep, orientation):
+    draw = np.random.default_rng(0)
+    pixels = draw.integers(0, 4096, (64, 64), np.uint16) if deep else draw.integers(0, 256, (64, 64, 3), np.uint8)
+    options = {"lossless": True} if kind == "WEBP" else {}
+    file = file_of(pixels, kind, exif=tagged(orientation), **options)
+    shown = np.ascontiguousarray(UPRIGHT[orientation](pixels))
+    assert np.array_equal(decode(file, FORM).pixels, decode(file_of(shown, "PNG"), FORM).pixels)
+    with Image.open(io.BytesIO(file)) as opened:
+        assert np.array_equal(decode_opened(opened, FORM).pixels, decode(file_of(shown, "PNG"), FORM).pixels)
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
+def test_a_large_jpeg_is_turned_too_and_a_damaged_orientation_is_none():
+    """A wide scene, red on the left, that the camera wrote turned by a quarter."""
+    scene = np.zeros((200, 300, 3), np.uint8)
+    scene[:, :150, 0] = 255
+    turned = np.ascontiguousarray(scene.swapaxes(0, 1)[::-1])  # as its first row, the scene's right side
+    for exif in (tagged(6).tobytes(), tagged(6).tobytes().replace(b"\x01\x12", b"\x01\x13")):
+        decoded = decode(file_of(turned, "JPEG", exif=exif, quality=95), Form(16)).pixels.astype(int)
+        upright = decoded[:, :7, 0].min() > 250 and decoded[:, 9:, 0].max() < 5
+        assert upright == (exif == tagged(6).tobytes())
+    plain = decode(file_of(turned, "PNG"), FORM).pixels
+    for damaged in (b"", b"Exif\0\0", b"Exif\0\0II", b"Exif\0\0MM\0\x2a\xff\xff\xff\xff", b"Exif\0\0xxxxxxxxxxxx"):
+        assert np.array_equal(decode(file_of(turned, "PNG", exif=damaged), FORM).pixels, plain)

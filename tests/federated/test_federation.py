@@ -132,9 +132,23 @@ def test_public_images_take_the_runs_channels(tmp_path):
     assert federation.dataset.train.pixels.shape[1:] == federation.public.pixels.shape[1:] == (8, 8, 1)
 
 
+def test_public_images_in_folders_need_neither_classes_nor_test_images(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 3), dtype=np.uint8)
+    for image, name in zip(pixels, ("1", "2", "nested/deep/3"), strict=True):
+        file = tmp_path / f"scans/train/{name}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(file)
+    images = {"name": "imagefolder", "path": str(tmp_path / "scans"), "image_size": 8}
+    federation = dealt(tmp_path, data__image_size=8, data__public={"source": "source", "images": images})
+    assert np.array_equal(federation.public.pixels, pixels)
+
+
 def test_a_share_cannot_be_taken_out_of_natural_clients(tmp_path):
     with pytest.raises(UserError, match=r"data\.public\.source: 'share' cannot be taken out of `natural`"):
         run(tmp_path, {"data.partition": {"name": "natural"}, "data.public": {"source": "share"}})
+    for partition, allowed in (("folders", "client 0, source"), ("iid", "client 0, share, source")):
+        with pytest.raises(UserError, match=f"flesd needs public images; allowed: {allowed}$"):
+            run(tmp_path, {"method": {"name": "flesd"}, "data.partition": {"name": partition}})
 
 
 def test_public_images_of_client_0_are_as_client_0_has_them(tmp_path):
