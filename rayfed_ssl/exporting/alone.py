@@ -35,6 +35,7 @@ def described(folder: Path | str = HERE) -> dict[str, Any]:
 def square(image: Any, folder: Path | str = HERE) -> Tensor:
     """The central square of a Pillow image, resized to (S, S, C) uint8, grey or RGB, as the encoder was trained.
 
+    The image is turned as its EXIF orientation says.
     Grey images of more than 8 bits are scaled to 0..255 first: by the range that the encoder's run was given
     (``range_of_deep_images``), else by their own smallest and largest value.
 
@@ -43,7 +44,10 @@ def square(image: Any, folder: Path | str = HERE) -> Tensor:
             bits a channel, and the run was not given the full range.
     """
     config = described(folder)
-    image = _shallow(image, config["input"].get("range_of_deep_images"))
+    range = config["input"].get("range_of_deep_images")
+    _refuse_deep_colour(image, range)
+    white_is_zero = getattr(image, "tag_v2", {}).get(262) == 0  # TIFF 6.0, section 4
+    image = _shallow(_upright(image), range, white_is_zero=white_is_zero)
     side, channels = config["image_size"], config["channels"]
     short = min(image.size)
     left, top = ((length - short) / 2 for length in image.size)
@@ -54,12 +58,34 @@ def square(image: Any, folder: Path | str = HERE) -> Tensor:
     return torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).view(side, side, channels)
 
 
-def _shallow(image: Any, range: list[float] | None) -> Any:
+def _refuse_deep_colour(image: Any, range: list[float] | None) -> None:
+    """Pillow reads the high bytes of 16 bits a channel, which is right for the full range only."""
+    if _is_deep(image) or range == [0, 65535]:
+        return
+    arguments = [tile[3] if isinstance(tile[3], tuple) else (tile[3],) for tile in getattr(image, "tile", ())]
+    if any(re.search(";16[BLN]", str(part)) for parts in arguments for part in parts):
+        raise ValueError(f"16 bits per channel in mode {image.mode}: convert to 8 bits first")
+
+
+def _is_deep(image: Any) -> bool:
+    return image.mode in ("I", "F") or image.mode.startswith("I;16")
+
+
+def _upright(image: Any) -> Any:
+    """The image as its EXIF orientation says; of a TIFF Pillow does so as it reads the pixels."""
+    image.load()
+    try:
+        turned = image.getexif().get(0x0112, 1) != 1
+    except Exception:  # damaged tags raise anything; the pixels are whole
+        return image
+    from PIL.ImageOps import exif_transpose
+
+    return exif_transpose(image) if turned else image
+
+
+def _shallow(image: Any, range: list[float] | None, *, white_is_zero: bool) -> Any:
     """The image with 8 bits a channel."""
-    if image.mode not in ("I", "F") and not image.mode.startswith("I;16"):
-        arguments = [tile[3] if isinstance(tile[3], tuple) else (tile[3],) for tile in getattr(image, "tile", ())]
-        if range != [0, 65535] and any(re.search(";16[BLN]", str(part)) for parts in arguments for part in parts):
-            raise ValueError(f"16 bits per channel in mode {image.mode}: convert to 8 bits first")
+    if not _is_deep(image):
         return image
     from PIL.Image import frombytes
 
@@ -69,9 +95,7 @@ def _shallow(image: Any, range: list[float] | None) -> Any:
     if not torch.isfinite(values).all() or low == high:
         raise ValueError(f"an image of mode {image.mode} whose range cannot be told ({low:g} to {high:g})")
     scaled = ((values.clamp(low, high) - low) * (255 / (high - low))).round().to(torch.uint8)
-    if getattr(image, "tag_v2", {}).get(262) == 0:  # TIFF 6.0, section 4: white is zero
-        scaled = 255 - scaled
-    return frombytes("L", image.size, bytes(scaled.tolist()))
+    return frombytes("L", image.size, bytes((255 - scaled if white_is_zero else scaled).tolist()))
 
 
 def normalised(pixels: Tensor, folder: Path | str = HERE) -> Tensor:

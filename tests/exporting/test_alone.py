@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image, TiffImagePlugin
+from PIL import ExifTags, Image, TiffImagePlugin
 
 from rayfed_ssl.data.decode import Form, decode
 from rayfed_ssl.exporting import alone
@@ -28,6 +29,12 @@ def white_is_zero() -> bytes:
     return file_of(RAMP, "TIFF", tiffinfo=tags)
 
 
+def turned(orientation: int) -> Image.Exif:
+    found = Image.Exif()
+    found[ExifTags.Base.Orientation] = orientation
+    return found
+
+
 FILES = {
     "16-bit PNG": file_of(7 * RAMP + 100),
     "16-bit TIFF": file_of(5 * RAMP, "TIFF"),
@@ -36,6 +43,8 @@ FILES = {
     "8-bit grey": file_of((RAMP % 256).astype(np.uint8)),
     "RGBA": file_of((RAMP % 256).astype(np.uint8), "PNG", "RGBA"),
     "palette": file_of((RAMP % 256).astype(np.uint8), "PNG", "P"),
+    "turned JPEG": file_of((RAMP % 256).astype(np.uint8), "JPEG", exif=turned(6)),
+    "turned 16-bit PNG": file_of(7 * RAMP, exif=turned(5)),
     "JPEG": file_of((RAMP % 256).astype(np.uint8), "JPEG"),
 }
 
@@ -64,3 +73,17 @@ def test_what_has_no_range_is_refused(tmp_path: Path) -> None:
     for pixels in (np.full((30, 30), 700, np.uint16), np.full((30, 30), np.nan, np.float32)):
         with pytest.raises(ValueError, match="range cannot be told"):
             alone.square(Image.open(io.BytesIO(file_of(pixels, "TIFF"))), place)
+
+
+def test_colours_of_16_bits_are_refused_but_for_the_full_range(tmp_path: Path) -> None:
+    rows = b"".join(b"\0" + (np.arange(30 * 3, dtype=">u2") * 700).tobytes() for _ in range(30))
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return len(body).to_bytes(4, "big") + kind + body + zlib.crc32(kind + body).to_bytes(4, "big")
+
+    head = (30).to_bytes(4, "big") * 2 + bytes([16, 2, 0, 0, 0])
+    png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    with pytest.raises(ValueError, match="16 bits per channel"):
+        alone.square(Image.open(io.BytesIO(png)), folder(tmp_path, 3, None))
+    found = alone.square(Image.open(io.BytesIO(png)), folder(tmp_path, 3, [0, 65535]))
+    np.testing.assert_array_equal(found.numpy(), decode(png, Form(30, range=(0.0, 65535.0))).pixels)
