@@ -28,9 +28,17 @@ def compare(
     skip_unfit: Annotated[
         bool, typer.Option("--skip-unfit", help="Leave out what the base lacks something for.")
     ] = False,
+    select: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MEASURE",
+            help="Name the best row by a measure without test labels: rankme, uniformity, alignment, select.PROTOCOL.",
+        ),
+    ] = None,
     executor: Annotated[Executor, typer.Option(help="Ray actors, or this process alone.")] = Executor.ray,
 ) -> None:
     """Compare methods over the same seeds and split: one table, and figures."""
+    from rayfed_ssl.reporting.comparison_choice import choice
     from rayfed_ssl.reporting.comparison_files import notes
     from rayfed_ssl.terminal.comparison import comparison_table
     from rayfed_ssl.terminal.progress import console, report_command
@@ -49,6 +57,8 @@ def compare(
         screen.print(comparison_table(outcome.comparison))
         for note in notes(outcome.comparison):
             say(note)
+        if select is not None:
+            say(choice(outcome.comparison, select))
         if request.out is not None:
             say(f"{'table':<13} {request.out / 'comparison.md'}")
             say(f"{'report':<13} {report_command(request.out)}")

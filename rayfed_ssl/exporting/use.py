@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from rayfed_ssl.exporting.encoders import RunEncoder
 
-SQUARE = """An image first becomes its central square of {side} x {side} px, {colour}, resized with an antialiased
-bilinear filter. Grey images of more than 8 bits are scaled to 0..255 before that, by {range}: Pillow's
-`convert("RGB")` would clip them."""
+SQUARE = """An image, turned as its EXIF orientation says, first becomes its central square of {side} x {side} px,
+{colour}, resized with an antialiased bilinear filter. Grey images of more than 8 bits are scaled to 0..255 before that,
+by {range}: Pillow's `convert("RGB")` would clip them."""
 
 TORCH = """With PyTorch alone, beside `encoder.py`:
 

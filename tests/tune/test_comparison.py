@@ -259,7 +259,8 @@ def test_the_command_runs_what_fits_and_compares_what_has_run(
             cli.main(["compare", *arguments])
         return int(exit.value.code or 0), *capsys.readouterr()
 
-    asked = ("--base", "run.yaml", "fedsimclr", "fedca", "local", "train.rounds=1", "--executor", "local")
+    protocols = "evaluation.protocols=[knn, rank]"
+    asked = ("--base", "run.yaml", "fedsimclr", "fedca", "local", "train.rounds=1", protocols, "--executor", "local")
     status, _, err = call(*asked)
     assert status == 2
     assert err.splitlines()[-1] == "compare: 1 of 3 do not fit the base; --skip-unfit runs the others"
@@ -272,8 +273,11 @@ def test_the_command_runs_what_fits_and_compares_what_has_run(
     made = Path("runs/run-compare")
     assert (made / "comparison.md").exists()
     runs = [str(made / f"trial-0000{n}") for n in (1, 0)]
-    status, out, _ = call(*runs, "--out", "again")
+    status, out, _ = call(*runs, "--out", "again", "--select", "rankme")
     assert status == 0
+    assert "chosen by rankme, by no labels: " in out
+    status, _, err = call(*runs, "--select", "knn")  # which reads test labels
+    assert (status, err) == (2, "--select: found knn; these runs have alignment, rankme, uniformity\n")
     told = json.loads(Path("again/comparison.json").read_text())
     assert [row["row"] for row in told["rows"]] == ["local", "fedsimclr", "untrained encoder", "raw pixels"]
     assert told["rows"][0]["seeds"]["0"]["folder"] == "../runs/run-compare/trial-00001"
