@@ -63,7 +63,7 @@ def disk(tmp_path: Path) -> Iterator[tuple[Path, Resize]]:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole") / "run"
-    run_locally(tiny("fedsimclr"), folder)
+    run_locally(tiny("fedsimclr", figures=True), folder)
     return folder
 
 
@@ -92,7 +92,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_when_there_is_room(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     place, resize = disk
-    folder, config = place / "runs" / "mine", tiny("fedsimclr")
+    folder, config = place / "runs" / "mine", tiny("fedsimclr", figures=True)
     resize(kilobytes)
     monkeypatch.setattr(checkpoint, "PROBE", b"")  # so that it is found where it hurts
     with pytest.raises(UserError) as caught:
@@ -114,7 +114,7 @@ def test_inodes_that_run_out_are_one_line_too(
 ) -> None:
     """There is room for bytes, and none for another file, after a share of those that a run makes."""
     place, resize = disk
-    folder, config = place / "runs" / "mine", tiny("fedsimclr")
+    folder, config = place / "runs" / "mine", tiny("fedsimclr", figures=True)
     resize(16384)
     files = 3 + round(share * len(list(whole.rglob("*"))))
     subprocess.run(["mount", "-o", f"remount,nr_inodes={files}", str(place)], check=True, capture_output=True)
@@ -140,7 +140,7 @@ def test_a_full_disk_is_found_before_anything_is_done(disk: tuple[Path, Resize])
         checkpoint.writable(place / "runs" / "mine")
     assert list(place.iterdir()) == []
     with pytest.raises(UserError, match=r"--out: cannot write to .* \(No space left on device\)"):
-        run_locally(tiny("fedsimclr"), place / "runs" / "mine")
+        run_locally(tiny("fedsimclr", figures=True), place / "runs" / "mine")
     assert list(place.iterdir()) == []
 
 
@@ -151,7 +151,7 @@ def test_what_lay_in_the_folder_before_stays(disk: tuple[Path, Resize], monkeypa
     resize(20)
     monkeypatch.setattr(checkpoint, "PROBE", b"")
     with pytest.raises(UserError, match="nothing is left of this run"):
-        run_locally(tiny("fedsimclr"), place)
+        run_locally(tiny("fedsimclr", figures=True), place)
     assert {path.name for path in place.iterdir()} == {"notes.txt", "plans"}
 
 
@@ -161,7 +161,7 @@ def test_an_interrupt_while_setting_up_leaves_nothing(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr("rayfed_ssl.simulation.recorder.write_partition", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        run_locally(tiny("fedsimclr"), tmp_path / "a" / "b")
+        run_locally(tiny("fedsimclr", figures=True), tmp_path / "a" / "b")
     assert list(tmp_path.iterdir()) == []
 
 
