@@ -223,7 +223,9 @@ def short(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
     heads = ["method", "seeds", "kNN", "linear", f"kNN over {REFERENCE}", "MB per round", "virtual s to 90%"]
     lines = [f"| {' | '.join(cells)} |" for cells in (heads, ["---"] * len(heads), *body)]
     commits = sorted({row["commit"] for runs in ended.values() for row in runs})
-    title = f"{NAMES[shown['data']]}, {SPLITS[shown['partition']]}, 5 clients, at {', '.join(commits)}:"
+    minutes = sorted(row["minutes"] for runs in ended.values() for row in runs)
+    title = f"{NAMES[shown['data']]}, {SPLITS[shown['partition']]}, 5 clients, at {', '.join(commits)}"
+    title += f"; {minutes[0]:.1f} to {minutes[-1]:.1f} minutes a run, beside other work:" if minutes else ":"
     return "\n".join([title, "", *lines])
 
 

@@ -184,7 +184,9 @@ class Sweep:
         for config in runs:
             measured = measured_by(config, kind)
             if kind in OF_PROTOCOLS and rest.split(".")[0] not in measured:
-                allowed = ", ".join(f"{kind}.{name}" for name in measured) or MISSING.get(kind, "nothing is evaluated")
+                allowed = ", ".join(f"{kind}.{name}" for name in measured) or MISSING.get(
+                    kind, "none: nothing is evaluated"
+                )
                 raise UserError(f"metric: found '{self.settings.metric}'; this sweep's runs have {allowed}")
             if self.settings.scheduler.name != "none" and not config.evaluation.every:
                 raise UserError(

@@ -38,7 +38,7 @@ def compare(
     executor: Annotated[Executor, typer.Option(help="Ray actors, or this process alone.")] = Executor.ray,
 ) -> None:
     """Compare methods over the same seeds and split: one table, and figures."""
-    from rayfed_ssl.reporting.comparison_choice import choice
+    from rayfed_ssl.reporting.comparison_choice import choice, named
     from rayfed_ssl.reporting.comparison_files import notes
     from rayfed_ssl.terminal.comparison import comparison_table
     from rayfed_ssl.terminal.progress import console, report_command
@@ -49,6 +49,8 @@ def compare(
     def say(text: str) -> None:
         screen.print(text, markup=False, highlight=False, soft_wrap=True)
 
+    if select is not None:
+        named(select)  # a wrong one is said before anything runs
     request = of_request(what or (), base, seeds, out, resume=resume, skip_unfit=skip_unfit)
     with stop_signals(say) as stopping:
         outcome = request.carry_out(local=executor is Executor.local, say=say, stopping=stopping)

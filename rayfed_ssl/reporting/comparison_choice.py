@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
+from rayfed_ssl.evaluation import PROTOCOLS, Protocol
 from rayfed_ssl.reporting.comparison import Comparison, Row
 
 SMALLER = ("features/alignment", "features/uniformity")  # the better
 PREFIXES = {"select": "held-out labels", "features": "no labels"}
 
 
+def named(asked: str) -> str:
+    """The measure that ``asked`` names, known before anything has run. Raises UserError for what is none."""
+    described = [name for row in PROTOCOLS.values() if isinstance(row, Protocol) for name in row.describes]
+    if asked in described:
+        return f"features/{asked}"
+    if asked.startswith("select.") and asked.count(".") == 1:
+        return asked.replace(".", "/")
+    raise UserError(f"--select: found {printable(asked)!r}; allowed: {', '.join(described)}, select.PROTOCOL")
+
+
 def choice(comparison: Comparison, asked: str) -> str:
-    """The best row by a measure in one sentence, and the rows that are level with it.
+    """The best row by a measure in one sentence, and the rows that are level with it; rows on other images than the
+    first row's are left out.
 
     Level is a 95% interval of the paired difference over seeds that holds zero; of one seed there is none.
 
@@ -20,9 +32,10 @@ def choice(comparison: Comparison, asked: str) -> str:
     Raises:
         UserError: the rows have no such measure, or it reads test labels.
     """
-    measure = asked.replace(".", "/") if asked.startswith("select.") else f"features/{asked}"
+    measure = named(asked)
     allowed = [name for name in comparison.measures if name.partition("/")[0] in PREFIXES and name.count("/") == 1]
-    rows = [row for row in comparison.trained if row.values.get(measure)]
+    alike = [row for row in comparison.trained if row.name not in comparison.other_images]
+    rows = [row for row in alike if row.values.get(measure)]
     if measure not in allowed or not rows:
         known = ", ".join(name.removeprefix("features/").replace("/", ".") for name in allowed)
         missing = "nothing without test labels: name rank in evaluation.protocols, or set evaluation.select"

@@ -8,7 +8,7 @@ from scipy import stats
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.reporting.comparison import Comparison, Row
-from rayfed_ssl.reporting.comparison_choice import choice
+from rayfed_ssl.reporting.comparison_choice import choice, named
 
 RANKS = {"a": [50.0, 54.0, 52.0], "b": [60.0, 63.0, 66.0], "c": [61.0, 61.0, 64.0]}
 
@@ -47,10 +47,28 @@ def test_one_seed_decides_nothing() -> None:
     )
 
 
-@pytest.mark.parametrize("asked", ["knn", "spectrum/000", "select.linear", "features/rankme", ""])
-def test_what_reads_test_labels_or_is_not_there_is_refused(asked: str) -> None:
-    with pytest.raises(UserError, match=r"--select: found .*; these runs have select\.knn, rankme, uniformity$"):
+@pytest.mark.parametrize("asked", ["knn", "spectrum/000", "features/rankme", "select.a.b", ""])
+def test_what_reads_test_labels_or_is_no_measure_is_refused_before_anything_runs(asked: str) -> None:
+    with pytest.raises(
+        UserError, match=r"--select: found '.*'; allowed: alignment, uniformity, rankme, select.PROTOCOL"
+    ):
+        named(asked)
+    with pytest.raises(UserError, match=r"allowed: alignment"):
         choice(rows(), asked)
+
+
+def test_what_the_runs_do_not_have_is_refused() -> None:
+    with pytest.raises(UserError, match=r"found select\.linear; these runs have select\.knn, rankme, uniformity$"):
+        choice(rows(), "select.linear")
     bare = Comparison((Row("a", {"knn": {0: 0.5}}, unfinished={"seed 1": "waiting"}),))
     with pytest.raises(UserError, match=r"nothing without test labels: name rank"):
-        choice(bare, asked)
+        choice(bare, "rankme")
+
+
+def test_rows_on_other_images_are_left_out() -> None:
+    class Elsewhere(Comparison):
+        @property
+        def other_images(self) -> dict[str, list[int]]:
+            return {"b": [0, 1, 2]}
+
+    assert choice(Elsewhere(rows().rows), "rankme").startswith("chosen by rankme, by no labels: c (62)")

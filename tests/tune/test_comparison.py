@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,6 +19,7 @@ from rayfed_ssl.config import load as load_run
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.local import LocalCohort
+from tests.command_line import caller
 from tests.tiny import encoders, measured
 from tests.tune.sweeps import RUN
 from tune import comparison as module
@@ -252,13 +254,7 @@ def test_the_command_line_refuses_in_one_line_and_writes_nothing(
 def test_the_command_runs_what_fits_and_compares_what_has_run(
     base: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(base.parent)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as exit:
-            cli.main(["compare", *arguments])
-        return int(exit.value.code or 0), *capsys.readouterr()
-
+    call = partial(caller(base.parent, monkeypatch, capsys), "compare")
     protocols = "evaluation.protocols=[knn, rank]"
     asked = ("--base", "run.yaml", "fedsimclr", "fedca", "local", "train.rounds=1", protocols, "--executor", "local")
     status, _, err = call(*asked)
@@ -277,7 +273,7 @@ def test_the_command_runs_what_fits_and_compares_what_has_run(
     assert status == 0
     assert "chosen by rankme, by no labels: " in out
     status, _, err = call(*runs, "--select", "knn")  # which reads test labels
-    assert (status, err) == (2, "--select: found knn; these runs have alignment, rankme, uniformity\n")
+    assert (status, err) == (2, "--select: found 'knn'; allowed: alignment, uniformity, rankme, select.PROTOCOL\n")
     told = json.loads(Path("again/comparison.json").read_text())
     assert [row["row"] for row in told["rows"]] == ["local", "fedsimclr", "untrained encoder", "raw pixels"]
     assert told["rows"][0]["seeds"]["0"]["folder"] == "../runs/run-compare/trial-00001"
@@ -286,13 +282,7 @@ def test_the_command_runs_what_fits_and_compares_what_has_run(
 def test_the_folder_of_a_comparison_says_enough(
     base: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(base.parent)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as exit:
-            cli.main(["compare", *arguments])
-        return int(exit.value.code or 0), *capsys.readouterr()
-
+    call = partial(caller(base.parent, monkeypatch, capsys), "compare")
     out = Path("runs/c")
     stopping, say, _ = stop_after(1)
     path = variants_file(

@@ -267,6 +267,8 @@ def test_a_sweep_cannot_choose_by_what_its_runs_do_not_hold_out(tmp_path: Path) 
         UserError, match=r"this sweep's runs have features\.alignment, features\.uniformity, features\.ran"
     ):
         sweep(tmp_path, rank, "metric=features.angle").check()
+    with pytest.raises(UserError, match=r"'accuracy\.knn'; this sweep's runs have none: nothing is evaluated$"):
+        sweep(tmp_path, "metric=accuracy.knn", "evaluation.protocols=[]").check()
     sweep(tmp_path, rank, "metric=features.uniformity", "mode=min", "scheduler=asha").check()
 
 
