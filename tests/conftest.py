@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -40,6 +41,17 @@ def _caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("RAYFED_SSL_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("MPLCONFIGDIR", str(tmp_path_factory.mktemp("matplotlib")))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _tables_as_they_were() -> Iterator[None]:
+    """What a test's ``imports`` add to the tables of methods, objectives, .. leaves them with the test: the tests that
+    read whole tables may run after it in the same process.
+    """
+    yield
+    if extensions := sys.modules.get("rayfed_ssl.extensions"):
+        for one in list(extensions._loaded.values()):
+            extensions.unload(one)
 
 
 @pytest.fixture(scope="session")

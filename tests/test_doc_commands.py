@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from rayfed_ssl import extensions
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.cli import app, main
 from rayfed_ssl.config import RunConfig, load
@@ -165,12 +164,8 @@ def test_a_command_does_what_it_says(
     else:
         (tmp_path / "my_method.py").write_bytes((ROOT / "examples" / "decorrelation.py").read_bytes())
         monkeypatch.chdir(tmp_path)
-    try:
-        with pytest.raises(SystemExit) as ended:
-            main(arguments)
-    finally:
-        for one in list(extensions._loaded.values()):
-            extensions.unload(one)
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
     said = capsys.readouterr()
     assert (ended.value.code or 0) == 0, said.err
     assert said.out

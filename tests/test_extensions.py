@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from rayfed_ssl import extensions
 from rayfed_ssl.api.asked import asked
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import load, load_untrusted
@@ -171,10 +170,3 @@ def test_imports_are_a_list_of_names_each_once(tmp_path: Path) -> None:
         tiny_run("fedsimclr", {"imports": "my_method.py"}, tmp_path)
     with pytest.raises(UserError, match=r"found my_method\.py twice"):
         tiny_run("fedsimclr", {"imports": ["my_method.py", "deeper/my_method.py"]}, tmp_path)
-
-
-@pytest.fixture(autouse=True)
-def _tables_as_they_were() -> object:
-    yield
-    for one in list(extensions._loaded.values()):
-        extensions.unload(one)

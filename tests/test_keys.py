@@ -17,7 +17,6 @@ from pydantic import BaseModel
 
 import rayfed_ssl
 import tune
-from rayfed_ssl import extensions
 from rayfed_ssl.base.schema import Block, UserError, texts
 from rayfed_ssl.cli import main
 from rayfed_ssl.commands.config import File, schema_of
@@ -182,11 +181,7 @@ def test_the_command_says_type_default_allowed_and_sentence(capsys: pytest.Captu
 
 def test_the_command_knows_what_imports_bring(capsys: pytest.CaptureFixture[str]) -> None:
     file = ROOT / "examples" / "decorrelation.py"
-    try:
-        assert "method.weight: 0.1\n" in command("method.decorrelation", "--imports", str(file), capsys=capsys)
-    finally:
-        for one in extensions.gather([str(file)], Path()):
-            extensions.unload(one)
+    assert "method.weight: 0.1\n" in command("method.decorrelation", "--imports", str(file), capsys=capsys)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rayfed_ssl import extensions
 from tests.command_line import Call
 from tests.conftest import ROOT
 from tests.tiny import encoders
@@ -25,8 +24,6 @@ def test_a_new_method_runs_and_its_test_passes(call: Call, tmp_path: Path) -> No
         ran = (imports, "method.name=half_way", f"method.step={step}", "--out", f"runs/{step}")
         assert call(*local, *ran) == (0, "", "")
     assert encoders(tmp_path / "runs/0.25") != encoders(tmp_path / "runs/0.5")  # its own key reaches it
-    for one in extensions._loaded.copy().values():
-        extensions.unload(one)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(  # on Ray it is the suite's own business
         [sys.executable, "-m", "pytest", "-q", "-W", "error::pytest.PytestWarning", "-p", "no:cacheprovider",
