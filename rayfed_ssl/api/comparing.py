@@ -19,6 +19,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.reporting.comparison import Comparison
 from rayfed_ssl.reporting.comparison_files import markdown, notes, records
 from rayfed_ssl.terminal.comparison import comparison_table
+from rayfed_ssl.terminal.fitting import show
 from rayfed_ssl.terminal.progress import console
 from rayfed_ssl.terminal.signals import interruptions
 
@@ -48,7 +49,7 @@ class Compared:
     def __str__(self) -> str:
         screen = Console(width=140, force_jupyter=False)
         with screen.capture() as shown:
-            screen.print(comparison_table(self.comparison))
+            show(screen, comparison_table(self.comparison))
         return "\n".join([shown.get().rstrip(), "", *self.notes])
 
     def _repr_markdown_(self) -> str:

@@ -41,6 +41,7 @@ def compare(
     from rayfed_ssl.reporting.comparison_choice import choice, named
     from rayfed_ssl.reporting.comparison_files import notes
     from rayfed_ssl.terminal.comparison import comparison_table
+    from rayfed_ssl.terminal.fitting import show
     from rayfed_ssl.terminal.progress import console, report_command
     from tune.request import of_request
 
@@ -56,7 +57,7 @@ def compare(
         outcome = request.carry_out(local=executor is Executor.local, say=say, stopping=stopping)
         stopped = stopping()
     if outcome.comparison is not None:
-        screen.print(comparison_table(outcome.comparison))
+        show(screen, comparison_table(outcome.comparison))
         for note in notes(outcome.comparison):
             say(note)
         if select is not None:

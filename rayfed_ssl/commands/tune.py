@@ -20,6 +20,7 @@ def tune(
     resume: Annotated[bool, typer.Option("--resume", help="Run the trials that are not over.")] = False,
 ) -> None:
     """Sweep over keys of a run with Ray Tune; every trial is a run folder."""
+    from rayfed_ssl.terminal.fitting import show
     from rayfed_ssl.terminal.progress import console
     from tune.config import load
     from tune.results import ranked
@@ -36,7 +37,7 @@ def tune(
         results = run_sweep(load(config, changes or ()), folder, resume=resume, say=say, stopping=stopping)
         stopped = stopping()
     if results.ranking:
-        screen.print(ranked(results))
+        show(screen, ranked(results), keys=2)
     if results.winner is not None:
         name = f"first of {len(results.level) + 1} level" if results.level else "winner"
         say(f"{name:<13} {folder / 'best.yaml'}")

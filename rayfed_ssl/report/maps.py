@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Annotation
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -74,7 +76,7 @@ def figures(seen: Look, studio: Studio) -> Iterator[Drawing]:
 def _map(figure: Figure, places: NDArray[np.float64], seen: Look) -> None:
     axes = figure.add_subplot()
     labels = seen.labels[: len(places)]
-    classes = [int(c) for c in np.unique(labels) if c >= 0]
+    classes, names = [int(c) for c in np.unique(labels) if c >= 0], []
     if not 0 < len(classes) <= CLASSES:
         axes.scatter(places[:, 0], places[:, 1], s=5, color=SERIES[0], linewidth=0, alpha=0.7)
     for number, label in enumerate(classes if len(classes) <= CLASSES else ()):
@@ -91,8 +93,34 @@ def _map(figure: Figure, places: NDArray[np.float64], seen: Look) -> None:
             alpha=0.55,
         )
         x, y = np.median(at, axis=0)
-        axes.text(float(x), float(y), str(name)[:12], ha="center", va="center", fontsize=9, fontweight="bold")
+        written = axes.annotate(
+            str(name)[:12], (float(x), float(y)), (0, 0), textcoords="offset points",
+            ha="center", va="center", fontsize=9, fontweight="bold",
+        )  # fmt: skip
+        names.append(written)
     _frame(axes)
+    apart(figure, names)
+
+
+def apart(figure: Figure, names: Sequence[Annotation], passes: int = 500) -> None:
+    """Move names that cover each other up and down, each no further than it must, until none does."""
+    figure.draw_without_rendering()
+    boxes = [name.get_window_extent() for name in names]
+    middles = np.array([(box.y0 + box.y1) / 2 for box in boxes])
+    before = middles.copy()
+    for _ in range(passes):
+        moved = False
+        for a, b in combinations(range(len(names)), 2):
+            room = (boxes[a].height + boxes[b].height) / 2 - abs(middles[a] - middles[b])
+            if room > 0 and boxes[a].x0 < boxes[b].x1 and boxes[b].x0 < boxes[a].x1:
+                up = 1 if middles[a] >= middles[b] else -1
+                middles[a] += up * (room + 1) / 2
+                middles[b] -= up * (room + 1) / 2
+                moved = True
+        if not moved:
+            break
+    for name, far in zip(names, (middles - before) * 72 / figure.dpi, strict=True):
+        name.set_position((0, float(far)))
 
 
 def _frame(axes: Axes) -> None:

@@ -211,8 +211,10 @@ class Comparison:
 
     @property
     def measures(self) -> list[str]:
-        """What some row was measured by: scores, those on held-out images, features' descriptions."""
-        names = dict.fromkeys(name for row in self.rows for name in row.values)
+        """What some method was measured by: scores, those on held-out images, features' descriptions. What only raw
+        pixels or an untrained encoder have compares nothing.
+        """
+        names = dict.fromkeys(name for row in self.trained for name in row.values)
         return sorted(names, key=lambda name: ("features/" in name, "select/" in name))
 
     @property

@@ -26,6 +26,16 @@ return [...document.querySelectorAll('figure svg, img, table, .verdict, .tiles')
           drawn: e.tagName != 'svg' || e.querySelectorAll('path, use, image').length > 3};
 });
 """
+CAPTIONS = """
+return [...document.querySelectorAll('.scroll caption span')].filter(e => !e.closest('details:not([open])')).map(e => {
+  const scroll = e.closest('.scroll'), box = e.getBoundingClientRect(), at = scroll.getBoundingClientRect();
+  scroll.scrollLeft = 10000;
+  const later = e.getBoundingClientRect();
+  const wide = scroll.scrollWidth > scroll.clientWidth;
+  scroll.scrollLeft = 0;
+  return {inside: [box, later].every(b => b.left >= at.left && b.right <= at.right), wide, text: e.textContent};
+});
+"""
 TEXTS = """
 return [...document.querySelectorAll('figure.card svg text')].map(e => parseFloat(getComputedStyle(e).fontSize)
   * e.ownerSVGElement.getBoundingClientRect().width / e.ownerSVGElement.viewBox.baseVal.width);
@@ -88,6 +98,9 @@ def test_everything_is_there_and_nothing_else(browser: Any, fedfoa: Path, width:
         assert part["left"] >= 0, part
         assert part["right"] <= width + 0.5, part
     assert min(browser.execute_script(TEXTS)) > 7  # pixels
+    captions = browser.execute_script(CAPTIONS)
+    assert any(caption["wide"] for caption in captions) == (width == 360)
+    assert [caption["text"] for caption in captions if not caption["inside"]] == []
 
     shown = browser.execute_script(
         "return [...document.querySelectorAll('data[data-key]')].map(e => [e.dataset.key, e.value, e.textContent])"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from matplotlib.figure import Figure
 from sklearn.decomposition import PCA
 from sklearn.neighbors import NearestNeighbors
 
@@ -49,6 +51,21 @@ def test_the_map_is_the_same_again(monkeypatch: pytest.MonkeyPatch) -> None:
     flat, kind = representations.plane(FEATURES, seed=3)
     assert kind == "PCA"
     np.testing.assert_allclose(flat, representations.principal(FEATURES, 2))
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.02, 0.1])
+def test_no_name_on_a_map_covers_another(spread: float) -> None:
+    figure = Figure(figsize=(3.4, 2.7))
+    axes = figure.add_subplot()
+    places = 0.5 + spread * np.random.default_rng(2).normal(size=(16, 2))
+    names = [axes.annotate(f"class {k}", place, (0, 0), textcoords="offset points") for k, place in enumerate(places)]
+    alone = axes.annotate("far", (0.02, 0.02), (0, 0), textcoords="offset points")
+    maps.apart(figure, [*names, alone])
+    boxes = [name.get_window_extent() for name in names]
+    for a, b in combinations(boxes, 2):
+        assert not (min(a.x1, b.x1) > max(a.x0, b.x0) and min(a.y1, b.y1) > max(a.y0, b.y0)), (a, b)
+    assert alone.get_position() == (0, 0)
+    assert all(abs(name.get_position()[1]) < 8 * 1.5 * 10 for name in names)  # at most half of a stack of them all
 
 
 def test_every_class_is_asked_for_in_turn() -> None:

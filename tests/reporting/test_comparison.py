@@ -57,7 +57,10 @@ def run_folder(
     folder.mkdir(parents=True)
     config = tiny(method, **{**(changes or {}), "seed": seed})
     configfile.dump(config, folder / "config.yaml")
-    rows = [Metric(0, None, "eval/knn", UNTRAINED, 0.0), Metric(0, None, "eval/pixels_knn", PIXELS, 0.0)]
+    rows = [Metric(0, None, "eval/knn", UNTRAINED, 0.0)]
+    rows += [
+        Metric(0, None, f"eval/pixels_{name}", PIXELS, 0.0) for name in ("knn", "fewshot")
+    ]  # kept from another run
     for t, value in enumerate(curve, 1):
         of = {0: value - 0.1, 1: value + 0.1} if clients else {None: value}
         rows += [Metric(t, client, "eval/knn", v, float(t)) for client, v in of.items()]
@@ -104,7 +107,7 @@ def test_mean_spread_and_paired_interval_are_scipys(tmp_path: Path) -> None:
     assert first.difference(first, "knn") is None
     assert second.spread("select/knn") == spread([v / 2 for v in B])
     assert made.scores == ["knn"]
-    assert made.measures == ["knn", "select/knn", "features/rank"]
+    assert made.measures == ["knn", "select/knn", "features/rank"]  # none that only the raw pixels have
 
 
 def test_level_means_that_zero_is_in_the_interval() -> None:
@@ -172,7 +175,7 @@ def test_the_baselines_are_always_rows(tmp_path: Path) -> None:
     rows = two_rows(tmp_path).rows
     assert [row.name for row in rows] == ["a", "b", "untrained encoder", "raw pixels"]
     assert rows[2].values == {"knn": dict.fromkeys(range(3), UNTRAINED)}
-    assert rows[3].values == {"knn": dict.fromkeys(range(3), PIXELS)}
+    assert rows[3].values == dict.fromkeys(("knn", "fewshot"), dict.fromkeys(range(3), PIXELS))
     found = rows[3].difference(rows[0], "knn")
     assert found is not None
     assert found.mean == pytest.approx(PIXELS - np.mean(A))
