@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -183,10 +184,11 @@ def test_a_row_says_what_the_run_folder_says(cell: rows.Cell, images: Path, ende
     assert found["semi_1"] is None
 
 
-def test_labels_are_added_to_a_row(cell: rows.Cell, images: Path, ended: Path) -> None:
-    assert leaderboard.add_labels(ended) is None
-    found = rows.record(cell, ended, cell.built(images), "a machine")
-    again = json.loads((ended / "evaluation.json").read_text())
+def test_labels_are_added_to_a_row(cell: rows.Cell, images: Path, ended: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(ended, tmp_path / "run")
+    assert leaderboard.add_labels(folder) is None
+    found = rows.record(cell, folder, cell.built(images), "a machine")
+    again = json.loads((folder / "evaluation.json").read_text())
     assert found["semi_1"] == again["accuracy"]["global"]["semi_1"]
     assert again["evaluation"]["semi"]["fractions"] == [0.01]
 
