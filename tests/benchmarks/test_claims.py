@@ -47,7 +47,7 @@ def cells(table: str) -> list[list[str]]:
 
 def test_every_variant_can_be_configured_and_has_settings_of_its_own() -> None:
     found = list(claims.attempts(DOCUMENT, seeds=1))
-    assert {one.claim for one in found} == {"fedsc", "fedca", "flesd", "fedfoa", "fedlinked", "demo"}
+    assert {one.claim for one in found} == {"fedsc", "fedca", "flesd", "fedfoa", "fedlinked", "demo", "defaults"}
     assert len({(one.claim, one.settings) for one in found}) == len(found)
     for one in found:
         source = {} if DOCUMENT["claims"][one.claim]["data"] == "digits" else {"data.path": "images"}
@@ -62,7 +62,9 @@ def test_what_is_compared_are_variants_and_measures_are_evaluated(name: str) -> 
     assert {one for side in sides for one in ([side] if isinstance(side, str) else side)} <= known
     several = any(not isinstance(side, str) for side in sides)
     assert several <= ("by" in claim and "select" in claim["base"]["evaluation"])
-    assert set(claim["measures"]) <= {*claim["base"]["evaluation"]["protocols"], "task"}
+    evaluation = claim["base"]["evaluation"]
+    held_out = {f"select/{name}" for name in evaluation["protocols"]} if "select" in evaluation else set()
+    assert set(claim["measures"]) <= {*evaluation["protocols"], *held_out, "task"}
 
 
 def test_seeds_come_one_after_the_other_and_what_has_a_line_is_not_run_again() -> None:
