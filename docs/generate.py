@@ -32,9 +32,9 @@ import leaderboard_tuning as board_tuning  # noqa: E402
 import speed_table  # noqa: E402
 
 LAYERS = (  # from the ground up: an import leads into the same layer or a lower one
-    "base", "data", "models", "evaluation", "objectives", "settings", "federated", "methods", "extensions.py",
-    "config.py", "reporting", "storage", "simulation", "leak", "exporting", "report", "terminal", "api",
-    "commands", "testing", "cli.py",
+    "base", "data", "models", "evaluation", "objectives", "settings", "federated", "methods", "defaults.py",
+    "extensions.py", "config.py", "reporting", "storage", "simulation", "leak", "exporting", "report", "terminal",
+    "api", "commands", "testing", "cli.py",
 )  # fmt: skip
 WIDTH = 120
 

@@ -18,6 +18,7 @@ from rayfed_ssl.base.choice import OneOf
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.partition import FromFile, Iid, Natural
+from rayfed_ssl.defaults import as_made, replace_objective, with_defaults
 from rayfed_ssl.extensions import Extension
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.settings import files as configfile
@@ -74,7 +75,7 @@ class RunConfig(RunSettings):
     @model_validator(mode="before")
     @classmethod
     def _defaults_of_the_method(cls, document: Any) -> Any:
-        return _with_defaults(document)
+        return with_defaults(document)
 
     @model_validator(mode="after")
     def _consistent(self) -> RunConfig:
@@ -257,12 +258,12 @@ def build(
     before = merged.get("method", {})
     merged = configfile.merge(merged, changes)
     if "method.name" in changes and merged["method"] != before:
-        _replace_objective(merged, changes)
+        replace_objective(merged, changes)
     if imports:
         merged["imports"] = [extension.name for extension in imports]
     elif merged.get("imports"):
         raise UserError(f"{origin}: found imports: {merged['imports']}; they are read where the config is a file")
-    return _with(configfile.validate(RunConfig, _with_defaults(merged), origin=origin), imports)
+    return _with(configfile.validate(RunConfig, with_defaults(merged), origin=origin), imports)
 
 
 def _with(config: RunConfig, imports: Sequence[Extension]) -> RunConfig:
@@ -273,59 +274,6 @@ def _with(config: RunConfig, imports: Sequence[Extension]) -> RunConfig:
 def _revived(document: dict[str, Any], imports: tuple[Extension, ...]) -> RunConfig:
     extensions.load(imports)
     return _with(RunConfig.model_validate(document), imports)
-
-
-def _with_defaults(document: Any) -> Any:
-    """What the document leaves to the method: its objective, and whose values clients begin with."""
-    return _with_initial(_with_objective(document))
-
-
-def _with_initial(document: Any) -> Any:
-    """Clients that were designed independently begin with values of their own, where the document does not say."""
-    if not isinstance(document, dict) or not isinstance(document.get("method"), dict):
-        return document
-    method, model = METHODS.get(str(document["method"].get("name"))), document.get("model", {})
-    if method is None or not method.info.independent or not isinstance(model, dict) or "initial" in model:
-        return document
-    data, clients = document.get("data"), document.get("clients")
-    tasks = data.get("tasks") if isinstance(data, dict) else None
-    encoders = clients.get("encoders") if isinstance(clients, dict) else None
-    mixed = isinstance(encoders, list | tuple) and len({str(encoder) for encoder in encoders}) > 1
-    return {**document, "model": {"initial": "own", **model}} if tasks or mixed else document
-
-
-def as_made(path: Path, document: dict[str, Any]) -> dict[str, Any]:
-    """The ``config.yaml`` of a run folder with what has another default since the run was made: without
-    ``model.initial``, its clients had one set of values.
-    """
-    by_a_run = path.name == "config.yaml" and (path.parent / "environment.json").is_file()
-    model = document.get("model")
-    return {**document, "model": {"initial": "common", **model}} if by_a_run and isinstance(model, dict) else document
-
-
-def _with_objective(document: Any) -> Any:
-    """A run that names no objective gets its method's default one."""
-    if not isinstance(document, dict) or not isinstance(document.get("method"), dict):
-        return document
-    objective = document.get("objective", {})
-    method = METHODS.get(str(document["method"].get("name")))
-    if method is None or not isinstance(objective, dict) or "name" in objective:
-        return document
-    return {**document, "objective": {"name": method.objective, **objective}}
-
-
-def _replace_objective(document: dict[str, Any], changes: Mapping[str, object]) -> None:
-    """A method chosen on the command line brings its own objective where the file's is not allowed."""
-    method = METHODS.get(str(changes["method.name"]))
-    objective = document.get("objective")
-    if (
-        method
-        and isinstance(objective, dict)
-        and "objective.name" not in changes
-        and objective.get("name") not in method.objectives
-    ):
-        given = {key.removeprefix("objective."): v for key, v in changes.items() if key.startswith("objective.")}
-        document["objective"] = {"name": method.objective, **given}
 
 
 RESULT_NEUTRAL = ("name", "resources", "checkpoint", "figures")

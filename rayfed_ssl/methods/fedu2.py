@@ -42,6 +42,7 @@ from rayfed_ssl.objectives.rotation import rotations
 from rayfed_ssl.settings.run import PluginConfig
 
 WEIGHT = 0.2133  # of FUR: 0.01 B / 6 at B = 128
+AUTHORS_LR = 8.0
 
 Weight = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
@@ -59,10 +60,10 @@ class Config(fedavg.Config):
     """Weight of the quarter turns' cross-entropy."""
     eua: bool = True
     """Whether the server's step is EUA; false: FedAvg's mean."""
-    lr: Annotated[float, Field(gt=0)] = 8.0
-    """Of the server's step."""
-    relative: bool = False
-    """Whether ``lr`` follows from how far clients moved, instead."""
+    lr: Annotated[float, Field(gt=0)] | None = None
+    """Of the server's step; 8 for a ResNet-18 in the authors' code."""
+    relative: bool | None = None
+    """Whether it follows from how far clients moved, instead; null: where ``lr`` is not given."""
     temperature: Annotated[float, Field(gt=0)] = 1.0
     """T sharpens shares to q^(1/T) in running statistics, and in the mean without ``eua``; towards 0 the largest alone
     counts.
@@ -70,6 +71,12 @@ class Config(fedavg.Config):
     equalise: bool = True
     """Whether clients take about as many steps, by local epochs up to 10; with ``train.local_steps`` they do already.
     """
+
+    @property
+    def fixed_lr(self) -> float | None:
+        """The server's learning rate; None where it follows from how far clients moved."""
+        relative = self.lr is None if self.relative is None else self.relative
+        return None if relative else self.lr or AUTHORS_LR
 
     @property
     def heads(self) -> frozenset[str]:
@@ -150,9 +157,8 @@ class Server(fedavg.Server[Config]):
             return  # with nobody's reply the round fails at its end
         q = np.array([by[client] for client in found])
         q, count, models = q / q.sum(), old.parameters, list(found.values())
-        new, alpha = unified_step(
-            old.vector[:count], [model[:count] for model in models], settings.lr, q if settings.relative else None
-        )
+        moved, lr = [model[:count] for model in models], settings.fixed_lr
+        new, alpha = unified_step(old.vector[:count], moved, lr or AUTHORS_LR, relative=q if lr is None else None)
         statistics = sum(share * model[count:].astype(np.float64) for share, model in zip(q, models, strict=True))
         self.weights = old.with_vector(np.concatenate([new, np.asarray(statistics, np.float32)]))
         step = new.astype(np.float64) - old.vector[:count]

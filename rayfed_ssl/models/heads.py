@@ -23,7 +23,9 @@ class HeadConfig(Block):
     hidden: tuple[PositiveInt, ...] = ()
     """Width of each hidden layer."""
     batch_norm: Literal["none", "hidden", "all"] = "none"
-    """``hidden``: before each ReLU; ``all``: of the output, too, there without scale and shift."""
+    """``hidden``: before each ReLU; ``all``: of the output, too, there without scale and shift. Where a run does not
+    say, its objective does: ``all`` for ``simsiam``.
+    """
     bias: bool = True
     """Whether linear layers have one."""
 

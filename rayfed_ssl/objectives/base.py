@@ -7,7 +7,7 @@ An objective holds coefficients only; weights, target networks, memories and opt
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, Literal, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -77,6 +77,9 @@ class Objective:
 
     heads: ClassVar[frozenset[str]]
     """The heads of the network it uses, besides the encoder."""
+
+    batch_norm: ClassVar[Literal["none", "hidden", "all"]] = "none"
+    """In its heads, where a run does not say (``model.projector.batch_norm``)."""
 
     target: ClassVar[bool] = False
     """Whether it needs a momentum target: a copy of the network that the client keeps and passes to ``step``."""

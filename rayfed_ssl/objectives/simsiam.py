@@ -27,12 +27,15 @@ class SimSiamConfig(ObjectiveConfig):
 
 @dataclass(frozen=True)
 class SimSiam(Objective):
-    """Views go through the network one by one, each with its own BatchNorm statistics, as in SimSiam's code."""
+    """Views go through the network one by one, each with its own BatchNorm statistics, as in SimSiam's code. Without
+    BatchNorm in its heads it learns nothing (table 3).
+    """
 
     config: SimSiamConfig
 
     block: ClassVar[type[ObjectiveConfig]] = SimSiamConfig
     heads: ClassVar[frozenset[str]] = frozenset({"projector", "predictor"})
+    batch_norm: ClassVar[Literal["none", "hidden", "all"]] = "all"
 
     def step(self, network: Network, batch: Batch) -> Step:
         view_a, view_b = batch.views

@@ -14,9 +14,10 @@ import numpy as np
 from rayfed_ssl import evaluation
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.config import RunConfig, as_made, load_untrusted, result_affecting
+from rayfed_ssl.config import RunConfig, load_untrusted, result_affecting
 from rayfed_ssl.config import load as load_config
 from rayfed_ssl.data.partition import FromFile
+from rayfed_ssl.defaults import as_made
 from rayfed_ssl.extensions import refuse_other
 from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import Federation
