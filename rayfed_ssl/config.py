@@ -153,6 +153,8 @@ def _check_data(config: RunConfig) -> None:
 def _check_schedule(config: RunConfig) -> None:
     """Raise ValueError where the server's schedule, the clients' system and the method do not go together."""
     over, server = config.participation.over, config.server
+    if server.optimizer.name != "average":
+        _check_server_optimizer(config)
     if over > 1 and config.system is None:
         raise ValueError(f"participation.over: found {over:g}; it needs a system block, which says who replies first")
     if server.schedule == "sync":
@@ -179,6 +181,21 @@ def _check_schedule(config: RunConfig) -> None:
     if (server.concurrency or 1) > config.clients.count:
         raise ValueError(
             f"server.concurrency: found {server.concurrency}; allowed: at most clients.count={config.clients.count}"
+        )
+
+
+def _check_server_optimizer(config: RunConfig) -> None:
+    """Raise ValueError where the method's round ends with something else than a mean, or with no round's end at all."""
+    found = config.server.optimizer.name
+    if not METHODS[config.method.name].optimizable:
+        able = ", ".join(name for name, method in METHODS.items() if method.optimizable and method.plugin is None)
+        raise ValueError(
+            f"server.optimizer.name: found '{found}', but {config.method.name}'s server step is no plain mean of "
+            f"weights; allowed: average ('{found}' goes with {able})"
+        )
+    if config.server.schedule == "fedbuff":
+        raise ValueError(
+            f"server.optimizer.name: found '{found}'; server.schedule=fedbuff steps by server.lr; allowed: average"
         )
 
 

@@ -74,6 +74,7 @@ class Method:
     plugin: tuple[type[ClientPlugin[Any]], type[ServerPlugin[Any]]] | None = None  # this file's plug-in halves
     averages: bool = False  # clients' weights, and with `objective.target: averaged` their momentum targets
     buffered: bool = False  # goes with FedBuff: a plain mean of weights; as a plug-in, it exchanges nothing
+    mean_step: bool = False  # its round ends with a plain mean of weights; `buffered` says so, too
     check: Callable[[RunSettings], None] | None = None  # raises ValueError naming the key that does not fit
     check_federation: Callable[[RunSettings, Federation], None] | None = None  # raises UserError, before any file
     footprint: Callable[[RunSettings, int], ClientFootprint] = lambda settings, images: ClientFootprint()
@@ -82,6 +83,11 @@ class Method:
     @property
     def name(self) -> str:
         return str(self.config.model_fields["name"].default)
+
+    @property
+    def optimizable(self) -> bool:
+        """Whether ``server.optimizer`` may step towards what its round ends with."""
+        return self.buffered or self.mean_step
 
     @property
     def objectives(self) -> tuple[str, ...]:

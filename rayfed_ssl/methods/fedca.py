@@ -253,6 +253,7 @@ FEDCA = Method(
     objective="simclr",
     accepts=only("simclr"),
     service=Service,
+    mean_step=True,
     check_federation=check_federation,
     footprint=kept,
 )

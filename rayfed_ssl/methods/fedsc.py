@@ -298,6 +298,7 @@ FEDSC = Method(
     Info("Jing et al. 2024", "weights, correlation matrices"),
     objective="spectral",
     accepts=only("spectral"),
+    mean_step=True,
     check=check,
     check_federation=check_federation,
     footprint=lambda config, images: ClientFootprint(bank=4 * config.projection_dim**2),

@@ -48,6 +48,7 @@ WORDS = {  # tag -> title, axis, what it says
     "client/divergence": ("Divergence from the global model", "divergence", ""),
     "client/kept_share": ("Share kept of the own model", "share", ""),
     "client/takes_predictor": ("Takes the global predictor", "0 or 1", ""),
+    "server/step": ("Length of the server's step", "step", "Of its optimiser, towards the clients' mean."),
     "fedbuff/staleness": ("Staleness of updates", "versions", "Mean over the buffer."),
     "fedbuff/version": ("Version of the model", "version", ""),
     "system/clients": ("Clients in the round", "clients", ""),

@@ -76,8 +76,60 @@ class SystemConfig(Block):
     """With fewer, a round comes to nothing."""
 
 
+class Average(Block):
+    """The clients' mean is the next model."""
+
+    name: Literal["average"] = "average"
+
+
+class Momentum(Block):
+    """FedAvgM (Hsu et al. 2019): steps towards the mean gather momentum."""
+
+    name: Literal["momentum"] = "momentum"
+    lr: Positive = 1.0
+    """1: without momentum the step ends at the mean."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """How much of the last step is taken again."""
+
+
+class Adaptive(Block):
+    """FedAdagrad, FedAdam, FedYogi (Reddi et al. 2021): each parameter with a step of its own, which learning rate and
+    ``tau`` decide on, not how far clients moved.
+    """
+
+    lr: Positive = 0.01
+    """About how far a parameter moves in a round."""
+    beta_1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Of the mean of clients' moves."""
+    beta_2: Annotated[float, Field(ge=0, lt=1)] = 0.99
+    """Of the mean of their squares; without effect with ``adagrad``."""
+    tau: Positive = 1e-3
+    """Moves below it count as none: the smaller, the more adaptive."""
+
+
+class Adagrad(Adaptive):
+    """FedAdagrad (Reddi et al. 2021)."""
+
+    name: Literal["adagrad"] = "adagrad"
+
+
+class Adam(Adaptive):
+    """FedAdam (Reddi et al. 2021)."""
+
+    name: Literal["adam"] = "adam"
+
+
+class Yogi(Adaptive):
+    """FedYogi (Reddi et al. 2021)."""
+
+    name: Literal["yogi"] = "yogi"
+
+
+ServerOptimizer = Average | Momentum | Adagrad | Adam | Yogi
+
+
 class ServerConfig(Block):
-    """When the server updates its model."""
+    """When the server updates its model, and by what step."""
 
     schedule: Literal["sync", "fedbuff"] = "sync"
     """``sync``: once everybody asked has replied; ``fedbuff``: after every ``buffer`` replies of clients that train at
@@ -90,4 +142,6 @@ class ServerConfig(Block):
     staleness_max: Annotated[int, Field(ge=0)] = 20
     """Updates since a client's download beyond which its reply is not used."""
     lr: Positive = 1.0
-    """Of the server's step."""
+    """Of FedBuff's step."""
+    optimizer: Annotated[ServerOptimizer, Field(discriminator="name")] = Average()
+    """How a synchronous server goes from its model to the clients' mean."""

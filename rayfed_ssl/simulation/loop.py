@@ -30,6 +30,7 @@ from rayfed_ssl.federated.messages import ClientError, Diverged
 from rayfed_ssl.federated.plugin import ServerPlugin
 from rayfed_ssl.federated.results import PIXELS, ClientMatrix
 from rayfed_ssl.federated.server import MethodServer
+from rayfed_ssl.federated.server_steps import optimised_round
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS, plugin_halves
 from rayfed_ssl.settings import files as configfile
@@ -230,7 +231,7 @@ class Run:
                 self.buffered.round(t, self.cohort)
             else:
                 self.cohort.clients = self.sample(t)
-                self.server.round(t, self.cohort)
+                optimised_round(self.server, self.config.server.optimizer, t, self.cohort)
         except RoundVoid as void:
             line += f" came to nothing: {void}"
         self.cohort.end_round()
