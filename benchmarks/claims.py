@@ -1,6 +1,7 @@
 """The papers' claims at the size two cores allow: every variant on several seeds, beside the untrained encoder.
 
-    python benchmarks/claims.py --data ../shared/data [--only fedsc fedca ..] [--seeds 5] [--out runs/claims] [--jobs 2]
+    python benchmarks/claims.py --data ../shared/data [--only fedsc fedca ..] [--variants 'lr 0.03']
+        [--seeds 5] [--out runs/claims] [--jobs 2]
 
 Claims, variants and what is compared stand in ``claims.yaml``. Runs what ``results/claims.jsonl`` lacks, seed by seed,
 each an ordinary run folder below ``--out`` in a process of one thread, and appends a line for each. Stopped at any
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -67,13 +69,17 @@ def read(path: Path = RESULTS) -> list[Line]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
-def attempts(document: Mapping[str, Any], only: Sequence[str] = (), seeds: int | None = None) -> Iterator[Attempt]:
-    """All runs that are wanted, seed by seed."""
+def attempts(
+    document: Mapping[str, Any], only: Sequence[str] = (), seeds: int | None = None, variants: str = ""
+) -> Iterator[Attempt]:
+    """All runs that are wanted, seed by seed; ``variants`` is a regular expression for their names."""
     for name, claim in document["claims"].items():
         if only and name not in only:
             continue
         for seed in range(seeds or document["seeds"]):
             for variant, keys in claim["variants"].items():
+                if re.search(variants, variant) is None:
+                    continue
                 yield Attempt(name, variant, seed, keys, claim["base"])
 
 
@@ -120,11 +126,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="the folder with a folder per data set")
     parser.add_argument("--only", nargs="+", choices=list(document["claims"]), default=[])
+    parser.add_argument("--variants", default="", help="a regular expression for the names of variants")
     parser.add_argument("--seeds", type=int, default=document["seeds"])
     parser.add_argument("--out", type=Path, default=Path("runs/claims"))
     parser.add_argument("--jobs", type=int, default=1)
     a = parser.parse_args()
-    todo, failed = missing(attempts(document, a.only, a.seeds), read()), 0
+    todo, failed = missing(attempts(document, a.only, a.seeds, a.variants), read()), 0
     print(f"{len(todo)} runs to make, {a.jobs} at a time", flush=True)
     with ThreadPoolExecutor(a.jobs) as pool:
         pending = {

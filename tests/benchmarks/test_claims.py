@@ -77,6 +77,11 @@ def test_seeds_come_one_after_the_other_and_what_has_a_line_is_not_run_again() -
     assert claims.missing(iter(wanted), other) == wanted
 
 
+def test_variants_can_be_asked_for_by_name() -> None:
+    found = {one.variant for one in claims.attempts(DOCUMENT, ["fedca"], 2, "temperature 0.[12]$")}
+    assert found == {f"{method}, temperature 0.{t}" for method in ("FedCA", "FedSimCLR") for t in (1, 2)}
+
+
 def test_means_deviations_and_the_worst_client() -> None:
     body = {row[0]: row[1:] for row in cells(tables.accuracies(tables.runs_of(LINES, "c", CLAIM), CLAIM))}
     assert body["untrained"][:2] == ["3", "0.300 ± 0.100"]
