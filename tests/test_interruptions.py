@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from PIL import Image
 
 from rayfed_ssl.base.schema import UserError
@@ -155,6 +156,24 @@ def test_a_foreign_config_is_not_written_over(text: str, tmp_path: Path) -> None
 def test_a_run_killed_before_its_first_record_can_be_resumed(tmp_path: Path) -> None:
     configfile.dump(tiny("fedsimclr", train__rounds=1), tmp_path / "config.yaml")
     assert run_locally(tiny("fedsimclr", train__rounds=1), tmp_path, resume=True)["status"] == "complete"
+
+
+def test_a_run_killed_before_its_first_checkpoint_can_be_resumed_by_a_later_version(tmp_path: Path) -> None:
+    class Killed(BaseException):
+        pass
+
+    def report(progress: Progress) -> None:
+        if progress.round == 1:
+            raise Killed
+
+    config, folder = tiny("fedsimclr", train__rounds=2, checkpoint__every=0), tmp_path / "run"
+    with pytest.raises(Killed):
+        run_locally(config, folder, report=report)
+    assert not (folder / "metrics.parquet").exists()
+    began = configfile.read(folder / "config.yaml")
+    del began["server"]["optimizer"]  # a key that this version has, and that one had not
+    (folder / "config.yaml").write_text(yaml.safe_dump(began))
+    assert run_locally(config, folder, resume=True)["status"] == "complete"
 
 
 def test_figures_of_somebody_else_are_not_written_over(tmp_path: Path) -> None:

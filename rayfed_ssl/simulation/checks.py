@@ -113,10 +113,11 @@ def _refuse_what_is_no_run(folder: Path, resume: bool) -> None:
 
 
 def made_by_a_run(folder: Path) -> bool:
-    """Whether a run has written the folder's ``config.yaml``: its records lie beside it, or, after a kill before the
-    first record, it reads as a run writes it.
+    """Whether a run has written the folder's ``config.yaml``: what a run says of itself lies beside it; or, after a
+    kill before that, it reads as a run writes it.
     """
-    if (folder / "environment.json").is_file() and (folder / "metrics.parquet").is_dir():
+    told = ("environment.json", "partition.parquet")  # before the first round; metrics come with the first checkpoint
+    if all((folder / name).is_file() for name in told):
         return True
     try:
         config = load_untrusted(folder / "config.yaml")
