@@ -159,32 +159,36 @@ class RayCohort(Cohort):
             together: how many clients may share a call where it is known that they are quick.
         """
         waiting: deque[tuple[Asked, Call]] = deque()
+        apart: deque[Asked] = deque()  # of a call that came to nothing, its clients one by one ..
+        first: deque[tuple[Asked, Call]] = deque()  # .. and their calls, which come before those that wait
+        window = WINDOW * len(self._pool.slots)
 
         def more() -> bool:
             return bool(todo) and (sums is None or isinstance(todo[0], Asked) or not sums.full)
 
         try:
-            while waiting or more():
-                if waiting and waiting[0][1].done:
-                    asked, call = waiting.popleft()
+            while waiting or apart or first or more():
+                line = first if apart or first else waiting
+                if line and line[0][1].done:
+                    asked, call = line.popleft()
                     if len(asked.group) > 1 and isinstance(call.error, Crashed | TimedOut):  # who was it? one by one
-                        todo.extendleft(reversed(asked.one_by_one()))
+                        apart.extend(asked.one_by_one())
                         if sums is not None:
                             sums.forget(call)
                     else:
                         yield asked, self._taken(task, asked.group, call, sums)
-                elif more() and len(waiting) < WINDOW * len(self._pool.slots) and self._pool.room():
-                    item = todo.popleft()
+                elif (apart or (line is waiting and more())) and len(line) < window and self._pool.room():
+                    item = apart.popleft() if apart else todo.popleft()
                     asked = (
                         item if isinstance(item, Asked) else self._made(self._joined(task, item, todo, together), own)
                     )
                     call = self._call(task, asked, averaging, sums)
                     self._pool.submit(call)
-                    waiting.append((asked, call))
+                    line.append((asked, call))
                 else:
                     self._pool.advance()
         finally:
-            self._pool.abandon(call for _, call in waiting)
+            self._pool.abandon(call for _, call in (*first, *waiting))
 
     def _joined(self, task: Task, group: Group, todo: deque[Group | Asked], together: int) -> Group:
         """The group and those after it that share its call."""

@@ -221,6 +221,23 @@ def test_other_images_than_the_run_began_with_are_refused(tmp_path: Path) -> Non
         reevaluate(tmp_path / "other", ())
 
 
+def test_other_public_images_than_the_run_began_with_are_refused(tmp_path: Path) -> None:
+    place = tmp_path / "public" / "train"
+    place.mkdir(parents=True)
+    for k in range(40):
+        pixels = np.random.default_rng(k).integers(0, 256, (16, 16, 3), np.uint8)
+        Image.fromarray(pixels).save(place / f"{k:02d}.png")
+    images = {"name": "imagefolder", "path": str(place.parent), "layout": "flat"}
+    config = tiny("feddf", data__public__source="source", data__public__images=images)
+    stopped_at(config, tmp_path / "run", 1)
+    first = (place / "00.png").read_bytes()
+    (place / "00.png").write_bytes((place / "01.png").read_bytes())
+    with pytest.raises(UserError, match=r"data\.public\.images: found images with digest \w+, but the run in .* began"):
+        run_locally(config, tmp_path / "run", resume=True)
+    (place / "00.png").write_bytes(first)
+    assert run_locally(config, tmp_path / "run", resume=True)["status"] == "complete"
+
+
 # -- damaged checkpoints -----------------------------------------------------------------------------------------------
 
 

@@ -14,6 +14,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import printable
 from rayfed_ssl.reporting.tables import write_json
 from tune.config import Point
 
@@ -43,13 +45,20 @@ def trial_name(number: int) -> str:
 
 
 class Book:
-    """The entries of the sweep in ``folder``; configuration c has the trials c * repeat, c * repeat + 1, ..."""
+    """The entries of the sweep in ``folder``; configuration c has the trials c * repeat, c * repeat + 1, ...
+
+    Raises:
+        UserError: the records that are there, its own or a run's summary, cannot be read; so do the methods.
+    """
 
     def __init__(self, folder: Path, repeat: int) -> None:
         self.path, self.folder, self.repeat = folder / "trials.json", folder, repeat
         self.entries: list[Entry] = []
         if self.path.exists():
-            self.entries = [Entry(**row) for row in json.loads(self.path.read_text())["trials"]]
+            try:
+                self.entries = [Entry(**row) for row in json.loads(self.path.read_text(encoding="utf-8"))["trials"]]
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise _damaged(self.path, error) from None
             for entry in self.entries:
                 if (ended := self.ended(entry)) is not None:
                     entry.status = ended
@@ -76,7 +85,13 @@ class Book:
     def summary(self, entry: Entry) -> dict[str, Any] | None:
         """What the trial's run folder says it came to."""
         path = self.folder / entry.name / "summary.json"
-        return json.loads(path.read_text()) if path.exists() else None
+        try:
+            found: dict[str, Any] = dict(json.loads(path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError) as error:
+            raise _damaged(path, error) from None
+        return found
 
     def ended(self, entry: Entry) -> str | None:
         """``complete`` or ``diverged`` where the trial's run folder says so."""
@@ -89,6 +104,10 @@ class Book:
         if summary is not None and (found := measured(summary, metric)) is not None:
             return found
         return entry.reports[-1][1] if entry.reports else None
+
+
+def _damaged(path: Path, error: Exception) -> UserError:
+    return UserError(f"{path}: cannot be read ({printable(error)}); the records are damaged")
 
 
 def measured(summary: Mapping[str, Any], metric: str) -> float | None:

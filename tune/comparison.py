@@ -27,7 +27,7 @@ from pydantic import Field, model_validator
 
 from rayfed_ssl import extensions
 from rayfed_ssl.base.schema import Block, UserError
-from rayfed_ssl.config import RunConfig
+from rayfed_ssl.config import RESULT_NEUTRAL, RunConfig
 from rayfed_ssl.federated.federation import Federation, deal
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.reporting.comparison import Comparison
@@ -45,7 +45,7 @@ from tune.config import Point, Sweep, SweepConfig, measured_by, read_base
 
 FILE = "comparison.yaml"
 EVERY = "all"  # in place of methods' names: every method there is
-NEUTRAL = ("resources", "checkpoint", "name", "profile")  # blocks that change no result
+NEUTRAL = (*RESULT_NEUTRAL, "profile")  # blocks that change no result
 
 
 class CompareConfig(Block):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import printable
 from rayfed_ssl.reporting.comparison_files import write
 from rayfed_ssl.reporting.comparison_rows import of_runs
 from tune.comparison import FILE, Outcome, Variants, from_file, from_methods, read_comparison, refusal, run_comparison
@@ -35,7 +36,11 @@ class Request:
         else:
             comparison = of_runs([run for given in self.runs for run in _run_folders(given)])
         if self.out is not None:
-            write(comparison, self.out)
+            try:
+                write(comparison, self.out)
+            except OSError as error:
+                reason = error.strerror or printable(error)
+                raise UserError(f"--out: cannot write to {self.out} ({reason}); name another folder") from None
         return Outcome(comparison, 0, 0, 0)
 
 
@@ -110,6 +115,17 @@ def _of_runs(
     given = {"--seeds": seeds is not None, "--resume": resume, "--skip-unfit": skip_unfit, "key=value": bool(changes)}
     if wrong := [option for option, here in given.items() if here]:
         raise UserError(f"compare: found {', '.join(wrong)} beside run folders, which have been run; allowed: --out")
-    if out is not None and (out / "config.yaml").exists():
+    runs = tuple(Path(name) for name in names)
+    if out is not None:
+        _refuse_taken(out := out.expanduser(), runs)
+    return Request(out, runs=runs)
+
+
+def _refuse_taken(out: Path, runs: Sequence[Path]) -> None:
+    """Raise UserError where tables of ``runs`` would lie among the files of a run, or take the place of another
+    comparison's; those of one comparison may be made anew.
+    """
+    if (out / "config.yaml").exists():
         raise UserError(f"--out: {out} holds a run; name another folder")
-    return Request(None if out is None else out.expanduser(), runs=tuple(Path(name) for name in names))
+    if is_comparison(out) and [run.resolve() for run in runs] != [out.resolve()]:
+        raise UserError(f"--out: {out} holds a comparison of its own, whose tables would be lost; name another folder")

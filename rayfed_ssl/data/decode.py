@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, ImageOps
+from PIL import ExifTags, Image
 
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.images import Payload
@@ -28,6 +28,15 @@ FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 _WHITE_IS_ZERO, _PHOTOMETRIC = 0, 262  # TIFF 6.0, section 4
 _SIXTEEN_RAW = re.compile(r";16[BLN]")  # Pillow's names of 16-bit samples; BMP's "BGR;16" has 5 or 6 bits a channel
 _SIXTEEN_BITS = (0.0, 65535.0)
+_UPRIGHT = {  # orientation -> how the pixels are turned; EXIF 2.3, tag 274
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 
 
 class BadImage(Exception):
@@ -120,13 +129,16 @@ def _opened(payload: bytes | Path | NDArray[np.generic]) -> Image.Image:
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """The image as its EXIF orientation says; Pillow has done so of a TIFF once its pixels are read."""
+    """The image as its EXIF orientation says; Pillow has done so of a TIFF once its pixels are read.
+
+    The orientation is all that is read of the tags: others that are damaged or of a wrong type do no harm.
+    """
     image.load()
     try:
-        turned = image.getexif().get(ExifTags.Base.Orientation, 1) != 1
+        turn = _UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
     except Exception:  # damaged tags raise anything: SyntaxError, struct.error, ...; the pixels are whole
         return image
-    return ImageOps.exif_transpose(image) if turned else image
+    return image if turn is None else image.transpose(turn)
 
 
 def _is_deep(image: Image.Image) -> bool:

@@ -41,6 +41,7 @@ Layout = Literal["classes", "clients", "flat"]
 CLASS_DEPTH = {"classes": 0, "clients": 1}  # folders above the class; with flat none is one
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 TEST_FOLDERS = ("test", "val")
+ANNOTATIONS = "val_annotations.txt"  # of Tiny-ImageNet's validation images
 TREES = {
     "classes": "train/<class>/x.jpg with test/<class>/x.jpg (or val/); unlabelled: train/x.jpg",
     "clients": (
@@ -54,12 +55,15 @@ MOST_WAYS = 1000  # links may lead to one folder in so many ways
 
 @dataclass(frozen=True)
 class _Split:
-    """One split's files, with the class and the client of each (None: unknown)."""
+    """One split's files, with the class and the client of each (None: unknown), and the file that names classes, if
+    one does.
+    """
 
     folder: Path
     files: list[Path]
     classes: list[str | None]
     clients: list[str | None]
+    named_in: tuple[Path, ...] = ()
 
 
 def folder_source(path: Path, layout: Layout, limits: dict[str, int | None], key: str) -> Source:
@@ -84,7 +88,8 @@ def folder_source(path: Path, layout: Layout, limits: dict[str, int | None], key
         chosen = (test or _Split(path / "test", [], [], [])) if split == "test" else train
         return _listing(chosen, class_names, client_names, limits[split])
 
-    return Source(tuple(train.files + (test.files if test else [])), listing, check=check)
+    deciding = (*train.files, *((*test.files, *test.named_in) if test else ()))
+    return Source(deciding, listing, check=check, root=path)
 
 
 def _train_split(path: Path, layout: Layout, key: str) -> _Split:
@@ -116,7 +121,7 @@ def _held_out(
     path: Path, layout: Layout, class_names: tuple[str, ...], client_names: tuple[str, ...], key: str
 ) -> _Split | None:
     """The first test folder with images in it."""
-    if layout != "flat" and (path / "val" / "val_annotations.txt").is_file():
+    if layout != "flat" and (path / "val" / ANNOTATIONS).is_file():
         return _annotated(path / "val", key)
     for folder in (path / name for name in TEST_FOLDERS):
         if folder.is_dir() and (files := images_below(folder, key)):
@@ -166,10 +171,11 @@ def has_client_folders(path: Path, key: str) -> bool:
 
 def _annotated(folder: Path, key: str) -> _Split:
     """Tiny-ImageNet's validation images, whose classes stand in a text file."""
-    text = (folder / "val_annotations.txt").read_bytes().decode(errors="surrogateescape")
+    text = (folder / ANNOTATIONS).read_bytes().decode(errors="surrogateescape")
     annotated = dict(line.split("\t")[:2] for line in text.splitlines() if "\t" in line)
     files = images_below(folder, key)
-    return _Split(folder, files, [annotated.get(file.name) for file in files], [None] * len(files))
+    classes = [annotated.get(file.name) for file in files]
+    return _Split(folder, files, classes, [None] * len(files), (folder / ANNOTATIONS,))
 
 
 def _test_place(

@@ -200,7 +200,7 @@ def load(
     cache = cache or default_cache()
     source = SOURCES[config.name].open(config, cache, key)
     file_name = re.sub(r"[^\w.-]", "_", config.name)
-    stem = f"{file_name}-{config.image_size}-{_cache_key(config, source.files, key)}"
+    stem = f"{file_name}-{config.image_size}-{_cache_key(config, source, key)}"
     form = Form(config.image_size, config.max_pixels, config.channels, config.range)
     files = {split: cache / f"{stem}-{split}.arrow" for split in splits}
     if "test" in files and not all(file.exists() for file in files.values()):
@@ -258,8 +258,9 @@ def _scaling(config: SourceConfig, deep: int, key: str) -> Scaling | None:
     return None
 
 
-def _cache_key(config: SourceConfig, files: tuple[Path, ...], key: str) -> str:
+def _cache_key(config: SourceConfig, source: Source, key: str) -> str:
     """A digest of the settings that change the pixels and of the files. Raises UserError for unreadable files."""
+    files = source.files
     settings = config.model_dump(include=set(SourceConfig.model_fields) - {"path", "download"})
     digest = hashlib.blake2b(json.dumps([FORMAT, settings], sort_keys=True).encode(), digest_size=12)
     file = None
@@ -267,7 +268,7 @@ def _cache_key(config: SourceConfig, files: tuple[Path, ...], key: str) -> str:
         stats = [(file := path).stat() for path in files]
         if odd := [path for path, found in zip(files, stats, strict=True) if not stat.S_ISREG(found.st_mode)]:
             raise UserError(f"{key}.path: {printable(odd[0])} is no regular file (a folder, FIFO, socket or device)")
-        root = Path(os.path.commonpath([path.parent for path in files])) if files else Path()
+        root = source.root or (Path(os.path.commonpath([path.parent for path in files])) if files else Path())
         whole = sum(found.st_size for found in stats) <= CONTENT_DIGEST_BYTES
         for file, found in zip(files, stats, strict=True):
             digest.update(b"\0%s\0%d\0" % (os.fsencode(file.relative_to(root)), found.st_size))

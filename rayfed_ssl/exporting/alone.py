@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 HERE = Path(__file__).resolve().parent
+UPRIGHT = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}  # EXIF orientation -> Pillow's Image.Transpose
 
 
 def load(folder: Path | str = HERE) -> torch.nn.Module:
@@ -75,12 +76,10 @@ def _upright(image: Any) -> Any:
     """The image as its EXIF orientation says; of a TIFF Pillow does so as it reads the pixels."""
     image.load()
     try:
-        turned = image.getexif().get(0x0112, 1) != 1
+        turn = UPRIGHT.get(image.getexif().get(0x0112, 1))
     except Exception:  # damaged tags raise anything; the pixels are whole
         return image
-    from PIL.ImageOps import exif_transpose
-
-    return exif_transpose(image) if turned else image
+    return image if turn is None else image.transpose(turn)
 
 
 def _shallow(image: Any, range: list[float] | None, *, white_is_zero: bool) -> Any:

@@ -41,6 +41,7 @@ class Federation:
     own_tests: tuple[np.ndarray, ...] | None = None  # rows of dataset.test that are each client's own; None: none are
     held_out: np.ndarray | None = None  # training images that nobody holds, to choose by (evaluation.select)
     public_scaling: Scaling | None = None  # of public images of another source
+    public_digest: str | None = None  # of all of them, of another source
 
     @property
     def scaled(self) -> dict[str, Scaling]:
@@ -102,6 +103,7 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
     public_config = config.data.public
     split, public, public_indices, held_out = config.data.partition, None, None, None
     public_scaling: Scaling | None = None
+    public_digest: str | None = None
     rest = np.arange(len(train.labels))
     if config.evaluation.select is not None:
         held_out = stratified_share(train.labels, config.evaluation.select.share, config.seed)
@@ -129,7 +131,7 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
             form = {"image_size": config.data.image_size, "channels": config.data.channels}
             resized = public_config.images.model_copy(update=form)
             public_set = sources.load(resized, cache, PUBLIC, ("train",))
-        public, public_scaling = public_set.train, public_set.scaling
+        public, public_scaling, public_digest = public_set.train, public_set.scaling, public_set.digest
         if public_config.sample is not None:
             public = _sample(public, public_config.sample, config.seed)
     elif public_indices is not None:
@@ -137,7 +139,9 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
     names = partitions.client_names(split, train, config.clients.count)
     dealt = tuple({"train": shard} for shard in shards)
     own_tests = _own_tests(split, dataset)
-    return Federation(dataset, dealt, public, public_indices, names, None, own_tests, held_out, public_scaling)
+    return Federation(
+        dataset, dealt, public, public_indices, names, None, own_tests, held_out, public_scaling, public_digest
+    )
 
 
 def _own_tests(split: partitions.Partition, dataset: Dataset) -> tuple[np.ndarray, ...] | None:

@@ -16,7 +16,7 @@ from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.messages import Outcome, State
-from rayfed_ssl.simulation.checks import check_same_files, check_same_images
+from rayfed_ssl.simulation.checks import check_same_files, check_same_images, check_same_public
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.loop import Run
 from rayfed_ssl.simulation.worker import Worker
@@ -88,6 +88,7 @@ def replayed(
         this = Run(config, folder, _listening, resume=True, report=lambda progress: None)
         try:
             check_same_images(run, this.federation)  # also where no round is left to go on from
+            check_same_public(run, this.federation)
             check_same_files(config, run)
             assert isinstance(this.cohort, LocalCohort)
             tap = this.cohort.worker

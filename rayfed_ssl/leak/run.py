@@ -20,7 +20,7 @@ from rayfed_ssl.simulation.checks import load_moved
 @dataclass(frozen=True)
 class Leak:
     """What was found, which fields crossed that no attack reads, and the run's ``epsilon`` where it promises one: that
-    of the client with the largest.
+    of the client with the largest. ``null_deviation`` is that of the client with the fewest members, the largest.
     """
 
     findings: list[Finding]
@@ -64,7 +64,7 @@ def leak(
             f"{', '.join(map(str, present)) or 'nobody'}"
         )
     findings: list[Finding] = []
-    chosen = list(clients) or present[:1]
+    chosen = list(dict.fromkeys(clients)) or present[:1]
     for client in chosen:
         sets = draw_sets(tap.federation, client, images, config.seed)
         exchanges = [one for one in heard if one.client == client]
@@ -72,7 +72,8 @@ def leak(
         say(f"client {client}: {len(sets.members)} members, {len(sets.others)} others")
     mine = [one for one in heard if one.client in chosen]
     missed = unaudited(mine, findings)
-    null = null_deviation(findings[0].members, findings[0].members) if findings else float("nan")
+    fewest = min((one.members for one in findings), default=0)
+    null = null_deviation(fewest, fewest) if findings else float("nan")
     write_json(
         run / "leak.json",
         {

@@ -33,6 +33,7 @@ def environment(
     device: str,
     threads: int,
     images: str,
+    public_images: str | None = None,
     imports: Mapping[str, str] | None = None,
     files: Mapping[str, str] | None = None,
     scaled: Mapping[str, Scaling] | None = None,
@@ -41,9 +42,10 @@ def environment(
 
     Bits depend on the CPU's instruction set and on the thread count (see ``seeding``), so both are here. Ray is looked
     up, never imported. ``device`` is what clients train on, in words: their machine need not be this one. ``images``
-    is the digest of the data set, ``imports`` are those of the code a run brought along, ``files`` those of the other
-    files it read, by key; ``scaled`` what was done to images of more than 8 bits, by configuration block. A run without
-    files, or without such images, has no such key.
+    is the digest of the data set, ``public_images`` that of public images of another source, ``imports`` are those of
+    the code a run brought along, ``files`` those of the other files it read, by key; ``scaled`` what was done to images
+    of more than 8 bits, by configuration block. A run without public images of another source, without files, or
+    without deep images, has no such key.
     """
     revision, changed = git_revision()
     return {
@@ -59,6 +61,7 @@ def environment(
         "cuda": torch.version.cuda,
         "threads": threads,
         "images": images,
+        **({} if public_images is None else {"public_images": public_images}),
         **({"scaled": {key: asdict(scaling) for key, scaling in scaled.items()}} if scaled else {}),
         **({"files": dict(files)} if files else {}),
         "git_revision": revision,
@@ -75,6 +78,7 @@ def write_environment(
     threads: int,
     images: str,
     resumed: bool,
+    public_images: str | None = None,
     imports: Mapping[str, str] | None = None,
     files: Mapping[str, str] | None = None,
     scaled: Mapping[str, Scaling] | None = None,
@@ -84,7 +88,10 @@ def write_environment(
     A resumed run keeps it. Where anything but the command line differs from what was written last, it adds
     ``environment-2.json``, ``environment-3.json``, ...; a run that starts afresh removes those of an earlier attempt.
     """
-    found = environment(device=device, threads=threads, images=images, imports=imports, files=files, scaled=scaled)
+    found = environment(
+        device=device, threads=threads, images=images, public_images=public_images, imports=imports, files=files,
+        scaled=scaled,
+    )  # fmt: skip
     later = sorted(folder.glob("environment-*.json"), key=_number)
     if not resumed:
         for path in later:

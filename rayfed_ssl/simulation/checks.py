@@ -187,6 +187,21 @@ def check_same_images(folder: Path, federation: Federation) -> None:
         )
 
 
+def check_same_public(folder: Path, federation: Federation) -> None:
+    """Raise UserError where public images of another source are not those that the run in ``folder`` began with, as its
+    environment.json says. A run of a version that did not record them is taken at its word.
+    """
+    try:
+        began = json.loads((folder / "environment.json").read_text(encoding="utf-8")).get("public_images")
+    except (OSError, ValueError, AttributeError):
+        return
+    if began is not None and began != federation.public_digest:
+        raise UserError(
+            f"data.public.images: found images with digest {federation.public_digest}, but the run in {folder} began "
+            f"with {began}; restore the images it began with, or name another --out"
+        )
+
+
 def files_of(config: RunConfig) -> dict[str, Path]:
     """The files beside the images that a run's result depends on, by the key that names them."""
     found = {}

@@ -42,6 +42,7 @@ from rayfed_ssl.simulation.checks import (
     check_labels,
     check_same_files,
     check_same_images,
+    check_same_public,
     check_shards,
     describe,
     digests_of,
@@ -109,6 +110,7 @@ class Run:
         check_comparisons(config, self.federation)
         if restored is not None:
             check_same_images(folder, self.federation)
+            check_same_public(folder, self.federation)
             check_same_files(config, folder)
         if (check := METHODS[config.method.name].check_federation) is not None:
             check(config, self.federation)

@@ -60,6 +60,7 @@ class Recorder:
             device=device,
             threads=config.resources.threads,
             images=federation.dataset.digest,
+            public_images=federation.public_digest,
             resumed=resumed_from is not None,
             imports=digests(config.extensions),
             files=files,

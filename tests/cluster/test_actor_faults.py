@@ -79,7 +79,7 @@ class Bench(Worker):
                 "weights": np.full(3, 0.1 * client * kept["seen"], np.float32),
                 "published": sorted(self.published),
             }
-        return Outcome(client, reply, {}), kept
+        return Outcome(client, reply, {"seconds": 0.0} if operation == "linger" else {}), kept
 
     def perish(self, who: str, log: str, victims: list[int], times: int = 1) -> None:
         note(Path(log), who)
@@ -226,6 +226,21 @@ def test_of_several_clients_in_one_call_only_the_one_to_blame_is_dropped(pool: P
         assert sorted(down) == list(federation.clients)  # sent once each, however often the simulator had to
         cohort.end_round()
         assert sorted(cohort._states) == others
+    finally:
+        cohort.close()
+
+
+def test_quick_clients_that_shared_a_call_reply_in_order_though_one_is_dropped(pool: Pool) -> None:
+    """With 18 clients and two actors up to three share a call, once it is known how quick they are."""
+    config = tiny("fedbyol", clients__count=18, on_client_error="drop", resources__client_timeout_s=4.0)
+    federation = deal(config)
+    cohort = RayCohort(config, federation, Ledger(), pool, keep=True, factory=Bench)
+    try:
+        cohort.begin_round(1, federation.clients)
+        assert len(list(cohort.ask("linger", victims=[]))) == 18
+        others = [client for client in federation.clients if client != 7]
+        assert [reply.client for reply in cohort.ask("linger", victims=[7])] == others
+        assert [error.client for error in cohort.dropped] == [7]
     finally:
         cohort.close()
 

@@ -711,6 +711,22 @@ def test_tiny_imagenet_as_unpacked(tmp_path):
     assert data.test.labels.tolist() == [1, 0]
 
 
+def test_corrected_annotations_are_read_again(tmp_path):
+    p = pictures(4)
+    put(tmp_path, {f"train/{name}/x.JPEG": p[k] for k, name in enumerate(("n01", "n02"))} | {"val/0.JPEG": p[2]})
+    for label, name in enumerate(("n01", "n02")):
+        (tmp_path / "val/val_annotations.txt").write_text(f"0.JPEG\t{name}\t0\t0\t9\t9\n")
+        assert fetch(tmp_path, "imagefolder").test.labels.tolist() == [label]
+
+
+def test_a_renamed_folder_is_seen_though_its_files_are_the_same(tmp_path):
+    """Folders are clients and classes. Without test images all files lie in one of them."""
+    put(tmp_path, {f"train/alice/{n}.png": picture for n, picture in enumerate(pictures(3))})
+    assert fetch(tmp_path, "imagefolder", layout="clients").train.group_names == ("alice",)
+    (tmp_path / "train/alice").rename(tmp_path / "train/bob")
+    assert fetch(tmp_path, "imagefolder", layout="clients").train.group_names == ("bob",)
+
+
 def test_a_limit_takes_evenly_spaced_rows_of_sorted_folders(tmp_path):
     put(
         tmp_path,

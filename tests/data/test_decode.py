@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 
 import numpy as np
 import pytest
@@ -185,3 +186,22 @@ def test_a_large_jpeg_is_turned_too_and_a_damaged_orientation_is_none():
     plain = decode(file_of(turned, "PNG"), FORM).pixels
     for damaged in (b"", b"Exif\0\0", b"Exif\0\0II", b"Exif\0\0MM\0\x2a\xff\xff\xff\xff", b"Exif\0\0xxxxxxxxxxxx"):
         assert np.array_equal(decode(file_of(turned, "PNG", exif=damaged), FORM).pixels, plain)
+
+
+def with_an_odd_tag(tag: int, kind: int, count: int, value: bytes) -> bytes:
+    """An EXIF block that says orientation 6, and another tag of the type ``kind`` (TIFF 6.0, section 2)."""
+    head = b"Exif\0\0II*\0" + struct.pack("<I", 8)
+    entries = [struct.pack("<HHI4s", 274, 3, 1, b"\6\0\0\0"), struct.pack("<HHI4s", tag, kind, count, value)]
+    return head + struct.pack("<H", 2) + b"".join(sorted(entries, key=lambda entry: entry[:2][::-1])) + bytes(4)
+
+
+@pytest.mark.parametrize(
+    ("tag", "kind", "count", "value"),
+    [(282, 2, 3, b"72\0"), (296, 2, 3, b"in\0"), (305, 11, 1, b"\0\0\x80\x3f"), (34853, 9, 1, b"\x9b\xff\xff\xff")],
+    ids=["resolution as text", "unit as text", "software as a number", "GPS before the file"],
+)
+def test_other_tags_that_are_odd_cost_no_image(tag, kind, count, value):
+    pixels = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
+    file = file_of(pixels, "PNG", exif=with_an_odd_tag(tag, kind, count, value))
+    shown = np.ascontiguousarray(UPRIGHT[6](pixels))
+    assert np.array_equal(decode(file, FORM).pixels, shown)

@@ -68,6 +68,15 @@ def test_every_depth_is_what_a_run_makes_of_it(
     np.testing.assert_array_equal(found.numpy(), expected)
 
 
+@pytest.mark.parametrize("orientation", range(10))
+def test_every_orientation_is_turned_as_a_run_turns_it(tmp_path: Path, orientation: int) -> None:
+    exif = turned(orientation)
+    exif[ExifTags.Base.Make] = "somebody"
+    file = file_of(np.random.default_rng(0).integers(0, 256, (40, 30), np.uint8), exif=exif)
+    found = alone.square(Image.open(io.BytesIO(file)), folder(tmp_path, 1, None))
+    np.testing.assert_array_equal(found.numpy(), decode(file, Form(30, channels=1)).pixels)
+
+
 def test_what_has_no_range_is_refused(tmp_path: Path) -> None:
     place = folder(tmp_path, 3, None)
     for pixels in (np.full((30, 30), 700, np.uint16), np.full((30, 30), np.nan, np.float32)):

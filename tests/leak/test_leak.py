@@ -96,6 +96,16 @@ def test_corruptions_of_a_client_are_no_membership(tmp_path: Path) -> None:
     assert np.abs(audit._as_the_clients(others).astype(int) - plain.pixels[others]).mean() > 10
 
 
+def test_chance_is_that_of_the_fewest_members_and_a_client_named_twice_counts_once(tmp_path: Path) -> None:
+    few = {"clients.count": 2, "data.limit": 400, "train.rounds": 1, "evaluation.select": {"share": 0.4}}
+    run_locally(tiny("fedsimclr", {**few, "data.partition.name": "dirichlet"}), tmp_path / "run")
+    found = leak(tmp_path / "run", clients=[0, 1, 0])
+    (client, first), (other, second) = [(f.client, f.members) for f in found.findings if f.field == UNTRAINED]
+    assert (client, other) == (0, 1)
+    assert first > second
+    assert found.null_deviation == pytest.approx(((2 * second + 1) / (12 * second**2)) ** 0.5)
+
+
 def test_what_knows_nothing_and_tells_members_apart_is_named() -> None:
     def one(field: str, low: float, high: float) -> Finding:
         return Finding(0, 1, field, "agreement of views", 50, Told((low + high) / 2, low, high, 0.1, 0.0))

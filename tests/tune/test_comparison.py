@@ -320,7 +320,10 @@ def test_the_folder_of_a_comparison_says_enough(
     rows = json.loads(Path("three/comparison.json").read_text())["rows"]
     assert [row["row"] for row in rows[:3]] == ["local", "fedsimclr", "fedprox"]
 
+    (base.parent / "file").touch()
     for arguments, text in (
+        (("alone", "--out", "runs/c"), "--out: runs/c holds a comparison of its own, whose tables would be lost"),
+        (("runs/c", "--out", "file"), "--out: cannot write to file (File exists); name another folder"),
         (("--resume", "--out", "runs"), "--out: runs holds no comparison to --resume, of which there would be a "),
         (("--resume",), "compare: found nothing; name methods"),
         (("--resume", "--out", "runs/c", "seed=7"), "runs/c: cannot resume with changed overrides"),
@@ -328,3 +331,11 @@ def test_the_folder_of_a_comparison_says_enough(
         status, _, err = call(*arguments, "--executor", "local")
         assert (status, err.count("\n")) == (2, 1)
         assert err.removeprefix(f"{base.parent}/").startswith(text)
+    assert call("runs/c", "--out", "runs/c")[0] == 0  # its own tables made anew
+    for name in ("trial-00001/summary.json", "trials.json"):
+        (out / name).write_text((out / name).read_text()[:50])
+        for arguments in (("runs/c",), ("--resume", "--out", "runs/c", "--executor", "local")):
+            status, said, err = call(*arguments)
+            assert (status, said) == (2, "")
+            assert err.removeprefix(f"{base.parent}/").startswith(f"runs/c/{name}: cannot be read (")
+            assert err.endswith("; the records are damaged\n")
