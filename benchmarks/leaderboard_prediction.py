@@ -1,13 +1,15 @@
 """What can be known without labels: how effective rank, uniformity and loss after a tenth of the rounds tell the end.
 
 Runs are ranked within their group only (data set and partition; for losses the objective, too), because others differ
-in more than what is asked. Kendall's tau-b over the pairs of runs of all groups, with a bootstrap interval.
+in more than what is asked; a group has two methods or more. Kendall's tau-b over the pairs of runs of all groups, with
+a bootstrap interval over methods: a method's seeds come and go together, because they are alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from leaderboard_rows import MEASURE, ONE, Record
@@ -20,7 +22,17 @@ PREDICTORS = {  # column -> in words, and what runs have to share
 }
 LEAST = 10  # rows below which nothing is shown
 DRAWS, SEED = 2000, 2026
-Group = tuple[NDArray[np.float64], NDArray[np.float64]]  # predictor (n,), final accuracy (n,)
+
+
+class Group(NamedTuple):
+    """Runs that are ranked among themselves: predictor, final accuracy and method of each, (n,)."""
+
+    early: NDArray[np.float64]
+    final: NDArray[np.float64]
+    method: NDArray[np.str_]
+
+    def of(self, rows: NDArray[np.int64]) -> Group:
+        return Group(*(column[rows] for column in self))
 
 
 @dataclass(frozen=True)
@@ -38,7 +50,7 @@ class Prediction:
 def tau(groups: Sequence[Group]) -> float:
     """Kendall's tau-b with pairs within groups only: of one group scipy's ``kendalltau``. NaN where nothing differs."""
     agreeing = ordered_x = ordered_y = 0.0
-    for x, y in groups:
+    for x, y, _ in groups:
         upper = np.triu_indices(len(x), 1)
         dx, dy = (np.sign(np.subtract.outer(v, v))[upper] for v in (x, y))
         agreeing += float((dx * dy).sum())
@@ -48,25 +60,27 @@ def tau(groups: Sequence[Group]) -> float:
 
 
 def interval(groups: Sequence[Group], draws: int = DRAWS, seed: int = SEED) -> tuple[float, float]:
-    """The 2.5th and 97.5th percentile of tau over bootstrap draws of runs, within each group."""
+    """The 2.5th and 97.5th percentile of tau over bootstrap draws of methods, each with all its runs, by group."""
     rng = np.random.default_rng(seed)
+    of_methods = [[np.flatnonzero(group.method == name) for name in np.unique(group.method)] for group in groups]
     found = []
     for _ in range(draws):
-        rows = [rng.integers(len(x), size=len(x)) for x, _ in groups]
-        found.append(tau([(x[r], y[r]) for (x, y), r in zip(groups, rows, strict=True)]))
+        drawn = [np.concatenate([rows[i] for i in rng.integers(len(rows), size=len(rows))]) for rows in of_methods]
+        found.append(tau([group.of(rows) for group, rows in zip(groups, drawn, strict=True)]))
     low, high = np.nanpercentile(found, [2.5, 97.5])
     return float(low), float(high)
 
 
 def grouped(rows: Sequence[Record], column: str, measure: str = MEASURE, references: Sequence[str] = ()) -> list[Group]:
-    """The groups with two runs or more that have both numbers; one architecture, without ``references``."""
+    """The groups of two methods or more with both numbers; one architecture, without ``references``."""
     alike = PREDICTORS[column][1]
-    found: dict[tuple[str, ...], list[tuple[float, float]]] = {}
+    found: dict[tuple[str, ...], list[tuple[float, float, str]]] = {}
     for row in rows:
         usable = row["status"] == "complete" and row["table"] == ONE and row["method"] not in references
         if usable and row[column] is not None and row[measure] is not None:
-            found.setdefault(tuple(row[key] for key in alike), []).append((row[column], row[measure]))
-    return [(np.array(p)[:, 0], np.array(p)[:, 1]) for _, p in sorted(found.items()) if len(p) > 1]
+            found.setdefault(tuple(row[key] for key in alike), []).append((row[column], row[measure], row["method"]))
+    groups = [Group(*map(np.array, zip(*runs, strict=True))) for _, runs in sorted(found.items())]
+    return [group for group in groups if len(np.unique(group.method)) > 1]
 
 
 def predictions(rows: Sequence[Record], measure: str = MEASURE, references: Sequence[str] = ()) -> list[Prediction]:
@@ -74,7 +88,7 @@ def predictions(rows: Sequence[Record], measure: str = MEASURE, references: Sequ
     made = []
     for column in PREDICTORS:
         groups = grouped(rows, column, measure, references)
-        runs = sum(len(x) for x, _ in groups)
+        runs = sum(len(group.early) for group in groups)
         if runs >= LEAST:
             made.append(Prediction(column, tau(groups), *interval(groups), runs, len(groups)))
     return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from statistics import fmean
@@ -60,15 +61,16 @@ def ranks(methods: Mapping[str, Seeds], measure: str = MEASURE) -> dict[int, dic
 
 
 def stability(of_seeds: Mapping[int, Mapping[str, float]]) -> float | None:
-    """Mean over pairs of seeds of Kendall's tau between their ranks of the methods both have; None without a pair that
-    has two methods.
+    """Mean over pairs of seeds of Kendall's tau between their ranks of the methods both have; None without a pair in
+    which two methods differ.
     """
     taus = []
     for a, b in combinations(of_seeds.values(), 2):
         common = [method for method in a if method in b]
         if len(common) > 1:
             taus.append(float(kendalltau([a[m] for m in common], [b[m] for m in common]).statistic))
-    return fmean(taus) if taus else None
+    known = [tau for tau in taus if not math.isnan(tau)]
+    return fmean(known) if known else None
 
 
 # -- cells -------------------------------------------------------------------------------------------------------------

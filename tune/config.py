@@ -43,6 +43,7 @@ TRIALS = 20
 MOST = 10_000  # trials: each one's config is built before the first starts
 OF_PROTOCOLS = ("select", "accuracy", "best", "untrained", "features")  # parts of a summary with a value per protocol
 METRICS = (*OF_PROTOCOLS, "communication", "epsilon", "wall_s", "train_images_per_s")
+SMALLER = ("features.alignment", "features.uniformity", "communication", "epsilon", "wall_s")  # metrics that begin so
 PERTURBED = ("method", "objective", "plugins", "augment", "train")  # blocks that may change under a trained network
 
 
@@ -67,7 +68,9 @@ class SweepConfig(Block):
     """Dotted key of summary.json: what trials are chosen by; ``select.knn`` where the base holds images out,
     ``features.rankme`` where it reads no labels."""
     mode: Literal["max", "min"] = "max"
-    """Whether larger or smaller values are better."""
+    """Whether larger or smaller values are better. Where it is not given, smaller ones are of ``features.alignment``,
+    ``features.uniformity``, ``communication``, ``epsilon`` and ``wall_s``.
+    """
     scheduler: Annotated[Scheduler, Short(lambda: ("none", "asha", "pbt"))] = Fifo()
     """Which trials end early; its name alone is short for its defaults."""
     repeat: Annotated[int, Field(ge=1)] = 1
@@ -76,6 +79,14 @@ class SweepConfig(Block):
     """What of a configuration's repeats counts."""
     concurrent: Annotated[int, Field(ge=1)] | None = None
     """Trials at a time; null: as many as fit."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _better(cls, document: Any) -> Any:
+        if not isinstance(document, dict) or "mode" in document:
+            return document
+        metric = str(document.get("metric", ""))
+        return {**document, "mode": "min"} if metric.startswith(SMALLER) else document
 
     @field_validator("scheduler", mode="before")
     @classmethod

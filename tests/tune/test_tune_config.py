@@ -136,7 +136,7 @@ def test_the_folder_holds_a_sweep_that_is_equal_and_complete_in_itself(tmp_path:
         ("concurrent=3", None),
         ("trials=4", None),
         ("trials=2", "trials"),
-        ("metric=wall_s", "metric"),
+        ("metric=train_images_per_s", "metric"),
         ("seed=1", "seed"),
         ("train.rounds=9", "overrides"),
     ],
@@ -247,6 +247,20 @@ def test_held_out_images_choose_where_there_are_any(tmp_path: Path, changes: lis
     made = sweep(tmp_path, *changes, space={LR: {"grid": [0.1, 0.2]}})
     assert made.settings.metric == metric
     made.check()
+
+
+@pytest.mark.parametrize(
+    ("changes", "mode"),
+    [
+        ([], "max"),
+        (["metric=features.rankme"], "max"),
+        (["metric=features.uniformity"], "min"),
+        (["metric=communication.up_bytes"], "min"),
+        (["metric=features.uniformity", "mode=max"], "max"),
+    ],
+)
+def test_smaller_values_are_better_where_the_metric_says_so(tmp_path: Path, changes: list[str], mode: str) -> None:
+    assert sweep(tmp_path, *changes, space={LR: {"grid": [0.1, 0.2]}}).settings.mode == mode
 
 
 def test_a_sweep_cannot_choose_by_what_its_runs_do_not_hold_out(tmp_path: Path) -> None:
