@@ -59,6 +59,8 @@ class CompareConfig(Block):
     """Runs of each variant, with seeds one apart."""
     variants: Annotated[dict[str, dict[str, Any] | None], Field(min_length=1)]
     """Name -> dotted keys of the run; null: the method of that name."""
+    left_out: dict[str, str] = Field(default_factory=dict)
+    """Name -> why ``--skip-unfit`` left it out; ``compare`` writes it."""
 
     @model_validator(mode="after")
     def _distinct(self) -> Self:
@@ -106,12 +108,17 @@ class Variants:
         """Those that fit."""
         return {name: point for name, point in self.settings.points.items() if name not in self.unfit}
 
+    @property
+    def left_out(self) -> dict[str, str]:
+        """What did not fit, now or when the comparison began, and why."""
+        return {**self.settings.left_out, **self.unfit}
+
     def sweep(self, metric: str = "wall_s") -> Sweep:
         """Their runs as a sweep's trials: those of variant i are the repeats of configuration i."""
         settings = self.settings
         wanted = {
             "base": settings.base, "overrides": settings.overrides, "points": list(self.points.values()),
-            "repeat": settings.seeds, "metric": metric,
+            "repeat": settings.seeds, "metric": metric, "mode": "max",
         }  # fmt: skip
         return Sweep(
             configfile.validate(SweepConfig, wanted, origin=self.origin), self.document, self.origin, self.imports
@@ -299,7 +306,7 @@ def _outcome(variants: Variants, folder: Path, book: Book) -> Outcome:
     """The comparison of what is there, written into the folder."""
     runs = _folders(variants.points, folder, book)
     complete = any(entry.status == "complete" for entry in book.entries)
-    comparison = of_variants(runs, variants.unfit) if complete else None
+    comparison = of_variants(runs, variants.left_out) if complete else None
     if comparison is not None:
         write(comparison, folder)
     statuses = [entry.status for entry in book.entries]
@@ -315,7 +322,7 @@ def read_comparison(folder: Path) -> Comparison:
     """
     settings = configfile.validate(CompareConfig, configfile.read(folder / FILE), origin=str(folder / FILE))
     book = Book(folder, settings.seeds)
-    return of_variants(_folders(settings.points, folder, book))
+    return of_variants(_folders(settings.points, folder, book), settings.left_out)
 
 
 def _folders(names: Iterable[str], folder: Path, book: Book) -> dict[str, list[Path]]:
@@ -330,6 +337,7 @@ def _dumped(variants: Variants) -> dict[str, Any]:
         "overrides": dict(variants.settings.overrides),
         "seeds": variants.settings.seeds,
         "variants": {name: variants.settings.variants[name] for name in variants.points},
+        **({"left_out": variants.left_out} if variants.left_out else {}),
     }
 
 
@@ -348,7 +356,7 @@ def _examine(variants: Variants, folder: Path, resume: bool) -> None:
             f"--out: {folder} already holds a comparison; add --resume to continue it, or name another folder"
         )
     old, new = configfile.read(existing), _dumped(variants)
-    if changed := [key for key in new if key != "base" and old.get(key) != new[key]]:
+    if changed := [key for key in new if key not in ("base", "left_out") and old.get(key) != new[key]]:
         raise UserError(
             f"{folder}: cannot resume with changed {', '.join(changed)} (another --out starts a new comparison)"
         )

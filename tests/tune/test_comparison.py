@@ -267,7 +267,11 @@ def test_the_command_runs_what_fits_and_compares_what_has_run(
     assert "raw pixels" in out
     assert "Left out, fedca: data.public.source" in out
     made = Path("runs/run-compare")
-    assert (made / "comparison.md").exists()
+    assert "Left out, fedca" in (made / "comparison.md").read_text()
+    for again in ((str(made),), ("--resume", "--out", str(made), "--executor", "local")):  # and it is not forgotten
+        status, out, _ = call(*again)
+        assert (status, "Left out, fedca: data.public.source" in out) == (0, True)
+    assert "Left out, fedca" in (made / "comparison.md").read_text()
     runs = [str(made / f"trial-0000{n}") for n in (1, 0)]
     status, out, _ = call(*runs, "--out", "again", "--select", "rankme")
     assert status == 0
