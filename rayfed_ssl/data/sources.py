@@ -59,7 +59,7 @@ class SourceConfig(Block):
     """
     layout: Layout = "classes"
     """Of an ``imagefolder``: ``train/<class>/``, or ``train/<client>/<class>/``; with ``flat`` no folder is a class,
-    and all images are unlabelled.
+    and all images are unlabelled. Without ``train/`` and ``test/`` a fifth of each class is held out as test images.
     """
     columns: Columns = Columns()
     revision: str | None = Field(None, min_length=1)
