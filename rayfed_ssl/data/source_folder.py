@@ -92,7 +92,8 @@ def folder_source(path: Path, layout: Layout, limits: dict[str, int | None], key
     """
     if (path / "train").is_dir():
         train = _train_split(path, layout, key)
-        test, notes = _held_out(path, layout, _known(train.classes), _known(train.clients), key), []
+        test = _held_out(path, layout, _known(train.classes), _known(train.clients), key)
+        notes = list[str]()
     else:
         train, test, notes = _unsplit(path, layout, key)
     class_names, client_names = _known(train.classes), _known(train.clients)

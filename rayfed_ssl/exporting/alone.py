@@ -66,7 +66,8 @@ def square(image: Any, folder: Path | str = HERE) -> Tensor:
 def _reduced(image: Any, mode: str, side: int) -> Any:
     """A file opened anew, so that a JPEG is read at a smaller scale; what is read already, as it is."""
     path = image if isinstance(image, (str, Path)) else getattr(image, "filename", "")
-    waits = path is image or (getattr(image, "tile", ()) and getattr(image, "format", "") in ("JPEG", "MPO"))
+    unread = getattr(image, "tile", None) and getattr(image, "format", None) in ("JPEG", "MPO")
+    waits = path is image or unread
     if not path or not waits:
         return image
     from PIL import Image
