@@ -36,5 +36,8 @@ def evaluate(
 
     with at_hand(run, is_about_encoders, put_back="evaluation.json") as folder:
         found = reevaluate(folder, protocol or (), changes or (), data=data, trust_imports=trust_imports)
-    for table in evaluation_tables(found):
+    told, tables = evaluation_tables(found, other=data is not None)
+    if told is not None:
+        typer.echo(told)
+    for table in tables:
         show(console(), table)

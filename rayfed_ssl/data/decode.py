@@ -91,11 +91,16 @@ def decode(payload: Payload, form: Form) -> Decoded:
 
 
 def decode_opened(image: Image.Image, form: Form) -> Decoded:
-    """As ``decode``, of an image that somebody opened. It stays open, and a large JPEG is read in full.
+    """As ``decode``, of an image that somebody opened. It stays open, at its size. A large JPEG is read in full where
+    it was read already or lies in memory; an unread file is opened a second time, to be read as ``decode`` reads it.
 
     Raises:
         BadImage: as ``decode``. Of 16 bits in each of several channels nothing is known once the image is loaded.
     """
+    if getattr(image, "tile", ()) and image.format in ("JPEG", "MPO"):
+        path = Path(getattr(image, "filename", ""))
+        if path.is_file():
+            return decode(path, form)
     try:
         return _decoded(image, form)
     except BadImage:

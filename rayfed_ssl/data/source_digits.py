@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from rayfed_ssl.data.holdout import TEST_SHARE, stratified_halves
 from rayfed_ssl.data.images import Listing, Source
-from rayfed_ssl.data.source_parquet import TEST_SHARE, stratified_halves
 
 
 def digits_source(limits: dict[str, int | None]) -> Source:

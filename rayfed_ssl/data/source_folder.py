@@ -1,4 +1,4 @@
-"""Images in folders: ``train/`` and ``test/`` (or ``val/``) below one root.
+"""Images in folders: ``train/`` and ``test/`` (or ``val/``) below one root, or one tree for both.
 
 ``data.layout: classes`` (default)
     ``train/<class>/.../x.jpg``: the first folder is the class, deeper ones do not matter. Images directly in ``train/``
@@ -10,7 +10,10 @@
 ``data.layout: flat``
     ``train/.../x.jpg``: no folder is a class, and no image is labelled. Test images may lie in any folders too.
 
-The test folder may be absent only where no training image is labelled. Class numbers follow the sorted names of the
+The test folder may be absent only where no training image is labelled. A root without ``train/``, ``test/`` and
+``val/`` is read like a folder ``train/``, and a fixed fifth of each class (always the same one) becomes the test split;
+with ``clients`` its client folders may also hold a ``train/`` and a ``test/`` each: ``<client>/train/<class>/x.jpg``.
+Class numbers follow the sorted names of the
 training classes. Files and folders whose name begins with a dot, and files that are no images by their suffix, are
 ignored; links are followed.
 
@@ -22,10 +25,7 @@ Tiny-ImageNet-200 works as unpacked: ``train/<wnid>/images/*.JPEG``, and ``val/i
 
 from __future__ import annotations
 
-import os
-import stat
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -35,22 +35,26 @@ from numpy.typing import NDArray
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
+from rayfed_ssl.data.holdout import TEST_SHARE, stratified_halves
 from rayfed_ssl.data.images import Listing, Payload, Source
+from rayfed_ssl.data.walking import SUFFIXES, entries, images_below
 
 Layout = Literal["classes", "clients", "flat"]
 CLASS_DEPTH = {"classes": 0, "clients": 1}  # folders above the class; with flat none is one
-SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 TEST_FOLDERS = ("test", "val")
 ANNOTATIONS = "val_annotations.txt"  # of Tiny-ImageNet's validation images
+TABLES = {".csv", ".tsv", ".xlsx", ".json", ".jsonl"}
 TREES = {
-    "classes": "train/<class>/x.jpg with test/<class>/x.jpg (or val/); unlabelled: train/x.jpg",
+    "classes": (
+        "train/<class>/x.jpg with test/<class>/x.jpg (or val/), or <class>/x.jpg, of which a fifth is held out; "
+        "unlabelled: train/x.jpg, or x.jpg"
+    ),
     "clients": (
         "train/<client>/<class>/x.jpg with test/<class>/x.jpg or test/<client>/<class>/x.jpg (or val/); unlabelled: "
-        "train/<client>/x.jpg"
+        "train/<client>/x.jpg; all of these also without train/ and test/, or with <client>/train/ and <client>/test/"
     ),
-    "flat": "train/.../x.jpg, all of them unlabelled",
+    "flat": "train/.../x.jpg, or .../x.jpg, all of them unlabelled",
 }
-MOST_WAYS = 1000  # links may lead to one folder in so many ways
 
 
 @dataclass(frozen=True)
@@ -65,22 +69,38 @@ class _Split:
     clients: list[str | None]
     named_in: tuple[Path, ...] = ()
 
+    def rows(self, chosen: NDArray[np.int64]) -> _Split:
+        """Only these rows."""
+        columns = (self.files, self.classes, self.clients)
+        files, classes, clients = ([column[row] for row in chosen] for column in columns)
+        return _Split(self.folder, files, classes, clients)
+
+    def add(self, folder: Path, client: str, key: str) -> None:
+        """Add a client's images below ``folder``, whose folders are the classes. Raises UserError."""
+        found = images_below(folder, key)
+        self.files.extend(found)
+        self.classes.extend(_folder(file, folder, 0) for file in found)
+        self.clients.extend(client for _ in found)
+
 
 def folder_source(path: Path, layout: Layout, limits: dict[str, int | None], key: str) -> Source:
     """The source below ``path``. Its check raises UserError for labelled images without test images, and for a test
-    class or client that is not trained.
+    class or client that is not trained. Its notes say what was made of a tree that can be read in two ways.
 
     Raises:
-        UserError: no folder ``train/``, no images, links in a circle, an entry that cannot be read.
+        UserError: no training images, links in a circle, an entry that cannot be read.
     """
-    train = _train_split(path, layout, key)
-    class_names = _known(train.classes)
-    client_names = _known(train.clients)
-    test = _held_out(path, layout, class_names, client_names, key)
+    if (path / "train").is_dir():
+        train = _train_split(path, layout, key)
+        test = _held_out(path, layout, _known(train.classes), _known(train.clients), key)
+        notes = list[str]()
+    else:
+        train, test, notes = _unsplit(path, layout, key)
+    class_names, client_names = _known(train.classes), _known(train.clients)
 
     def check() -> None:
         if test is not None:
-            _check_trained(test, layout, class_names, client_names, key, path)
+            _check_trained(test, train, layout, class_names, client_names, key)
         elif class_names:
             raise _layout_error(path, layout, _untested(train, class_names, layout, key), key)
 
@@ -88,8 +108,77 @@ def folder_source(path: Path, layout: Layout, limits: dict[str, int | None], key
         chosen = (test or _Split(path / "test", [], [], [])) if split == "test" else train
         return _listing(chosen, class_names, client_names, limits[split])
 
+    notes += _maybe_clients(train, key) if layout == "classes" else []
     deciding = (*train.files, *((*test.files, *test.named_in) if test else ()))
-    return Source(deciding, listing, check=check, root=path)
+    return Source(deciding, listing, tuple(notes), check, root=path)
+
+
+def _unsplit(path: Path, layout: Layout, key: str) -> tuple[_Split, _Split | None, list[str]]:
+    """(training images, test images, what to say) of a root without ``train/``. Raises UserError."""
+    _, folders, _ = entries(path, key)
+    within = [folder for folder in folders if (folder / "train").is_dir()]
+    if within and layout == "clients":
+        return *_split_within(path, folders, key), []
+    if within:
+        hint = f"if its folders are clients: {key}.layout=clients with {key}.partition.name=folders"
+        raise _layout_error(path, layout, f"has no folder train/, but {printable(within[0].name)}/train/; {hint}", key)
+    files = images_below(path, key)
+    if not files or any(folder.name in TEST_FOLDERS for folder in folders):
+        raise _layout_error(path, layout, "has no folder train/" + ("" if files else " and no images"), key)
+    clients = [_folder(file, path, 0) if layout == "clients" else None for file in files]
+    whole = _Split(path, files, [_class(file, path, layout) for file in files], clients)
+    tables = sorted(entry.name for entry in path.iterdir() if entry.suffix.lower() in TABLES)
+    unread = [f"{_some(tables)} is not read: put images and the labels of a table into Parquet"] if tables else []
+    if not (class_names := _known(whole.classes)):
+        return whole, None, unread
+    labels = _numbers(whole.classes, class_names)
+    labelled = np.flatnonzero(labels >= 0)
+    held_out = labelled[stratified_halves(labels[labelled], TEST_SHARE)[1]]
+    train, test = whole.rows(np.setdiff1d(np.arange(len(files)), held_out)), whole.rows(held_out)
+    where = "folders" if layout == "classes" else "client folders' folders"
+    note = (
+        f"{printable(path)} has no train/ and test/: its {where} ({_some(class_names)}) are the classes, and a fifth "
+        f"of each, {len(test.files)} of {len(files)} images, is held out as test images"
+    )
+    return train, test if test.files else None, [note, *unread]
+
+
+def _split_within(path: Path, folders: list[Path], key: str) -> tuple[_Split, _Split | None]:
+    """The splits of ``<client>/train/<class>/x.jpg`` and ``<client>/test/<class>/x.jpg``. Raises UserError."""
+    train, test = _Split(path, [], [], []), _Split(path, [], [], [])
+    for client in folders:
+        if not (client / "train").is_dir():
+            if not images_below(client, key):
+                continue
+            raise _layout_error(path, "clients", f"has {printable(client.name)}/ without train/ in it", key)
+        train.add(client / "train", client.name, key)
+        held_out = next((client / name for name in TEST_FOLDERS if (client / name).is_dir()), None)
+        if held_out is not None:
+            test.add(held_out, client.name, key)
+    if not train.files:
+        raise _layout_error(path, "clients", "has no images below its clients' train/", key)
+    return train, test if test.files else None
+
+
+def _maybe_clients(train: _Split, key: str) -> list[str]:
+    """A line where the folders taken for classes look like clients: all hold the same two or more folders."""
+    inner: dict[str, set[str | None]] = {}
+    for file, label in zip(train.files, train.classes, strict=True):
+        if label is not None:
+            inner.setdefault(label, set()).add(_folder(file, train.folder, 1))
+    shared = set.intersection(*inner.values()) - {None} if len(inner) > 1 else set()
+    if len(shared) < 2:
+        return []
+    names, classes = _some(sorted(inner)), _some(sorted(name for name in shared if name is not None))
+    return [
+        f"{names} are taken for classes, and each of them holds {classes}: if they are clients, {key}.layout=clients"
+    ]
+
+
+def _some(names: Sequence[str], most: int = 5) -> str:
+    """The first of these names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return printable(", ".join(names[:most]), 120) + more
 
 
 def _train_split(path: Path, layout: Layout, key: str) -> _Split:
@@ -107,13 +196,14 @@ def _train_split(path: Path, layout: Layout, key: str) -> _Split:
 
 def _untested(train: _Split, class_names: tuple[str, ...], layout: Layout, key: str) -> str:
     """What is wrong with labelled images and no test images, and what to do where the folders are no classes."""
-    taken = ", ".join(class_names[:5]) + (f" and {len(class_names) - 5} more" if len(class_names) > 5 else "")
+    if train.folder.name != "train":
+        return "has no test images, and of no class enough images to hold a fifth out: labelled images need test images"
     loose = sum(name is None for name in train.classes)
     beside = f", with {loose} unlabelled images beside them" if loose else ""
     level = "train/" if layout == "classes" else "the client folders of train/"
     return (
         "has no images in test/ or val/, and labelled images need a test split; the folders in "
-        f"{level} are taken for classes ({printable(taken, 120)}){beside}; if they are none: {key}.layout=flat"
+        f"{level} are taken for classes ({_some(class_names)}){beside}; if they are none: {key}.layout=flat"
     )
 
 
@@ -134,14 +224,20 @@ def _held_out(
 def every_image(path: Path, layout: Layout, key: str) -> list[tuple[Path, str | None, str | None]]:
     """(file, split, class) of all images below ``path``, sorted within a split; None where there is none.
 
-    With a folder ``train/`` they lie as for training, and a test folder may be absent or hold other classes. Without
-    one, and with anything but a test folder, there are no splits, and the folders below ``path`` are as below
-    ``train/``: the class, or the client and then the class.
+    With a folder ``train/``, or one in every client's folder, they lie as for training, and a test folder may be absent
+    or hold other classes. Without one, and with anything but a test folder, there are no splits, and the folders below
+    ``path`` are as below ``train/``: the class, or the client and then the class.
 
     Raises:
         UserError: no images, links in a circle, an entry that cannot be read.
     """
-    if not (path / "train").is_dir():
+    train, test = None, None
+    if (path / "train").is_dir():
+        train = _train_split(path, layout, key)
+        test = _held_out(path, layout, _known(train.classes), _known(train.clients), key)
+    elif layout != "flat" and (folders := entries(path, key)[1]) and all((f / "train").is_dir() for f in folders):
+        train, test = _split_within(path, folders, key)
+    if train is None:
         files = images_below(path, key)
         if not files:
             suffixes = " ".join(sorted(SUFFIXES))
@@ -151,8 +247,6 @@ def every_image(path: Path, layout: Layout, key: str) -> list[tuple[Path, str | 
             assert held_out is not None
             return [(file, "test", label) for file, label in zip(held_out.files, held_out.classes, strict=True)]
         return [(file, None, _class(file, path, layout)) for file in files]
-    train = _train_split(path, layout, key)
-    test = _held_out(path, layout, _known(train.classes), _known(train.clients), key)
     rows: list[tuple[Path, str | None, str | None]] = []
     for name, split in (("train", train), ("test", test)):
         if split is not None:
@@ -193,14 +287,14 @@ def _test_place(
 
 
 def _check_trained(
-    split: _Split, layout: Layout, class_names: tuple[str, ...], client_names: tuple[str, ...], key: str, root: Path
+    split: _Split, train: _Split, layout: Layout, class_names: tuple[str, ...], client_names: tuple[str, ...], key: str
 ) -> None:
     """Raise UserError unless every class in ``split`` has training images."""
     unknown = sorted({name for name in split.classes if name is not None} - set(class_names))
     if unknown:
         what = "the class" if layout == "classes" else "the class or client"
         trained = printable(", ".join([*class_names, *client_names]), 120) or "no classes"
-        within = {_folder(file, root / "train", 1) for file in images_below(root / "train", key)}
+        within = {_folder(file, train.folder, 1) for file in train.files}
         hint = ""
         if layout == "classes" and unknown[0] in within:
             hint = f"; the folders in train/ hold it, so they may be clients: {key}.layout=clients with "
@@ -253,54 +347,6 @@ def _class(file: Path, root: Path, layout: Layout) -> str | None:
     return _folder(file, root, CLASS_DEPTH[layout]) if layout in CLASS_DEPTH else None
 
 
-# -- walking -----------------------------------------------------------------------------------------------------------
-
-
-def images_below(root: Path, key: str) -> list[Path]:
-    """All image files below a folder, sorted by path. Raises UserError for links in a circle and unreadable entries."""
-    found: list[Path] = []
-    ways: Counter[tuple[int, int]] = Counter()
-    waiting: list[tuple[Path, frozenset[tuple[int, int]]]] = [(root, frozenset())]
-    while waiting:
-        folder, above = waiting.pop()
-        files, folders, identity = _entries(folder, key)
-        ways[identity] += 1
-        if identity in above:
-            raise UserError(
-                f"{key}.path: {printable(folder)} is a link back to a folder that contains it; remove the link"
-            )
-        if ways[identity] > MOST_WAYS:
-            raise UserError(
-                f"{key}.path: {printable(folder)} is reached by links in over {MOST_WAYS} ways; remove some"
-            )
-        found += files
-        waiting += [(inner, above | {identity}) for inner in folders]
-    return sorted(found)
-
-
-def _entries(folder: Path, key: str) -> tuple[list[Path], list[Path], tuple[int, int]]:
-    """The images and the folders in a folder, and the folder's identity (device, inode)."""
-    files, folders = [], []
-    try:
-        own = os.stat(folder)
-        names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
-    except OSError as error:
-        raise UserError(f"{key}.path: {printable(folder)} cannot be read ({error.strerror})") from error
-    for name in names:
-        entry, is_image = folder / name, Path(name).suffix.lower() in SUFFIXES
-        try:
-            mode = os.stat(entry).st_mode
-        except OSError as error:
-            if is_image:
-                raise UserError(f"{key}.path: {printable(entry)} cannot be read ({error.strerror})") from error
-            continue
-        if stat.S_ISDIR(mode):
-            folders.append(entry)
-        elif is_image:
-            files.append(entry)
-    return files, folders, (own.st_dev, own.st_ino)
-
-
 def _layout_error(path: Path, layout: Layout, problem: str, key: str) -> UserError:
     trees = "; ".join(f"with {key}.layout={name}: {TREES[name]}" for name in sorted(TREES, key=lambda n: n != layout))
     return UserError(f"{key}.path: {printable(path)} {problem}; found {_found(path)}; accepted {trees}")
@@ -309,15 +355,15 @@ def _layout_error(path: Path, layout: Layout, problem: str, key: str) -> UserErr
 def _found(path: Path, most: int = 5) -> str:
     """What lies below a folder, in a few words: its first entries, and those of train/, test/ and val/."""
 
-    def entries(folder: Path) -> list[str]:
+    def shown(folder: Path) -> list[str]:
         try:
             found = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
         except OSError:
             return []
-        shown = [printable(entry.name, 40) + ("/" if entry.is_dir() else "") for entry in found[:most]]
-        return shown + ([f"and {len(found) - most} more"] if len(found) > most else [])
+        names = [printable(entry.name, 40) + ("/" if entry.is_dir() else "") for entry in found[:most]]
+        return names + ([f"and {len(found) - most} more"] if len(found) > most else [])
 
-    words = entries(path)
+    words = shown(path)
     for name in ("train", *TEST_FOLDERS):
-        words += [f"{name}/{inner}" for inner in entries(path / name)[:3]]
+        words += [f"{name}/{inner}" for inner in shown(path / name)[:3]]
     return ", ".join(words) or "nothing"

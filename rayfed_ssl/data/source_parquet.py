@@ -27,14 +27,13 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from rayfed_ssl.base.schema import Block, UserError
-from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.base.text import printable
+from rayfed_ssl.data.holdout import TEST_SHARE, stratified_halves
 from rayfed_ssl.data.images import MOST_CLASSES, Listing, Payload, Source
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "labels", "fine_label")
 TEST_NAMES = ("test", "validation", "val")
-TEST_SHARE = 0.2
 
 
 class Columns(Block):
@@ -98,17 +97,8 @@ def parquet_source(
             names,
         )
 
-    return Source(files, listing, check=check)
-
-
-def stratified_halves(labels: NDArray[np.int64], share: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Row numbers (rest, held out), each sorted: a share of every class, rounded, drawn the same way in every run."""
-    draw = numpy_generator(0, "source", "test split")
-    held_out = np.zeros(len(labels), dtype=np.bool_)
-    for label in np.unique(labels):
-        rows = draw.permutation(np.flatnonzero(labels == label))
-        held_out[rows[: round(share * len(rows))]] = True
-    return np.flatnonzero(~held_out), np.flatnonzero(held_out)
+    note = f"{shown} is one file without a test split: a fifth of each class is held out as test images"
+    return Source(files, listing, notes=(note,) if single else (), check=check)
 
 
 # -- which files -------------------------------------------------------------------------------------------------------

@@ -58,8 +58,9 @@ class SourceConfig(Block):
     torchvision's data sets; ``digits`` reads none.
     """
     layout: Layout = "classes"
-    """Of an ``imagefolder``: ``train/<class>/``, or ``train/<client>/<class>/``; with ``flat`` no folder is a class,
-    and all images are unlabelled.
+    """Of an ``imagefolder``: ``train/<class>/``, or ``train/<client>/<class>/``, or either without ``train/`` and
+    ``test/``, where a fifth of each class is held out; with ``flat`` no folder is a class, and all images are
+    unlabelled.
     """
     columns: Columns = Columns()
     revision: str | None = Field(None, min_length=1)

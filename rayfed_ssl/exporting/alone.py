@@ -2,7 +2,7 @@
 
 import encoder                                    # this file, where it is a folder's encoder.py
 model = encoder.load()
-squares = encoder.square(image)[None]             # a Pillow image -> uint8 (1, S, S, C)
+squares = encoder.square("photo.jpg")[None]       # a file or Pillow image -> uint8 (1, S, S, C)
 features = model(encoder.normalised(squares))     # (1, dim)
 
 Shapes: B images, S the encoder's image side, C its channels (3; 1 for grey).
@@ -34,9 +34,11 @@ def described(folder: Path | str = HERE) -> dict[str, Any]:
 
 
 def square(image: Any, folder: Path | str = HERE) -> Tensor:
-    """The central square of a Pillow image, resized to (S, S, C) uint8, grey or RGB, as the encoder was trained.
+    """The central square of a file or a Pillow image, resized to (S, S, C) uint8, grey or RGB, as in the training.
 
-    The image is turned as its EXIF orientation says.
+    The image is turned as its EXIF orientation says. A JPEG of more than twice the size is read at a half, quarter or
+    eighth of it, as the encoder's run read it: by its path, or as an opened file whose pixels nobody has read. A Pillow
+    image that is read already, or was opened from memory, is resized in full, which is not quite the same.
     Grey images of more than 8 bits are scaled to 0..255 first: by the range that the encoder's run was given
     (``range_of_deep_images``), else by their own smallest and largest value.
 
@@ -45,18 +47,34 @@ def square(image: Any, folder: Path | str = HERE) -> Tensor:
             bits a channel, and the run was not given the full range.
     """
     config = described(folder)
+    side, channels = config["image_size"], config["channels"]
+    mode = "L" if channels == 1 else "RGB"
+    image = _reduced(image, mode, 2 * side)
     range = config["input"].get("range_of_deep_images")
     _refuse_deep_colour(image, range)
     white_is_zero = getattr(image, "tag_v2", {}).get(262) == 0  # TIFF 6.0, section 4
     image = _shallow(_upright(image), range, white_is_zero=white_is_zero)
-    side, channels = config["image_size"], config["channels"]
     short = min(image.size)
     left, top = ((length - short) / 2 for length in image.size)
     box, bilinear = (left, top, left + short, top + short), 2
-    image = image.convert("L" if channels == 1 else "RGB")
+    image = image.convert(mode)
     if image.size != (side, side):
         image = image.resize((side, side), bilinear, box=box)
     return torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).view(side, side, channels)
+
+
+def _reduced(image: Any, mode: str, side: int) -> Any:
+    """A file opened anew, so that a JPEG is read at a smaller scale; what is read already, as it is."""
+    path = image if isinstance(image, (str, Path)) else getattr(image, "filename", "")
+    unread = getattr(image, "tile", None) and getattr(image, "format", None) in ("JPEG", "MPO")
+    waits = path is image or unread
+    if not path or not waits:
+        return image
+    from PIL import Image
+
+    opened = Image.open(path)
+    opened.draft(mode, (side, side))
+    return opened
 
 
 def _refuse_deep_colour(image: Any, range: list[float] | None) -> None:

@@ -194,9 +194,20 @@ def _dots(studio: Studio, rows: Sequence[Row], name: str) -> Drawing:
     return studio.draw(
         f"comparison_{name}", protocol_name(name), lambda f: _paint_dots(f, known, name, base),
         alt=f"{protocol_name(name)} accuracy by row, the highest first: {told}.",
-        caption="Small: each seed. Dashed: the untrained encoder. Dotted: raw pixels.",
+        caption=_dots_caption(known, name, base),
         height=min(0.8 + 0.19 * len(known), 6.0),
     )  # fmt: skip
+
+
+def _dots_caption(known: Sequence[Row], name: str, base: Mapping[str, float]) -> str:
+    """What the marks mean that are drawn."""
+    said = ["Large: the mean; small: each seed."] if any(len(_seeds(row, name)) > 1 for row in known) else []
+    lines = {UNTRAINED: "Dashed: the untrained encoder.", RAW_PIXELS: "Dotted: raw pixels."}
+    return " ".join(said + [line for label, line in lines.items() if label in base])
+
+
+def _seeds(row: Row, name: str) -> list[float]:
+    return [v for v in ((row.get("values") or {}).get(name) or {}).values() if isinstance(v, int | float)]
 
 
 def _paint_dots(figure: Figure, known: Sequence[Row], name: str, base: Mapping[str, float]) -> None:
@@ -205,7 +216,7 @@ def _paint_dots(figure: Figure, known: Sequence[Row], name: str, base: Mapping[s
         if label in base:
             axes.axvline(100 * base[label], color=MUTED, linestyle=style, linewidth=0.9)
     for place, row in enumerate(known):
-        seeds = [v for v in ((row.get("values") or {}).get(name) or {}).values() if isinstance(v, int | float)]
+        seeds = _seeds(row, name)
         if len(seeds) > 1:
             axes.plot([100 * v for v in seeds], [place] * len(seeds), "o", markersize=2.4, color=INK, alpha=0.5)
         axes.plot(100 * (_value(row, f"{name}.mean") or 0.0), place, "o", markersize=5, color=SERIES[0], zorder=3)

@@ -80,7 +80,7 @@ def reevaluate(
         behind each protocol's results. ``own`` is ``{encoder: {tag: {client: value}}}`` on clients' own test images.
         Untrained encoders stand as ``untrained NAME`` in ``own`` and ``features``, comparisons of encoders as
         ``between encoders``. ``other data`` holds the same for images other than the run's, by their
-        title, with ``images``: their source, digest and numbers.
+        title, the newest last, with ``images``: their source, digest and numbers.
     Raises:
         UserError: no encoder there, an unknown protocol, a change that is not allowed, or images that are gone.
     """
@@ -109,7 +109,8 @@ def reevaluate(
         now = {"images": images, **_measured(config, federation, encoders)}
         same = before.get("images") == images  # else these were other images, then
         now = added(before if same else {}, now, config.evaluation.protocols)
-        document = {**known, OTHERS: {**others, title(data): now}}
+        before = {name: of for name, of in others.items() if name != title(data)}
+        document = {**known, OTHERS: {**before, title(data): now}}
     try:
         write_json(run / "evaluation.json", document)
     except OSError as error:

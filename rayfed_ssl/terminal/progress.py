@@ -15,7 +15,6 @@ import rich.progress as bars
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.reporting.summary import TEST_LABELS
@@ -144,19 +143,20 @@ def features_table(summary: Mapping[str, Any]) -> Table:
     return table
 
 
-def evaluation_tables(found: Mapping[str, Any]) -> list[Table]:
-    """What ``evaluation.json`` holds: scores by encoder, beside them those on held-out images and, as the mean and the
-    extremes over clients, on their own test images; and features; then the same for each of the other data sets.
+def evaluation_tables(found: Mapping[str, Any], other: bool = False) -> tuple[str | None, list[Table]]:
+    """(which images, tables) of ``evaluation.json``: scores by encoder, beside them those on held-out images and, as
+    the mean and the extremes over clients, on their own test images; and features. The images are the run's own, or
+    with ``other`` the data set that stands last, with its line.
     """
-    tables = _tables_of(found, None)
-    for name, of in found.get("other data", {}).items():
-        counts = of["images"]
-        told = f"on {printable(name)}: {counts['train']} training and {counts['test']} test images"
-        tables += _tables_of(of, told)
-    return tables
+    if not other:
+        return None, _tables_of(found)
+    name, of = list(found["other data"].items())[-1]
+    counts = of["images"]
+    told = f"on {printable(name)}: {counts['train']} training and {counts['test']} test images"
+    return told, _tables_of(of)
 
 
-def _tables_of(found: Mapping[str, Any], title: str | None) -> list[Table]:
+def _tables_of(found: Mapping[str, Any]) -> list[Table]:
     rows: dict[str, dict[str, Any]] = {name: dict(values) for name, values in found.get("accuracy", {}).items()}
     for name, values in found.get("select", {}).items():
         rows.setdefault(name, {}).update({f"select.{tag}": value for tag, value in values.items()})
@@ -171,12 +171,12 @@ def _tables_of(found: Mapping[str, Any], title: str | None) -> list[Table]:
         name: {tag: value for tag, value in values.items() if not tag.startswith("spectrum/")}
         for name, values in found.get("features", {}).items()
     }
-    return [_by_encoder(part, title) for part in (rows, features) if part]
+    return [_by_encoder(part) for part in (rows, features) if part]
 
 
-def _by_encoder(rows: Mapping[str, Mapping[str, Any]], title: str | None) -> Table:
+def _by_encoder(rows: Mapping[str, Mapping[str, Any]]) -> Table:
     tags = list(dict.fromkeys(tag for values in rows.values() for tag in values))
-    table = Table("encoder", *tags, box=box.SIMPLE, title=None if title is None else Text(title), title_justify="left")
+    table = Table("encoder", *tags, box=box.SIMPLE)
     for name, values in rows.items():
         table.add_row(name, *(shown(values.get(tag)) for tag in tags))
     return table

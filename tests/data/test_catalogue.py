@@ -54,6 +54,17 @@ def test_a_folder_of_images_alone_is_unlabelled(tmp_path: Path) -> None:
     assert images.class_names is None
 
 
+@pytest.mark.parametrize("layout", ["classes", "clients"])
+def test_a_split_in_every_client_folder_is_a_split_and_no_class(tmp_path: Path, layout: str) -> None:
+    put(
+        tmp_path,
+        {f"{place}/1.png": pictures(1)[0] for place in ("north/train/ill", "north/test/ill", "south/train/ok")},
+    )
+    images = folder(tmp_path, layout=layout)
+    assert rows(images) == [("north/train/ill/1.png", 0), ("south/train/ok/1.png", 1), ("north/test/ill/1.png", 0)]
+    assert (images.class_names, images.splits) == (("ill", "ok"), (("train", 2), ("test", 1)))
+
+
 def test_train_and_test_are_splits_whatever_classes_they_hold(tmp_path: Path) -> None:
     a = pictures(1)[0]
     put(tmp_path, {"train/dog/1.png": a, "train/2.png": a, "val/dog/3.png": a, "val/newt/4.png": a, "other/5.png": a})

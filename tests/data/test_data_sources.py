@@ -592,18 +592,100 @@ def test_clients_may_have_test_images_of_their_own(tmp_path):
     )
 
 
+def tree_of(names: dict[str, int], suffix: str = "png") -> dict[str, np.ndarray]:
+    """So many different images in each folder."""
+    images = iter(pictures(sum(names.values())))
+    return {f"{folder}/{n}.{suffix}": next(images) for folder, count in names.items() for n in range(count)}
+
+
+def test_class_folders_without_a_split_lose_a_fifth_of_each_class_to_the_test_images(tmp_path):
+    files = tree_of({"cats": 10, "dogs": 20, "owls": 1, ".": 5})
+    put(tmp_path, files)
+    (tmp_path / ".DS_Store").write_bytes(b"\0")
+    data = fetch(tmp_path, "imagefolder")
+    assert data.train.class_names == ("cats", "dogs", "owls")
+    counted = {split: np.bincount(getattr(data, split).labels + 1, minlength=4).tolist() for split in ("train", "test")}
+    assert counted == {"train": [5, 8, 16, 1], "test": [0, 2, 4, 0]}  # the unlabelled ones first
+    both = [image.tobytes() for image in (*data.train.pixels, *data.test.pixels)]
+    assert len(set(both)) == 36  # every image is in one split, once
+    assert fetch(tmp_path, "imagefolder").digest == data.digest
+    (note,) = data.notes
+    assert "has no train/ and test/: its folders (cats, dogs, owls) are the classes" in note
+    assert "6 of 36 images, is held out" in note
+
+
+def test_unlabelled_images_without_a_split_all_train(tmp_path):
+    put(tmp_path, tree_of({".": 7}))
+    data = fetch(tmp_path, "imagefolder")
+    assert (len(data.train), len(data.test), data.notes) == (7, 0, ())
+    put(tmp_path, tree_of({"2023": 3}))
+    assert len(fetch(tmp_path, "imagefolder", layout="flat").train) == 10
+
+
+def test_client_folders_without_a_split_keep_the_client_of_held_out_images(tmp_path):
+    put(tmp_path, tree_of({"north/sick": 10, "north/well": 10, "south/sick": 10, "south/well": 10}))
+    data = fetch(tmp_path, "imagefolder", layout="clients")
+    assert data.train.class_names == ("sick", "well")
+    assert data.train.group_names == ("north", "south")
+    assert np.bincount(data.test.labels).tolist() == [4, 4]
+    both = np.concatenate([data.train.groups, data.test.groups])
+    assert np.bincount(both).tolist() == [20, 20]
+    assert "its client folders' folders (sick, well) are the classes" in data.notes[0]
+
+
+def test_clients_may_hold_train_and_test_themselves(tmp_path):
+    p = pictures(4)
+    tree = {"a b/train/sick/1.png": p[0], "c/train/well/1.png": p[1], "a b/test/well/1.png": p[2], "c/val/1.png": p[3]}
+    put(tmp_path, tree)
+    data = fetch(tmp_path, "imagefolder", layout="clients")
+    assert (data.train.class_names, data.train.group_names) == (("sick", "well"), ("a b", "c"))
+    assert (data.train.labels.tolist(), data.train.groups.tolist()) == ([0, 1], [0, 1])
+    assert (data.test.labels.tolist(), data.test.groups.tolist()) == ([1, -1], [0, 1])
+    assert all(np.array_equal(found, wanted) for found, wanted in zip(data.test.pixels, p[2:], strict=True))
+    refused(
+        r"has no folder train/, but a b/train/; if its folders are clients: data\.layout=cl", tmp_path, "imagefolder"
+    )
+    put(tmp_path, {"d/well/1.png": p[0]})
+    refused(r"has d/ without train/ in it", tmp_path, "imagefolder", layout="clients")
+
+
+def test_too_few_images_to_hold_some_out_are_refused(tmp_path):
+    put(tmp_path, tree_of({"cats": 2, "dogs": 2}))
+    refused(r"of no class enough images to hold a fifth out", tmp_path, "imagefolder")
+
+
+def test_folders_that_look_like_clients_and_tables_of_labels_are_named(tmp_path):
+    put(tmp_path, tree_of({f"{split}/{c}/{y}": 2 for split in ("train", "test") for c in "ab" for y in ("up", "down")}))
+    (note,) = fetch(tmp_path, "imagefolder").notes
+    assert (
+        note == "a, b are taken for classes, and each of them holds down, up: if they are clients, data.layout=clients"
+    )
+    assert fetch(tmp_path, "imagefolder", layout="clients").notes == ()
+    put(tmp_path / "csv", tree_of({"a": 5, "b": 5}))
+    (tmp_path / "csv/labels.CSV").write_text("file,label\n")
+    *_, note = fetch(tmp_path, "imagefolder", path=tmp_path / "csv").notes
+    assert note.startswith("labels.CSV is not read")
+
+
+def test_a_parquet_file_says_that_it_lost_a_fifth(tmp_path):
+    write_parquet(tmp_path / "all.parquet", pictures(10), [0] * 10)
+    (note,) = fetch(tmp_path, "parquet", path=tmp_path / "all.parquet").notes
+    assert "all.parquet is one file without a test split: a fifth of each class is held out" in note
+
+
 def test_a_layout_error_shows_the_trees_and_what_it_found(tmp_path):
-    put(tmp_path, {"cats/1.png": pictures(1)[0], "dogs/1.png": pictures(1)[0]})
+    put(tmp_path, {"test/1.png": pictures(1)[0], "cats/1.png": pictures(1)[0]})
     (tmp_path / "notes.txt").write_text("")
     refused(
-        r"has no folder train/; found cats/, dogs/, notes\.txt; accepted with data\.layout=classes: "
+        r"has no folder train/; found cats/, notes\.txt, test/, test/1\.png; accepted with data\.layout=classes: "
         r"train/<class>/x\.jpg with test/<class>/x\.jpg .*; with data\.layout=clients: train/<client>/<class>/x\.jpg",
         tmp_path,
         "imagefolder",
     )
     put(tmp_path, {"train/cats/1.png": pictures(1)[0]})
+    (tmp_path / "test/1.png").unlink()
     refused(
-        r"has no images in test/ or val/.*; found cats/, dogs/, notes\.txt, train/, train/cats/",
+        r"has no images in test/ or val/.*; found cats/, notes\.txt, test/, train/, train/cats/",
         tmp_path,
         "imagefolder",
     )

@@ -270,8 +270,13 @@ def test_a_run_is_measured_on_other_images_beside_its_own(tmp_path: Path) -> Non
     assert changed["images"]["test"] == 6
     two = reevaluate(run, ["knn"], data=located("digits"))["other data"]
     assert list(two) == [name, "digits"]
-    titles = [str(table.title) for table in evaluation_tables(reevaluate(run)) if table.title is not None]
-    assert titles[0] == f"on imagefolder:{other}: 40 training and 6 test images"
+    found = reevaluate(run, ["rank"], data=located(str(other)))
+    assert list(found["other data"]) == ["digits", name]  # the newest last
+    told, tables = evaluation_tables(found, other=True)
+    assert told == f"on imagefolder:{other}: 40 training and 6 test images"
+    assert [column.header for column in tables[-1].columns] == ["encoder", "alignment", "uniformity", "rankme"]
+    told, own = evaluation_tables(found)
+    assert (told, len(own)) == (None, 1)  # on the run's own images alone
 
 
 def test_other_images_without_labels_have_no_accuracy(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image, TiffImagePlugin
 
-from rayfed_ssl.data.decode import Form, decode
+from rayfed_ssl.data.decode import Form, decode, decode_opened
 from rayfed_ssl.exporting import alone
 
 RAMP = np.arange(40 * 30, dtype=np.uint16).reshape(40, 30)
@@ -96,3 +96,19 @@ def test_colours_of_16_bits_are_refused_but_for_the_full_range(tmp_path: Path) -
         alone.square(Image.open(io.BytesIO(png)), folder(tmp_path, 3, None))
     found = alone.square(Image.open(io.BytesIO(png)), folder(tmp_path, 3, [0, 65535]))
     np.testing.assert_array_equal(found.numpy(), decode(png, Form(30, range=(0.0, 65535.0))).pixels)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_large_jpeg_is_read_at_the_scale_of_the_run(tmp_path: Path, channels: int) -> None:
+    """Noise of single pixels: a decoder that halves it does not give what a filter over all of it gives."""
+    path, place = tmp_path / "photo.jpg", folder(tmp_path, channels, None)
+    noise = np.random.default_rng(0).integers(0, 256, (300, 400, 3), np.uint8)
+    path.write_bytes(file_of(noise, "JPEG", exif=turned(6)))
+    expected = decode(path, Form(30, channels=channels)).pixels
+    for given in (path, str(path), Image.open(path)):
+        np.testing.assert_array_equal(alone.square(given, place).numpy(), expected)
+    opened = Image.open(path)
+    np.testing.assert_array_equal(decode_opened(opened, Form(30, channels=channels)).pixels, expected)
+    assert (opened.size, alone.square(opened, place).shape) == ((400, 300), (30, 30, channels))
+    in_full = alone.square(Image.open(io.BytesIO(path.read_bytes())), place).numpy()
+    assert np.abs(in_full.astype(int) - expected).max() > 2

@@ -40,6 +40,9 @@ def test_a_comparison_of_runs(bare: Path, tmp_path: Path) -> None:
     assert "over 60 test images holds zero" in page.words
     names = [str(a["id"]) for a in page.of("figure") if "id" in a]
     assert names == ["figure-comparison_knn", "figure-comparison_knn_rounds", "figure-comparison_knn_bytes"]
+    assert "Dashed: the untrained encoder." in page.words
+    assert "Dotted: raw pixels." not in page.words  # kNN is not measured on them, so no line is drawn
+    assert "small: each seed" not in page.words  # of one seed only the mean is drawn
     document = json.loads((tmp_path / "out/comparison.json").read_text())
     for note in document["notes"]:
         assert " ".join(note.split()) in page.words
