@@ -33,13 +33,13 @@ from rayfed_ssl.simulation.worker import Worker
 Group = tuple[int, ...]  # the clients of one call
 WINDOW = 3  # calls per actor that are sent and not yet handed on: what a slow client holds up is bounded
 LONGEST_CHUNK = 32
-GROUP_S = 0.05  # clients that are asked for whole replies share a call up to so much work ..
+GROUP_S = 0.05  # clients share a call, without regard to how many actors wait, up to so much work ..
 GROUP_BYTES = 8 << 20  # .. and so large a reply: a call costs 2 to 4 ms
 
 
 @dataclass(frozen=True)
 class Pace:
-    """What a client's whole reply took when it was asked last."""
+    """What a client's reply took when it was asked last; what is summed where it is made has no bytes of its own."""
 
     seconds: float
     nbytes: float
@@ -135,10 +135,15 @@ class RayCohort(Cohort):
                     self._paces[task.operation] = Pace.of(chunk)
                 yield chunk
             return
+        if (known := self._paces.get(task.operation)) is not None:  # quick clients need no balance between actors
+            size = max(size, min(math.ceil(len(clients) / len(self._pool.slots)), known.clients))
         todo: deque[Group | Asked] = deque(tuple(clients[i : i + size]) for i in range(0, len(clients), size))
         while todo:
             with Sums(self._pool) as sums:
-                yield from (chunk for _, chunk in self._replies(task, todo, own, averaging, sums))
+                for _, chunk in self._replies(task, todo, own, averaging, sums):
+                    if chunk.outcomes:
+                        self._paces[task.operation] = Pace.of(chunk)
+                    yield chunk
                 total = sums.collect(partial(self._repeat, task, averaging, sums))
             self.sum_bytes += sums.read_bytes
             yield Chunk(total=total)

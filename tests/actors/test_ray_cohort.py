@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -197,22 +198,49 @@ def test_slow_or_large_replies_come_alone() -> None:
     assert Pace(seconds=1e-3, nbytes=45e6).clients == 1
 
 
-def test_until_it_is_known_how_quick_clients_are_each_has_a_call(made: Made, pool: Pool) -> None:
-    cohort, groups = made(), []
+@contextmanager
+def watched(pool: Pool) -> Iterator[list[tuple[int, ...]]]:
+    """The clients of each call, in the order of sending."""
+    groups: list[tuple[int, ...]] = []
     submit = pool.submit
 
-    def watched(call: Call) -> None:
+    def submitted(call: Call) -> None:
         if call.method == "chunk":
             groups.append(call.args[0].clients)
         submit(call)
 
-    with mock.patch.object(pool, "submit", watched):
+    with mock.patch.object(pool, "submit", submitted):
+        yield groups
+
+
+def test_until_it_is_known_how_quick_clients_are_each_has_a_call(made: Made, pool: Pool) -> None:
+    cohort = made()
+    with watched(pool) as groups:
         cohort.begin_round(1, tuple(range(6)))
         replies = [[reply.client for reply in cohort.ask("count")] for _ in range(4)]
     assert replies == [list(range(6))] * 4
     assert groups[0] == (0,)
     assert [client for group in groups for client in group] == list(range(6)) * 4
     assert max(map(len, groups)) <= math.ceil(6 / (4 * pool.plan.actors))
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_clients_of_a_mean_that_are_known_to_be_quick_share_one_call_per_actor(
+    made: Made, pool: Pool, quick: bool
+) -> None:
+    cohort, clients = made(), tuple(range(6))
+    cohort.begin_round(1, clients)
+    small, whole = math.ceil(6 / (4 * pool.plan.actors)), 6 // pool.plan.actors
+    found = []
+    with watched(pool) as groups:
+        for _ in range(3):
+            groups.clear()
+            found.append(cohort.mean("fail", bad=[])["weights"])
+            assert [client for group in groups for client in group] == list(clients)
+            sizes = {len(group) for group in groups}
+            cohort._paces["fail"] = Pace(1e-4 if quick else 1.0, 0.0)  # not what this machine happens to be
+    assert sizes == ({whole} if quick else {small})
+    assert all(np.array_equal(value, found[0]) for value in found)
 
 
 def test_states_go_in_and_out_and_wait_for_the_end_of_the_round(made: Made) -> None:
