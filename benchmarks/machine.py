@@ -11,14 +11,20 @@ from pathlib import Path
 import torch
 
 
+def _git(tree: str, *arguments: str) -> str:
+    return subprocess.run(["git", "-C", tree, *arguments], capture_output=True, text=True, check=False).stdout.strip()
+
+
 def described() -> dict[str, str]:
-    """Machine, torch, commit of the tree that is measured (PYTHONPATH, or this one), day."""
+    """Machine, torch, commit of the tree that is measured (PYTHONPATH, or this one), day. Results, which a measurement
+    writes itself, are no change of the tree.
+    """
     tree = os.environ.get("PYTHONPATH", "").split(":")[0] or str(Path(__file__).resolve().parents[1])
-    git = ["git", "-C", tree, "describe", "--always", "--dirty", "--abbrev=8"]
-    commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+    commit = _git(tree, "describe", "--always", "--abbrev=8")
+    changed = _git(tree, "status", "--porcelain", "--untracked-files=no", "--", ".", ":!benchmarks/results")
     return {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "torch": torch.__version__.split("+")[0],
-        "commit": commit or "unknown",
+        "commit": (commit or "unknown") + ("-dirty" if changed else ""),
         "day": time.strftime("%Y-%m-%d"),
     }
