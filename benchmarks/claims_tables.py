@@ -95,11 +95,11 @@ def accuracies(runs: Runs, claim: Mapping[str, Any]) -> str:
         if name != UNTRAINED and not any(found.values()):
             body.append([name, "0", NOT_RUN, *[""] * len(measures)])
             continue
-        lines = runs.get(name, {}).values()
-        minutes = number([line["minutes"] for line in lines], 1) if lines else ""
+        used = [line["cpu_minutes"] for line in runs.get(name, {}).values() if line["cpu_minutes"] is not None]
+        minutes = number(used, 1) if used else "" if name not in runs else "-"
         cells = [number(found[m]) if found[m] else "-" for m in measures]
         body.append([name, str(max(map(len, found.values()))), *cells, minutes])
-    return _rows([["variant", "seeds", *(NAMES[m] for m in measures), "minutes"], *body])
+    return _rows([["variant", "seeds", *(NAMES[m] for m in measures), "CPU minutes"], *body])
 
 
 def comparisons(runs: Runs, claim: Mapping[str, Any]) -> str:
@@ -139,4 +139,6 @@ def section(lines: Sequence[Line], name: str, claim: Mapping[str, Any]) -> str:
     commits = sorted({line["commit"] for of_seeds in runs.values() for line in of_seeds.values()})
     made = f"Made at {', '.join(commits)}." if commits else f"{NOT_RUN.capitalize()}."
     parts = [f"**{claim['says']}.** {claim['setting']}. {made}", accuracies(runs, claim), comparisons(runs, claim)]
+    if found := [name for name in claim.get("useful", ()) if name in runs]:
+        parts.append(usefulness(runs, found))
     return "\n\n".join(parts)
