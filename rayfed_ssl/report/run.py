@@ -24,9 +24,9 @@ from rayfed_ssl.reporting.settings_table import flat
 
 CLIENTS = 200  # the most with a row in a table
 SHOWN = (  # of the configuration: what a reader asks first
-    "method", "plugins", "objective", "data.name", "data.image_size", "data.partition", "data.public.source", "clients",
-    "participation", "model.width", "train.rounds", "train.local_epochs", "train.local_steps", "train.batch_size",
-    "train.optimizer", "system", "server", "seed",
+    "method", "plugins", "objective", "data.name", "data.path", "data.image_size", "data.partition",
+    "data.public.source", "clients", "participation", "model.width", "train.rounds", "train.local_epochs",
+    "train.local_steps", "train.batch_size", "train.optimizer", "system", "server", "seed",
 )  # fmt: skip
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, IndexError)  # from records of another kind
 Value = TypeVar("Value")
@@ -60,7 +60,8 @@ def report(folder: Path, *, images: bool = True, trust_imports: bool = False) ->
     tiles: list[Tile] = _tried(lambda: _tiles(run), list[Tile](), run.notes)
     sentence = _tried(lambda: verdict(run.summary), Verdict("The summary is damaged: no verdict."), run.notes)
     scaled = _tried(lambda: scalings(run.environment), list[str](), run.notes, "environment.json")
-    run.notes.extend(f"{said}." for said in scaled)
+    told = _tried(lambda: [str(note) for note in run.environment.get("notes", ())], list[str](), run.notes)
+    run.notes.extend(f"{said}." for said in (*told, *scaled))
     sections.append(Section("notes", "Notes", notes=list(dict.fromkeys(run.notes))))
     until = _tried(lambda: f"round {run.rounds}", "", run.notes)
     return write(Page("Federated run", run.name, facts, sentence, tiles, sections, until), folder)

@@ -9,7 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from importlib import metadata
@@ -37,6 +37,7 @@ def environment(
     imports: Mapping[str, str] | None = None,
     files: Mapping[str, str] | None = None,
     scaled: Mapping[str, Scaling] | None = None,
+    notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Versions, host, device, threads, git revision and command line; a package that is not installed is null.
 
@@ -44,8 +45,8 @@ def environment(
     up, never imported. ``device`` is what clients train on, in words: their machine need not be this one. ``images``
     is the digest of the data set, ``public_images`` that of public images of another source, ``imports`` are those of
     the code a run brought along, ``files`` those of the other files it read, by key; ``scaled`` what was done to images
-    of more than 8 bits, by configuration block. A run without public images of another source, without files, or
-    without deep images, has no such key.
+    of more than 8 bits, by configuration block; ``notes`` say what was made of the images. A run without public images
+    of another source, without files, deep images or notes, has no such key.
     """
     revision, changed = git_revision()
     return {
@@ -64,6 +65,7 @@ def environment(
         **({} if public_images is None else {"public_images": public_images}),
         **({"scaled": {key: asdict(scaling) for key, scaling in scaled.items()}} if scaled else {}),
         **({"files": dict(files)} if files else {}),
+        **({"notes": list(notes)} if notes else {}),
         "git_revision": revision,
         "git_changed": changed,
         "imports": dict(imports or {}),
@@ -82,6 +84,7 @@ def write_environment(
     imports: Mapping[str, str] | None = None,
     files: Mapping[str, str] | None = None,
     scaled: Mapping[str, Scaling] | None = None,
+    notes: Sequence[str] = (),
 ) -> None:
     """Write ``environment.json`` into the run folder, atomically.
 
@@ -90,7 +93,7 @@ def write_environment(
     """
     found = environment(
         device=device, threads=threads, images=images, public_images=public_images, imports=imports, files=files,
-        scaled=scaled,
+        scaled=scaled, notes=notes,
     )  # fmt: skip
     later = sorted(folder.glob("environment-*.json"), key=_number)
     if not resumed:
@@ -118,10 +121,14 @@ def _number(path: Path) -> int:
 
 
 def _same(path: Path, found: dict[str, Any]) -> bool:
-    """Whether the file says the same, but for the command line."""
+    """Whether the file says the same, but for the command line and what was made of the images."""
+
+    def compared(said: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in said.items() if key not in ("command", "notes")}
+
     try:
-        return bool({**json.loads(path.read_text(encoding="utf-8")), "command": found["command"]} == found)
-    except (OSError, ValueError, TypeError):
+        return compared(json.loads(path.read_text(encoding="utf-8"))) == compared(found)
+    except (OSError, ValueError, TypeError, AttributeError):
         return False
 
 

@@ -65,6 +65,7 @@ class Recorder:
             imports=digests(config.extensions),
             files=files,
             scaled=federation.scaled,
+            notes=federation.notes,
         )
         self.undrawn = resumed_from is None and config.figures
         if resumed_from is None:

@@ -133,3 +133,23 @@ def test_the_columns_of_the_runs_own_tables_are_known(call: Call, tmp_path: Path
     assert status == 2  # of other tables nothing is assumed
     assert "name one in data.columns.image" in err
     assert call("evaluate", "runs/pq", "--data", "pq")[0] == 0
+
+
+def test_what_was_made_of_the_images_is_written_down_and_stands_in_the_report(call: Call, tmp_path: Path) -> None:
+    hospitals(tmp_path / "hosp")
+    shutil.copytree("hosp/train/a", "photos")
+    photos = [change for change in CHANGES if not change.startswith(("data.path", "data.layout", "data.partition"))]
+    asked = ("run", "tiny.yaml", *photos, "data.path=photos", *LOCAL, "--out", "runs/p")
+    status, out, _ = call(*asked)
+    assert status == 0
+    folder = tmp_path / "runs/p"
+    (note,) = json.loads((folder / "environment.json").read_text())["notes"]
+    assert "a fifth of each, 12 of 60 images, is held out as test images" in note
+    assert note in out
+    assert call("report", "runs/p", "--no-images")[0] == 0
+    assert note in (folder / "report.html").read_text()
+    environment = json.loads((folder / "environment.json").read_text())
+    del environment["notes"]  # as an earlier version wrote it
+    (folder / "environment.json").write_text(json.dumps(environment))
+    assert call(*asked, "--resume", "train.rounds=4")[0] == 0
+    assert not (folder / "environment-2.json").exists()
