@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import csv
 import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 import rayfed_ssl
 from tests.conftest import ROOT
@@ -17,8 +20,22 @@ NUMBER = re.compile(r"0\.\d{3}")  # an accuracy; another processor may change it
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
+def images_beside_a_table(folder: Path) -> None:
+    """160 images of two findings in two hospitals, and ``labels.csv``."""
+    folder.mkdir()
+    draw = np.random.default_rng(0)
+    with (folder / "labels.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["file", "finding", "hospital"])
+        for i in range(160):
+            finding, name = ("benign", "malignant")[i % 2], f"{i:03d}.png"
+            Image.fromarray(draw.integers(100 * (i % 2), 100 * (i % 2) + 99, (20, 24), np.uint8)).save(folder / name)
+            table.writerow([name, finding, ("north", "south")[i // 80]])
+
+
 def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(ROOT / "configs", tmp_path / "configs")
+    images_beside_a_table(tmp_path / "scans")
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     told = []
@@ -40,6 +57,10 @@ def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
         line for line in told[-1].splitlines() if line.startswith(("method.name: ", "train.round: "))
     ]
     assert "did you mean fedsimclr?" in told[-1]
+    scans = names["scans"]
+    assert isinstance(scans, rayfed_ssl.Run)
+    assert (scans.status, scans.config.data.partition.name) == ("complete", "natural")
+    assert rayfed_ssl.load("runs/scans").config.data.columns.client == "hospital"
     again, small = names["again"], names["small"]
     assert isinstance(again, rayfed_ssl.Run)
     assert (again.config.train.rounds, again.config.train.batch_size) == (3, 32)
