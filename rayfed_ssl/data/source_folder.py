@@ -13,9 +13,8 @@
 The test folder may be absent only where no training image is labelled. A root without ``train/``, ``test/`` and
 ``val/`` is read like a folder ``train/``, and a fixed fifth of each class (always the same one) becomes the test split;
 with ``clients`` its client folders may also hold a ``train/`` and a ``test/`` each: ``<client>/train/<class>/x.jpg``.
-Class numbers follow the sorted names of the
-training classes. Files and folders whose name begins with a dot, and files that are no images by their suffix, are
-ignored; links are followed.
+Class numbers follow the sorted names of the training classes. Files and folders whose name begins with a dot, and files
+that are no images by their suffix, are ignored; links are followed.
 
 Tiny-ImageNet-200 works as unpacked: ``train/<wnid>/images/*.JPEG``, and ``val/images/*.JPEG`` with the classes in
 ``val/val_annotations.txt`` (its ``test/`` is unlabelled and is passed over). ImageNet-100: merge ``train.X1`` to

@@ -3,8 +3,8 @@
 A row holds an encoded image, as a struct of ``bytes`` and ``path`` (or plain binary) named ``img`` or ``image``, and a
 label named ``label``, ``labels`` or ``fine_label``; a file without such a column, or with nulls in it, holds images
 that nobody labelled (label -1). Labels are integers from 0, or text, whose sorted values are the classes.
-``data.columns`` names other columns, and one that says which client holds the image
-(text or integers; the partition ``natural``). ``path`` is a single file, of which a fixed fifth per class (always the
+``data.columns`` names other columns, and one that says which client holds the image (text or integers; the partition
+``natural``). ``path`` is a single file, of which a fixed fifth per class (always the
 same one) becomes the test split; or a folder with ``train*.parquet`` and ``test*.parquet`` (or ``validation*``,
 ``val*``), in one or several parts, there or in its ``data/`` folder or in its only folder that has them; folders
 ``train/`` and ``test/`` with Parquet files in them do as well.
