@@ -212,6 +212,16 @@ def _shown_metric(variants: Variants) -> str:
     return next((f"accuracy.{m}" for m in first if all(m in other for other in others)), "wall_s")
 
 
+def refuse_unmeasured(variants: Variants, measure: str) -> None:
+    """Raise UserError where no run will be measured by what is to choose: ``select/PROTOCOL`` or ``features/NAME``."""
+    kind, _, name = measure.partition("/")
+    configs = [variants.sweep().run(point) for point in variants.points.values()]
+    if configs and not any(name in measured_by(config, kind) for config in configs):
+        allowed = sorted({found for config in configs for found in measured_by(config, kind)})
+        way = {"select": "set evaluation.select.share", "features": "name rank in evaluation.protocols"}[kind]
+        raise UserError(f"--select: found {name}; these runs will have {', '.join(allowed) or f'none: {way}'}")
+
+
 # -- running -----------------------------------------------------------------------------------------------------------
 
 

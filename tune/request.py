@@ -11,7 +11,17 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.reporting.comparison_files import write
 from rayfed_ssl.reporting.comparison_rows import of_runs
-from tune.comparison import FILE, Outcome, Variants, from_file, from_methods, read_comparison, refusal, run_comparison
+from tune.comparison import (
+    FILE,
+    Outcome,
+    Variants,
+    from_file,
+    from_methods,
+    read_comparison,
+    refusal,
+    refuse_unmeasured,
+    run_comparison,
+)
 
 YAML = (".yaml", ".yml")
 
@@ -26,6 +36,11 @@ class Request:
     variants: Variants | None = None
     runs: tuple[Path, ...] = ()
     resume: bool = False
+
+    def refuse_unmeasured(self, measure: str) -> None:
+        """Raise UserError where the variants that are to run will not be measured by what is to choose."""
+        if self.variants is not None:
+            refuse_unmeasured(self.variants, measure)
 
     def carry_out(self, *, local: bool, say: Callable[[str], None], stopping: Callable[[], bool]) -> Outcome:
         """Run what is to run, and write what it came to. Raises UserError."""

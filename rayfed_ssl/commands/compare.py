@@ -50,9 +50,10 @@ def compare(
     def say(text: str) -> None:
         screen.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    if select is not None:
-        named(select)  # a wrong one is said before anything runs
+    measure = None if select is None else named(select)  # a wrong one is said before anything runs
     request = of_request(what or (), base, seeds, out, resume=resume, skip_unfit=skip_unfit)
+    if measure is not None:
+        request.refuse_unmeasured(measure)
     with stop_signals(say) as stopping:
         outcome = request.carry_out(local=executor is Executor.local, say=say, stopping=stopping)
         stopped = stopping()

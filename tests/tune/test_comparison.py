@@ -260,6 +260,8 @@ def test_the_command_runs_what_fits_and_compares_what_has_run(
     status, _, err = call(*asked)
     assert status == 2
     assert err.splitlines()[-1] == "compare: 1 of 3 do not fit the base; --skip-unfit runs the others"
+    status, _, err = call(*asked, "--skip-unfit", "--select", "select.knn")  # before anything runs
+    assert (status, err) == (2, "--select: found knn; these runs will have none: set evaluation.select.share\n")
     assert not (base.parent / "runs").exists()
     status, out, _ = call(*asked, "--skip-unfit")
     assert status == 0
