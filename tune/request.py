@@ -37,9 +37,9 @@ class Request:
     runs: tuple[Path, ...] = ()
     resume: bool = False
 
-    def refuse_unmeasured(self, measure: str) -> None:
+    def refuse_unmeasured(self, measure: str | None) -> None:
         """Raise UserError where the variants that are to run will not be measured by what is to choose."""
-        if self.variants is not None:
+        if self.variants is not None and measure is not None:
             refuse_unmeasured(self.variants, measure)
 
     def carry_out(self, *, local: bool, say: Callable[[str], None], stopping: Callable[[], bool]) -> Outcome:

@@ -52,8 +52,7 @@ def compare(
 
     measure = None if select is None else named(select)  # a wrong one is said before anything runs
     request = of_request(what or (), base, seeds, out, resume=resume, skip_unfit=skip_unfit)
-    if measure is not None:
-        request.refuse_unmeasured(measure)
+    request.refuse_unmeasured(measure)
     with stop_signals(say) as stopping:
         outcome = request.carry_out(local=executor is Executor.local, say=say, stopping=stopping)
         stopped = stopping()
