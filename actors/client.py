@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any
 
 import ray
@@ -34,9 +35,27 @@ UNITS = {"GiB": 2.0**30, "MiB": 2.0**20, "KiB": 2.0**10}
 
 @dataclass(frozen=True)
 class Put:
-    """Stands for a field whose value is argument number ``index`` of the call, where Ray has put it."""
+    """Stands for a value that is argument number ``index`` of the call, where Ray has put it, or item ``within`` it."""
 
     index: int
+    within: int | None = None
+
+    def of(self, values: Sequence[Any]) -> Any:
+        """The value, out of the call's arguments."""
+        value = values[self.index]
+        return value if self.within is None else value[self.within]
+
+
+class Placing(Enum):
+    """How a call returns the new states of its clients."""
+
+    WITHIN = "within"  # its first return value, where there are hardly any
+    APART = "apart"  # a return value each
+    TOGETHER = "together"  # one return value, a list
+
+    def returns(self, clients: int) -> int:
+        """Return values that states take."""
+        return {Placing.WITHIN: 0, Placing.APART: clients, Placing.TOGETHER: 1}[self]
 
 
 @dataclass(frozen=True)
@@ -51,9 +70,11 @@ class Work:
     averaging: Averaging | None
     starts: Mapping[int, Start] = field(default_factory=dict)
     look_at: frozenset[int] = frozenset()
+    states: tuple[Put | None, ...] = ()  # each client's
+    placing: Placing = Placing.APART  # of new states
     exchange: str | None = None  # whose running sum takes the averaged fields; None: the chunk has a sum of its own
     tag: int = 0  # this call's within the exchange
-    apart: bool = True  # new states as return values of their own, or within the first, where there are hardly any
+    hands_over: bool = False  # the running sum with it, as a return value of its own
 
 
 @dataclass(frozen=True)
@@ -63,6 +84,17 @@ class Handed:
     tags: tuple[int, ...]  # the calls it holds
     total: FixedPointSum  # without its totals
     nbytes: int  # of the totals
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a call of :meth:`ClientActor.chunk` returns first."""
+
+    chunk: Chunk
+    kept: list[bool]  # which clients have a new state
+    placing: Placing  # where those are
+    states: list[State | None]  # those placed within
+    handed: Handed | None  # where the call hands over
 
 
 @dataclass(frozen=True)
@@ -183,21 +215,19 @@ class ClientActor:
     def publish(self, name: str, value: Any) -> None:
         self.known[name] = self.worker.published[name] = value
 
-    def chunk(self, work: Work, *values: Any) -> tuple[Any, ...]:
-        """(chunk, which clients have a new state), then the new states, a return value each; None where there is none.
-        Where states are not ``apart``: (chunk, which clients have a new state, the new states).
+    def chunk(self, work: Work, *values: Any) -> tuple[Any, ...] | Done:
+        """:class:`Done`; the totals of the running sum, where the call hands over; the new states as they are placed.
 
         Args:
-            values: what the fields' :class:`Put` stand for, then the clients' states.
+            values: what every :class:`Put` stands for.
         """
-        count = len(work.clients)
-        states: Sequence[State | None] = values[len(values) - count :]
 
         def filled(fields: Mapping[str, Any]) -> dict[str, Any]:
-            return {name: values[value.index] if isinstance(value, Put) else value for name, value in fields.items()}
+            return {name: value.of(values) if isinstance(value, Put) else value for name, value in fields.items()}
 
         task = Task(work.operation, work.round, filled(work.message), work.starts, work.look_at)
         own = [filled(fields) for fields in work.own]
+        states = [None if place is None else place.of(values) for place in work.states]
         running = self._running(work)
         total = None if running is None else running.total
         chunk, new = run_chunk(self.worker, task, work.clients, own, states, work.averaging, self.info.where, total)
@@ -210,7 +240,15 @@ class ClientActor:
         succeeded = {outcome.client for outcome in chunk.outcomes}
         kept = [client in succeeded and bool(state) for client, state in zip(work.clients, new, strict=True)]
         changed = [state if keep else None for state, keep in zip(new, kept, strict=True)]
-        return ((chunk, kept), *changed) if work.apart else (chunk, kept, changed)
+        placed: list[Any] = []
+        if work.placing is not Placing.WITHIN:
+            placed = [changed] if work.placing is Placing.TOGETHER else changed
+        within = changed if work.placing is Placing.WITHIN else []
+        if not work.hands_over or work.exchange is None:
+            done = Done(chunk, kept, work.placing, within, None)
+            return (done, *placed) if placed else done
+        handed, totals = self.hand_over(work.exchange)
+        return Done(chunk, kept, work.placing, within, handed), totals, *placed
 
     def _running(self, work: Work) -> Running | None:
         """The running sum of the call's exchange; that of an earlier one is forgotten."""
@@ -259,9 +297,12 @@ class ClientActor:
         advice = f"Alone it failed, too; resources.gpus_per_client of at least {share:g} would have let it get further."
         return ClientError(error.client, error.round, error.operation, error.where, f"{error.trace}\n{advice}")
 
-    def assess(self, round: int, subject: Subject, weights: Any, state: State | None) -> dict[str, float]:
-        """Evaluate an encoder; its weights come as an argument of their own."""
-        return self.worker.assess(round, replace(subject, weights=weights), state)
+    def assess(self, round: int, subject: Subject, weights: Any, state: Any, within: int | None) -> dict[str, float]:
+        """Evaluate an encoder; its weights come as an argument of their own, and so does its client's state, or what it
+        is item ``within`` of.
+        """
+        own: State | None = state if within is None else state[within]
+        return self.worker.assess(round, replace(subject, weights=weights), own)
 
 
 def merged(chunk: Chunk, error: ClientError, again: Chunk, order: Sequence[int]) -> Chunk:

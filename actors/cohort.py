@@ -14,10 +14,10 @@ from functools import partial
 from typing import Any
 
 import ray
-from ray.exceptions import ObjectLostError
 
-from actors.client import Factory, Put, Work
+from actors.client import Done, Factory, Placing, Put, Work
 from actors.pool import Call, Crashed, Pool, StateLost, TimedOut
+from actors.states import TOGETHER_BYTES, Kept, States
 from actors.store import Store, nbytes, place_of, shared_images
 from actors.sums import Asked, Sums
 from rayfed_ssl.base.schema import UserError
@@ -84,10 +84,10 @@ class RayCohort(Cohort):
         self._pool, self._keep = pool, keep
         self._store = Store(WINDOW * pool.plan.actors)
         self._published_refs: dict[str, Any] = {}
-        self._states: dict[int, Any] = {}  # client -> reference
-        self._pending: dict[int, Any] = {}
+        self._states = States()
+        self._everybody = False  # whether the round asks all clients
         self._evaluating: list[tuple[int, int | None, Call]] = []
-        self._apart = False  # whether new states come as return values of their own: as soon as there was one
+        self._seen_states = False  # then new ones come as return values of their own
         self._paces: dict[str, Pace] = {}  # by operation, of whole replies
         self.sum_bytes = 0  # of sums that this process read
 
@@ -96,6 +96,7 @@ class RayCohort(Cohort):
 
         try:
             needed = estimate(config, federation)
+            self._state_bytes = needed.state  # of one client
             check_fits(config, needed, place_of(needed.state, federation, sharing), free_memory())
             fixed = (ray.put(config), shared_images(federation, sharing), pool.plan.gpus, factory)
             self.infos = pool.open(opening, say)
@@ -118,13 +119,13 @@ class RayCohort(Cohort):
     # -- rounds -------------------------------------------------------------------------------------------------------
 
     def begin_round(self, round: int, clients: Sequence[int]) -> None:
-        self._pending = {}
+        self._states.forget_pending()
         self._store.clear()
+        self._everybody = len(clients) == len(self.federation.clients)
         super().begin_round(round, clients)
 
     def commit(self) -> None:
-        self._states |= self._pending
-        self._pending = {}
+        self._states.commit()
         self._store.clear()
 
     def _run(self, task: Task, clients: Sequence[int], own: Each, averaging: Averaging | None) -> Iterator[Chunk]:
@@ -167,6 +168,7 @@ class RayCohort(Cohort):
         apart: deque[Asked] = deque()  # of a call that came to nothing, its clients one by one ..
         first: deque[tuple[Asked, Call]] = deque()  # .. and their calls, which come before those that wait
         window = WINDOW * len(self._pool.slots)
+        once = len(todo) <= len(self._pool.slots)  # a call per actor hands its sum over itself
 
         def more() -> bool:
             return bool(todo) and (sums is None or isinstance(todo[0], Asked) or not sums.full)
@@ -183,11 +185,12 @@ class RayCohort(Cohort):
                     else:
                         yield asked, self._taken(task, asked.group, call, sums)
                 elif (apart or (line is waiting and more())) and len(line) < window and self._pool.room():
+                    hands_over = once and not apart
                     item = apart.popleft() if apart else todo.popleft()
                     asked = (
                         item if isinstance(item, Asked) else self._made(self._joined(task, item, todo, together), own)
                     )
-                    call = self._call(task, asked, averaging, sums)
+                    call = self._call(task, asked, averaging, sums, hands_over)
                     self._pool.submit(call)
                     line.append((asked, call))
                 else:
@@ -205,7 +208,7 @@ class RayCohort(Cohort):
         return group
 
     def _made(self, group: Group, own: Each) -> Asked:
-        states = tuple(None if c == SERVER else self._pending.get(c, self._states.get(c)) for c in group)
+        states = tuple(None if client == SERVER else self._states.latest(client) for client in group)
         return Asked(group, tuple(own(client) for client in group), states)
 
     def _repeat(self, task: Task, averaging: Averaging, sums: Sums, lost: Sequence[Asked]) -> None:
@@ -218,9 +221,10 @@ class RayCohort(Cohort):
             for error in chunk.errors:
                 raise error
 
-    def _call(self, task: Task, asked: Asked, averaging: Averaging | None, sums: Sums | None) -> Call:
+    def _call(self, task: Task, asked: Asked, averaging: Averaging | None, sums: Sums | None, hands_over: bool) -> Call:
         """A call for these clients: small fields within it, large ones and states as arguments that Ray maps."""
         values: list[Any] = []
+        places: dict[Any, int] = {}  # of references: several states may lie in one object
 
         def packed(fields: Mapping[str, Any], shared: bool) -> dict[str, Any]:
             out = dict(fields)
@@ -230,19 +234,44 @@ class RayCohort(Cohort):
                     values.append(ref)
             return out
 
+        def placed(kept: Kept | None) -> Put | None:
+            if kept is None:
+                return None
+            if kept.ref not in places:
+                places[kept.ref] = len(values)
+                values.append(kept.ref)
+            return Put(places[kept.ref], kept.index)
+
         group = asked.group
-        message = packed(task.message, True)
-        fields = tuple(packed(each, False) for each in asked.fields)
-        part = averaging.of(group) if averaging else None
-        starts = {client: task.starts[client] for client in group if client in task.starts}
-        looked_at = task.look_at.intersection(group)
-        exchange, tag = (None, 0) if sums is None else (sums.exchange, sums.take(asked))
-        summed = (exchange, tag, self._apart)
-        work = Work(task.operation, task.round, message, group, fields, part, starts, looked_at, *summed)
+        hands_over = hands_over and sums is not None
+        tag = None if sums is None else sums.take(asked)
+        placing = self._placing(group)
+        work = Work(
+            task.operation,
+            task.round,
+            packed(task.message, True),
+            group,
+            own=tuple(packed(each, False) for each in asked.fields),
+            averaging=averaging.of(group) if averaging else None,
+            starts={client: task.starts[client] for client in group if client in task.starts},
+            look_at=task.look_at.intersection(group),
+            states=tuple(placed(kept) for kept in asked.states),
+            placing=placing,
+            exchange=None if sums is None else sums.exchange,
+            tag=tag or 0,
+            hands_over=hands_over,
+        )
         timeout = self.config.resources.client_timeout_s
         limit = None if timeout is None or group == (SERVER,) else timeout * len(group)
-        returns = 1 + len(group) if self._apart else 1
-        return Call("chunk", (work, *values, *asked.states), returns, limit, tag=None if sums is None else tag)
+        returns = 1 + int(hands_over) + placing.returns(len(group))
+        return Call("chunk", (work, *values), returns, limit, tag=tag, hands_over=hands_over)
+
+    def _placing(self, group: Group) -> Placing:
+        """How new states of these clients come."""
+        if not self._seen_states:
+            return Placing.WITHIN
+        small = self._state_bytes * len(group) <= TOGETHER_BYTES
+        return Placing.TOGETHER if self._everybody and small else Placing.APART
 
     def _taken(self, task: Task, group: Group, call: Call, sums: Sums | None) -> Chunk:
         """What a call came to. Raises whatever no policy may drop."""
@@ -252,18 +281,14 @@ class RayCohort(Cohort):
             return Chunk(errors=[ClientError(group[0], task.round, task.operation, call.where, str(call.error))])
         if call.error is not None:
             raise call.error
-        chunk, kept, *states = call.value
-        refs = call.refs[1:]
-        if states:  # within the reply: from now on they come by themselves
-            refs = [ray.put(state) if keep else None for keep, state in zip(kept, states[0], strict=True)]
-            self._apart = any(kept) or self._apart
-        for client, keep, ref in zip(group, kept, refs, strict=True):
-            if keep and client != SERVER:
-                self._pending[client] = ref
+        done: Done = call.value
+        if group != (SERVER,):
+            self._states.take(group, done, call.refs[1 + int(call.hands_over) :])
+            self._seen_states = self._seen_states or any(done.kept)
         if sums is not None:
-            sums.replied(call, tuple(outcome.client for outcome in chunk.outcomes))
+            sums.replied(call, tuple(outcome.client for outcome in done.chunk.outcomes), done.handed)
         call.value, call.refs = None, []
-        return chunk  # type: ignore[no-any-return]
+        return done.chunk
 
     def _publish(self, name: str, value: Any) -> None:
         ref = self._published_refs[name] = ray.put(value)
@@ -273,25 +298,20 @@ class RayCohort(Cohort):
     # -- states -------------------------------------------------------------------------------------------------------
 
     def states(self, clients: Iterable[int] | None = None) -> Iterator[tuple[int, State]]:
-        for client in sorted(self._states) if clients is None else clients:
-            if client in self._states:
-                try:
-                    yield client, ray.get(self._states[client])
-                except ObjectLostError as error:
-                    raise StateLost(f"state of client {client} lost ({type(error).__name__})") from None
+        return self._states.read(clients)
 
     def restore(self, states: Iterable[tuple[int, State]]) -> None:
-        self._pending = {}
-        self._states = {client: ray.put(state) for client, state in states}
+        self._states.restore(states)
 
     # -- evaluation ---------------------------------------------------------------------------------------------------
 
     def evaluate(self, round: int, subjects: Sequence[Subject]) -> None:
         for subject in subjects:
             weights = None if subject.weights is None else ray.put(subject.weights)
-            state = None if subject.client is None else self._states.get(subject.client)
+            kept = None if subject.client is None else self._states.complete(subject.client)
+            state = (None, None) if kept is None else (kept.ref, kept.index)
             limit = self.config.resources.evaluation_limit_s
-            call = Call("assess", (round, replace(subject, weights=None), weights, state), limit_s=limit, attempts=2)
+            call = Call("assess", (round, replace(subject, weights=None), weights, *state), limit_s=limit, attempts=2)
             self._evaluating.append((round, subject.client, call))
             self._pool.background.append(call)
         self._pool.advance(block=False)
@@ -321,5 +341,5 @@ class RayCohort(Cohort):
             self._pool.idle()
         else:
             self._pool.close()
-        self._states, self._pending, self._published_refs, self._evaluating = {}, {}, {}, []
+        self._states, self._published_refs, self._evaluating = States(), {}, []
         self._store.clear()

@@ -62,7 +62,8 @@ class Call:
     limit_s: float | None = None
     attempts: int = 1  # how often it may be too late before that is its error
     pinned: bool = False  # for the actor it is sent to, and no other
-    tag: int | None = None  # under which it leaves something in the actor's running sum
+    tag: int | None = None  # under which it leaves something in the actor's running sum ..
+    hands_over: bool = False  # .. and whether it takes that sum along
     refs: list[Any] = field(default_factory=list)
     crashes: list[str] = field(default_factory=list)
     done: bool = False
@@ -171,7 +172,7 @@ class Pool:
         method = getattr(slot.actor, call.method).options(num_returns=call.returns)
         refs = method.remote(*call.args)
         call.refs = [refs] if call.returns == 1 else list(refs)
-        slot.holds = slot.holds or call.tag is not None
+        slot.holds = (slot.holds or call.tag is not None) and not call.hands_over
         if not slot.queue:
             slot.head_since = time.monotonic()
         slot.queue.append(call)

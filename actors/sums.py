@@ -11,14 +11,16 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import ray
 from ray.exceptions import ObjectLostError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from actors.client import Handed
 from actors.pool import Call, Crashed, Pool, StateLost
+from actors.states import Kept
 from actors.store import nbytes
 from rayfed_ssl.federated.aggregation import FixedPointSum
 
@@ -33,7 +35,7 @@ class Asked:
 
     group: tuple[int, ...]
     fields: tuple[Mapping[str, Any], ...]  # of each client, beside the common message
-    states: tuple[Any, ...]  # references to the clients' states before the call
+    states: tuple[Kept | None, ...]  # the clients' before the call
     replied: tuple[int, ...] = ()
 
     def one_by_one(self) -> list[Asked]:
@@ -48,6 +50,14 @@ class Asked:
         return [Asked(group, fields, states)] if group else []
 
 
+class Part(NamedTuple):
+    """What an actor handed over: what is known of it, where its totals lie, on which node."""
+
+    handed: Handed
+    totals: Any
+    node: str
+
+
 class Sums:
     """The sums of one exchange. As a context, it has actors hand over before they begin to evaluate."""
 
@@ -56,6 +66,7 @@ class Sums:
         self.exchange = uuid.uuid4().hex  # no other's: actors outlive cohorts
         self.asked: dict[int, Asked] = {}  # by the tag of the call that did it last
         self.calls: list[Call] = []  # of ``hand_over``
+        self.parts: list[Part] = []
         self.read_bytes = 0  # of totals, by this process
         self._tags = 0
         self._retained: dict[int, int] = {}  # bytes of fields, by identity
@@ -87,9 +98,12 @@ class Sums:
         if call.tag is not None:
             del self.asked[call.tag]
 
-    def replied(self, call: Call, clients: tuple[int, ...]) -> None:
+    def replied(self, call: Call, clients: tuple[int, ...], handed: Handed | None) -> None:
+        """Who replied to a call, and what came with it of the actor's sum: its second return value."""
         if call.tag is not None:
             self.asked[call.tag].replied = clients
+        if handed is not None:
+            self._arrived(handed, call)
 
     def hand_over(self, slot: Any) -> None:
         """Have an actor hand over what it holds, before anything that is sent to it later."""
@@ -115,8 +129,11 @@ class Sums:
                 self.pool.advance()
             if broken := [call.error for call in self.calls if call.error and not isinstance(call.error, Crashed)]:
                 raise broken[0]
-            self.calls = [call for call in self.calls if call.error is None and call.value.tags]
-            held = [tag for call in self.calls for tag in call.value.tags]
+            for call in self.calls:
+                if call.error is None:
+                    self._arrived(call.value, call)
+            self.calls = []
+            held = [tag for part in self.parts for tag in part.handed.tags]
             if len(set(held)) != len(held) or not self.asked.keys() >= set(held):
                 raise RuntimeError(f"sums hold calls {sorted(held)}, asked were {sorted(self.asked)}")
             if missing := [tag for tag in self.asked if tag not in held]:
@@ -130,29 +147,33 @@ class Sums:
                     raise StateLost(f"a sum was lost {losses} times: {type(error).__name__}") from None
                 self._forget_lost()
 
+    def _arrived(self, handed: Handed, call: Call) -> None:
+        if handed.tags:
+            self.parts.append(Part(handed, call.refs[1], call.node))
+
     def _merged(self) -> FixedPointSum:
-        """Read what the calls handed over. Actors whose clients all failed have nothing."""
-        calls, total = [call for call in self.calls if call.value.total.templates], FixedPointSum()
-        for call in calls[1:]:
-            calls[0].value.total.must_match(call.value.total)
-        refs = [call.refs[1] for call in calls]
-        if sum(call.value.nbytes for call in calls) > DIRECT_BYTES:
+        """Read what was handed over. Actors whose clients all failed have nothing."""
+        parts, total = [part for part in self.parts if part.handed.total.templates], FixedPointSum()
+        for part in parts[1:]:
+            parts[0].handed.total.must_match(part.handed.total)
+        refs = [part.totals for part in parts]
+        if sum(part.handed.nbytes for part in parts) > DIRECT_BYTES:
             home = ray.get_runtime_context().get_node_id()
-            refs = merged_where_they_lie([(call.refs[1], call.node) for call in calls], home)
+            refs = merged_where_they_lie([(part.totals, part.node) for part in parts], home)
         for totals in ray.get(refs):
-            part = FixedPointSum()
-            part.totals, part.templates = totals, calls[0].value.total.templates
-            total.merge(part)
+            read = FixedPointSum()
+            read.totals, read.templates = totals, parts[0].handed.total.templates
+            total.merge(read)
             self.read_bytes += sum(array.nbytes for array in totals.values())
-        total.weight = sum(call.value.total.weight for call in calls)
-        self.calls, self.asked = [], {}
+        total.weight = sum(part.handed.total.weight for part in parts)
+        self.parts, self.asked = [], {}
         return total
 
     def _forget_lost(self) -> None:
         """Forget the sums on dead nodes; all of them, where no dead node explains the loss."""
         alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
-        kept = [call for call in self.calls if call.node in alive]
-        self.calls = kept if len(kept) < len(self.calls) else []
+        kept = [part for part in self.parts if part.node in alive]
+        self.parts = kept if len(kept) < len(self.parts) else []
 
 
 def _means_lost(error: RayError) -> bool:

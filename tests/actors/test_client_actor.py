@@ -10,7 +10,18 @@ import numpy as np
 import pytest
 import torch
 
-from actors.client import ActorInfo, ClientActor, Work, environment, fitting_share, memory_fraction, merged
+from actors.client import (
+    ActorInfo,
+    ClientActor,
+    Done,
+    Placing,
+    Put,
+    Work,
+    environment,
+    fitting_share,
+    memory_fraction,
+    merged,
+)
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.federated.aggregation import FixedPointSum
 from rayfed_ssl.federated.federation import deal
@@ -75,6 +86,9 @@ CONFIG = tiny("fedsimclr")
 TOO_MUCH = "CUDA out of memory. Tried to allocate 600.00 MiB. GPU 0 has a total capacity of 15.00 GiB"
 
 
+AVERAGING = Averaging({0: 0.25, 1: 0.25, 2: 0.5}, ("weights",))
+
+
 class Crowded(Worker):
     """A process in which client 1 runs out of memory: while it holds what earlier clients left, or always."""
 
@@ -111,20 +125,26 @@ def crowded(monkeypatch: pytest.MonkeyPatch) -> ClientActor:
     return actor
 
 
-def asked(actor: ClientActor, averaging: Averaging | None) -> tuple[Chunk, list[Any]]:
-    work = Work("train", 1, {}, (0, 1, 2), ({}, {}, {}), averaging)
-    (chunk, kept), *states = actor.chunk(work, {"seen": 7}, {"seen": 7}, {"seen": 7})
-    assert kept == [state is not None for state in states]
-    return chunk, states
+def asked(
+    actor: ClientActor, averaging: Averaging | None, placing: Placing = Placing.APART, **summed: Any
+) -> tuple[Done, list[Any]]:
+    """Clients 0, 1, 2, whose states are the second argument, and the items 1 and 0 of the first."""
+    own = (Put(1), Put(0, 1), Put(0, 0))
+    work = Work("train", 1, {}, (0, 1, 2), ({}, {}, {}), averaging, states=own, placing=placing, **summed)
+    values = [{"seen": 5}, {"seen": 6}], {"seen": 7}
+    done, *returned = actor.chunk(work, *values) if placing is not Placing.WITHIN else [actor.chunk(work, *values)]
+    return done, returned
 
 
 @pytest.mark.parametrize("averaged", [False, True])
 def test_who_runs_out_of_memory_is_tried_again_alone(averaged: bool, crowded: ClientActor) -> None:
-    chunk, states = asked(crowded, Averaging({0: 0.25, 1: 0.25, 2: 0.5}, ("weights",)) if averaged else None)
+    done, states = asked(crowded, AVERAGING if averaged else None)
+    chunk = done.chunk
+    assert done.kept == [True] * 3
     assert [bench.asked for bench in Crowded.opened] == [[0, 1, 2], [1]]  # alone in a workbench of its own
     assert not chunk.errors
     assert [outcome.client for outcome in chunk.outcomes] == [0, 1, 2]
-    assert states == [{"seen": 8}] * 3
+    assert states == [{"seen": 8}, {"seen": 7}, {"seen": 6}]
     if averaged:
         assert chunk.total is not None
         np.testing.assert_array_equal(chunk.total.mean()["weights"], np.full(2, 12.5, np.float32))
@@ -134,9 +154,41 @@ def test_who_runs_out_of_memory_alone_is_told_what_would_have_fitted(
     crowded: ClientActor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Crowded, "always", True)
-    chunk, states = asked(crowded, None)
+    done, states = asked(crowded, None)
+    chunk = done.chunk
     assert [outcome.client for outcome in chunk.outcomes] == [0, 2]
-    assert states == [{"seen": 8}, None, {"seen": 8}]
+    assert done.kept == [True, False, True]
+    assert states == [{"seen": 8}, None, {"seen": 6}]
     (error,) = chunk.errors
     assert error.client == 1
     assert error.trace.endswith("resources.gpus_per_client of at least 0.26 would have let it get further.")
+
+
+@pytest.mark.parametrize(
+    ("placing", "returned", "within"),
+    [
+        (Placing.APART, [{"seen": 8}, None, {"seen": 6}], []),
+        (Placing.TOGETHER, [[{"seen": 8}, None, {"seen": 6}]], []),
+        (Placing.WITHIN, [], [{"seen": 8}, None, {"seen": 6}]),
+    ],
+)
+def test_new_states_come_as_they_are_placed(
+    placing: Placing, returned: list[Any], within: list[Any], crowded: ClientActor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Crowded, "always", True)
+    done, states = asked(crowded, None, placing)
+    assert (done.placing, done.states, states) == (placing, within, returned)
+
+
+def test_a_call_that_hands_over_takes_what_the_calls_before_it_left(crowded: ClientActor) -> None:
+    before, states = asked(crowded, AVERAGING, exchange="e", tag=1)
+    assert before.handed is None
+    assert len(states) == 3
+    done, (totals, *states) = asked(crowded, AVERAGING, exchange="e", tag=2, hands_over=True)
+    assert done.handed is not None
+    assert done.handed.tags == (1, 2)
+    assert len(states) == 3
+    done.handed.total.totals = totals
+    np.testing.assert_array_equal(done.handed.total.mean()["weights"], np.full(2, 12.5, np.float32))
+    assert done.handed.total.weight == 2 << 40
+    assert crowded.hand_over("e")[0].tags == ()  # nothing is left

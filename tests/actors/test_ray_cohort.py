@@ -261,6 +261,29 @@ def test_states_go_in_and_out_and_wait_for_the_end_of_the_round(made: Made) -> N
     assert [reply["seen"] for reply in cohort.ask("count")] == [1, 11]
 
 
+def test_where_everybody_takes_part_the_states_of_a_call_are_one_object(made: Made, pool: Pool) -> None:
+    cohort, everybody = made(), tuple(range(6))
+    objects = []
+    for round, clients in enumerate((everybody, everybody, everybody, (1, 4), everybody), start=1):
+        cohort._paces["count"] = Pace(1e-4, 0.0)  # quick: clients share calls, not what this machine happens to be
+        cohort.begin_round(round, clients)
+        list(cohort.ask("count"))
+        cohort.end_round()
+        kept = [cohort._states.complete(client) for client in everybody]
+        objects.append([None if found is None else (found.ref, found.index) for found in kept])
+        if round == 3:
+            assert dict(cohort.states()) == {client: {"seen": 3} for client in everybody}
+    assert dict(cohort.states()) == {client: {"seen": 4 + (client in (1, 4))} for client in everybody}
+    assert dict(cohort.states([4, 0])) == {4: {"seen": 5}, 0: {"seen": 4}}
+    calls = [len({place[0] for place in round if place}) for round in objects]
+    alone = [sum(place is not None and place[1] is None for place in round) for round in objects]
+    assert alone[1:] == [0, 0, 2, 0]  # the first round begins before it is known that there are states
+    assert calls[1] == calls[2] == math.ceil(6 / math.ceil(6 / (4 * pool.plan.actors)))
+    assert [place for k, place in enumerate(objects[3]) if k not in (1, 4)] == [
+        place for k, place in enumerate(objects[2]) if k not in (1, 4)
+    ]
+
+
 def test_server_work_runs_in_an_actor_and_keeps_no_state(made: Made) -> None:
     cohort = made()
     cohort.begin_round(1, (0,))

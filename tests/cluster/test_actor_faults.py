@@ -20,6 +20,7 @@ from actors.follow import find, follow, run_on_ray, start
 from actors.plan import Plan, reserve
 from actors.pool import Pool, StateLost
 from actors.session import connect
+from actors.states import Kept
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import Federation, deal
@@ -225,7 +226,7 @@ def test_of_several_clients_in_one_call_only_the_one_to_blame_is_dropped(pool: P
         down = [row.client for row in cohort.ledger.drain() if row.direction == "down"]
         assert sorted(down) == list(federation.clients)  # sent once each, however often the simulator had to
         cohort.end_round()
-        assert sorted(cohort._states) == others
+        assert [client for client, _ in cohort.states()] == others
     finally:
         cohort.close()
 
@@ -311,7 +312,7 @@ def test_lost_state_is_known_for_what_it_is(made: Made, ray_session: ModuleType)
         list(cohort.ask("big"))
         cohort.end_round()
         assert [client for client, _ in cohort.states()] == [0, 1]
-        cohort._states[1] = lost
+        cohort._states._complete[1] = Kept(lost)
         with pytest.raises(StateLost, match="lost"):
             look()
         cohort.restore([])

@@ -1,0 +1,86 @@
+"""Where clients' states lie between rounds: in objects that the driver owns, one per client, or one per call.
+
+An object per client costs about a millisecond to return and to map again, more than a small state is worth. An object
+per call stands until all of its clients have taken part again, so it is for rounds in which everybody does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import ObjectLostError
+
+from actors.client import Done, Placing
+from actors.pool import StateLost
+from rayfed_ssl.federated.messages import State
+
+TOGETHER_BYTES = 64 << 20  # of states in one object
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One client's state: a reference, and where it stands within what lies there; None: it is all there is."""
+
+    ref: Any
+    index: int | None = None
+
+    def of(self, value: Any) -> State:
+        """The state, out of what the reference stands for."""
+        return value if self.index is None else value[self.index]  # type: ignore[no-any-return]
+
+
+class States:
+    """The states of all clients that have one; those of a round stand beside the old ones until it is complete."""
+
+    def __init__(self) -> None:
+        self._complete: dict[int, Kept] = {}
+        self._pending: dict[int, Kept] = {}
+
+    def latest(self, client: int) -> Kept | None:
+        """What the client's next call begins with."""
+        return self._pending.get(client, self._complete.get(client))
+
+    def take(self, clients: Sequence[int], done: Done, refs: Sequence[Any]) -> None:
+        """What a call came to; ``refs`` are those of the return values that its states took."""
+        for k, client in enumerate(clients):
+            if done.kept[k]:
+                match done.placing:
+                    case Placing.WITHIN:
+                        self._pending[client] = Kept(ray.put(done.states[k]))
+                    case Placing.APART:
+                        self._pending[client] = Kept(refs[k])
+                    case Placing.TOGETHER:
+                        self._pending[client] = Kept(refs[0], k)
+
+    def forget_pending(self) -> None:
+        """The round begins anew."""
+        self._pending = {}
+
+    def commit(self) -> None:
+        """The round is complete."""
+        self._complete |= self._pending
+        self._pending = {}
+
+    def complete(self, client: int) -> Kept | None:
+        """The client's state as of the last complete round."""
+        return self._complete.get(client)
+
+    def read(self, clients: Iterable[int] | None = None) -> Iterator[tuple[int, State]]:
+        """States as of the last complete round, of all clients by default. Raises StateLost."""
+        last: tuple[Any, Any] = (None, None)  # the object mapped last: several states may be in it
+        for client in sorted(self._complete) if clients is None else clients:
+            if (kept := self._complete.get(client)) is None:
+                continue
+            if last[0] is not kept.ref:
+                try:
+                    last = kept.ref, ray.get(kept.ref)
+                except ObjectLostError as error:
+                    raise StateLost(f"state of client {client} lost ({type(error).__name__})") from None
+            yield client, kept.of(last[1])
+
+    def restore(self, states: Iterable[tuple[int, State]]) -> None:
+        self._pending = {}
+        self._complete = {client: Kept(ray.put(state)) for client, state in states}
