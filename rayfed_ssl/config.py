@@ -143,6 +143,10 @@ def _check_data(config: RunConfig) -> None:
             "evaluation.select: found a share beside data.tasks, where every client holds images out itself (rb, "
             "measured as select/task); allowed then: null"
         )
+    if data.tasks is None and config.evaluation.tasks_on != "own":
+        raise ValueError(
+            f"evaluation.tasks_on: found {config.evaluation.tasks_on} without data.tasks; allowed then: own"
+        )
     if isinstance(data.partition, FromFile) and config.evaluation.select is not None:
         raise ValueError(
             "evaluation.select: found a share beside data.partition.name=file, which says itself who holds what; "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -48,6 +48,8 @@ class EvaluationConfig(Block):
     metrics: tuple[Metric, ...] = ("accuracy",)
     """What is recorded of each classification; ``knn_auc`` beside ``knn``."""
     select: SelectConfig | None = None
+    tasks_on: Literal["own", "test"] = "own"
+    """With ``data.tasks``: images each client holds out of its own (the thesis), or the test images of its classes."""
     knn: KnnConfig = KnnConfig()
     linear: LinearConfig = LinearConfig()
     fewshot: FewShotConfig = FewShotConfig()

@@ -74,6 +74,11 @@ class Federation:
         """How many classes this client's own task has; None without tasks."""
         return None if self.tasks is None else len(self.tasks[client])
 
+    def task_test(self, client: int) -> np.ndarray:
+        """The rows of ``dataset.test`` that show classes of this client's own task."""
+        assert self.tasks is not None
+        return np.flatnonzero(np.isin(self.dataset.test.labels, self.tasks[client]))
+
     @cached_property
     def sizes(self) -> np.ndarray:
         """(N,) n_j, the number of training images of each client. Read-only."""
@@ -171,7 +176,15 @@ def _deal_tasks(config: RunSettings, dataset: Dataset) -> Federation:
     seed = data.partition.split_seed(config.seed)
     splits, public = split_tasks(dataset.train.labels, lists, data.public.share, seed, data.task_images)
     client_names = partitions.client_names(data.partition, dataset.train, len(lists))
-    return Federation(dataset, tuple(splits), _subset(dataset.train, public), public, client_names, tasks)
+    made = Federation(dataset, tuple(splits), _subset(dataset.train, public), public, client_names, tasks)
+    if config.evaluation.tasks_on == "test":
+        for client in range(len(tasks)):
+            if not len(made.task_test(client)):
+                raise UserError(
+                    f"evaluation.tasks_on: found test; {dataset.name} has no test image of client {client}'s classes; "
+                    "allowed then: own"
+                )
+    return made
 
 
 def _class_id(name: str | int, names: tuple[str, ...], dataset: Dataset) -> int:

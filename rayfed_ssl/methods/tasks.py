@@ -2,8 +2,9 @@
 
 It has supervised epochs with early stopping, a head that is fine-tuned on a frozen trunk, and a roll-back to the best
 round. A client's images are split in four (thesis, Table 4.1). ``train`` is trained on. ``es`` decides early stopping
-within an operation. ``rb`` chooses the round to roll back to. ``test`` is what ``accuracy.task`` is measured on;
-nothing is chosen by it. Labels are 0 .. C - 1 within the task, in the order of ``data.tasks``.
+within an operation. ``rb`` chooses the round to roll back to. ``accuracy.task`` is measured on ``test``, or on the test
+images of the task's classes (``evaluation.tasks_on``); nothing is chosen by it. Labels are 0 .. C - 1 within the task,
+in the order of ``data.tasks``.
 
 Shape legend: n images, C classes of the task, r representation.
 """
@@ -79,6 +80,14 @@ class TaskClient(EncoderClient[Config]):
         federation = self.bench.federation
         return self.task_labels(federation.dataset.train.labels[federation.shards[self.id][name]])
 
+    def tested(self) -> tuple[Tensor, Tensor]:
+        """(n, 3, H, W) uint8 and (n,) labels of the images that ``accuracy.task`` is measured on."""
+        federation = self.bench.federation
+        if self.config.evaluation.tasks_on == "own":
+            return self.split("test"), self.split_labels("test")
+        test, rows = federation.dataset.test, federation.task_test(self.id)
+        return self.bench.images(test.pixels, rows), self.task_labels(test.labels[rows])
+
     def labels(self) -> Tensor:
         return self.split_labels("train") if self.supervised else super().labels()
 
@@ -135,7 +144,7 @@ class TaskClient(EncoderClient[Config]):
         the latest counts (thesis, Algorithm 3, line 22).
         """
         self.keep_own()
-        score = self.accuracy(self.network, "rb")
+        score = self.accuracy(self.network, self.split("rb"), self.split_labels("rb"))
         self.metrics["rb_accuracy"] = score
         if self.method.rollback and score >= self.state.get("best_accuracy", -1.0):
             self.state |= {"best": self.state["model"], "best_accuracy": score, "best_round": self.round}
@@ -157,22 +166,22 @@ class TaskClient(EncoderClient[Config]):
         return torch.cat([network.represent(self.bench.clean(part)).float() for part in parts])
 
     @torch.no_grad()
-    def logits(self, network: Network, split: str) -> Tensor:
-        """(n, C) eval-mode logits of a split."""
-        features = self.represented(network, self.split(split))
+    def logits(self, network: Network, pixels: Tensor) -> Tensor:
+        """(n, C) eval-mode logits of clean images, (n, 3, H, W) uint8."""
+        features = self.represented(network, pixels)
         assert network.classifier is not None
         logits: Tensor = network.classifier(features)
         return logits
 
-    def accuracy(self, network: Network, split: str) -> float:
-        """The fraction of a split that is classified rightly."""
-        return float((self.logits(network, split).argmax(1) == self.split_labels(split)).double().mean())
+    def accuracy(self, network: Network, pixels: Tensor, labels: Tensor) -> float:
+        """The fraction of the images that is classified rightly."""
+        return float((self.logits(network, pixels).argmax(1) == labels).double().mean())
 
     def cross_entropy(self, split: str) -> float:
-        return float(F.cross_entropy(self.logits(self.network, split), self.split_labels(split)))
+        return float(F.cross_entropy(self.logits(self.network, self.split(split)), self.split_labels(split)))
 
     def evaluate(self, encoder: str, weights: Weights | None) -> dict[str, float]:
-        """``task``, the accuracy on this client's own test split; ``select/task``, that on its roll-back split; and the
+        """``task``, the accuracy on this client's test images; ``select/task``, that on its roll-back split; and the
         configured protocols.
         """
         own = self.state.get("model") if weights is None else weights
@@ -181,8 +190,8 @@ class TaskClient(EncoderClient[Config]):
             return values
         network = self.bench.network(encoder, "evaluated", self.classes)
         unpack(self.bench.initial(encoder, self.classes, self.id) if own is None else own, network)
-        task = {"task": self.accuracy(network, "test"), f"{SELECT}task": self.accuracy(network, "rb")}
-        return {**task, **values}
+        chosen_by = self.accuracy(network, self.split("rb"), self.split_labels("rb"))
+        return {"task": self.accuracy(network, *self.tested()), f"{SELECT}task": chosen_by, **values}
 
 
 class EarlyStopping:

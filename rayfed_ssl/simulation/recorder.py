@@ -264,7 +264,11 @@ class Recorder:
         """How many images accuracies were measured on: labelled test images, and clients' own where tasks differ."""
         found = {"test_images": int((self.federation.dataset.test.labels >= 0).sum())}
         if self.federation.tasks is not None:
-            found["task_test_images"] = sum(len(shard["test"]) for shard in self.federation.shards)
+            own, federation = self.config.evaluation.tasks_on == "own", self.federation
+            found["task_test_images"] = sum(
+                len(shard["test"] if own else federation.task_test(client))
+                for client, shard in enumerate(federation.shards)
+            )
         return found
 
     def _names(self, accuracy: Mapping[str, Any]) -> dict[str, str]:

@@ -393,12 +393,18 @@ def test_the_head_is_fine_tuned_with_its_dropout_on_the_frozen_trunks_features()
 
 
 def right(cohort: LocalCohort, client: int, model: Any, split: str) -> float:
-    """The share of a split's images that a client's model names rightly, image by image."""
+    """The share of a split's images, or of the test images of its classes (``classes``), that a client's model names
+    rightly, image by image.
+    """
     federation = cohort.federation
     network = Initial(cohort.config, federation).network("fedlinked_cnn", federation.task_classes(client)).eval()
     unpack(model, network)
     images, task, hits = federation.dataset.train, TINY["data"]["tasks"][client], []
-    for index in federation.shards[client][split]:
+    rows = list(federation.shards[client].get(split, ()))
+    if split == "classes":
+        images = federation.dataset.test
+        rows = [index for index, label in enumerate(images.labels) if label in task]
+    for index in rows:
         pixels = torch.tensor(np.array(images.pixels[index]))[None].permute(0, 3, 1, 2)
         with torch.no_grad():
             logits = network.classify(clean(pixels, cohort.config.augment.recipe()))
@@ -426,6 +432,20 @@ def test_the_best_round_is_chosen_by_rb_and_the_task_measured_on_test(
         assert chosen_by == pytest.approx(right(cohort, client, state["model"], "rb"), abs=1e-6)
         apart["test"] |= {abs(found - right(cohort, client, state["model"], split)) for split in ("rb", "es", "train")}
     assert all(max(gaps) > 0.02 for gaps in apart.values())  # the splits can be told apart
+
+
+def test_the_task_can_be_measured_on_the_test_images_of_its_classes(
+    done: tuple[Path, dict[str, Any], Watched],
+) -> None:
+    cohort = done[2]
+    evaluation = cohort.config.evaluation.model_copy(update={"tasks_on": "test"})
+    bench = Worker(cohort.config.model_copy(update={"evaluation": evaluation}), cohort.federation)
+    for client in range(3):
+        ((_, state),) = cohort.states([client])
+        worker: Any = bench.method.client(bench, client, 3, "evaluate", dict(state))
+        found = worker.evaluate("fedlinked_cnn", None)["task"]
+        assert found == pytest.approx(right(cohort, client, state["model"], "classes"), abs=1e-6)
+        assert found != done[1]["accuracy"]["task"][str(client)]
 
 
 def test_a_client_that_follows_comes_back_with_a_fine_tuned_head(
@@ -540,7 +560,7 @@ def test_of_equal_rounds_the_latest_is_kept(done: tuple[Path, dict[str, Any], Wa
     for t, score in ((1, 0.5), (2, 0.75), (3, 0.75), (4, 0.5)):
         worker: Any = bench.method.client(bench, 0, t, "train", state)
         worker.load_own()
-        worker.accuracy = lambda network, split, score=score: score
+        worker.accuracy = lambda network, pixels, labels, score=score: score
         worker.keep_own_and_best()
         state = worker.state
     assert (state["best_round"], state["best_accuracy"]) == (3, 0.75)
@@ -724,6 +744,12 @@ def test_bad_configurations(changes: dict[str, Any], message: str) -> None:
         tiny(**changes)
 
 
+def test_without_tasks_there_is_nothing_to_measure_them_on() -> None:
+    plain = {"method": {"name": "fedsimclr"}, "data": {"name": "digits"}, "evaluation": {"tasks_on": "test"}}
+    with pytest.raises(ConfigError, match=r"evaluation\.tasks_on: found test without data\.tasks; allowed then: own"):
+        build(plain, {}, origin="tiny")
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -733,6 +759,10 @@ def test_bad_configurations(changes: dict[str, Any], message: str) -> None:
         ({"data__public__share": 0.001}, r"data\.public\.share: 0\.001 of .* rounds to 0 public images"),
         ({"data__public__source": "client 0"}, r"data\.public\.source: found 'client 0'; .* allowed: share"),
         ({"data__task_images": 1000}, r"data\.tasks: class . has \d+ images for . clients; 1000 for each"),
+        (
+            {"evaluation__tasks_on": "test", "data__test_limit": 1},
+            r"evaluation\.tasks_on: found test; digits has no test image of client 0's classes; allowed then: own",
+        ),
     ],
 )
 def test_bad_tasks(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
