@@ -17,6 +17,7 @@ from typing import Any
 import ray
 import torch
 
+from actors.shares import environment
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.aggregation import FixedPointSum
@@ -111,24 +112,6 @@ class ActorInfo:
     @property
     def where(self) -> str:
         return f"actor {self.actor} (pid {self.pid}) on node {self.node[:12]}"
-
-
-def environment(threads: int, gpus: float) -> dict[str, str]:
-    """Environment of an actor's process, set before it starts, because libraries read it when they load.
-
-    Raised malloc thresholds keep glibc from giving activations back to the kernel and faulting them in again (1.3 to
-    1.6 times faster on CPU); waiting OpenMP threads that spin would collapse where cores are shared.
-    """
-    variables = {
-        "OMP_NUM_THREADS": str(threads),
-        "MKL_NUM_THREADS": str(threads),
-        "OPENBLAS_NUM_THREADS": str(threads),
-        "OMP_WAIT_POLICY": "PASSIVE",
-        "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
-        "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
-        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # cuBLAS is deterministic only with a fixed workspace
-    }
-    return variables if gpus else {**variables, "CUDA_VISIBLE_DEVICES": ""}
 
 
 def memory_fraction(share: float, total_bytes: float, reserve_bytes: float = CONTEXT_BYTES) -> float | None:

@@ -17,61 +17,38 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import ray
 
+from actors.client_process import Begun
 from actors.cohort import RayCohort
-from actors.plan import Plan, Reservation, free_nodes, living_nodes, reserve, what_is_left
+from actors.order import PAUSE_S, RunOrder, Update
+from actors.plan import await_ready, free_nodes, living_nodes, reserve, what_is_left
 from actors.pool import Pool, StateLost
+from actors.shares import Reservation
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.simulation import loop
-from rayfed_ssl.simulation.loop import Progress
-from rayfed_ssl.simulation.worker import Worker
+from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.storage.mirror import mirrored
 
-RESTARTS = 4  # of the driver in a row, without a finished round in between
-PAUSE_S = 2.0  # before the first of them; doubled before each further one where the command starts them
 LOSSES = 3  # times in a row that state is lost without a round in between before the run gives up
 
 
-@dataclass(frozen=True)
-class Update:
-    """What happened since the last look. ``process`` changes when the driver was restarted: its list starts anew."""
-
-    process: str
-    progress: list[Progress]
-    status: str  # waiting | running | done | failed
-    result: Any = None  # the summary, or the exception
-
-
-@dataclass(frozen=True)
-class RunOrder:
-    """A run to be driven."""
-
-    config: RunConfig
-    folder: Path
-    resume: bool
-    plan: Plan
-    group: str  # name of the placement group, so that a restarted driver finds what its predecessor left
-    argv: tuple[str, ...]
-    cwd: str
-    uri: str | None = None  # where the folder is copied to
-    detached: bool = False
-    successor: bool = False  # whether another driver of this run died
-    factory: Callable[[RunConfig, Federation], Worker] = Worker
-
-
 class Driver:
-    """Runs one order. Wrapped with ``ray.remote`` where it is used; threads let it answer while it runs."""
+    """Runs one order; threads let it answer while it runs. Ray starts it within a ``DriverProcess``.
 
-    def __init__(self, order: RunOrder) -> None:
-        self.order = order
+    Args:
+        begun: its client actors, where they have been started already.
+    """
+
+    begun: Begun | None = None
+
+    def __init__(self, order: RunOrder, begun: Begun | None = None) -> None:
+        self.order, self.begun = order, begun
         self.plan = order.plan
         self.process = uuid.uuid4().hex
         self.progress_list: list[Progress] = []
@@ -95,6 +72,9 @@ class Driver:
         except BaseException as error:
             self.status, self.result = "failed", _sendable(error)
             raise
+        finally:
+            if self.begun is not None:  # something was refused before they were used
+                self.begun.close()
         self.status = "done"
         return summary
 
@@ -127,8 +107,12 @@ class Driver:
         return persisting(attempt, self._reached, lost, resume=resume)
 
     def _connect(self, config: RunConfig, federation: Federation, ledger: Ledger) -> RayCohort:
-        reservation = self._reserve(config)
-        pool = Pool(self.plan, reservation)
+        begun, self.begun = self.begun, None
+        if begun is not None:
+            await_ready(self.plan, begun.reservation, config.resources.wait_s, self._say)
+            pool = Pool(self.plan, begun.reservation, begun.actors)
+        else:
+            pool = Pool(self.plan, self._reserve(config))
         return RayCohort(config, federation, ledger, pool, say=self._say, factory=self.order.factory)
 
     def _reserve(self, config: RunConfig) -> Reservation:

@@ -9,7 +9,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +18,16 @@ from ray.actor import ActorHandle
 from ray.exceptions import ActorAlreadyExistsError, ActorUnavailableError, GetTimeoutError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from actors.client import environment
-from actors.driver import PAUSE_S, RESTARTS, Driver, RunOrder, Update
-from actors.plan import Plan, planned, trial_group
+from actors.driver_process import DriverProcess
+from actors.order import PAUSE_S, RESTARTS, RunOrder, Update
+from actors.plan import planned
 from actors.pool import DEATHS, unwrapped
 from actors.session import NAMESPACE, Session, check_paths, cluster_address, connect, in_job
+from actors.shares import Plan, environment, trial_group
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.federation import Federation
-from rayfed_ssl.simulation.loop import Progress
+from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.simulation.worker import Worker
 
 POLL_S = 0.2
@@ -55,20 +56,21 @@ def start(
     """
     if in_job():
         check_paths(config, folder)
-    made = planned(config)
+    made = replace(planned(config), prepared=session.threads == config.resources.threads)
     named = group or f"{NAMESPACE}-{uuid.uuid4().hex}"
     order = RunOrder(
         config, folder.absolute(), resume, made, named, tuple(sys.argv), os.getcwd(),
         uri, detached is not None, group is not None, factory,
     )  # fmt: skip
     quiet = {name: os.environ[name] for name in ("PYTHONWARNINGS",) if name in os.environ}
+    variables = environment(config.resources.threads, 0.0) | quiet
     options: dict[str, Any] = {
         "num_cpus": 0,
         "num_gpus": 0,
         "max_concurrency": 4,
         "max_restarts": 0 if detached is None else RESTARTS,
         "max_task_retries": 0 if detached is None else RESTARTS,
-        "runtime_env": {"env_vars": environment(config.resources.threads, 0.0) | quiet},
+        **made.runtime_env(variables),
         "scheduling_strategy": NodeAffinitySchedulingStrategy(session.node, soft=False),  # the run's folder is here
     }
     if (group := trial_group()) is not None:
@@ -79,7 +81,9 @@ def start(
     if detached is not None:
         options |= {"name": detached, "namespace": NAMESPACE, "lifetime": "detached"}
     try:
-        return ray.remote(Driver).options(**options).remote(order), made
+        early = None if order.successor else (made, named)
+        driver = ray.remote(DriverProcess).options(**options).remote(variables, early, ray.cloudpickle.dumps(order))
+        return driver, made
     except ActorAlreadyExistsError:
         raise UserError(
             f"name: found '{detached}', which runs on this cluster already; attach to it, stop it, or set another name"
@@ -110,7 +114,7 @@ def run_on_ray(
 
     losses = Losses(say)
     watched = losses.watching(report)
-    with connect(address, say=say) as session:
+    with connect(address, say=say, threads=config.resources.threads) as session:
         group = f"{NAMESPACE}-{uuid.uuid4().hex}"
         while True:
             successor = group if losses.reasons else None

@@ -7,55 +7,21 @@ bundle 0 is the driver's, every further one a client actor's (an empty head bund
 
 from __future__ import annotations
 
-import contextlib
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import ray
-from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from actors.shares import KIND, Plan, Reservation, asked, trial_group
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.settings.blocks import ResourcesConfig
 
 Resources = Mapping[str, float]
 EPSILON = 1e-6
-KIND = "accelerator_type:"  # Ray's resource that a node with such GPUs has one of
-KIND_SHARE = 1e-3
 SILENT_S = 5.0  # a wait that takes longer is announced
-DRIVER_CPUS_IN_TRIAL = 0.1  # a Tune bundle cannot be empty, and the driver needs one of its own
-
-
-@dataclass(frozen=True)
-class Plan:
-    """So many client actors, each with this share of a node; ``lines`` say why, for people."""
-
-    actors: int
-    cpus: float
-    gpus: float
-    threads: int
-    strategy: str
-    lines: tuple[str, ...] = ()
-    kind: str | None = None  # of GPU
-
-    @property
-    def bundle(self) -> dict[str, float]:
-        """What one actor reserves; empty where it reserves nothing."""
-        share = {name: amount for name, amount in (("CPU", self.cpus), ("GPU", self.gpus)) if amount > 0}
-        return share | ({KIND + self.kind: KIND_SHARE} if self.kind else {})
-
-    @property
-    def bundles(self) -> list[dict[str, float]]:
-        return [dict(self.bundle) for _ in range(self.actors)]
-
-    @property
-    def trial_bundles(self) -> list[dict[str, float]]:
-        """For ``tune.PlacementGroupFactory([{}] + bundles)``: the driver's bundle, then the actors'."""
-        return [{"CPU": DRIVER_CPUS_IN_TRIAL}, *self.bundles]
 
 
 def plan(
@@ -224,32 +190,6 @@ def autoscaling_ceiling(declared: Mapping[Any, float] | None = None) -> Resource
     return declared or limits or None
 
 
-@dataclass(frozen=True)
-class Reservation:
-    """Bundles for the actors of a plan: actor i lies in bundle ``first + i``. No group where actors reserve nothing."""
-
-    group: PlacementGroup | None
-    first: int = 0
-    owned: bool = True
-
-    def options(self, actor: int) -> dict[str, Any]:
-        """Ray options that put an actor into its bundle."""
-        if self.group is None:
-            return {}
-        place = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=self.first + actor)
-        return {"scheduling_strategy": place}
-
-    def release(self) -> None:
-        """Give the bundles back, if this reservation made them."""
-        if self.group is not None and self.owned:
-            remove_placement_group(self.group)
-
-
-def trial_group() -> PlacementGroup | None:
-    """The placement group this process was started in: a Tune trial's."""
-    return ray.util.get_current_placement_group()
-
-
 def planned(config: RunConfig) -> Plan:
     """The plan for the cluster we are connected to, or for the Tune trial we are in. Raises UserError."""
     if (group := trial_group()) is not None:
@@ -259,34 +199,36 @@ def planned(config: RunConfig) -> Plan:
 
 
 def reserve(plan: Plan, wait_s: float, name: str = "", say: Callable[[str], None] = lambda line: None) -> Reservation:
-    """A placement group for the plan's actors, ready; in a Tune trial the trial's own.
+    """A placement group for the plan's actors, ready; in a Tune trial the trial's own. See :func:`await_ready`."""
+    return await_ready(plan, asked(plan, name), wait_s, say)
+
+
+def await_ready(
+    plan: Plan, reservation: Reservation, wait_s: float, say: Callable[[str], None] = lambda line: None
+) -> Reservation:
+    """The reservation, once it is there; a Tune trial's own is.
 
     Args:
         wait_s: how long to wait for others to finish, or for an autoscaler to start nodes.
-        name: a group of this name left by a process that died is removed first.
         say: takes a line saying what is awaited, once it takes long.
     Raises:
         UserError: it did not become ready in time; says what was awaited and what is free.
     """
-    if (group := trial_group()) is not None:
-        return Reservation(group, first=1, owned=False)
-    if not plan.bundle:
-        return Reservation(None)
-    if name:
-        _remove(name)
-    group = placement_group(plan.bundles, strategy=plan.strategy, name=name)
+    group = reservation.group
+    if group is None or not reservation.owned:
+        return reservation
     awaited, patience = f"{plan.actors} x {describe(plan.cpus, plan.gpus)}", max(wait_s, 1.0)
     if not group.wait(min(SILENT_S, patience)):
         if patience > SILENT_S:
             say(f"waiting up to {wait_s:g} s for {awaited}; free now: {free_now()}")
         if not group.wait(max(patience - SILENT_S, 0.0)):
             free = free_now()
-            remove_placement_group(group)
+            reservation.release()
             raise UserError(
                 f"resources.wait_s: waited {wait_s:g} s for {awaited}; free now: {free} "
                 "(wait longer, or lower resources.actors)"
             )
-    return Reservation(group)
+    return reservation
 
 
 def what_is_left(
@@ -312,13 +254,3 @@ def free_now() -> str:
     """What nobody has taken of the cluster, in words."""
     free = ray.available_resources()
     return f"{free.get('CPU', 0.0):g} CPUs, {free.get('GPU', 0.0):g} GPUs"
-
-
-def _remove(name: str) -> None:
-    with contextlib.suppress(ValueError):  # there is none of that name
-        group = ray.util.get_placement_group(name)
-        remove_placement_group(group)
-        for _ in range(100):
-            if placement_group_table(group).get("state") == "REMOVED":
-                return
-            time.sleep(0.1)

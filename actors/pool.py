@@ -14,7 +14,7 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,8 +29,9 @@ from ray.exceptions import (
 )
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from actors.client import ActorInfo, ClientActor, environment
-from actors.plan import Plan, Reservation
+from actors.client import ActorInfo
+from actors.client_process import start_client
+from actors.shares import Plan, Reservation
 from rayfed_ssl.base.schema import UserError
 
 DEATHS = (RayActorError, WorkerCrashedError, OutOfMemoryError, NodeDiedError)
@@ -104,13 +105,17 @@ class Slot:
 
 
 class Pool:
-    """The actors of a plan, for one run or for several after one another."""
+    """The actors of a plan, for one run or for several after one another.
 
-    def __init__(self, plan: Plan, reservation: Reservation) -> None:
+    Args:
+        begun: the actors, where they were started already.
+    """
+
+    def __init__(self, plan: Plan, reservation: Reservation, begun: Sequence[Any] = ()) -> None:
         self.plan, self.reservation = plan, reservation
         self.opening: Callable[[], tuple[Any, ...]]
         self.say: Callable[[str], None]
-        self.slots = [Slot(number) for number in range(plan.actors)]
+        self.slots = [Slot(number, actor) for number, actor in enumerate(begun or [None] * plan.actors)]
         self.background: deque[Call] = deque()  # evaluations not yet sent
         self.again: deque[Call] = deque()  # calls to be repeated; those with crashes wait for an actor of their own
         self.draining = False
@@ -179,15 +184,7 @@ class Pool:
 
     def _start(self, slot: Slot) -> None:
         """A new actor for the slot; its first call is ``open``."""
-        options = {
-            "num_cpus": self.plan.cpus,
-            "num_gpus": self.plan.gpus,
-            "max_restarts": 0,
-            "max_task_retries": 0,
-            "runtime_env": {"env_vars": environment(self.plan.threads, self.plan.gpus)},
-            **self.reservation.options(slot.number),
-        }
-        slot.actor, slot.info = ray.remote(ClientActor).options(**options).remote(slot.number), None
+        slot.actor, slot.info = start_client(self.plan, self.reservation, slot.number), None
         slot.noticed = slot.holds = False
         slot.queue.clear()
         self.send(slot, Call("open", self.opening(), limit_s=START_S))

@@ -26,6 +26,7 @@ from typing import Any
 
 import ray
 
+from actors.shares import environment
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.partition import FromFile
@@ -42,10 +43,13 @@ PROBE = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False, log
 
 @dataclass(frozen=True)
 class Session:
-    """``local``: the instance is ours and ends with us. ``node``: the id of the node this process is on."""
+    """``local``: the instance is ours and ends with us. ``node``: the id of the node this process is on. ``threads``:
+    for how many its processes' environment was made; None where we do not know.
+    """
 
     local: bool
     node: str
+    threads: int | None = None
 
 
 @contextlib.contextmanager
@@ -56,6 +60,7 @@ def connect(
     num_cpus: int | None = None,
     num_gpus: int | None = None,
     object_store_memory: int | None = None,
+    threads: int | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Iterator[Session]:
     """Connect, and let go at the end. A process that is connected already stays as it is.
@@ -64,6 +69,8 @@ def connect(
         address: of a cluster; by default RAY_ADDRESS, and where that is not set an instance of our own.
         timeout_s: how long a cluster may take to let us in (a wrong token would be tried for ever).
         num_cpus, num_gpus, object_store_memory: what a local instance pretends to have, if not what is there.
+        threads: of an actor, for which the environment of a local instance's processes is made; by default each actor
+            has to be given its own.
         say: takes a line that names the folder with Ray's logs, which is kept after a failure.
     Raises:
         UserError: the cluster does not answer, or refuses our token; there is no place for temporary files.
@@ -92,10 +99,10 @@ def connect(
             "_temp_dir": str(folder),
             "_system_config": {"prestart_worker_first_driver": False},  # a process per core that nobody would use
         }
-        with keeping_sigterm():
+        with keeping_sigterm(), variables({} if threads is None else environment(threads, 1.0)):
             ray.init(address="local", **options, **given, **quiet)
         try:
-            yield Session(True, ray.get_runtime_context().get_node_id())
+            yield Session(True, ray.get_runtime_context().get_node_id(), threads)
         finally:
             ray.shutdown()
 
@@ -161,6 +168,21 @@ def own_token() -> Iterator[None]:
     finally:
         if said is not None:
             os.environ["RAY_AUTH_MODE"] = said
+
+
+@contextlib.contextmanager
+def variables(given: dict[str, str]) -> Iterator[None]:
+    """Let the processes that are started now have these variables, and this one what it had."""
+    before = {name: os.environ.get(name) for name in given}
+    os.environ.update(given)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 @contextlib.contextmanager

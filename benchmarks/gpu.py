@@ -238,8 +238,9 @@ def sharing(size: Size, device: torch.device) -> Iterator[Line]:
     import ray
 
     from actors.cohort import RayCohort
-    from actors.plan import Plan, reserve
+    from actors.plan import reserve
     from actors.pool import Pool
+    from actors.shares import Plan
 
     config = settings(size, device.type, "fedsimclr", size.batches[-1], size.clients)
     alone = Federated(config, LocalCohort)

@@ -36,7 +36,7 @@ from ray._private.grpc_utils import init_grpc_channel
 from ray.core.generated import node_manager_pb2, node_manager_pb2_grpc
 
 from rayfed_ssl.config import load
-from rayfed_ssl.simulation.loop import Progress
+from rayfed_ssl.simulation.progress import Progress
 
 TINY = """
 method: {name: fedsimclr}

@@ -35,10 +35,10 @@ import ray  # noqa: E402
 import torch  # noqa: E402
 from machine import described  # noqa: E402
 
-from actors.client import environment  # noqa: E402
 from actors.cohort import RayCohort  # noqa: E402
-from actors.plan import Plan, reserve  # noqa: E402
+from actors.plan import reserve  # noqa: E402
 from actors.pool import Pool  # noqa: E402
+from actors.shares import Plan, environment  # noqa: E402
 from rayfed_ssl.config import RunConfig  # noqa: E402
 from rayfed_ssl.federated.bench import Initial  # noqa: E402
 from rayfed_ssl.federated.client import EncoderClient, followed  # noqa: E402

@@ -21,7 +21,7 @@ from PIL import Image
 from rich.console import Console
 
 from rayfed_ssl.methods import METHODS
-from rayfed_ssl.simulation.loop import Progress
+from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.terminal.progress import Reporter, accuracy_table, shown
 from rayfed_ssl.terminal.signals import stop_signals
 from tests.cluster.processes import Process, descendants, end, orphans, title, until
@@ -347,7 +347,9 @@ def test_ctrl_c_twice_on_ray_ends_at_once_and_quietly(tmp_path: Path) -> None:
     ours: dict[int, Process] = {}
     try:
         until(
-            lambda: any(title(p) == "ray::ClientActor.chunk" for p in descendants(run.pid)) or run.poll() is not None,
+            lambda: (
+                any(title(p) == "ray::ClientActorProcess.chunk" for p in descendants(run.pid)) or run.poll() is not None
+            ),
             200,
         )
         ours = descendants(run.pid)

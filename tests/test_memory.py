@@ -18,6 +18,7 @@ from rayfed_ssl.simulation import local as cohorts
 from rayfed_ssl.simulation import loop, memory
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.memory import Estimate, Place, check_fits, estimate
+from rayfed_ssl.simulation.progress import Progress
 from tests.tiny import run_locally, tiny
 
 STATELESS: list[tuple[str, dict[str, Any]]] = [
@@ -156,7 +157,7 @@ def test_a_run_without_checkpoints_holds_few_rows_and_loses_none(
 
     interrupted = tmp_path / "interrupted"
 
-    def fail(progress: loop.Progress) -> None:
+    def fail(progress: Progress) -> None:
         if "system/round_s" in progress.values and progress.round == 6:
             raise KeyboardInterrupt
 

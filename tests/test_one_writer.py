@@ -19,7 +19,7 @@ import pytest
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.settings import files as configfile
-from rayfed_ssl.simulation.loop import Progress
+from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.storage.claim import LOCK, Claim
 from rayfed_ssl.storage.lock import Held, Lock
 from tests.tiny import booked, encoders, measured, run_locally, tiny

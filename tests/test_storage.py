@@ -17,7 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.local import LocalCohort
-from rayfed_ssl.simulation.loop import Progress
+from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.storage.checkpoint import MARKER
 from rayfed_ssl.storage.mirror import Mirror, has_credentials, mirrored, place, wanted
 from tests.tiny import booked, encoders, measured, run_locally, tiny

@@ -10,7 +10,8 @@ import ray
 from ray.autoscaler.v2.sdk import get_cluster_status
 from ray.util.placement_group import placement_group_table
 
-from actors.plan import SILENT_S, Plan, autoscaling_ceiling, describe, free_now, living_nodes, plan
+from actors.plan import SILENT_S, autoscaling_ceiling, describe, free_now, living_nodes, plan
+from actors.shares import Plan
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.settings.blocks import ResourcesConfig
 

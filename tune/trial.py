@@ -36,7 +36,7 @@ from rayfed_ssl.federated.results import Evaluated, Subject
 from rayfed_ssl.reporting.tables import write_json
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.simulation import loop
-from rayfed_ssl.simulation.loop import Progress
+from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.storage import checkpoint
 from rayfed_ssl.storage.failure import ERROR
 from tune.book import SCHEDULE, history, measured, trial_name

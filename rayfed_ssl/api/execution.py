@@ -10,15 +10,15 @@ from typing import Any
 from rayfed_ssl.api.executor import Executor
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.sources import existing
-from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.checks import began_earlier, examine_folder
-from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.storage.mirror import mirrored
 
 
 def execute(executor: Executor) -> Callable[..., dict[str, Any]]:
     """How a run is carried out: (config, folder, uri=, resume=, report=, stopping=) -> summary."""
     if executor is Executor.local:
+        from rayfed_ssl.simulation import loop
+        from rayfed_ssl.simulation.local import LocalCohort
 
         def here(config: RunConfig, folder: Path, *, uri: str | None, resume: bool, **how: Any) -> dict[str, Any]:
             with mirrored(folder, uri, resume=resume) as saved:

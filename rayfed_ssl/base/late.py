@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import importlib
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -21,3 +24,18 @@ class Late:
 
     def __repr__(self) -> str:
         return f"Late({self._module!r})"
+
+
+@contextlib.contextmanager
+def importing() -> Iterator[None]:
+    """Import without garbage collection, which would look again and again through what stays, and set that apart from
+    what is looked through later. For a process of our own: garbage that is there already is kept, too.
+    """
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if collecting:
+            gc.enable()

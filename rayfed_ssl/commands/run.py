@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from rayfed_ssl.api.executor import Executor
+from rayfed_ssl.base.late import importing
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.commands.ending import ended, exit_status
 from rayfed_ssl.terminal.signals import stop_signals
@@ -39,9 +40,9 @@ def run(
         raise UserError("--quiet: found beside --json, which prints objects; allowed: one of them")
     if out is not None and "://" not in out and not check:  # before anything is imported that takes seconds
         refuse_taken(Path(out).expanduser(), resume)
-    from rayfed_ssl.api.asked import named_after, run_folder
-    from rayfed_ssl.config import load
-
+    with importing():
+        from rayfed_ssl.api.asked import named_after, run_folder
+        from rayfed_ssl.config import load
     settings = named_after(load(config, changes or ()), config)
     from rayfed_ssl.api.execution import execute, preflight
     from rayfed_ssl.storage.mirror import place

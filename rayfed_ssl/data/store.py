@@ -98,8 +98,8 @@ def read(path: Path) -> Stored:
         head = json.loads(batch.schema.metadata[b"rayfed_ssl"])
         if head["format"] != FORMAT:
             raise BadStore(f"{path}: format {head['format']}; wanted {FORMAT}")
-        pixels, labels = _pixels(batch.column("pixels"), head["shape"]), batch.column("label").to_numpy()
-        groups = batch.column("group").to_numpy() if head["grouped"] else None
+        pixels, labels = _pixels(batch.column("pixels"), head["shape"]), _values(batch.column("label"))
+        groups = _values(batch.column("group")) if head["grouped"] else None
         stored = Stored(
             Images(pixels, labels, tuple(head["class_names"]), groups, tuple(head["group_names"])),
             head["digest"],
@@ -122,6 +122,12 @@ def _state(path: Path) -> tuple[int, ...]:
     """Changes whenever a file is replaced or written to."""
     stat = path.stat()
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+
+
+def _values(column: pa.Array) -> NDArray[Any]:
+    """A read-only view; ``to_numpy`` would import pandas, where it is installed."""
+    view: NDArray[Any] = np.from_dlpack(column)
+    return view
 
 
 def _pixels(column: pa.FixedSizeBinaryArray, shape: list[int]) -> NDArray[np.uint8]:

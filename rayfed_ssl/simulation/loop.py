@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -52,22 +51,13 @@ from rayfed_ssl.simulation.checks import (
     with_start,
 )
 from rayfed_ssl.simulation.export import export_encoders
+from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.simulation.recorder import Recorder
 from rayfed_ssl.simulation.timing import check_reachable, make_clock
 from rayfed_ssl.storage import checkpoint, failure
 from rayfed_ssl.storage.claim import Claim
 
 Connect = Callable[[RunConfig, Federation, Ledger], Cohort]
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Something worth a line: what is going on, or a finished round with what was measured."""
-
-    round: int
-    rounds: int
-    line: str
-    values: dict[str, float] = field(default_factory=dict)
 
 
 class Run:

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.simulation.loop import Progress
+from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.terminal.output import divert
 
 LONGEST_LINE = 10_000

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.reporting.summary import TEST_LABELS
-from rayfed_ssl.simulation.loop import Progress
+from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.terminal.output import console as console
 
 EVALUATION, FEATURES, PIXELS = "eval/", "features/", "pixels_"

@@ -17,11 +17,11 @@ from actors.client import (
     Placing,
     Put,
     Work,
-    environment,
     fitting_share,
     memory_fraction,
     merged,
 )
+from actors.shares import environment
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.federated.aggregation import FixedPointSum
 from rayfed_ssl.federated.federation import deal

@@ -14,14 +14,15 @@ from ray.exceptions import OutOfMemoryError
 
 from actors import driver as module
 from actors import follow as following
-from actors.driver import RESTARTS, Driver
+from actors.driver import Driver
 from actors.follow import run_on_ray
+from actors.order import RESTARTS
 from actors.pool import StateLost
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.messages import ClientError, Outcome, State
-from rayfed_ssl.simulation.loop import Progress
+from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.simulation.worker import Worker
 from tests.cluster.processes import until
 from tests.tiny import booked, encoders, measured, run_locally, tiny

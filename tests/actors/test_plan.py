@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from actors.plan import Plan, autoscaling_ceiling, living_nodes, plan, plan_in_trial, reserve
+from actors.plan import autoscaling_ceiling, living_nodes, plan, plan_in_trial, reserve
+from actors.shares import Plan
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.settings.blocks import ResourcesConfig
 

@@ -21,8 +21,9 @@ import pytest
 
 import actors.cohort
 from actors.cohort import LONGEST_CHUNK, WINDOW, Pace, RayCohort
-from actors.plan import Plan, reserve
+from actors.plan import reserve
 from actors.pool import Call, Pool
+from actors.shares import Plan
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.config import RunConfig

@@ -8,8 +8,8 @@ import pytest
 
 from actors import cohort as cohorts
 from actors.cohort import RayCohort, place_of
-from actors.plan import Plan, Reservation
 from actors.pool import Pool
+from actors.shares import Plan, Reservation
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.federated.ledger import Ledger

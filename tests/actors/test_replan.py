@@ -12,12 +12,14 @@ from actors import driver as module
 from actors import follow as following
 from actors import plan as plans
 from actors import pool as pools
-from actors.driver import Driver, Update
-from actors.plan import Plan, Reservation, reserve, what_is_left
+from actors.driver import Driver
+from actors.order import Update
+from actors.plan import reserve, what_is_left
 from actors.pool import Pool, StateLost
+from actors.shares import Plan, Reservation
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.settings.blocks import ResourcesConfig
-from rayfed_ssl.simulation.loop import Progress
+from rayfed_ssl.simulation.progress import Progress
 from tests.cluster.processes import until
 from tests.tiny import tiny
 

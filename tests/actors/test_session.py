@@ -28,11 +28,15 @@ import ray
 from actors.session import connect
 from ray._raylet import AuthenticationMode, get_authentication_mode
 
-with connect(num_cpus=1, num_gpus=0, object_store_memory=80 * 1024**2) as session:
+NAMES = ("OMP_NUM_THREADS", "MALLOC_MMAP_THRESHOLD_")
+os.environ["OMP_NUM_THREADS"] = "7"
+with connect(num_cpus=1, num_gpus=0, object_store_memory=80 * 1024**2, threads=3) as session:
     folder = Path(ray._private.worker._global_node.get_temp_dir_path())
     mode = stat.S_IMODE(folder.parent.stat().st_mode)
     asks = ray.get(ray.remote(lambda: os.environ["RAY_AUTH_MODE"]).remote())
+    inherited = ray.get(ray.remote(lambda: [os.environ.get(name) for name in NAMES]).remote())
     found = {"local": session.local, "folder": str(folder.parent), "mode": mode, "auth": asks}
+    found |= {"threads": session.threads, "inherited": inherited, "own": [os.environ.get(name) for name in NAMES]}
     found["token"] = get_authentication_mode() == AuthenticationMode.TOKEN
     print(json.dumps(found), flush=True)
     input()
@@ -72,6 +76,8 @@ def test_a_local_instance_listens_on_loopback_keeps_its_token_private_and_ends(t
     assert found["local"] is True
     assert (found["token"], found["auth"]) == (True, "token")
     assert found["mode"] == 0o700
+    assert (found["threads"], found["inherited"]) == (3, ["3", str(1 << 30)])  # for its processes only
+    assert found["own"] == ["7", None]
     assert list(Path(found["folder"]).glob("*/session_*/sockets/raylet"))
     process.communicate("\n", timeout=120)
     assert process.returncode == 0

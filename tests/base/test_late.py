@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import subprocess
 import sys
 
 import pytest
 
-from rayfed_ssl.base.late import Late
+from rayfed_ssl.base.late import Late, importing
 
 LOADED = (
-    "import sys; {}; print(sorted({{'torch', 'torch._dynamo', 'torchvision', 'sklearn', 'ray'}} & set(sys.modules)))"
+    "import sys; {}; slow = {{'torch', 'torch._dynamo', 'torchvision', 'sklearn', 'ray', 'tensorboard', 'matplotlib', "
+    "'pandas', 'ray.tune', 'ray.data'}}; print(sorted(slow & set(sys.modules)))"
 )
 
 
@@ -29,6 +32,9 @@ def test_a_module_is_what_it_would_have_been() -> None:
         ("import rayfed_ssl.cli", []),
         ("import rayfed_ssl.config as c; c.load(c.Path('configs/demo.yaml'))", ["torch"]),
         ("import rayfed_ssl.api.execution", ["torch"]),
+        ("import actors.driver_process", ["ray"]),  # what an actor's process reads first
+        ("import actors.client", ["ray", "torch"]),
+        ("import actors.follow", ["ray", "torch"]),
     ],
 )
 def test_what_is_loaded_before_it_is_needed(statement: str, loaded: list[str]) -> None:
@@ -36,3 +42,18 @@ def test_what_is_loaded_before_it_is_needed(statement: str, loaded: list[str]) -
         [sys.executable, "-c", LOADED.format(statement)], capture_output=True, text=True, check=True, timeout=120
     )
     assert found.stdout.strip() == repr(loaded)
+
+
+@pytest.mark.parametrize("collecting", [True, False])
+def test_nothing_is_collected_while_modules_are_imported(collecting: bool) -> None:
+    before = gc.isenabled()
+    gc.enable() if collecting else gc.disable()
+    try:
+        seen = []
+        with contextlib.suppress(ImportError), importing():
+            seen.append(gc.isenabled())
+            raise ImportError
+        assert seen == [False]
+        assert gc.isenabled() is collecting
+    finally:
+        gc.enable() if before else gc.disable()

@@ -17,9 +17,10 @@ import pytest
 
 from actors.cohort import RayCohort
 from actors.follow import find, follow, run_on_ray, start
-from actors.plan import Plan, reserve
+from actors.plan import reserve
 from actors.pool import Pool, StateLost
 from actors.session import connect
+from actors.shares import Plan
 from actors.states import Kept
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.bench import Initial
@@ -28,7 +29,7 @@ from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.messages import ClientError, Outcome, State
 from rayfed_ssl.federated.results import Subject
 from rayfed_ssl.simulation.local import LocalCohort
-from rayfed_ssl.simulation.loop import Progress
+from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.simulation.worker import Worker
 from tests.cluster.processes import descendants, title, until
 from tests.tiny import booked, encoders, measured, run_locally, tiny

@@ -156,7 +156,7 @@ def test_a_client_actor_in_mid_round(run: Callable[..., CommandLine], undisturbe
 
     deaths = 0
     while not any(repeated()):  # it may have been hit between two calls
-        os.kill(command.until_titled("ray::ClientActor.chunk"), signal.SIGKILL)
+        os.kill(command.until_titled("ray::ClientActorProcess.chunk"), signal.SIGKILL)
         deaths += 1
         command.until(f"death {deaths}", lambda: len(repeated()) >= deaths or None)  # noqa: B023
     text = command.finish()

@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 from actors.cohort import RayCohort
-from actors.plan import Plan, reserve
+from actors.plan import reserve
 from actors.pool import Pool
+from actors.shares import Plan
 from actors.sums import Asked, Sums, merged_where_they_lie
 from rayfed_ssl.federated.aggregation import FixedPointSum
 from rayfed_ssl.federated.cohort import Cohort

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 from actors import store as stores
-from actors.plan import Plan
 from actors.pool import StateLost
+from actors.shares import Plan
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.blocks import ResourcesConfig
 from rayfed_ssl.simulation.checks import examine_folder
-from rayfed_ssl.simulation.loop import Progress
+from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.storage import checkpoint
 from tests.tiny import tiny
 from tests.tune.sweeps import GRID, LR, sweep

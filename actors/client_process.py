@@ -1,0 +1,73 @@
+"""A client's actor as Ray starts it: its process begins at once, and imports within what takes seconds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.actor import ActorHandle
+
+from actors.shares import Plan, Reservation, asked, environment
+from rayfed_ssl.base.late import importing
+
+
+@dataclass(frozen=True)
+class Begun:
+    """Client actors that were started, and what is reserved for them, which may not be theirs yet."""
+
+    reservation: Reservation
+    actors: Sequence[ActorHandle]
+
+    def close(self) -> None:
+        """End them, and give back what is reserved."""
+        for actor in self.actors:
+            ray.kill(actor)
+        self.reservation.release()
+
+
+def begin(plan: Plan, name: str) -> Begun:
+    """Start the actors of a plan, without a wait for their bundles."""
+    reservation = asked(plan, name)
+    return Begun(reservation, [start_client(plan, reservation, number) for number in range(plan.actors)])
+
+
+def start_client(plan: Plan, reservation: Reservation, number: int) -> ActorHandle:
+    """The actor of that number, in its bundle."""
+    variables = environment(plan.threads, plan.gpus)
+    options = {
+        "num_cpus": plan.cpus,
+        "num_gpus": plan.gpus,
+        "max_restarts": 0,
+        "max_task_retries": 0,
+        **plan.runtime_env(variables),
+        **reservation.options(number),
+    }
+    return ray.remote(ClientActorProcess).options(**options).remote(number, variables)
+
+
+class ClientActorProcess:
+    """The process of a :class:`actors.client.ClientActor`, whose methods these are."""
+
+    def __init__(self, actor: int, variables: dict[str, str]) -> None:
+        os.environ.update(variables)
+        with importing():
+            from actors.client import ClientActor
+        self.client = ClientActor(actor)
+
+    def open(self, *args: Any) -> Any:
+        return self.client.open(*args)
+
+    def publish(self, *args: Any) -> Any:
+        return self.client.publish(*args)
+
+    def chunk(self, *args: Any) -> Any:
+        return self.client.chunk(*args)
+
+    def hand_over(self, *args: Any) -> Any:
+        return self.client.hand_over(*args)
+
+    def assess(self, *args: Any) -> Any:
+        return self.client.assess(*args)

@@ -1,0 +1,50 @@
+"""The driver's actor as Ray starts it: its client actors are started before it imports anything itself, so that all of
+them import at the same time, and images are read meanwhile. They stay the driver's: they end with it.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from typing import Any
+
+import ray
+
+from actors.client_process import begin
+from actors.shares import Plan
+from rayfed_ssl.base.late import importing
+
+
+class DriverProcess:
+    """The process of a :class:`actors.driver.Driver`, whose methods these are.
+
+    Args:
+        variables: of its environment.
+        early: the plan, and the name of its placement group, of which client actors are started before anything is
+            imported; None for the successor of a driver that died, which first looks what is left.
+        order: the pickled :class:`actors.driver.RunOrder`; to read it is to import all of its classes.
+    """
+
+    def __init__(self, variables: dict[str, str], early: tuple[Plan, str] | None, order: bytes) -> None:
+        os.environ.update(variables)
+        begun = None
+        if early is not None and not ray.get_runtime_context().was_current_actor_reconstructed:
+            begun = begin(*early)
+        with importing():
+            from actors.driver import Driver
+        self.driver = Driver(pickle.loads(order), begun)
+
+    def run(self) -> Any:
+        return self.driver.run()
+
+    def progress(self, since: int = 0) -> Any:
+        return self.driver.progress(since)
+
+    def state(self) -> tuple[str, int]:
+        return self.driver.state()
+
+    def stop(self) -> None:
+        self.driver.stop()
+
+    def target(self) -> tuple[str, int]:
+        return self.driver.target()
