@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,6 +56,7 @@ class ClientActorProcess:
         os.environ.update(variables)
         with importing():
             from actors.client import ClientActor
+        gc.freeze()  # later collections leave alone what was imported
         self.client = ClientActor(actor)
 
     def open(self, *args: Any) -> Any:

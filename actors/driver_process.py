@@ -4,6 +4,7 @@ them import at the same time, and images are read meanwhile. They stay the drive
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 from typing import Any
@@ -32,6 +33,7 @@ class DriverProcess:
             begun = begin(*early)
         with importing():
             from actors.driver import Driver
+        gc.freeze()  # later collections leave alone what was imported
         self.driver = Driver(pickle.loads(order), begun)
 
     def run(self) -> Any:

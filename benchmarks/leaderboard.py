@@ -6,6 +6,7 @@
     python benchmarks/leaderboard.py --data ../shared/data --labels      # 1% of the labels, for rows that lack it
     python benchmarks/leaderboard.py --data ../shared/data --again       # rows from the run folders, without running
     python benchmarks/leaderboard.py --figure                            # docs/figures/leaderboard.png
+    python benchmarks/leaderboard.py --data FOLDER --board benchmarks/field.yaml        # the papers' sizes, on a GPU
 
 Cells, keys and grid stand in ``leaderboard.yaml``. A cell is an ordinary run folder below ``--out``; stopped at any
 moment, the command goes on where it was. A row of ``results/leaderboard.parquet`` is written as its run ends; a cell is
@@ -29,8 +30,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import leaderboard_rows as rows
 import leaderboard_tuning as tuning
-import yaml
 from leaderboard_rows import Cell, Record
+from leaderboard_tables import load_board
 from machine import described
 
 LABELS = ("evaluation.semi.fractions=[0.01]", "evaluation.semi.epochs=50", "evaluation.train_images=null")
@@ -195,8 +196,13 @@ def _tune_key(todo: Sequence[tuple[str, Cell]], measure: str, data: Path, out: P
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    board: dict[str, Any] = yaml.safe_load(rows.BOARD.read_text(encoding="utf-8"))
+    first = argparse.ArgumentParser(add_help=False)
+    first.add_argument("--board", type=Path, default=rows.BOARD, help="another file of cells, such as field.yaml")
+    if not (chosen := first.parse_known_args()[0].board).is_file():
+        first.error(f"--board: {chosen} is no file")
+    board = load_board(chosen)
+    how = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=how, parents=[first])
     methods = list(dict.fromkeys([*board["methods"], *board["mixed"]["methods"]]))
     parser.add_argument("--data", type=Path, help="the folder with a folder per data set")
     parser.add_argument("--sets", nargs="+", choices=list(board["data"]), default=list(board["data"]))
@@ -206,13 +212,14 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=board["seeds"])
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("runs/leaderboard"))
-    parser.add_argument("--rows", type=Path, default=rows.RESULTS, help="the Parquet file of the rows")
+    parser.add_argument("--rows", type=Path, help="the Parquet file of the rows; by default results/BOARD.parquet")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--tune", action="store_true")
     what.add_argument("--labels", action="store_true")
     what.add_argument("--again", action="store_true")
     what.add_argument("--figure", action="store_true")
     a = parser.parse_args()
+    a.rows = a.rows or rows.RESULTS.with_stem(a.board.stem)
     if a.figure:
         from leaderboard_figure import draw
 
@@ -221,9 +228,12 @@ def main() -> None:
     if a.data is None:
         parser.error("--data: the folder with a folder per data set")
     data, out = a.data.resolve(), a.out.resolve()
+    if a.tune and "tuning" not in board:
+        parser.error(f"--tune: {a.board.name} has no grids")
     if a.tune:
         raise SystemExit(1 if tune(board, a.sets, a.methods, data, out, a.jobs) else 0)
-    found = rows.cells(board, a.sets, a.partitions, a.seeds, a.methods, tuning.winners(tuning.read(), board))
+    winners = tuning.winners(tuning.read(), board) if "tuning" in board else {}
+    found = rows.cells(board, a.sets, a.partitions, a.seeds, a.methods, winners)
     wanted = [cell for cell in found if cell.table in {TABLES[name] for name in a.tables}]
     carry_out = label_missing if a.labels else row_again if a.again else run_missing
     raise SystemExit(1 if carry_out(wanted, data, out, a.jobs, a.rows) else 0)

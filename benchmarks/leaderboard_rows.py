@@ -23,6 +23,7 @@ HERE = Path(__file__).resolve().parent
 CONFIGS = HERE.parent / "configs"
 BOARD = HERE / "leaderboard.yaml"
 RESULTS = HERE / "results" / "leaderboard.parquet"
+FIELD, FIELD_RESULTS = HERE / "field.yaml", HERE / "results" / "field.parquet"
 ONE, MIXED = "one architecture", "mixed architectures"
 REFERENCE = "fedsimclr"
 EARLY = 0.1  # of the rounds, after which a run's end is predicted

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -16,8 +17,13 @@ from rayfed_ssl.reporting.comparison import difference, spread
 
 NOT_RUN = "not run yet"
 GAIN, SHARE = 0.08, 0.25  # what a budget has to gain, and the share of the gain that seeds may differ by
-NAMES = {"fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
-SPLITS = {"iid": "IID", "dirichlet": "Dirichlet 0.1", "two_classes": "two classes per client"}
+NAMES = {"fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
+SPLITS = {
+    "iid": "IID",
+    "dirichlet": "Dirichlet 0.1",
+    "two_classes": "two classes per client",
+    "cross_device": "Dirichlet 0.1, 50 clients of which 10 a round",
+}
 COLUMNS = (
     "method", "seeds", "kNN", "linear", "few-shot", "1% labels", "effective rank", "MB per round", "MB to 90%",
     "virtual s to 90%", "epsilon", "kNN over {}", "linear over {}", "rank", "minutes",
@@ -26,11 +32,11 @@ COMPARED = {ONE: REFERENCE, MIXED: "local"}  # the method that a table's others 
 Seeds = dict[int, Record]
 
 
-def load_board() -> dict[str, Any]:
-    """``leaderboard.yaml``."""
+def load_board(path: Path = BOARD) -> dict[str, Any]:
+    """``leaderboard.yaml``, or another board."""
     import yaml
 
-    board: dict[str, Any] = yaml.safe_load(BOARD.read_text(encoding="utf-8"))
+    board: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     return board
 
 
@@ -193,7 +199,7 @@ def page(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
     parts, absent = [], []
     for data in board["data"]:
         for partition in board["partitions"]:
-            for kind in (ONE, MIXED):
+            for kind in (ONE, MIXED) if board["mixed"]["methods"] else (ONE,):
                 title = f"{NAMES.get(data, data)}, {SPLITS.get(partition, partition)}, {kind}"
                 if not of_table(rows, data, partition, kind):
                     absent.append(title)

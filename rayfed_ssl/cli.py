@@ -6,9 +6,7 @@ traceback once, exit status 1; a run that was stopped ends with 130. Everything 
 
 from __future__ import annotations
 
-import atexit
 import errno
-import gc
 import os
 import sys
 import warnings
@@ -80,7 +78,6 @@ def quiet() -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """The entry point. Exits with 0, 1 (a client or the program failed), 2 (the user can mend it) or 130 (stopped)."""
     quiet()
-    atexit.register(gc.freeze)  # else the interpreter looks through all modules once more, 0.7 s for torch's
     try:
         try:
             refuse_shadows()

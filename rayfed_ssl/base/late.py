@@ -28,14 +28,11 @@ class Late:
 
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
-    """Import without garbage collection, which would look again and again through what stays, and set that apart from
-    what is looked through later. For a process of our own: garbage that is there already is kept, too.
-    """
+    """Import without garbage collection, which would look again and again through what stays."""
     collecting = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.freeze()
         if collecting:
             gc.enable()

@@ -48,13 +48,21 @@ def row(method: str, seed: int = 0, knn: float | None = 0.5, **others: Any) -> r
 # -- cells -------------------------------------------------------------------------------------------------------------
 
 
-def test_every_method_of_the_board_fits_its_configs() -> None:
-    for name in BOARD["data"]:
-        for cell in rows.cells(BOARD, [name], list(BOARD["partitions"]), [0]):
+@pytest.mark.parametrize("path", [rows.BOARD, rows.FIELD], ids=lambda path: path.stem)
+def test_every_method_of_the_board_fits_its_configs(path: Path) -> None:
+    board = tables.load_board(path)
+    for name in board["data"]:
+        for cell in rows.cells(board, [name], list(board["partitions"]), [0]):
             config = cell.built(Path("images"))
             assert config.method.name == cell.method
-            assert config.data.partition.name == BOARD["partitions"][cell.partition]["data.partition.name"]
+            assert config.data.partition.name == board["partitions"][cell.partition]["data.partition.name"]
             assert config.clients.heterogeneous == (cell.table == rows.MIXED)
+
+
+def test_a_board_without_mixed_architectures_lists_no_such_table() -> None:
+    text = tables.page([], tables.load_board(rows.FIELD))
+    assert "CIFAR-100, Dirichlet 0.1, 50 clients of which 10 a round, one architecture" in text
+    assert rows.MIXED not in text
 
 
 @pytest.mark.parametrize("data", sorted(BOARD["data"]))
