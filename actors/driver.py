@@ -112,7 +112,8 @@ class Driver:
             await_ready(self.plan, begun.reservation, config.resources.wait_s, self._say)
             pool = Pool(self.plan, begun.reservation, begun.actors)
         else:
-            pool = Pool(self.plan, self._reserve(config))
+            reservation = self._reserve(config)  # which may change the plan
+            pool = Pool(self.plan, reservation)
         return RayCohort(config, federation, ledger, pool, say=self._say, factory=self.order.factory)
 
     def _reserve(self, config: RunConfig) -> Reservation:

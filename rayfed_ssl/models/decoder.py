@@ -7,25 +7,25 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.models.heads import ModelConfig
 
 
 class Decoder(nn.Module):
-    """(B, dim) -> (B, C, S, S): a linear layer to an S/8 map, then three transposed convolutions that double it.
+    """(B, dim) -> (B, C, S, S): a linear layer to a map of S/8, rounded up, then three transposed convolutions that
+    double it; what that is too wide by is cut off in equal parts, an odd row or column at the end.
 
     The output has no activation: it is compared with normalised images, which have both signs.
     """
 
     def __init__(self, dim: int, config: ModelConfig, image_size: int, channels: int = 3) -> None:
         super().__init__()
-        if image_size % 8:
-            raise UserError(f"data.image_size: {image_size} given; the decoder needs a multiple of 8")
+        side = -(-image_size // 8)
+        self.inside = slice((8 * side - image_size) // 2, (8 * side - image_size) // 2 + image_size)
         a, b, c = (config.scaled(n) for n in (128, 64, 32))
         self.start = nn.Sequential(
-            nn.Linear(dim, a * (image_size // 8) ** 2),
+            nn.Linear(dim, a * side**2),
             nn.ReLU(inplace=True),
-            nn.Unflatten(1, (a, image_size // 8, image_size // 8)),
+            nn.Unflatten(1, (a, side, side)),
         )
         self.up = nn.Sequential(
             _double(a, b), nn.ReLU(inplace=True), _double(b, c), nn.ReLU(inplace=True), _double(c, channels)
@@ -33,7 +33,7 @@ class Decoder(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         images: Tensor = self.up(self.start(features))
-        return images
+        return images[:, :, self.inside, self.inside]
 
 
 def _double(inputs: int, outputs: int) -> nn.ConvTranspose2d:

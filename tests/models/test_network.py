@@ -165,9 +165,17 @@ def test_a_description_without_channels_is_of_three() -> None:
     assert rebuild(description)(IMAGES).shape == (4, description["dim"])
 
 
-def test_decoder_refuses_other_sizes() -> None:
-    with pytest.raises(UserError, match=r"data\.image_size: 20 .* multiple of 8"):
-        build_network("small_cnn", THIN, 20, heads={"decoder"})
+@pytest.mark.parametrize(("size", "whole", "first"), [(28, 32, 2), (9, 16, 3), (31, 32, 0), (16, 16, 0)])
+def test_images_of_any_size_are_decoded(size: int, whole: int, first: int) -> None:
+    """They are the middle of what the same decoder gives at the next multiple of eight."""
+    decoder, wider = (build_network("small_cnn", THIN, side, heads={"decoder"}).decoder for side in (size, whole))
+    assert decoder is not None
+    assert wider is not None
+    decoder.load_state_dict(wider.state_dict())
+    features = torch.randn(2, wider.start[0].in_features)
+    images = decoder(features)
+    assert images.shape == (2, 3, size, size)
+    torch.testing.assert_close(images, wider(features)[:, :, first : first + size, first : first + size])
 
 
 def test_heads_do_not_change_the_encoder_of_a_seed() -> None:
