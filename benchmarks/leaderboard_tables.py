@@ -16,6 +16,7 @@ from scipy.stats import kendalltau, rankdata
 from rayfed_ssl.reporting.comparison import difference, spread
 
 NOT_RUN = "not run yet"
+LEAST_COMMON = 5  # methods that two tables have to share, to be compared
 GAIN, SHARE = 0.08, 0.25  # what a budget has to gain, and the share of the gain that seeds may differ by
 NAMES = {"fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 SPLITS = {
@@ -209,6 +210,35 @@ def page(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
     if absent:
         parts.append(f"Tables without a row, {NOT_RUN}: {'; '.join(absent)}.")
     return "\n\n".join(parts)
+
+
+def _means(rows: Sequence[Record], board: Mapping[str, Any], data: str, partition: str) -> dict[str, list[float]]:
+    """Ranked method -> means over seeds of kNN, linear and few-shot accuracy, where it has all three."""
+    found = {}
+    for method, seeds in of_table(rows, data, partition, ONE).items():
+        values = [[row[measure] for row in complete(seeds)] for measure in ("knn", "linear", "fewshot")]
+        if method not in board["references"] and values[0] and not any(None in own for own in values):
+            found[method] = [fmean(own) for own in values]
+    return found
+
+
+def agreement(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
+    """Whether tables order the methods alike: Kendall's tau between their means over seeds, for every pair of tables
+    with five or more ranked methods in common.
+    """
+    tables = {
+        f"{NAMES.get(data, data)}, {SPLITS.get(partition, partition)}": _means(rows, board, data, partition)
+        for data in board["data"]
+        for partition in board["partitions"]
+    }
+    lines = ["| tables | methods | kNN | linear | few-shot |", "|---|---|---|---|---|"]
+    for one, two in combinations(tables, 2):
+        common = [method for method in tables[one] if method in tables[two]]
+        if len(common) >= LEAST_COMMON:
+            pairs = [zip(*(tables[title][method] for method in common), strict=True) for title in (one, two)]
+            taus = [kendalltau(a, b).statistic for a, b in zip(*pairs, strict=True)]
+            lines.append(f"| {one}; {two} | {len(common)} | {' | '.join(f'{tau:+.2f}' for tau in taus)} |")
+    return "\n".join(lines) if len(lines) > 2 else f"No two tables have {LEAST_COMMON} methods in common yet."
 
 
 def short(rows: Sequence[Record], board: Mapping[str, Any]) -> str:

@@ -159,6 +159,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "budgets": lambda: budgets.table(budgets.read()),
         "confirmed": lambda: board_tables.confirmed(board_rows.read(), board_tables.load_board()),
         "leaderboard": lambda: board_tables.page(board_rows.read(), board_tables.load_board()),
+        "agreement": lambda: board_tables.agreement(board_rows.read(), board_tables.load_board()),
         "field": lambda: board_tables.page(
             board_rows.read(board_rows.FIELD_RESULTS), board_tables.load_board(board_rows.FIELD)
         ),

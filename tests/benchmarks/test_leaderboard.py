@@ -280,6 +280,22 @@ def test_ranks_and_their_stability() -> None:
     assert tables.ranks(methods)[0] == {"a": 1.5, "b": 1.5, "c": 3, "d": 4}
 
 
+def test_tables_that_order_methods_alike() -> None:
+    def made(data: str, method: str, seed: int, value: float) -> rows.Record:
+        return row(method, seed, value, data=data, linear=value, fewshot=-value)
+
+    methods = ("fedsimclr", "fedbyol", "fedca", "fedsc", "flesd", "local")  # the last is a reference: not ranked
+    here, there = [0.5, 0.4, 0.3, 0.2, 0.1, 0.9], [0.5, 0.3, 0.4, 0.2, 0.1, 0.0]
+    known = [made("cifar10", m, seed, v + 0.01 * seed) for m, v in zip(methods, here, strict=True) for seed in (0, 1)]
+    known += [made("fashion_mnist", m, 0, v) for m, v in zip(methods, there, strict=True)]
+    known += [row("fedx", data=data) for data in ("cifar10", "fashion_mnist")]  # without a linear probe
+    (line,) = tables.agreement(known, BOARD).splitlines()[2:]
+    assert (
+        line == "| Fashion-MNIST, IID; CIFAR-10, IID | 5 | +0.80 | +0.80 | +0.80 |"
+    )  # of ten pairs one is turned round
+    assert tables.agreement(known[2:], BOARD) == "No two tables have 5 methods in common yet."
+
+
 def test_the_page_names_tables_without_a_row() -> None:
     text = tables.page([row("fedsimclr")], BOARD)
     assert text.count("| method |") == 1
