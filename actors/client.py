@@ -1,7 +1,7 @@
 """The actor in which clients run: a warm process with a worker, and nothing that matters.
 
-Everything a client needs comes in as arguments, everything it changes goes out as return values, new states as return
-values of their own: what an actor returns belongs to the caller and survives the actor; what it put itself would not.
+Everything a client needs comes in as arguments, everything it changes goes out as return values, new states apart from
+the rest: what an actor returns belongs to the caller and survives the actor; what it put itself would not.
 """
 
 from __future__ import annotations

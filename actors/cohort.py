@@ -87,7 +87,7 @@ class RayCohort(Cohort):
         self._states = States()
         self._everybody = False  # whether the round asks all clients
         self._evaluating: list[tuple[int, int | None, Call]] = []
-        self._seen_states = False  # then new ones come as return values of their own
+        self._seen_states = False  # then new ones come apart from the rest
         self._paces: dict[str, Pace] = {}  # by operation, of whole replies
         self.sum_bytes = 0  # of sums that this process read
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -115,3 +116,14 @@ def test_what_has_not_run_is_said() -> None:
 def test_every_line_that_was_written_belongs_to_a_claim() -> None:
     for one in claims.read():
         assert one["variant"] in DOCUMENT["claims"][one["claim"]]["variants"], json.dumps(one)[:200]
+
+
+def test_the_header_of_fedlinkeds_config_has_the_numbers_of_the_lines() -> None:
+    text = (ROOT / "configs" / "fedlinked_cifar10.yaml").read_text(encoding="utf-8")
+    shown = re.search(r"(\d) seeds\): accuracy of the task ([\d.]+), local ([\d.]+)\.\n", text)
+    assert shown, "the header says what FedLinked and separate training come to"
+    for variant, accuracy in (("FedLinked", shown[2]), ("separate", shown[3])):
+        lines = [one for one in claims.read() if (one["claim"], one["variant"]) == ("fedlinked", variant)]
+        assert len(lines) == int(shown[1])
+        clients = [np.mean(list(one["measured"]["task"].values())) for one in lines]
+        assert float(accuracy) == pytest.approx(np.mean(clients), abs=0.000501)
