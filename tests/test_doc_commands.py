@@ -97,6 +97,7 @@ ALL = list(
     dict.fromkeys([*(line for page in PAGES for line in commands(page)), *(c for p in CONFIGS for c in heads(p))])
 )
 LINES = [line for line in ALL if line.ours is not None]
+COMMANDS = get_command(app).commands  # type: ignore[attr-defined]
 
 
 def test_the_pages_hold_commands() -> None:
@@ -110,7 +111,7 @@ def parsed(line: Line) -> tuple[str, dict[str, object]]:
     """The command and its parameters. Fails for an option that does not exist. A name alone is a mention."""
     assert line.ours is not None
     name, *arguments = line.ours
-    found = get_command(app).commands[name]  # type: ignore[attr-defined]
+    found = COMMANDS[name]
     return name, dict(found.make_context(name, arguments, resilient_parsing=not arguments).params)
 
 
