@@ -212,7 +212,7 @@ def test_every_method_goes_on_without_a_client_that_replies_nonsense(
 ) -> None:
     """Client 1 never sends anything usable, from whatever it is asked first to the end."""
     replies = poison(lambda client, round, operation: client == 1)
-    config = tiny(method, on_client_error="drop")
+    config = tiny(method, on_client_error="drop", data__limit=160)
     summary = run_locally(config, tmp_path / "run")
     assert summary["status"] == "complete"
     spoilt = {r["round"] for r in replies if r["client"] == 1 and r["round"]}
