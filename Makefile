@@ -7,6 +7,8 @@ BIN := .venv/bin
 READY := .venv/.installed
 
 .DEFAULT_GOAL := help
+unexport PYTHONDONTWRITEBYTECODE  # else every process that a test starts compiles the library again
+
 .PHONY: help bench demo test test-cluster mutants docs lint types
 
 help:  ## List the targets
