@@ -18,12 +18,13 @@ import ray
 import torch
 
 from actors.shares import environment
+from actors.store import INLINE_BYTES, nbytes
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.aggregation import FixedPointSum
 from rayfed_ssl.federated.bench import device_name
 from rayfed_ssl.federated.federation import Federation, deal
-from rayfed_ssl.federated.messages import Averaging, Chunk, ClientError, Outcome, Start, State, Task
+from rayfed_ssl.federated.messages import Averaging, Chunk, ClientError, Outcome, Start, State, Task, exchanged
 from rayfed_ssl.federated.results import Subject
 from rayfed_ssl.simulation.worker import Worker, run_chunk
 
@@ -34,17 +35,29 @@ ASKED_FOR = re.compile(r"Tried to allocate ([\d.]+) (GiB|MiB|KiB)")
 UNITS = {"GiB": 2.0**30, "MiB": 2.0**20, "KiB": 2.0**10}
 
 
+def item(value: Any, index: Any) -> Any:
+    """What stands at ``index`` of an object, a list or a dict; None: the object is all there is."""
+    return value if index is None else value[index]
+
+
 @dataclass(frozen=True)
 class Put:
     """Stands for a value that is argument number ``index`` of the call, where Ray has put it, or item ``within`` it."""
 
     index: int
-    within: int | None = None
+    within: Any = None
 
     def of(self, values: Sequence[Any]) -> Any:
         """The value, out of the call's arguments."""
-        value = values[self.index]
-        return value if self.within is None else value[self.within]
+        return item(values[self.index], self.within)
+
+
+@dataclass(frozen=True)
+class Left:
+    """Stands for a value of a reply that is item ``key`` of a return value of its own."""
+
+    key: tuple[int, str]  # the client and the field
+    nbytes: int
 
 
 class Placing(Enum):
@@ -73,6 +86,7 @@ class Work:
     look_at: frozenset[int] = frozenset()
     states: tuple[Put | None, ...] = ()  # each client's
     placing: Placing = Placing.APART  # of new states
+    leaves: bool = False  # what is large in the replies, as a return value of its own
     exchange: str | None = None  # whose running sum takes the averaged fields; None: the chunk has a sum of its own
     tag: int = 0  # this call's within the exchange
     hands_over: bool = False  # the running sum with it, as a return value of its own
@@ -199,14 +213,19 @@ class ClientActor:
         self.known[name] = self.worker.published[name] = value
 
     def chunk(self, work: Work, *values: Any) -> tuple[Any, ...] | Done:
-        """:class:`Done`; the totals of the running sum, where the call hands over; the new states as they are placed.
+        """:class:`Done`; the totals of the running sum, where the call hands over; what is large in the replies, where
+        it leaves that; the new states as they are placed.
 
         Args:
             values: what every :class:`Put` stands for.
         """
 
+        def fetched(value: Any) -> Any:
+            return value.of(values) if isinstance(value, Put) else value
+
         def filled(fields: Mapping[str, Any]) -> dict[str, Any]:
-            return {name: value.of(values) if isinstance(value, Put) else value for name, value in fields.items()}
+            """A value that has been put may have Puts within: of replies, which lie elsewhere."""
+            return {name: exchanged(fetched(value), fetched) for name, value in fields.items()}
 
         task = Task(work.operation, work.round, filled(work.message), work.starts, work.look_at)
         own = [filled(fields) for fields in work.own]
@@ -223,15 +242,18 @@ class ClientActor:
         succeeded = {outcome.client for outcome in chunk.outcomes}
         kept = [client in succeeded and bool(state) for client, state in zip(work.clients, new, strict=True)]
         changed = [state if keep else None for state, keep in zip(new, kept, strict=True)]
-        placed: list[Any] = []
+        within, beside, handed = changed, list[Any](), None
+        if work.hands_over and work.exchange is not None:
+            handed, totals = self.hand_over(work.exchange)
+            beside.append(totals)
+        if work.leaves:
+            chunk.outcomes, left = left_out(chunk.outcomes)
+            beside.append(left)
         if work.placing is not Placing.WITHIN:
-            placed = [changed] if work.placing is Placing.TOGETHER else changed
-        within = changed if work.placing is Placing.WITHIN else []
-        if not work.hands_over or work.exchange is None:
-            done = Done(chunk, kept, work.placing, within, None)
-            return (done, *placed) if placed else done
-        handed, totals = self.hand_over(work.exchange)
-        return Done(chunk, kept, work.placing, within, handed), totals, *placed
+            within = []
+            beside += [changed] if work.placing is Placing.TOGETHER else changed
+        done = Done(chunk, kept, work.placing, within, handed)
+        return (done, *beside) if beside else done
 
     def _running(self, work: Work) -> Running | None:
         """The running sum of the call's exchange; that of an earlier one is forgotten."""
@@ -284,8 +306,21 @@ class ClientActor:
         """Evaluate an encoder; its weights come as an argument of their own, and so does its client's state, or what it
         is item ``within`` of.
         """
-        own: State | None = state if within is None else state[within]
-        return self.worker.assess(round, replace(subject, weights=weights), own)
+        return self.worker.assess(round, replace(subject, weights=weights), item(state, within))
+
+
+def left_out(outcomes: Sequence[Outcome]) -> tuple[list[Outcome], dict[tuple[int, str], Any]]:
+    """The outcomes with a :class:`Left` for every large value of their replies, and those values."""
+    left: dict[tuple[int, str], Any] = {}
+
+    def small(client: int, name: str, value: Any) -> Any:
+        if (count := nbytes(value)) <= INLINE_BYTES:
+            return value
+        left[client, name] = value
+        return Left((client, name), count)
+
+    out = [replace(o, reply={name: small(o.client, name, value) for name, value in o.reply.items()}) for o in outcomes]
+    return out, left
 
 
 def merged(chunk: Chunk, error: ClientError, again: Chunk, order: Sequence[int]) -> Chunk:

@@ -17,15 +17,26 @@ import ray
 
 from actors.client import Done, Factory, Placing, Put, Work
 from actors.pool import Call, Crashed, Pool, StateLost, TimedOut
+from actors.replies import Lying, Replies
 from actors.states import TOGETHER_BYTES, Kept, States
-from actors.store import Store, nbytes, place_of, shared_images
+from actors.store import INLINE_BYTES, Store, nbytes, place_of, shared_images
 from actors.sums import Asked, Sums
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import Ledger
-from rayfed_ssl.federated.messages import SERVER, Averaging, Chunk, ClientError, Diverged, Each, State, Task
+from rayfed_ssl.federated.messages import (
+    SERVER,
+    Averaging,
+    Chunk,
+    ClientError,
+    Diverged,
+    Each,
+    State,
+    Task,
+    exchanged,
+)
 from rayfed_ssl.federated.results import Evaluated, Subject
 from rayfed_ssl.simulation.memory import check_fits, estimate, free_memory
 from rayfed_ssl.simulation.worker import Worker
@@ -85,10 +96,12 @@ class RayCohort(Cohort):
         self._store = Store(WINDOW * pool.plan.actors)
         self._published_refs: dict[str, Any] = {}
         self._states = States()
-        self._everybody = False  # whether the round asks all clients
+        self.replies = Replies()
         self._evaluating: list[tuple[int, int | None, Call]] = []
         self._seen_states = False  # then new ones come apart from the rest
         self._paces: dict[str, Pace] = {}  # by operation, of whole replies
+        # Of a task: its message's values as calls have them, by identity
+        self._passed: tuple[Task | None, dict[int, Any]] = (None, {})
         self.sum_bytes = 0  # of sums that this process read
 
         def opening() -> tuple[Any, ...]:
@@ -120,13 +133,16 @@ class RayCohort(Cohort):
 
     def begin_round(self, round: int, clients: Sequence[int]) -> None:
         self._states.forget_pending()
-        self._store.clear()
-        self._everybody = len(clients) == len(self.federation.clients)
+        self._forget_sent()
         super().begin_round(round, clients)
 
     def commit(self) -> None:
         self._states.commit()
+        self._forget_sent()
+
+    def _forget_sent(self) -> None:
         self._store.clear()
+        self._passed = (None, {})
 
     def _run(self, task: Task, clients: Sequence[int], own: Each, averaging: Averaging | None) -> Iterator[Chunk]:
         size = min(max(1, math.ceil(len(clients) / (4 * len(self._pool.slots)))), LONGEST_CHUNK)
@@ -223,29 +239,39 @@ class RayCohort(Cohort):
 
     def _call(self, task: Task, asked: Asked, averaging: Averaging | None, sums: Sums | None, hands_over: bool) -> Call:
         """A call for these clients: small fields within it, large ones and states as arguments that Ray maps."""
+        if self._passed[0] is not task:  # another task's arguments have other numbers
+            self._passed = (task, {})
+        known = self._passed[1]
         values: list[Any] = []
         places: dict[Any, int] = {}  # of references: several states may lie in one object
 
+        def argument(ref: Any) -> int:
+            """Its number: one that comes again is the same argument."""
+            if ref not in places:
+                places[ref] = len(values)
+                values.append(ref)
+            return places[ref]
+
+        def passed_on(value: Any) -> Any:
+            """What lies in the store already, as the argument that it is."""
+            return Put(argument(value.source.ref), value.key) if isinstance(value, Lying) else value
+
         def packed(fields: Mapping[str, Any], shared: bool) -> dict[str, Any]:
-            out = dict(fields)
-            for name, value in fields.items():
+            out = {name: exchanged(value, passed_on) for name, value in fields.items()}
+            if shared:  # the same objects in every call of the task, so that they are put once
+                out = {name: known.setdefault(id(fields[name]), value) for name, value in out.items()}
+            for name, value in out.items():
                 if (ref := self._store.reference(value, shared)) is not None:
-                    out[name] = Put(len(values))
-                    values.append(ref)
+                    out[name] = Put(argument(ref))
             return out
 
         def placed(kept: Kept | None) -> Put | None:
-            if kept is None:
-                return None
-            if kept.ref not in places:
-                places[kept.ref] = len(values)
-                values.append(kept.ref)
-            return Put(places[kept.ref], kept.index)
+            return None if kept is None else Put(argument(kept.ref), kept.index)
 
         group = asked.group
         hands_over = hands_over and sums is not None
         tag = None if sums is None else sums.take(asked)
-        placing = self._placing(group)
+        placing, leaves = self._placing(group), averaging is None and group != (SERVER,) and self._large(task.operation)
         work = Work(
             task.operation,
             task.round,
@@ -257,21 +283,28 @@ class RayCohort(Cohort):
             look_at=task.look_at.intersection(group),
             states=tuple(placed(kept) for kept in asked.states),
             placing=placing,
+            leaves=leaves,
             exchange=None if sums is None else sums.exchange,
             tag=tag or 0,
             hands_over=hands_over,
         )
         timeout = self.config.resources.client_timeout_s
         limit = None if timeout is None or group == (SERVER,) else timeout * len(group)
-        returns = 1 + int(hands_over) + placing.returns(len(group))
-        return Call("chunk", (work, *values), returns, limit, tag=tag, hands_over=hands_over)
+        returns = 1 + int(hands_over) + int(leaves) + placing.returns(len(group))
+        return Call("chunk", (work, *values), returns, limit, tag=tag, hands_over=hands_over, leaves=leaves)
+
+    def _large(self, operation: str) -> bool:
+        """Whether whole replies are large, or may be."""
+        known = self._paces.get(operation)
+        return known is None or known.nbytes > INLINE_BYTES
 
     def _placing(self, group: Group) -> Placing:
         """How new states of these clients come."""
         if not self._seen_states:
             return Placing.WITHIN
+        everybody = len(self.clients) == len(self.federation.clients)
         small = self._state_bytes * len(group) <= TOGETHER_BYTES
-        return Placing.TOGETHER if self._everybody and small else Placing.APART
+        return Placing.TOGETHER if everybody and small else Placing.APART
 
     def _taken(self, task: Task, group: Group, call: Call, sums: Sums | None) -> Chunk:
         """What a call came to. Raises whatever no policy may drop."""
@@ -282,8 +315,11 @@ class RayCohort(Cohort):
         if call.error is not None:
             raise call.error
         done: Done = call.value
+        beside = call.refs[1 + int(call.hands_over) :]
+        if call.leaves:
+            done.chunk.outcomes = self.replies.lying(done.chunk.outcomes, beside.pop(0))
         if group != (SERVER,):
-            self._states.take(group, done, call.refs[1 + int(call.hands_over) :])
+            self._states.take(group, done, beside)
             self._seen_states = self._seen_states or any(done.kept)
         if sums is not None:
             sums.replied(call, tuple(outcome.client for outcome in done.chunk.outcomes), done.handed)

@@ -107,10 +107,10 @@ class Driver:
         return persisting(attempt, self._reached, lost, resume=resume)
 
     def _connect(self, config: RunConfig, federation: Federation, ledger: Ledger) -> RayCohort:
-        begun, self.begun = self.begun, None
-        if begun is not None:
-            await_ready(self.plan, begun.reservation, config.resources.wait_s, self._say)
-            pool = Pool(self.plan, begun.reservation, begun.actors)
+        if self.begun is not None:
+            await_ready(self.plan, self.begun.reservation, config.resources.wait_s, self._say)
+            pool = Pool(self.plan, self.begun.reservation, self.begun.actors)
+            self.begun = None  # they are the pool's
         else:
             reservation = self._reserve(config)  # which may change the plan
             pool = Pool(self.plan, reservation)

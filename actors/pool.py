@@ -65,6 +65,7 @@ class Call:
     pinned: bool = False  # for the actor it is sent to, and no other
     tag: int | None = None  # under which it leaves something in the actor's running sum ..
     hands_over: bool = False  # .. and whether it takes that sum along
+    leaves: bool = False  # whether what is large in its replies is a return value of its own
     refs: list[Any] = field(default_factory=list)
     crashes: list[str] = field(default_factory=list)
     done: bool = False

@@ -13,7 +13,7 @@ from typing import Any
 import ray
 from ray.exceptions import ObjectLostError
 
-from actors.client import Done, Placing
+from actors.client import Done, Placing, item
 from actors.pool import StateLost
 from rayfed_ssl.federated.messages import State
 
@@ -26,10 +26,6 @@ class Kept:
 
     ref: Any
     index: int | None = None
-
-    def of(self, value: Any) -> State:
-        """The state, out of what the reference stands for."""
-        return value if self.index is None else value[self.index]  # type: ignore[no-any-return]
 
 
 class States:
@@ -79,7 +75,7 @@ class States:
                     last = kept.ref, ray.get(kept.ref)
                 except ObjectLostError as error:
                     raise StateLost(f"state of client {client} lost ({type(error).__name__})") from None
-            yield client, kept.of(last[1])
+            yield client, item(last[1], kept.index)
 
     def restore(self, states: Iterable[tuple[int, State]]) -> None:
         self._pending = {}

@@ -14,6 +14,7 @@ import ray
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.data.images import Images
 from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.messages import Fields, Unread
 from rayfed_ssl.simulation.memory import Place, free_memory
 
 IN_HEAP_BYTES = 100_000  # what an actor returns goes to the driver's own memory up to this size, else into the store
@@ -71,6 +72,10 @@ def nbytes(value: Any) -> int:
             return value.nbytes
         case Weights():
             return value.vector.nbytes
+        case Unread():
+            return value.nbytes
+        case Fields():
+            return sum(map(nbytes, value.unread.values()))
         case bytes():
             return len(value)
         case Mapping():

@@ -26,6 +26,7 @@ from rayfed_ssl.federated.messages import (
     Chunk,
     ClientError,
     Each,
+    Fields,
     Mean,
     Outcome,
     Reply,
@@ -159,7 +160,7 @@ class Cohort(abc.ABC):
             for error in chunk.errors:
                 raise error
             self.metrics.setdefault(SERVER, {}).update(chunk.outcomes[0].metrics)
-            return Reply(SERVER, chunk.outcomes[0].reply)
+            return Reply(SERVER, Fields(chunk.outcomes[0].reply))
         raise AssertionError("no reply to server work")
 
     # -- unequal clients -----------------------------------------------------------------------------------------------
@@ -246,8 +247,8 @@ class Cohort(abc.ABC):
             for name, plugin in self.plugins.items() if task.operation == TRAINS else ():
                 prefix = f"{name}."
                 fields = {k.removeprefix(prefix): reply.pop(k) for k in list(reply) if k.startswith(prefix)}
-                plugin.collect(self.round, outcome.client, fields)
-            yield Reply(outcome.client, reply)
+                plugin.collect(self.round, outcome.client, Fields(fields))
+            yield Reply(outcome.client, Fields(reply))
 
     def _note(self, outcome: Outcome) -> None:
         """A client's newest measurements; images are counted over all it was asked in this round."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import abc
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -114,6 +115,64 @@ class Chunk:
     sizes: list[dict[str, int]] = field(default_factory=list)  # bytes of each client's whole reply, by field
     errors: list[ClientError] = field(default_factory=list)
     total: FixedPointSum | None = None
+
+
+class Unread(abc.ABC):
+    """Stands for a value of a reply that lies elsewhere until somebody reads it."""
+
+    nbytes: int
+
+    @abc.abstractmethod
+    def read(self) -> Any: ...
+
+
+class Fields(Mapping[str, Any]):
+    """A reply's values by name. What lies elsewhere is read when it is asked for, not before: a server that passes
+    ``fields`` on whole, to :meth:`Cohort.serve` for instance, never reads them.
+    """
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self.unread = values  # with an Unread for what lies elsewhere
+
+    def __getitem__(self, name: str) -> Any:
+        value = self.unread[name]
+        return value.read() if isinstance(value, Unread) else value
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.unread
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.unread)
+
+    def __len__(self) -> int:
+        return len(self.unread)
+
+    def __repr__(self) -> str:
+        return f"Fields({self.unread!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)  # read: what it stands for may not lie where it is unpickled
+
+
+def exchanged(value: Any, of: Callable[[Any], Any]) -> Any:
+    """``value`` with ``of(x)`` for every x in its lists, tuples, dicts and replies' fields; itself where all stay."""
+    new: Any
+    if isinstance(value, Fields):
+        return {name: exchanged(x, of) for name, x in value.unread.items()}
+    if type(value) is dict:
+        new = {name: exchanged(x, of) for name, x in value.items()}
+        same = all(new[name] is x for name, x in value.items())
+    elif type(value) in (list, tuple):
+        new = type(value)(exchanged(x, of) for x in value)
+        same = all(a is b for a, b in zip(new, value, strict=True))
+    else:
+        return of(value)
+    return value if same else new
+
+
+def opened(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """A message with plain dicts for the replies' fields within it, unread: what an operation is given."""
+    return {name: exchanged(value, lambda x: x) for name, value in fields.items()}
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ Shape legend: M public images, B batch, D projection.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -101,9 +101,10 @@ class Client(EncoderClient[Config]):
 class Service(EncoderClient[Config]):
     """The server's own work: what the ensemble makes of the public images, and teaching it to a student."""
 
-    def embed(self, teachers: Sequence[tuple[str, Weights]]) -> dict[str, Any]:
+    def embed(self, teachers: Sequence[tuple[str, Mapping[str, Weights]]]) -> dict[str, Any]:
         """The mean of the teachers' projections of all public images: (M, D)."""
-        return {"agreed": consensus(torch.stack([self.outputs(*teacher) for teacher in teachers])).cpu().numpy()}
+        outputs = [self.outputs(encoder, sent["weights"]) for encoder, sent in teachers]
+        return {"agreed": consensus(torch.stack(outputs)).cpu().numpy()}
 
     @torch.no_grad()
     def outputs(self, encoder: str, weights: Weights) -> Tensor:
@@ -162,7 +163,7 @@ class Server(MethodServer[Config]):
         replies = list(cohort.ask("train", each=lambda client: {"weights": models[self.encoder(client)]}))
         if not replies:
             raise cohort.dropped[-1]
-        teachers = [(self.encoder(r.client), r["weights"]) for r in replies]
+        teachers = [(self.encoder(r.client), r.fields) for r in replies]
         agreed = cohort.serve("embed", teachers=teachers)["agreed"]
         self.state["models"] = {
             encoder: cohort.serve("distil", encoder=encoder, weights=self.start_of(encoder, replies), agreed=agreed)[

@@ -15,6 +15,7 @@ Shape legend: N clients, M public images, r representation, k source, j target.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -166,12 +167,13 @@ class Client(TaskClient[Config]):
 class UtilityService(EncoderClient[Config]):
     """The server's mathematics, which runs where clients run."""
 
-    def link(self, representations: np.ndarray) -> dict[str, Any]:
+    def link(self, sent: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
         """(2) All G first, because the norm in A_kj needs them, then A and every f*_j.
 
-        Takes representations (N, M, r); returns A and the likenesses (N, N), the targets (N, M, r) and which of them
-        exist (N,).
+        Takes N clients' representations, (M, r) each; returns A and the likenesses (N, N), the targets (N, M, r) and
+        which of them exist (N,).
         """
+        representations = np.stack([fields["representations"] for fields in sent])
         alpha = torch.tensor(representations, dtype=torch.float64, device=self.bench.device)
         g, maps = gains(alpha, self.method.transformation)
         a = utilities(g, self.method.scale)
@@ -193,10 +195,10 @@ class Server(TaskServer[Config]):
 
     def round(self, t: int, cohort: Cohort) -> None:
         self.pretrain(cohort)
-        sent = {reply.client: reply["representations"] for reply in cohort.ask("represent")}  # (1)
-        if len(sent) > 1:  # nobody follows itself
-            clients = list(sent)
-            linked = cohort.serve("link", representations=np.stack(list(sent.values())))  # (2)
+        replies = list(cohort.ask("represent"))  # (1)
+        if len(replies) > 1:  # nobody follows itself
+            clients = [reply.client for reply in replies]
+            linked = cohort.serve("link", sent=[reply.fields for reply in replies])  # (2)
             self.note(clients, linked["utility"], linked["likeness"])
             row = {client: i for i, client in enumerate(clients)}
             self.metrics["fedlinked/targets"] = float(linked["exists"].sum())

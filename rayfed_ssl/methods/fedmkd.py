@@ -19,7 +19,7 @@ Shape legend: N teachers, B rows (two views of a batch), D projection, H attenti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -132,11 +132,11 @@ class Service(EncoderClient[Config]):
     def encoder(self) -> str:
         return student_encoder(self.config)
 
-    def distil(self, state: dict[str, Any], teachers: Sequence[tuple[str, Weights]]) -> dict[str, Any]:
+    def distil(self, state: dict[str, Any], teachers: Sequence[tuple[str, Mapping[str, Weights]]]) -> dict[str, Any]:
         """The student's state after epochs of BYOL and distillation from all teachers."""
         options, pixels = self.method, self.public()
         student, target, attention, queues = self.restored(state)
-        networks = [self.teacher(k, *teacher) for k, teacher in enumerate(teachers)]
+        networks = [self.teacher(k, encoder, sent["weights"]) for k, (encoder, sent) in enumerate(teachers)]
         optimizer = self.sgd([*student.parameters(), *attention.parameters()])
         draws, losses = self.generator("views"), []
         for rows in self.batches(len(pixels), options.epochs, options.batch_size):
@@ -178,12 +178,12 @@ class Service(EncoderClient[Config]):
             queues = [torch.tensor(state[name], device=self.bench.device) for name in ("mixtures", "students")]
         return student, target, attention, (queues[0], queues[1])
 
-    def align(self, encoder: str, weights: Weights, student: Weights) -> dict[str, Any]:
+    def align(self, encoder: str, sent: Mapping[str, Weights], student: Weights) -> dict[str, Any]:
         """A client's model after epochs of BYOL towards the frozen student: its next target."""
         options, pixels = self.method, self.public()
         anchor, model = self.bench.network(self.encoder, "anchor").eval(), self.bench.network(encoder).train()
         unpack(student, anchor)
-        unpack(weights, model)
+        unpack(sent["weights"], model)
         optimizer, draws = self.sgd(list(model.parameters())), self.generator("views")
         for rows in self.batches(len(pixels), options.alignment_epochs, options.batch_size):
             views = self.views(pixels[rows], draws, 2)
@@ -216,15 +216,15 @@ class Server(MethodServer[Config]):
         self.state["student"] = {"student": self.setup.initial(student_encoder(self.config))}
 
     def round(self, t: int, cohort: Cohort) -> None:
-        teachers = {r.client: (self.config.clients.encoder(r.client), r["weights"]) for r in cohort.ask("train")}
+        teachers = {r.client: (self.config.clients.encoder(r.client), r.fields) for r in cohort.ask("train")}
         if not teachers:
             raise cohort.dropped[-1]
         state = dict(cohort.serve("distil", state=self.state["student"], teachers=list(teachers.values())).fields)
         self.state["student"] = state
 
         def aligned(client: int) -> dict[str, Any]:
-            encoder, weights = teachers[client]
-            return dict(cohort.serve("align", encoder=encoder, weights=weights, student=state["student"]).fields)
+            encoder, sent = teachers[client]
+            return dict(cohort.serve("align", encoder=encoder, sent=sent, student=state["student"]).fields)
 
         targets = {client: aligned(client) for client in teachers}
         for _ in cohort.ask("adopt", clients=list(teachers), each=targets.__getitem__):

@@ -219,7 +219,7 @@ class Server(MethodServer[Config]):
         releases: dict[int, int] = self.state["releases"]
         if t in self.sharing:
             for reply in cohort.ask("correlation", weights=self.weights):
-                bank[reply.client] = reply["correlation"]
+                bank[reply.client] = np.array(reply["correlation"])  # a view would keep other clients' replies
                 releases[reply.client] = releases.get(reply.client, 0) + 1
         client_shares = cohort.shares if self.method.rest == "shares" else np.ones(len(cohort.shares))
         total, everybody = weighted_sum(bank, client_shares), float(sum(client_shares[k] for k in bank))

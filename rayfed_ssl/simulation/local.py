@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rayfed_ssl.config import RunConfig
@@ -11,7 +12,7 @@ from rayfed_ssl.federated.bench import device_name
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import Ledger
-from rayfed_ssl.federated.messages import SERVER, Averaging, Chunk, Each, State, Task, freeze
+from rayfed_ssl.federated.messages import SERVER, Averaging, Chunk, Each, State, Task, freeze, opened
 from rayfed_ssl.federated.results import Evaluated, Subject
 from rayfed_ssl.simulation.memory import check_fits, estimate, free_memory
 from rayfed_ssl.simulation.worker import Worker, run_chunk
@@ -33,11 +34,12 @@ class LocalCohort(Cohort):
         return device_name(self.worker.device)
 
     def _run(self, task: Task, clients: Sequence[int], own: Each, averaging: Averaging | None) -> Iterator[Chunk]:
+        task = replace(task, message=opened(task.message))
         freeze(task.message)
         total = FixedPointSum()
         for client in clients:
             state = self._pending.get(client, self._states.get(client))
-            fields = own(client)
+            fields = opened(own(client))
             freeze(fields)
             one = [client], [fields], [state]
             chunk, (new,) = run_chunk(self.worker, task, *one, averaging, "in this process", total)

@@ -14,6 +14,7 @@ from actors.client import (
     ActorInfo,
     ClientActor,
     Done,
+    Left,
     Placing,
     Put,
     Work,
@@ -106,7 +107,7 @@ class Crowded(Worker):
         self.asked.append(client)
         if client == 1 and (self.always or len(self.asked) > 1):
             raise torch.OutOfMemoryError(TOO_MUCH)
-        reply = {"weights": np.full(2, 10.0 * client, np.float32)}
+        reply = {"weights": np.full(message.get("values", 2), 10.0 * client, np.float32)}
         return Outcome(client, reply, {}), {"seen": (state or {}).get("seen", 0) + 1}
 
 
@@ -126,13 +127,14 @@ def crowded(monkeypatch: pytest.MonkeyPatch) -> ClientActor:
 
 
 def asked(
-    actor: ClientActor, averaging: Averaging | None, placing: Placing = Placing.APART, **summed: Any
+    actor: ClientActor, averaging: Averaging | None, placing: Placing = Placing.APART, values: int = 2, **more: Any
 ) -> tuple[Done, list[Any]]:
     """Clients 0, 1, 2, whose states are the second argument, and the items 1 and 0 of the first."""
     own = (Put(1), Put(0, 1), Put(0, 0))
-    work = Work("train", 1, {}, (0, 1, 2), ({}, {}, {}), averaging, states=own, placing=placing, **summed)
-    values = [{"seen": 5}, {"seen": 6}], {"seen": 7}
-    done, *returned = actor.chunk(work, *values) if placing is not Placing.WITHIN else [actor.chunk(work, *values)]
+    message = {"values": values}
+    work = Work("train", 1, message, (0, 1, 2), ({}, {}, {}), averaging, states=own, placing=placing, **more)
+    states = [{"seen": 5}, {"seen": 6}], {"seen": 7}
+    done, *returned = actor.chunk(work, *states) if placing is not Placing.WITHIN else [actor.chunk(work, *states)]
     return done, returned
 
 
@@ -148,6 +150,17 @@ def test_who_runs_out_of_memory_is_tried_again_alone(averaged: bool, crowded: Cl
     if averaged:
         assert chunk.total is not None
         np.testing.assert_array_equal(chunk.total.mean()["weights"], np.full(2, 12.5, np.float32))
+
+
+def test_what_is_large_is_left_also_by_who_is_tried_again(crowded: ClientActor) -> None:
+    done, (left, *states) = asked(crowded, None, values=10_000, leaves=True)
+    assert [bench.asked for bench in Crowded.opened] == [[0, 1, 2], [1]]
+    assert states == [{"seen": 8}, {"seen": 7}, {"seen": 6}]
+    assert [o.reply["weights"] for o in done.chunk.outcomes] == [Left((c, "weights"), 40_000) for c in range(3)]
+    assert {key: value[0] for key, value in left.items()} == {(c, "weights"): 10.0 * c for c in range(3)}
+    done, (left, *_) = asked(crowded, None, leaves=True)
+    assert left == {}  # small
+    assert all(isinstance(o.reply["weights"], np.ndarray) for o in done.chunk.outcomes)
 
 
 def test_who_runs_out_of_memory_alone_is_told_what_would_have_fitted(

@@ -64,7 +64,8 @@ def test_a_run_stopped_and_resumed_on_ray_is_the_run_in_process(ray_session: Mod
     assert any("2 client actor(s) of 0.5 CPU" in p.line for p in seen)
     assert any(p.line == "round 1/4" and p.values for p in seen)
     seen.clear()
-    second = run_on_ray(config, tmp_path / "ray", resume=True, report=seen.append)
+    alone = tiny("fedbyol", train__rounds=4, **{**ON_RAY, "resources__actors": 1})
+    second = run_on_ray(alone, tmp_path / "ray", resume=True, report=seen.append)
     assert second["status"] == "complete"
     assert any("resumed from round 2" in p.line for p in seen)
     assert [p.line for p in seen].count("round 4/4") == 1  # nothing is reported twice
@@ -98,7 +99,7 @@ def test_a_driver_that_dies_again_and_again_ends_the_run_in_one_line(monkeypatch
 def test_a_folder_with_a_run_is_refused_as_a_user_error(ray_session: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("name: mine\n")
     with pytest.raises(UserError, match="already holds a run") as caught:
-        run_on_ray(tiny("fedsimclr", **ON_RAY), tmp_path)
+        run_on_ray(tiny("fedsimclr", **{**ON_RAY, "resources__actors": 1}), tmp_path)
     assert "\n" not in str(caught.value)
     assert (tmp_path / "config.yaml").read_text() == "name: mine\n"
 

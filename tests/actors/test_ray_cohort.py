@@ -6,6 +6,7 @@ import gc
 import itertools
 import math
 import os
+import pickle
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,12 +19,16 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from ray.exceptions import ObjectLostError
 
 import actors.cohort
+import actors.replies
+import actors.store
 from actors.cohort import LONGEST_CHUNK, WINDOW, Pace, RayCohort
 from actors.plan import reserve
-from actors.pool import Call, Pool
+from actors.pool import Call, Pool, StateLost
 from actors.shares import Plan
+from actors.store import INLINE_BYTES
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.config import RunConfig
@@ -32,8 +37,10 @@ from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation, deal
 from rayfed_ssl.federated.ledger import Ledger
-from rayfed_ssl.federated.messages import SERVER, ClientError, Outcome, State
+from rayfed_ssl.federated.messages import SERVER, ClientError, Outcome, Reply, State
 from rayfed_ssl.federated.results import PIXELS, Subject
+from rayfed_ssl.federated.setup import Setup
+from rayfed_ssl.methods import METHODS
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.worker import Worker
 from tests.cluster.processes import until
@@ -72,6 +79,25 @@ class Bench(Worker):
         if client in message["bad"]:
             raise ValueError("spilt milk")
         return {"weights": np.full(3, 0.1 * client, np.float32)}
+
+    def do_draw(self, client: int, message: dict[str, Any], state: State) -> dict[str, Any]:
+        rows = np.arange(message.get("rows", 9000), dtype=np.float64) + client
+        return {"rows": rows, "weights": Weights("a", rows[:9000].astype(np.float32), 9000), "few": np.ones(2) * client}
+
+    def do_total(self, client: int, message: dict[str, Any], state: State) -> dict[str, Any]:
+        sent = [*message["sent"], message["more"][0]["first"]]
+        return {
+            "rows": sum(fields["rows"] for fields in sent),
+            "weights": float(sum(fields["weights"].vector.sum(dtype=np.float64) for fields in sent)),
+            "few": sum(fields["few"] for fields in sent),
+            "writeable": any(fields["rows"].flags.writeable for fields in sent),
+            "word": message["more"][1],
+        }
+
+    def do_echo(self, client: int, message: dict[str, Any], state: State) -> dict[str, Any]:
+        assert type(message["sent"][0]) is dict, "as in process"
+        first = message["more"][0]["first"]
+        return {"rows": message["sent"][0]["rows"] + (first["rows"] if len(message["sent"]) == 1 else 0)}
 
     def do_mixed(self, client: int, message: dict[str, Any], state: State) -> dict[str, Any]:
         return {"weights": Weights(f"layout {client % 2}", np.zeros(4, np.float32), 4)}
@@ -244,6 +270,152 @@ def test_clients_of_a_mean_that_are_known_to_be_quick_share_one_call_per_actor(
     assert all(np.array_equal(value, found[0]) for value in found)
 
 
+@pytest.mark.parametrize("calls", [1, 2])
+def test_an_actors_only_call_of_an_exchange_takes_its_sum_along(made: Made, pool: Pool, calls: int) -> None:
+    cohort, clients = made(), tuple(range(2 * pool.plan.actors))
+    cohort.begin_round(1, clients)
+    cohort._paces["fail"] = Pace(1e-4 if calls == 1 else 1.0, 0.0)  # slow ones have a call each
+    sent: list[str] = []
+    send = pool.send
+
+    def noted(slot: Any, call: Call) -> None:
+        sent.append(call.method)
+        send(slot, call)
+
+    with mock.patch.object(pool, "send", noted):
+        cohort.mean("fail", bad=[])
+    assert sent.count("chunk") == calls * pool.plan.actors
+    assert sent.count("hand_over") == (0 if calls == 1 else pool.plan.actors)
+
+
+def passed_on(cohort: Cohort, whom: tuple[int, ...]) -> tuple[Any, list[Reply]]:
+    """What server work makes of replies that nobody has read, and the replies."""
+    cohort.begin_round(1, whom)
+    replies = list(cohort.ask("draw"))
+    more = ({"first": replies[0].fields}, "a word")
+    return cohort.serve("total", sent=[reply.fields for reply in replies], more=more).fields, replies
+
+
+def echoed(cohort: Cohort, replies: list[Reply]) -> list[list[float]]:
+    """What clients make of replies that are sent on to them."""
+    told = {r.client: {"sent": [r.fields], "more": ({"first": r.fields}, "")} for r in replies}
+    return [reply["rows"].tolist() for reply in cohort.ask("echo", each=told.__getitem__)]
+
+
+def test_what_is_large_in_replies_is_passed_on_without_being_read(made: Made, federation: Federation) -> None:
+    cohort, whom = made(), (0, 2, 3, 5)
+    local = LocalCohort(CONFIG, federation, Ledger())
+    local.worker = Bench(CONFIG, federation)
+    (total, replies), (expected, others) = passed_on(cohort, whom), passed_on(local, whom)
+    for name in ("rows", "weights", "few", "writeable", "word"):
+        np.testing.assert_array_equal(total[name], expected[name])
+    assert total["weights"] == 5 * np.arange(9000).sum() + 9000 * 10
+    assert [reply["few"].tolist() for reply in replies] == [[c, c] for c in whom]  # small values came along
+    assert cohort.replies.read_bytes == 0
+    np.testing.assert_array_equal(replies[2]["rows"], np.arange(9000) + 3.0)
+    assert cohort.replies.read_bytes == 72_000
+    assert "rows" in replies[1].fields
+    assert "no" not in replies[1].fields
+    assert cohort.replies.read_bytes == 72_000
+    assert echoed(cohort, replies) == echoed(local, others)
+    booked, read = 4 * (72_000 + 36_000), 4 * 72_000  # what clients are sent is read to be booked; counted once
+    assert cohort.replies.read_bytes == booked + read
+    copy = pickle.loads(pickle.dumps(replies[0].fields))
+    assert type(copy) is dict
+    np.testing.assert_array_equal(copy["rows"], replies[0]["rows"])
+    assert sorted(cohort.ledger.drain()) == sorted(local.ledger.drain())
+
+
+def test_what_all_clients_are_sent_lies_in_the_store_once_also_with_replies_in_it(made: Made) -> None:
+    cohort = made()
+    cohort.begin_round(1, (0, 2, 3, 5))
+    replies, large = list(cohort.ask("draw")), np.ones(9000)
+    shared = {"sent": [replies[1].fields, large], "more": ({"first": {"rows": large}},)}
+    with mock.patch.object(actors.store.ray, "put", wraps=actors.store.ray.put) as put:
+        found = [reply["rows"].tolist() for reply in cohort.ask("echo", **shared)]
+    assert found == [(np.arange(9000) + 2.0).tolist()] * 4
+    assert put.call_count == 2  # one for each of the two values
+
+
+def test_server_work_in_the_middle_of_an_exchange_mixes_up_nothing(made: Made) -> None:
+    """Both are sent the same list, whose replies are other arguments of either call."""
+    cohort = made()
+    cohort.begin_round(1, (0, 2, 3, 5))
+    replies = list(cohort.ask("draw"))
+    sent, found, totals = [replies[1].fields, replies[2].fields], [], []
+    for reply in cohort.ask("echo", sent=sent, more=({"first": {}},)):
+        found.append(reply["rows"][0])
+        totals.append(cohort.serve("total", more=({"first": replies[3].fields}, ""), sent=sent)["rows"][0])
+    assert found == [2.0] * 4
+    assert totals == [2.0 + 3.0 + 5.0] * 4
+
+
+def test_fedscs_bank_keeps_matrices_and_no_replies(pool: Pool) -> None:
+    config = tiny("fedsc", model__projector={"hidden": [], "dim": 96}, participation__fraction=1.0)
+    federation = deal(config)
+    cohort = RayCohort(config, federation, Ledger(), pool, keep=True)
+    server = METHODS["fedsc"].server(Setup(config, federation, Initial(config, federation)))
+    server.start(cohort)
+    for t in (1, 2):
+        cohort.begin_round(t, federation.clients)
+        server.round(t, cohort)
+        cohort.end_round()
+    bank = server.state["bank"]
+    assert cohort.replies.read_bytes >= len(bank) * 4 * 96**2 > len(bank) * INLINE_BYTES > 0
+    assert all(matrix.flags.owndata for matrix in bank.values())
+    cohort.close()
+
+
+def test_flesd_and_fedlinked_do_not_read_the_representations_they_pass_on(pool: Pool) -> None:
+    for config in (
+        tiny("flesd", data__limit=240, model__projector={"hidden": [], "dim": 256}),
+        tiny("fedlinked", clients__encoders="fedlinked_cnn", data__limit=240, model__representation=512),
+    ):
+        federation = deal(config)
+        cohort = RayCohort(config, federation, Ledger(), pool, keep=True)
+        server = METHODS[config.method.name].server(Setup(config, federation, Initial(config, federation)))
+        server.start(cohort)
+        cohort.begin_round(1, federation.clients)
+        server.round(1, cohort)
+        uploads = [row.bytes for row in cohort.ledger.drain() if row.field == "representations"]
+        assert len(uploads) == len(federation.clients)
+        assert min(uploads) > INLINE_BYTES
+        assert cohort.replies.read_bytes == 0
+        cohort.close()
+
+
+def test_replies_that_are_known_to_be_small_come_whole(made: Made) -> None:
+    cohort = made()
+    cohort.begin_round(1, (0, 1))
+    sent: list[Call] = []
+    send = cohort._pool.send
+
+    def noted(slot: Any, call: Call) -> None:
+        sent.append(call)
+        send(slot, call)
+
+    leaves = []
+    with mock.patch.object(cohort._pool, "send", noted):
+        for rows in (1, 1, 9000, 9000, 1):
+            assert [reply["rows"].size for reply in cohort.ask("draw", rows=rows)] == [rows, rows]
+            leaves.append({call.leaves for call in sent})
+            sent.clear()
+    assert leaves == [{True}, {False}, {False}, {True}, {True}]  # as it was the last time; at first nothing is known
+    assert cohort.replies.read_bytes == 2 * 72_000
+
+
+def test_replies_that_are_lost_send_the_run_back_to_its_checkpoint(made: Made) -> None:
+    cohort = made()
+    cohort.begin_round(1, (0, 1))
+    replies = list(cohort.ask("draw"))
+    with (
+        mock.patch.object(actors.replies.ray, "get", side_effect=ObjectLostError("ab", None, "here")),
+        pytest.raises(StateLost, match=r"replies lost \(ObjectLostError\)"),
+    ):
+        assert replies[1]["rows"].size
+    assert replies[1]["rows"].size == 9000
+
+
 def test_states_go_in_and_out_and_wait_for_the_end_of_the_round(made: Made) -> None:
     cohort = made()
     cohort.begin_round(1, (0, 3))
@@ -267,7 +439,8 @@ def test_where_everybody_takes_part_the_states_of_a_call_are_one_object(made: Ma
     objects = []
     for round, clients in enumerate((everybody, everybody, everybody, (1, 4), everybody), start=1):
         cohort._paces["count"] = Pace(1e-4, 0.0)  # quick: clients share calls, not what this machine happens to be
-        cohort.begin_round(round, clients)
+        cohort.begin_round(round, ())
+        cohort.clients = clients  # as the loop does, which draws them within the round
         list(cohort.ask("count"))
         cohort.end_round()
         kept = [cohort._states.complete(client) for client in everybody]

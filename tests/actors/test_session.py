@@ -58,6 +58,7 @@ def listening(pids: set[int]) -> set[str]:
 LOOPBACK = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"}
 
 
+@pytest.mark.cluster
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads /proc")
 def test_a_local_instance_listens_on_loopback_keeps_its_token_private_and_ends(tmp_path: Path) -> None:
     """Whatever the shell says of tokens, and with a home that nothing can be written to."""

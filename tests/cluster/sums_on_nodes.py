@@ -1,6 +1,7 @@
 """A mean over actors on several nodes of this machine, as a program: its bits, and the bytes its driver read.
 
 python tests/cluster/sums_on_nodes.py NODES ACTORS [kill]    # kill: the last node, with sums merged on it
+python tests/cluster/sums_on_nodes.py NODES ACTORS replies   # the last node, with replies that nobody has read
 
 Prints one JSON line: a digest of the mean, of the same in process, bytes of sums the driver read, actors replaced.
 """
@@ -29,7 +30,7 @@ from ray.cluster_utils import Cluster  # noqa: E402
 from actors import sums  # noqa: E402
 from actors.cohort import RayCohort  # noqa: E402
 from actors.plan import reserve  # noqa: E402
-from actors.pool import Pool  # noqa: E402
+from actors.pool import Pool, StateLost  # noqa: E402
 from actors.shares import Plan  # noqa: E402
 from rayfed_ssl.config import RunConfig  # noqa: E402
 from rayfed_ssl.federated.cohort import Cohort  # noqa: E402
@@ -87,6 +88,18 @@ def killing(raylet: int) -> Any:
     return merged
 
 
+def lost_replies(cohort: RayCohort, raylet: int) -> dict[str, Any]:
+    """What becomes of server work on replies of which some lay on a node that has died."""
+    cohort.begin_round(1, cohort.federation.clients)
+    replies = list(cohort.ask("train"))
+    os.kill(raylet, signal.SIGKILL)
+    try:
+        cohort.serve("train", sent=[reply.fields for reply in replies])
+    except StateLost as error:
+        return {"served": None, "lost": str(error), "read_bytes": cohort.replies.read_bytes}
+    return {"served": True}
+
+
 def main() -> None:
     nodes, actors = int(sys.argv[1]), int(sys.argv[2])
     store = {"object_store_memory": 120 << 20}
@@ -95,7 +108,7 @@ def main() -> None:
     cluster.wait_for_nodes()
     ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
     try:
-        config = tiny("fedbyol", clients__count=24)
+        config = tiny("fedbyol", clients__count=24, data__limit=240)
         federation = deal(config)
         here = LocalCohort(config, federation, Ledger())
         here.worker = bench(config, federation)
@@ -105,6 +118,9 @@ def main() -> None:
         sums.DIRECT_BYTES = 0
         if sys.argv[3:] == ["kill"]:
             sums.merged_where_they_lie = killing(others[-1].all_processes["raylet"][0].process.pid)
+        if sys.argv[3:] == ["replies"]:
+            print("result " + json.dumps(lost_replies(cohort, others[-1].all_processes["raylet"][0].process.pid)))
+            return
         found = digest(cohort, federation)
         line = {"digest": found, "expected": expected, "read_bytes": cohort.sum_bytes, "replaced": cohort.replaced}
         line["nodes"] = len({info.node for info in cohort.infos})

@@ -31,7 +31,7 @@ from tests.cluster.sums_on_nodes import VALUES
 from tests.tiny import tiny
 
 pytestmark = pytest.mark.cluster
-CONFIG = tiny("fedbyol", clients__count=18)  # with two actors a call of a mean has three clients
+CONFIG = tiny("fedbyol", clients__count=18, data__limit=240)  # with two actors a call of a mean has three clients
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +161,13 @@ def test_the_driver_reads_two_sums_however_many_actors_and_nodes_there_are(nodes
     assert found["nodes"] == nodes
     assert found["digest"] == found["expected"]
     assert found["read_bytes"] == 2 * (2 * 8 * VALUES)  # two rounds, two sums of int64
+
+
+def test_a_node_dies_with_replies_that_nobody_has_read() -> None:
+    """They cannot be repeated without the rest of the round: the run goes back to its checkpoint."""
+    found = on_nodes("2", "4", "replies")
+    assert "lost" in found["lost"]
+    assert found["read_bytes"] == 0
 
 
 def test_a_node_dies_with_what_was_merged_on_it() -> None:

@@ -49,7 +49,9 @@ def test_distances_by_hand() -> None:
 def test_a_student_that_is_its_only_teacher_has_nothing_to_learn(distance: str) -> None:
     bench = worker(config(clients__encoders="small_cnn", method__distance=distance, method__lr=1e-9))
     weights = bench.initial("small_cnn")
-    agreed = bench.execute("embed", SERVER, 1, {"teachers": [("small_cnn", weights)]}, None)[0].reply["agreed"]
+    agreed = bench.execute("embed", SERVER, 1, {"teachers": [("small_cnn", {"weights": weights})]}, None)[0].reply[
+        "agreed"
+    ]
     message = {"encoder": "small_cnn", "weights": weights, "agreed": agreed}
     outcome, _ = bench.execute("distil", SERVER, 1, message, None)
     assert abs(outcome.metrics["small_cnn_first_loss"]) < 1e-6
@@ -83,7 +85,8 @@ def test_distilling_is_adam_whose_steps_shrink_by_a_cosine() -> None:
 def test_the_ensemble_is_the_mean_over_networks_of_any_architecture() -> None:
     bench = worker(config(clients__encoders=["small_cnn", "small_cnn_bn", "small_cnn"]))
     teachers = [(name, bench.initial(name)) for name in ("small_cnn", "small_cnn_bn")]
-    agreed = bench.execute("embed", SERVER, 1, {"teachers": teachers}, None)[0].reply["agreed"]
+    sent = [(name, {"weights": weights}) for name, weights in teachers]
+    agreed = bench.execute("embed", SERVER, 1, {"teachers": sent}, None)[0].reply["agreed"]
     public, outputs = bench.federation.public, []
     assert public is not None
     for name, weights in teachers:

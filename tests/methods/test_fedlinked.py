@@ -626,7 +626,7 @@ def test_whoever_has_no_target_is_asked_to_follow_none() -> None:
         def ask(self, operation: str, **options: Any) -> Any:
             whom = options.get("clients", self.clients)
             if operation == "represent":
-                return iter([Reply(c, {"representations": -alpha if c == 1 else alpha}) for c in whom])
+                return iter([Reply(c, {"representations": -alpha if c == 1 else alpha.copy()}) for c in whom])
             if operation == "follow":
                 self.told = {c: options["each"](c) for c in whom}
             return iter([Reply(c, {}) for c in whom])

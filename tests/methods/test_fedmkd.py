@@ -75,8 +75,10 @@ def test_attention_shares_a_head_and_divides_scores_by_its_width() -> None:
 def distilled(**changes: object) -> tuple[dict[str, Any], dict[str, Any]]:
     """The student's state before and after a round with two teachers."""
     bench = worker(config(**changes))
-    teachers = [(name, bench.initial(name)) for name in MIXED[:2]]
-    teachers = [(name, w.with_vector(w.vector * np.float32(1 + k))) for k, (name, w) in enumerate(teachers, 1)]
+    drawn = [(name, bench.initial(name)) for name in MIXED[:2]]
+    teachers = [
+        (name, {"weights": w.with_vector(w.vector * np.float32(1 + k))}) for k, (name, w) in enumerate(drawn, 1)
+    ]
     before = {"student": bench.initial("small_cnn_bn")}
     first = bench.execute("distil", SERVER, 1, {"state": before, "teachers": teachers}, None)[0].reply
     return before, bench.execute("distil", SERVER, 2, {"state": first, "teachers": teachers}, None)[0].reply | {
@@ -120,7 +122,7 @@ def test_alignment_brings_a_client_nearer_to_the_frozen_student() -> None:
     bench = worker(config(method__alignment_epochs=15))
     student = bench.initial("small_cnn_bn")
     own = bench.initial("small_cnn")
-    message = {"encoder": "small_cnn", "weights": own, "student": student}
+    message = {"encoder": "small_cnn", "sent": {"weights": own}, "student": student}
     target = bench.execute("align", SERVER, 1, message, None)[0].reply["target"]
     public, near = bench.federation.public, []
     assert public is not None
@@ -150,7 +152,7 @@ def test_a_client_keeps_what_it_trained_and_takes_the_servers_target() -> None:
     for number in (0, 1):
         reply = bench.execute("train", number, 1, {}, None)[0].reply
         np.testing.assert_array_equal(states[number]["model"].vector, reply["weights"].vector)
-        message = {"encoder": MIXED[number], "weights": reply["weights"], "student": server.state["student"]["student"]}
+        message = {"encoder": MIXED[number], "sent": reply, "student": server.state["student"]["student"]}
         aligned = bench.execute("align", SERVER, 1, message, None)[0].reply["target"]
         np.testing.assert_array_equal(states[number]["target"].vector, aligned.vector)
         # and it is what the next round begins with
@@ -178,7 +180,7 @@ def test_what_cannot_be_is_refused() -> None:
 def test_the_students_own_loss_is_byols_across_views() -> None:
     bench = worker(config(clients__encoders="small_cnn", method__student="small_cnn", method__batch_size=27))
     weights = bench.initial("small_cnn")
-    message = {"state": {"student": weights}, "teachers": [("small_cnn", weights)]}
+    message = {"state": {"student": weights}, "teachers": [("small_cnn", {"weights": weights})]}
     found = bench.execute("distil", SERVER, 1, message, None)[0].metrics["byol"]
     service, network = client(bench, SERVER, "distil"), bench.network("small_cnn", "a copy")
     unpack(weights, network)
@@ -195,21 +197,21 @@ def test_the_students_own_loss_is_byols_across_views() -> None:
 
 def test_teachers_are_asked_in_eval_mode_and_stay_as_they_were_sent() -> None:
     bench = worker(config())
-    teachers = [(name, bench.initial(name)) for name in MIXED[:2]]
+    teachers = [(name, {"weights": bench.initial(name)}) for name in MIXED[:2]]
     bench.execute(
         "distil", SERVER, 1, {"state": {"student": bench.initial("small_cnn_bn")}, "teachers": teachers}, None
     )
     for number, (name, sent) in enumerate(teachers):
         network = bench.network(name, f"teacher {number}")
         assert not network.training
-        np.testing.assert_array_equal(pack(network).vector, sent.vector)  # running statistics, too
+        np.testing.assert_array_equal(pack(network).vector, sent["weights"].vector)  # running statistics, too
 
 
 def test_a_step_of_alignment_is_towards_the_students_other_view() -> None:
     one = {"method__alignment_epochs": 1, "method__batch_size": 27, "method__weight_decay": 0, "method__momentum": 0}
     bench = worker(config(**one))
     student, own = bench.initial("small_cnn_bn"), bench.initial("small_cnn")
-    message = {"encoder": "small_cnn", "weights": own, "student": student}
+    message = {"encoder": "small_cnn", "sent": {"weights": own}, "student": student}
     found = bench.execute("align", SERVER, 1, message, None)[0].reply["target"]
     service, public = client(bench, SERVER, "align"), bench.federation.public
     assert public is not None

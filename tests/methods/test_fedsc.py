@@ -271,7 +271,7 @@ def test_a_client_whose_matrix_was_lost_contrasts_against_everybody_who_is_known
 
 
 def bench_of(**changes: object) -> tuple[RunConfig, Worker]:
-    config = tiny("fedsc", **changes)
+    config = tiny("fedsc", **{"data__limit": 240, **changes})  # client 1 has several batches, and a smaller one
     return config, Worker(config, deal(config))
 
 
