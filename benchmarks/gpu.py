@@ -5,9 +5,11 @@
 
 JSON lines go to standard output and, with ``--out``, to a file. ``ceiling`` is a copy (GB/s, read and written) and a
 bfloat16 matrix product (TFLOP/s). ``step`` is the training of one client: pairs of views per second, augmentation
-included, and its part of the product's ceiling; with ``graph`` the step is a CUDA graph, and ``same_bits`` says whether
-it gave the weights of the eager one. ``round`` compares ten clients' round with the sum of their operations; ``actors``
-compares 1, 2, 4, 8 actors on one GPU with one process, and the bits; ``cap`` asks an actor for more than its share.
+included, and its part of the product's ceiling; ``syncs_per_step`` is how often the host waits for the GPU in it; with
+``graph`` the step is a CUDA graph, and ``same_bits`` says whether it gave the weights of the eager one.
+``augmentation`` has its part of a SimCLR step. ``round`` compares ten clients' round with the sum of their operations;
+``actors`` compares 1, 2, 4, 8 actors on one GPU with one process, and the bits, also under NVIDIA's MPS where its
+daemon can be started; ``cap`` asks an actor for more than its share.
 """
 
 from __future__ import annotations
@@ -15,11 +17,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
+import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +197,7 @@ def steps(size: Size, device: torch.device, flops: float) -> Iterator[Line]:
             line: Line = {"benchmark": "step", "objective": name, "batch": batch, "pairs_per_s": round(rate, 1)}
             line["share_of_ceiling"] = round(share, 4)
             if device.type == "cuda":
+                line["syncs_per_step"] = round(waits_per_step(size, method, batch), 2)
                 graphed, other = timed_training(
                     settings(size, "cuda", method, batch, 1, **{"resources.cuda_graphs": "auto"})
                 )
@@ -199,7 +206,33 @@ def steps(size: Size, device: torch.device, flops: float) -> Iterator[Line]:
             yield line
 
 
-def augmentation(size: Size, device: torch.device) -> Iterator[Line]:
+def waits(work: Callable[[], object]) -> int:
+    """How often the host waited for the GPU meanwhile, as PyTorch reports it."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        if torch.cuda.is_available():
+            torch.cuda.set_sync_debug_mode("warn")
+        try:
+            work()
+        finally:
+            if torch.cuda.is_available():
+                torch.cuda.set_sync_debug_mode("default")
+    return sum("synchronizing CUDA operation" in str(warning.message) for warning in told)
+
+
+def waits_per_step(size: Size, method: str, batch: int) -> float:
+    """Of a client's training: what twice the steps wait more, by step, so that what is done once does not count."""
+
+    def of(steps: int) -> int:
+        made = Federated(settings(replace(size, steps=steps), "cuda", method, batch, 1), LocalCohort)
+        made.round()
+        return waits(made.round)
+
+    return (of(2 * size.steps) - of(size.steps)) / size.steps
+
+
+def augmentation(size: Size, device: torch.device, steps: dict[int, float]) -> Iterator[Line]:
+    """Two views of a batch; its part of a SimCLR step, whose pairs per second ``steps`` has by batch size."""
     config = settings(size, device.type, "fedsimclr", size.batches[0], 1)
     pixels, recipe = (
         torch.tensor(deal(config).dataset.train.pixels).permute(0, 3, 1, 2).to(device),
@@ -208,7 +241,8 @@ def augmentation(size: Size, device: torch.device) -> Iterator[Line]:
     for batch in size.batches:
         rows, draws = torch.arange(batch, device=device) % len(pixels), generator(0, "gpu", device=device)
         taken = seconds(lambda rows=rows, draws=draws: augment(pixels[rows], recipe, draws, views=2), device, 10)
-        yield {"benchmark": "augmentation", "batch": batch, "pairs_per_s": round(batch / taken, 1)}
+        line = {"benchmark": "augmentation", "batch": batch, "pairs_per_s": round(batch / taken, 1)}
+        yield {**line, "share_of_step": round(taken * steps[batch] / batch, 4)}
 
 
 def whole_round(size: Size, device: torch.device) -> Iterator[Line]:
@@ -233,8 +267,45 @@ def whole_round(size: Size, device: torch.device) -> Iterator[Line]:
     }
 
 
+@contextmanager
+def mps(folder: str) -> Iterator[str | None]:
+    """NVIDIA's MPS for the processes that are started within; yields why it could not be started, or None."""
+    control = shutil.which("nvidia-cuda-mps-control")
+    if control is None:
+        yield "no nvidia-cuda-mps-control on the path"
+        return
+    places = {f"CUDA_MPS_{name}_DIRECTORY": f"{folder}/{name.lower()}" for name in ("PIPE", "LOG")}
+    for place in places.values():
+        Path(place).mkdir()
+    os.environ.update(places)
+    try:
+        began = subprocess.run([control, "-d"], capture_output=True, text=True, timeout=60, check=False)
+        if began.returncode:
+            yield f"{control} ended with {began.returncode}: {began.stderr.strip()}"
+            return
+        try:
+            yield None
+        finally:
+            subprocess.run([control], input="quit\n", capture_output=True, text=True, timeout=60, check=False)
+    finally:
+        for name in places:
+            del os.environ[name]
+
+
 def sharing(size: Size, device: torch.device) -> Iterator[Line]:
     """Rounds on so many actors of one GPU, over one process; and whether all gave the same bits."""
+    yield from on_actors(size, device, False)
+    if device.type != "cuda":
+        return
+    with tempfile.TemporaryDirectory(prefix="mps") as folder, mps(folder) as why:
+        if why is None:
+            yield from on_actors(size, device, True)
+        else:
+            yield {"benchmark": "mps", "started": False, "why": why}
+
+
+def on_actors(size: Size, device: torch.device, mps: bool) -> Iterator[Line]:
+    """:func:`sharing`, with or without MPS around it."""
     import ray
 
     from actors.cohort import RayCohort
@@ -259,12 +330,12 @@ def sharing(size: Size, device: torch.device) -> Iterator[Line]:
             made.round()
             taken = made.round()
             yield {
-                "benchmark": "actors", "actors": count, "round_s": round(taken, 4),
+                "benchmark": "actors", "actors": count, "mps": mps, "round_s": round(taken, 4),
                 "times_one_process": round(reference / taken, 3),
                 "same_bits": bool(np.array_equal(truth, made.weights())),
             }  # fmt: skip
             made.cohort.close()
-        if device.type == "cuda":
+        if device.type == "cuda" and not mps:
             yield {"benchmark": "cap", **ray.get(ray.remote(over_cap).options(num_gpus=0.25).remote(0.25))}
         ray.shutdown()
 
@@ -288,8 +359,12 @@ def lines(size: Size, device: torch.device) -> Iterator[Line]:
     """All of it."""
     copied, flops = ceilings(size, device)
     yield {"benchmark": "ceiling", "copy_gb_s": round(copied, 2), "bf16_tflop_s": round(flops / 1e12, 4)}
-    yield from steps(size, device, flops)
-    yield from augmentation(size, device)
+    rates: dict[int, float] = {}
+    for line in steps(size, device, flops):
+        if line["objective"] == "simclr":
+            rates[line["batch"]] = line["pairs_per_s"]
+        yield line
+    yield from augmentation(size, device, rates)
     yield from whole_round(size, device)
     yield from sharing(size, device)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -33,13 +35,15 @@ def gpu() -> ModuleType:
 
 def test_steps_augmentation_a_round_and_evaluation(gpu: ModuleType) -> None:
     size = replace(gpu.SMALL, batches=(8,), steps=3, clients=2, images=120)
-    found = [*gpu.steps(size, CPU, 1e12), *gpu.augmentation(size, CPU), *gpu.whole_round(size, CPU)]
+    found = [*gpu.steps(size, CPU, 1e12), *gpu.augmentation(size, CPU, {8: 100.0}), *gpu.whole_round(size, CPU)]
     kinds = [(line["benchmark"], line.get("objective")) for line in found]
     assert kinds == [
         *(("step", name) for name in ("simclr", "byol", "fedfoa", "fedsc")),
         ("augmentation", None), ("round", None), ("evaluation", None),
     ]  # fmt: skip
     assert all(line["pairs_per_s"] > 0 for line in found if "pairs_per_s" in line)
+    aside = found[4]
+    assert aside["share_of_step"] == pytest.approx(100.0 / aside["pairs_per_s"], rel=0.01)  # time over time
     assert found[-2]["round_s"] >= found[-2]["clients_s"] > 0  # a round holds its clients' work
 
 
@@ -66,6 +70,42 @@ def test_flops_of_a_pair(gpu: ModuleType) -> None:
     linear = [m for m in network.encoder.modules() if isinstance(m, torch.nn.Linear)]
     total += sum(2 * m.weight.numel() for m in linear)
     assert gpu.pair_flops(config, federation) == pytest.approx(2 * 3 * total)  # two views; backward is twice forward
+
+
+def test_waits_are_what_pytorch_reports(gpu: ModuleType) -> None:
+    def work() -> None:
+        for _ in range(3):
+            warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
+        warnings.warn("something else", stacklevel=1)
+
+    assert gpu.waits(work) == 3
+
+
+CONTROL = """#!/bin/sh
+if [ "$1" = -d ]; then echo "started $CUDA_MPS_PIPE_DIRECTORY" >> "$LOG"; exit "$STATUS"; fi
+echo "told $(cat)" >> "$LOG"
+"""
+
+
+def test_mps_is_started_stopped_and_told_why_not(
+    gpu: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with gpu.mps(str(tmp_path)) as why:
+        assert why == "no nvidia-cuda-mps-control on the path"
+    (tmp_path / "nvidia-cuda-mps-control").write_text(CONTROL)
+    (tmp_path / "nvidia-cuda-mps-control").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("LOG", str(tmp_path / "log"))
+    for status in ("0", "3"):
+        (folder := tmp_path / status).mkdir()
+        monkeypatch.setenv("STATUS", status)
+        with gpu.mps(str(folder)) as why:
+            assert (why is None) == (status == "0")
+            assert os.environ["CUDA_MPS_PIPE_DIRECTORY"] == f"{folder}/pipe"
+        assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
+    log = (tmp_path / "log").read_text().splitlines()
+    assert log == [f"started {tmp_path}/0/pipe", "told quit", f"started {tmp_path}/3/pipe"]
 
 
 @pytest.mark.cluster

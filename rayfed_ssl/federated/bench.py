@@ -21,6 +21,7 @@ from rayfed_ssl.base.weights import Weights, pack, unpack
 from rayfed_ssl.data.augment import clean
 from rayfed_ssl.evaluation import FrozenEncoder, Material, Split, cache
 from rayfed_ssl.evaluation.fewshot import FEWSHOT
+from rayfed_ssl.federated.device_images import DeviceImages
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.messages import SERVER
 from rayfed_ssl.federated.steps import Steps
@@ -98,6 +99,7 @@ class Workbench:
         self.config = config
         self.federation = federation
         self.device = resolve_device(config.resources.device)
+        self.on_device = DeviceImages(self.device, config.resources.gpus_per_client or 1.0)
         self.steps = Steps(config.resources.cuda_graphs, self.device)
         # 1.15 to 1.3 times faster training on CPU (docs/architecture.md) and what tensor cores want. It changes bits,
         # so clients, server work and evaluation all have it.
@@ -134,9 +136,20 @@ class Workbench:
     # -- images --------------------------------------------------------------------------------------------------------
 
     def images(self, pixels: np.ndarray, indices: np.ndarray | None = None) -> Tensor:
-        """(n, 3, H, W) uint8 on the device, out of (N, H, W, 3) pixels."""
-        chosen = pixels if indices is None else pixels[indices]
-        return torch.tensor(np.asarray(chosen)).to(self.device).permute(0, 3, 1, 2)
+        """(n, 3, H, W) uint8 on the device, out of (N, H, W, 3) pixels: nobody may write to them."""
+        there = self.on_device.get(pixels) if self._lasts(pixels) else None
+        if there is None:
+            chosen = torch.tensor(np.asarray(pixels if indices is None else pixels[indices])).to(self.device)
+        else:
+            chosen = there if indices is None else there[torch.as_tensor(indices, device=self.device)]
+        return chosen.permute(0, 3, 1, 2)
+
+    def _lasts(self, pixels: np.ndarray) -> bool:
+        """Whether these are images of the run, not some that were made for one operation."""
+        dataset, public = self.federation.dataset, self.federation.public
+        parts = (dataset.train, dataset.test, public)
+        lasting = [*(part.pixels for part in parts if part is not None), *self.published.values()]
+        return any(pixels is known for known in lasting)
 
     def clean(self, pixels: Tensor) -> Tensor:
         self.images_read += len(pixels)

@@ -1,0 +1,68 @@
+"""Images that stay on the device: one copy of each array of the run, the same bits, and no more than fits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from rayfed_ssl.config import RunConfig
+from rayfed_ssl.federated.device_images import DeviceImages
+from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.ledger import Ledger
+from rayfed_ssl.simulation.local import LocalCohort
+from tests.tiny import tiny
+
+CPU = torch.device("cpu")
+
+
+def test_an_array_is_copied_once_and_none_that_does_not_fit() -> None:
+    small, large = np.arange(12, dtype=np.uint8).reshape(1, 2, 2, 3), np.zeros((5, 2, 2, 3), np.uint8)
+    images = DeviceImages(CPU, room=20)
+    first = images.get(small)
+    assert first is not None
+    assert images.get(small) is first
+    np.testing.assert_array_equal(first.numpy(), small)
+    assert images.get(large) is None
+    assert images.get(small.copy()) is None  # 8 bytes are left
+    assert DeviceImages(CPU).get(small) is None  # the array itself is as near
+
+
+@pytest.mark.parametrize("method", ["fedsimclr", "flesd", "fedlinked"])
+def test_training_from_what_stays_there_gives_the_same_bits(method: str) -> None:
+    def trained(config: RunConfig, room: float) -> tuple[list[np.ndarray], DeviceImages]:
+        federation = deal(config)
+        cohort = LocalCohort(config, federation, Ledger())
+        bench = cohort.worker
+        bench.on_device = DeviceImages(CPU, room=room)
+        if federation.public is not None:
+            bench.published["public"] = np.array(federation.public.pixels)
+        out = []
+        for client in federation.clients[:2]:
+            weights = {} if method == "fedlinked" else {"weights": bench.initial(config.clients.encoder(client))}
+            operation = "represent" if method == "fedlinked" else "train"
+            outcome, state = bench.execute(operation, client, 1, weights, None)
+            out += [
+                np.asarray(v.vector if hasattr(v, "vector") else v) for v in (*outcome.reply.values(), *state.values())
+            ]
+        return out, bench.on_device
+
+    (plain, none), (kept, images) = (trained(tiny(method), room) for room in (0.0, 1e9))
+    assert not none._kept
+    assert images._kept
+    for a, b in zip(plain, kept, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_what_is_made_for_one_operation_does_not_stay() -> None:
+    config = tiny("fedsimclr")
+    bench = LocalCohort(config, deal(config), Ledger()).worker
+    bench.on_device = DeviceImages(CPU, room=1e9)
+    train = bench.federation.dataset.train.pixels
+    rows = np.array([3, 1])
+    for pixels, stays in ((train[:4].copy(), 0), (train, 1), (train, 1)):
+        found = bench.images(pixels, rows)
+        np.testing.assert_array_equal(found.permute(0, 2, 3, 1).numpy(), np.asarray(pixels)[rows])
+        assert len(bench.on_device._kept) == stays
+    whole = bench.images(train)
+    assert whole.shape == (len(train), train.shape[3], *train.shape[1:3])
