@@ -1,6 +1,6 @@
 """Measures what the simulator costs beside training, and prints the table with measured ratios.
 
-    python benchmarks/bench.py [--only parts,zero_work,round_time,startup,local_step] [--label now] [--out FILE]
+    python benchmarks/bench.py [--only parts,zero_work,...] [--label now] [--out FILE]
 
 One JSON line per figure is appended to ``--out``, with machine, commit and the load average: on an idle machine the
 load is about what the benchmark itself makes, with a larger one only ratios mean something. Peers and the bare loop are
@@ -21,8 +21,9 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(1, str(HERE))
 
 from machine import described  # noqa: E402
-from speed_table import RESULTS, parts, read, table  # noqa: E402
+from speed_table import RESULTS, driver_memory, many_actors, parts, read, table  # noqa: E402
 
+GROUPS = "parts,zero_work,round_time,startup,local_step,evaluation,many_actors,driver_memory"
 SHARED = HERE.parents[1] / "shared"
 
 
@@ -30,12 +31,18 @@ def commands(bench: Path, data: Path) -> dict[str, list[list[str]]]:
     """What to run for each group of figures; nothing where its peer or its images are absent."""
     python = [sys.executable, "-W", "ignore"]
     rounds = [*python, str(HERE / "round_time.py"), "--bench", str(bench), "--data", str(data), "--channels-last"]
+    fashion = data.with_name("fashion_mnist")
     real = (bench / "sys_bare.py").exists() and data.exists()
     return {
         "parts": [[*python, str(HERE / "parts.py")]],
         "zero_work": [[*python, str(HERE / "zero_work.py"), "--bench", str(bench)]],
         "startup": [[*python, str(HERE / "startup.py")]],
         "local_step": [[*python, str(HERE / "local_step.py")]],
+        "evaluation": [[*python, str(HERE / "evaluation_time.py")]],
+        "many_actors": [[*python, str(HERE / "many_actors.py")]],
+        "driver_memory": [[*python, str(HERE / "driver_memory.py"), "--data", str(fashion)]]
+        if fashion.exists()
+        else [],
         "round_time": [rounds, [*rounds, "--clients", "64", "--images", "64", "--reps", "2"]] if real else [],
     }
 
@@ -44,7 +51,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bench", type=Path, default=SHARED / "bench")
     parser.add_argument("--data", type=Path, default=SHARED / "data" / "cifar10")
-    parser.add_argument("--only", default="parts,zero_work,round_time,startup,local_step")
+    parser.add_argument("--only", default=GROUPS)
     parser.add_argument("--label", default="now")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
@@ -61,7 +68,7 @@ def main() -> int:
                     measured = {"load": round(os.getloadavg()[0], 1), **described(), **json.loads(line)}
                     file.write(json.dumps({"label": options.label} | measured) + "\n")
     lines = read(options.out)
-    print(f"{table(lines)}\n\n{parts(lines)}")
+    print("\n\n".join(make(lines) for make in (table, parts, many_actors, driver_memory)))
     return 1 if failed else 0
 
 

@@ -54,7 +54,7 @@ SHOWN = (("total", "mapped files", "actors", "driver"), ("object store", "object
 MB = 1e6
 
 
-def pss(pid: int) -> dict[str, float]:
+def pss(pid: int | str) -> dict[str, float]:
     """Bytes by kind of /proc/PID/smaps_rollup; {} where the process has ended."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]

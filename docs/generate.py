@@ -151,7 +151,10 @@ def claim(name: str) -> str:
 
 
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
-    "README.md": {"leaderboard": lambda: board_tables.short(board_rows.read(), board_tables.load_board())},
+    "README.md": {
+        "leaderboard": lambda: board_tables.short(board_rows.read(), board_tables.load_board()),
+        "speed": lambda: speed_table.sentence(speed_table.read()),
+    },
     "docs/architecture.md": {"tree": tree},
     "docs/methods.md": {"methods": methods},
     "docs/configuration.md": {file.value: partial(configuration, file.value) for file in File},
@@ -170,6 +173,8 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/performance.md": {
         "speed": lambda: speed_table.table(speed_table.read()),
         "parts": lambda: speed_table.parts(speed_table.read()),
+        "many actors": lambda: speed_table.many_actors(speed_table.read()),
+        "driver memory": lambda: speed_table.driver_memory(speed_table.read()),
     },
 }
 FILES: dict[str, Callable[[], str]] = {

@@ -1,0 +1,117 @@
+"""What many actors and nodes cost beside two: rounds of clients that do nothing, sixteen for each actor.
+
+    python benchmarks/many_actors.py [--shapes 1x2,1x4,1x8,1x16,2x8,4x8,4x16] [--rounds 5]
+
+A shape is NODESxACTORS: Ray's own cluster for tests, several nodes on this machine, so objects travel over loopback
+sockets and all actors share its cores. A JSON line per shape and size of the model (0.4 and 45 MB): MB of sums that
+the driver read in a round, and CPU ms for a client, of all processes together, raylets and merging tasks included;
+medians, the first round left out. Every shape is a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import zero_work  # first of all: sets the processes' environment
+
+import psutil  # isort: skip - comes with ray
+import ray
+from machine import described
+from ray.cluster_utils import Cluster
+
+from actors.cohort import RayCohort
+from actors.plan import reserve
+from actors.pool import Pool
+from actors.shares import Plan
+from rayfed_ssl.config import RunConfig
+from rayfed_ssl.federated.bench import Initial
+from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.ledger import Ledger
+
+SHAPES = "1x2,1x4,1x8,1x16,2x8,4x8,4x16"
+PER_ACTOR = 16
+STORE_BYTES = 6 << 30  # of all nodes together
+
+
+def cpu_seconds() -> float:
+    """Of this process and all that it started, those that have ended included."""
+    total = 0.0
+    for process in (me := psutil.Process(), *me.children(recursive=True)):
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def measure(nodes: int, actors: int, case: str, rounds: int) -> dict[str, Any]:
+    method, changes = zero_work.CASES[case]
+    keys = {"method": {"name": method}, **zero_work.COMMON, **changes}
+    keys["clients"] = {**keys["clients"], "count": PER_ACTOR * actors}
+    config = RunConfig.model_validate(keys)
+    federation, seen = deal(config), []
+    plan = Plan(actors, cpus=0.5, gpus=0.0, threads=1, strategy="SPREAD")
+    cohort = RayCohort(config, federation, Ledger(), Pool(plan, reserve(plan, 300)), factory=zero_work.idle)
+    assert len({info.node for info in cohort.infos}) == nodes
+    weights = Initial(config, federation)(config.clients.encoder(0))
+    for round in range(1, rounds + 2):
+        cpu, read = cpu_seconds(), cohort.sum_bytes
+        cohort.begin_round(round, federation.clients)
+        weights = cohort.mean("train", weights=weights)["weights"]
+        cohort.end_round()
+        seen.append((cpu_seconds() - cpu, cohort.sum_bytes - read))
+    cohort.close()
+    return {
+        "benchmark": "many_actors", "nodes": nodes, "actors": actors, "clients": len(federation.clients),
+        "values": weights.vector.size, "rounds": rounds,
+        "read_mb": round_to(statistics.median(read for _, read in seen[1:]) / 1e6),
+        "cpu_ms_per_client": round_to(statistics.median(s for s, _ in seen[1:]) * 1e3 / len(federation.clients)),
+    }  # fmt: skip
+
+
+def round_to(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def shape(nodes: int, actors: int, rounds: int) -> None:
+    """Both sizes on one cluster."""
+    store = {"object_store_memory": STORE_BYTES // nodes, "num_cpus": -(-actors // (2 * nodes))}
+    cluster = Cluster(initialize_head=True, head_node_args=store)
+    for _ in range(nodes - 1):
+        cluster.add_node(**store)
+    cluster.wait_for_nodes()
+    ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
+    try:
+        for case in ("mean", "large"):
+            print("result " + json.dumps({**measure(nodes, actors, case, rounds), **described()}), flush=True)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", default=SHAPES)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        shape(*map(int, options.one.split("x")), options.rounds)
+        return
+    for each in options.shapes.split(","):
+        command = [sys.executable, str(Path(__file__)), "--one", each, "--rounds", str(options.rounds)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        for line in done.stdout.splitlines():
+            if line.startswith("result "):
+                print(line.removeprefix("result "), flush=True)
+
+
+if __name__ == "__main__":
+    main()
