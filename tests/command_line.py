@@ -22,6 +22,7 @@ train: {rounds: 2, batch_size: 16}
 evaluation: {protocols: [knn]}
 checkpoint: {every: 1}
 resources: {device: cpu}
+figures: false
 """
 
 

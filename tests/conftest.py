@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -18,12 +19,45 @@ os.environ.pop("RAY_ADDRESS", None)  # never join somebody's cluster
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT.parent / "shared" / "data"
+ON_RAY = (
+    "tests/actors/", "tests/api/test_api.py", "tests/commands/test_list.py", "tests/test_contract.py",
+    "tests/test_examples.py", "tests/simulation/test_unreliable_clients.py",
+)  # fmt: skip
+"""Files whose tests share one local Ray, and warm actors there."""
+FIRST = (
+    "tests/test_imports.py", "tests/test_notebooks.py", "tests/test_third_party.py", "tests/test_python_page.py",
+    "tests/commands/test_new.py", "tests/test_environments.py", "tests/exporting/test_export.py",
+    "tests/test_output.py",
+)  # fmt: skip
+"""Files with few tests that take long: begun last, one worker would wait for the other."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
     import torch
 
     torch.set_num_threads(1)  # another thread count changes bits
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """``--dist loadscope``, but everything on Ray goes to one worker: the other needs no instance and no actors. What
+    takes long comes first, not what has many tests.
+    """
+    if config.getoption("dist") != "loadscope":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class OneRay(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "on Ray" if nodeid.startswith(ON_RAY) else super()._split_scope(nodeid)
+
+        def _assign_work_unit(self, node: Any) -> None:
+            for scope in (*reversed(FIRST), "on Ray"):
+                if scope in self.workqueue:
+                    self.workqueue.move_to_end(scope, last=False)
+            super()._assign_work_unit(node)
+
+    return OneRay(config, log)
 
 
 @pytest.fixture(scope="session")
@@ -40,6 +74,16 @@ def _caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAYFED_SSL_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("MPLCONFIGDIR", str(tmp_path_factory.mktemp("matplotlib")))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_waiting_for_the_disk() -> Iterator[None]:
+    """No test cuts the power, so none has to wait until the disk has everything: hundreds of runs wait long.
+    What is handed to ``os.fsync`` before it gets its name, tests/test_checkpoint.py follows.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)  # a bad descriptor is an error still
         yield
 
 
@@ -63,6 +107,12 @@ def ray_session(_caches: None, request: pytest.FixtureRequest) -> ModuleType:
 
     local_ray(request.config)
     return ray
+
+
+@pytest.fixture
+def only_svg(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports draw their figures in the one format that the page holds."""
+    monkeypatch.setattr("rayfed_ssl.report.style.FORMATS", ("svg",))
 
 
 @pytest.fixture

@@ -104,7 +104,8 @@ def test_a_config_names_its_command(path: Path) -> None:
 
 @pytest.mark.parametrize(("path", "profile"), CASES, ids=[f"{path.stem}-{profile}" for path, profile in CASES])
 def test_a_tiny_round_of_a_config_runs(path: Path, profile: str | None, tmp_path: Path) -> None:
-    config = tiny(load(path, with_profile(profile)))
+    figures = (path, profile) == next(case for case in CASES if case[0] == path)  # those of one profile are enough
+    config = tiny(load(path, with_profile(profile))).model_copy(update={"figures": figures})
     summary = loop.run(config, tmp_path / "run", LocalCohort)
     assert summary["status"] == "complete"
     assert summary["rounds"] == 1

@@ -22,6 +22,7 @@ from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.storage.claim import LOCK, Claim
 from rayfed_ssl.storage.lock import Held, Lock
+from tests.command_line import Call
 from tests.tiny import booked, encoders, measured, run_locally, tiny
 
 ROOT = Path(__file__).parents[1]
@@ -43,29 +44,24 @@ sys.stdin.read()
 """
 
 
-def command(folder: Path, *more: str) -> list[str]:
-    configfile.dump(tiny("fedsimclr", **CONFIG), folder.parent / "config.yaml")
-    place = [str(folder.parent / "config.yaml"), "--executor", "local", "--out", str(folder)]
-    return [sys.executable, "-m", "rayfed_ssl", "run", *place, *more]
-
-
-def test_a_second_command_is_refused_and_a_killed_one_lets_go(tmp_path: Path) -> None:
+def test_a_second_command_is_refused_and_a_killed_one_lets_go(call: Call, tmp_path: Path) -> None:
     folder = tmp_path / "run"
+    configfile.dump(tiny("fedsimclr", **CONFIG), tmp_path / "config.yaml")
+    command = ["run", str(tmp_path / "config.yaml"), "--executor", "local", "--out", str(folder)]
     with (tmp_path / "log").open("w") as log:
-        living = subprocess.Popen(command(folder), cwd=ROOT, stdout=log, stderr=log)
+        living = subprocess.Popen([sys.executable, "-m", "rayfed_ssl", *command], cwd=ROOT, stdout=log, stderr=log)
     try:
         until = time.monotonic() + 200
         while not list(folder.glob("checkpoints/round-*/complete.json")) and time.monotonic() < until:
             assert living.poll() is None, (tmp_path / "log").read_text()
             time.sleep(0.05)
-        resumed = command(folder, "--resume")
-        second = subprocess.run(resumed, cwd=ROOT, capture_output=True, text=True, timeout=200)
-        assert second.returncode == 2, second.stderr
+        status, _, err = call(*command, "--resume")
+        assert status == 2, err
         assert re.fullmatch(
             rf"--out: {folder} is being written by another run \(\S+, pid {living.pid}\); "
             "wait for it, stop it, or name another folder\n",
-            second.stderr,
-        ), second.stderr
+            err,
+        ), err
         assert living.poll() is None
     finally:
         living.send_signal(signal.SIGKILL)

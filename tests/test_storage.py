@@ -277,8 +277,9 @@ def test_nothing_else_is_removed_with_the_rest_of_a_cut_off_copy(tmp_path: Path)
     assert set(files(f"file://{there}")) == {"encoder/client-00001.json", ".hidden", "notes"}
 
 
-def test_a_run_that_starts_again_leaves_no_old_points(uri: str, tmp_path: Path) -> None:
+def test_a_run_that_starts_again_leaves_no_old_points(tmp_path: Path) -> None:
     """Without an intact checkpoint everything is made again: at the URI, too, TensorBoard shows each point once."""
+    uri = f"file://{tmp_path}/shared/run"
     carried_out(uri, rounds=2)
     old = {content for path, content in files(uri).items() if path.startswith("events.out.tfevents.")}
     remote, root = fs.FileSystem.from_uri(uri)

@@ -40,6 +40,7 @@ CONFIG: dict[str, Any] = {
     "evaluation.protocols": ["knn"],
     "checkpoint.every": 1,
     "resources.device": "cpu",
+    "figures": False,
 }
 
 
@@ -198,6 +199,7 @@ def test_an_image_may_be_pil_an_array_or_a_path(finished: rayfed_ssl.Run, tmp_pa
     torch.testing.assert_close(pickle.loads(pickle.dumps(transform))(image), one, atol=0, rtol=0)
 
 
+@pytest.mark.usefixtures("only_svg")
 def test_a_run_writes_its_report(finished: rayfed_ssl.Run) -> None:
     page = finished.report(images=False)
     assert page == finished.folder / "report.html"

@@ -19,17 +19,18 @@ CASES = [
     ("Adam", {"fused": True}),
     ("AdamW", {"weight_decay": 1e-2}),
 ]
-STEP = """
+STEPS = """
 import sys, torch
-from rayfed_ssl.base.optimizers import {name}
-theta = torch.nn.Parameter(torch.ones(3))
-optimizer = {name}([theta], 0.1)
-for _ in range(2):
-    optimizer.zero_grad(set_to_none=True)
-    theta.square().sum().backward()
-    optimizer.step()
-assert theta[0] < 1, theta
-print("torch._dynamo" in sys.modules)
+from rayfed_ssl.base import optimizers
+for name in sys.argv[1:]:
+    theta = torch.nn.Parameter(torch.ones(3))
+    optimizer = getattr(optimizers, name)([theta], 0.1)
+    for _ in range(2):
+        optimizer.zero_grad(set_to_none=True)
+        theta.square().sum().backward()
+        optimizer.step()
+    assert theta[0] < 1, theta
+    print(name, "torch._dynamo" in sys.modules)
 """
 
 
@@ -49,12 +50,11 @@ def test_the_bits_are_pytorchs(name: str, settings: dict[str, Any]) -> None:
     assert torch.equal(trained(optimizers, name, settings), trained(torch.optim, name, settings))
 
 
-@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW"])
-def test_a_step_does_not_import_the_compiler(name: str) -> None:
+def test_a_step_does_not_import_the_compiler() -> None:
     found = subprocess.run(
-        [sys.executable, "-c", STEP.format(name=name)], capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", STEPS, "SGD", "Adam", "AdamW"], capture_output=True, text=True, check=True, timeout=120
     )
-    assert found.stdout.strip() == "False"
+    assert found.stdout == "SGD False\nAdam False\nAdamW False\n"
 
 
 def test_schedules_accept_them() -> None:

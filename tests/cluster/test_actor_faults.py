@@ -212,7 +212,7 @@ def test_a_call_that_always_dies_is_named_and_its_neighbours_are_not(made: Made,
 
 def test_of_several_clients_in_one_call_only_the_one_to_blame_is_dropped(pool: Pool, tmp_path: Path) -> None:
     """With 18 clients and two actors a call of a mean has three clients."""
-    config = tiny("fedbyol", clients__count=18, on_client_error="drop")
+    config = tiny("fedbyol", clients__count=18, data__limit=240, on_client_error="drop")
     federation = deal(config)
     cohort = RayCohort(config, federation, Ledger(), pool, keep=True, factory=Bench)
     try:
@@ -234,7 +234,9 @@ def test_of_several_clients_in_one_call_only_the_one_to_blame_is_dropped(pool: P
 
 def test_quick_clients_that_shared_a_call_reply_in_order_though_one_is_dropped(pool: Pool) -> None:
     """With 18 clients and two actors up to three share a call, once it is known how quick they are."""
-    config = tiny("fedbyol", clients__count=18, on_client_error="drop", resources__client_timeout_s=4.0)
+    config = tiny(
+        "fedbyol", clients__count=18, data__limit=240, on_client_error="drop", resources__client_timeout_s=4.0
+    )
     federation = deal(config)
     cohort = RayCohort(config, federation, Ledger(), pool, keep=True, factory=Bench)
     try:

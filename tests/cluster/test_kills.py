@@ -53,7 +53,7 @@ sys.stdin.read()
 def config(**changes: object) -> RunConfig:
     """Clients whose momentum targets are state; rounds long enough to be hit, few checkpoints, so that work is lost."""
     few = {"evaluation__every": 3, "checkpoint__every": EVERY}
-    return tiny("fedbyol", **{"train__rounds": ROUNDS, "train__local_epochs": 8, **few, **changes})
+    return tiny("fedbyol", **{"train__rounds": ROUNDS, "train__local_epochs": 8, "data__limit": 240, **few, **changes})
 
 
 @pytest.fixture(scope="module")

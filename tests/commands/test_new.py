@@ -24,7 +24,7 @@ def test_a_new_method_runs_and_its_test_passes(call: Call, tmp_path: Path) -> No
         ran = (imports, "method.name=half_way", f"method.step={step}", "--out", f"runs/{step}")
         assert call(*local, *ran) == (0, "", "")
     assert encoders(tmp_path / "runs/0.25") != encoders(tmp_path / "runs/0.5")  # its own key reaches it
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(  # on Ray it is the suite's own business
         [sys.executable, "-m", "pytest", "-q", "-W", "error::pytest.PytestWarning", "-p", "no:cacheprovider",
          "-k", "not ray", "mine/test_half_way.py"],

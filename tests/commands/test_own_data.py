@@ -135,6 +135,7 @@ def test_the_columns_of_the_runs_own_tables_are_known(call: Call, tmp_path: Path
     assert call("evaluate", "runs/pq", "--data", "pq")[0] == 0
 
 
+@pytest.mark.usefixtures("only_svg")
 def test_what_was_made_of_the_images_is_written_down_and_stands_in_the_report(call: Call, tmp_path: Path) -> None:
     hospitals(tmp_path / "hosp")
     shutil.copytree("hosp/train/a", "photos")

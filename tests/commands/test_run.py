@@ -35,6 +35,7 @@ def test_json_is_one_object_per_round_and_lines_go_to_stderr(call: Call, tmp_pat
     assert err.startswith("fedsimclr on digits: 3 clients x 20 images\n")
 
 
+@pytest.mark.usefixtures("only_svg")
 def test_the_last_line_names_the_report_and_an_older_one(call: Call, tmp_path: Path) -> None:
     status, out, _ = call(*LOCAL, "evaluation.protocols=[]", "train.rounds=1")
     assert (status, out.splitlines()[-1]) == (0, "report        rayfed-ssl report runs/tiny")

@@ -89,15 +89,15 @@ def test_nobody_holds_what_is_held_out(public: dict[str, object]) -> None:
     if public:
         assert federation.public_indices is not None
         others.append(federation.public_indices)
-    assert sorted(np.concatenate([held_out, *others]).tolist()) == list(range(240))
+    assert sorted(np.concatenate([held_out, *others]).tolist()) == list(range(160))
     bench = Workbench(config, federation)
     frozen = bench.frozen(bench.network("small_cnn_bn"))
     material = bench.material(frozen)
-    assert sorted([*material.train.rows.tolist(), *held_out.tolist()]) == list(range(240))
+    assert sorted([*material.train.rows.tolist(), *held_out.tolist()]) == list(range(160))
     assert (
         material.tests["select/"].rows.tolist()
         == held_out.tolist()
-        == sorted(set(range(240)) - set(material.pool_rows))
+        == sorted(set(range(160)) - set(material.pool_rows))
     )
     assert list(bench.material(None).tests) == [""]
 

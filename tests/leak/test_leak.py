@@ -21,7 +21,9 @@ from rayfed_ssl.storage import checkpoint
 from tests.tiny import OWN, run_locally
 from tests.tiny import tiny_run as tiny
 
-HELD_OUT = {"evaluation.select": {"share": 0.35}, "evaluation.protocols": [], "data.partition.name": "iid"}
+HELD_OUT = {
+    "data.limit": 240, "data.partition.name": "iid", "evaluation.select": {"share": 0.35}, "evaluation.protocols": [],
+}  # fmt: skip
 
 
 def finished(folder: Path, method: str, **changes: Any) -> Path:

@@ -34,7 +34,9 @@ def named(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "evaluation.protocols": ["knn", "rank", "angles"],
     }  # fmt: skip
     run_locally(tiny_run("fedfoa", changes), root / "run")
-    report(root / "run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rayfed_ssl.report.style.FORMATS", ("svg",))  # which has text
+        report(root / "run")
     return root / "run"
 
 

@@ -89,6 +89,7 @@ def test_figures_are_whole_and_one_column_wide(fedfoa: Path) -> None:
     assert len(set(ids)) == len(ids)
 
 
+@pytest.mark.usefixtures("only_svg")
 def test_what_a_folder_says_is_text(copy: Copy) -> None:
     folder = copy("<b onmouseover=alert(1)>&amp;$x_")
     config = yaml.safe_load((folder / "config.yaml").read_text())

@@ -222,7 +222,7 @@ def test_predictions_are_what_is_then_booked(method: str, tmp_path: Path) -> Non
     plain one. A method that cannot predict says so in one line, and keeps the time all the same.
     """
     rounds = min(2, tiny(method).train.rounds)
-    few = {"train__rounds": rounds, "data__limit": 160, "checkpoint__every": rounds}
+    few = {"train__rounds": rounds, "checkpoint__every": rounds}
     run_locally(blind(method, **few), tmp_path / "plain")
     config = blind(method, **few, system={**SPEEDS, "deadline_s": 1e6})
     if (line := refusal(config, tmp_path / "timed")) is not None:
@@ -403,7 +403,7 @@ def test_a_file_that_changed_is_noticed_at_the_resume(changed: str | None, tmp_p
             data__partition={"name": "file", "path": str(tmp_path / "p.json")},
         )  # fmt: skip
 
-    (tmp_path / "p.json").write_text(json.dumps([list(range(c, 240, 4)) for c in range(4)]))
+    (tmp_path / "p.json").write_text(json.dumps([list(range(c, 160, 4)) for c in range(4)]))
     latencies(tmp_path, 1.0, 2.0, 3.0, 4.0)
     trace(tmp_path, *(f"{c},0,500" for c in range(4)))
     run_until(1, config(), tmp_path / "run", resume=False)
@@ -415,7 +415,7 @@ def test_a_file_that_changed_is_noticed_at_the_resume(changed: str | None, tmp_p
     if changed == "system.devices":
         latencies(tmp_path, 1.0, 2.0, 3.0, 4.5)
     elif changed == "data.partition.path":
-        (tmp_path / "p.json").write_text(json.dumps([list(range(3 - c, 240, 4)) for c in range(4)]))
+        (tmp_path / "p.json").write_text(json.dumps([list(range(3 - c, 160, 4)) for c in range(4)]))
     else:
         trace(tmp_path, *(f"{c},0,501" for c in range(4)))
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}

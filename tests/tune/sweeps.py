@@ -18,6 +18,7 @@ RUN: dict[str, Any] = {
     "train": {"rounds": 3, "batch_size": 16, "optimizer": {"lr": 0.05}},
     "evaluation": {"protocols": ["knn"], "batch_size": 64},
     "checkpoint": {"every": 1},
+    "figures": False,
 }
 LR = "train.optimizer.lr"
 GRID = {"space": {LR: {"grid": [0.001, 0.01, 0.1]}, "objective.temperature": {"grid": [0.1, 0.5]}}}

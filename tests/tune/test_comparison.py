@@ -102,6 +102,7 @@ def test_a_run_stopped_in_the_middle_goes_on_from_its_checkpoint(base: Path, tmp
     assert measured(out / "trial-00000") == measured(whole / "trial-00000")
 
 
+@pytest.mark.cluster
 def test_on_ray_as_in_this_process(base: Path, tmp_path: Path, ray_session: ModuleType) -> None:
     made = from_methods(base, ["fedsimclr", "local"], ["train.rounds=1"])
     stopping, say, _ = stop_after(1)

@@ -293,6 +293,7 @@ def steady_cpus(session: ModuleType) -> float:
     return seen[-1]
 
 
+@pytest.mark.cluster
 def test_a_sweep_whose_place_others_hold_ends_in_one_line_and_can_be_resumed(
     ray_session: ModuleType, tmp_path: Path
 ) -> None:
