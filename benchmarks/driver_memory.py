@@ -16,9 +16,6 @@ process of its own.
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -28,13 +25,13 @@ import zero_work  # noqa: F401 - first of all: sets the processes' environment
 
 import ray  # isort: skip
 import soak
-from machine import described
+from processes import each_alone, tell
 
 from actors.cohort import RayCohort
 from actors.plan import reserve
 from actors.pool import Pool
 from actors.shares import Plan
-from rayfed_ssl.config import RunConfig
+from rayfed_ssl.config import build
 from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.federated.ledger import Ledger
@@ -42,38 +39,23 @@ from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.simulation.memory import estimate
 
-BASE: dict[str, Any] = {
-    "data": {
-        "name": "parquet", "image_size": 16, "test_limit": 100,
-        "public": {"source": "share", "share": 0.02},
-    },
-    "clients": {"encoders": "small_cnn"},
-    "model": {"projector": {"hidden": [], "dim": 64}},
-    "train": {"local_steps": 1, "batch_size": 16, "rounds": 2},
-    "evaluation": {"protocols": []},
-    "resources": {"device": "cpu"},
+BASE: dict[str, object] = {
+    "data.name": "parquet", "data.image_size": 16, "data.test_limit": 100,
+    "data.public.source": "share", "data.public.share": 0.02, "clients.encoders": "small_cnn",
+    "model.projector.hidden": [], "model.projector.dim": 64,
+    "train.local_steps": 1, "train.batch_size": 16, "train.rounds": 2,
+    "evaluation.protocols": [], "resources.device": "cpu",
 }  # fmt: skip
-METHODS_SHOWN: dict[str, dict[str, Any]] = {
+METHODS_SHOWN: dict[str, dict[str, object]] = {
     "fedsimclr": {},
-    "fedsc": {"model": {"projector": {"dim": 128}}},
-    "fedfoa": {"model": {"projector": {"dim": 16}}},
-    "fedca": {"method": {"alignment_epochs": 1}},
-    "flesd": {"method": {"epochs": 1}},
+    "fedsc": {"model.projector.dim": 128},
+    "fedfoa": {"model.projector.dim": 16},
+    "fedca": {"method.alignment_epochs": 1},
+    "flesd": {"method.epochs": 1},
     "fedlinked": {
-        "objective": {"name": "supervised"},
-        "data": {"task_images": 12, "public": {"source": "share", "share": 0.1}},
-        "augment": {"preset": "none"},
+        "objective.name": "supervised", "data.task_images": 12, "data.public.share": 0.1, "augment.preset": "none",
     },
-}
-
-
-def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    return {
-        key: merged(base.get(key, {}), changes[key])
-        if isinstance(changes.get(key), dict)
-        else changes.get(key, base.get(key))
-        for key in {**base, **changes}
-    }
+}  # fmt: skip
 
 
 class Peaks(threading.Thread):
@@ -93,11 +75,10 @@ class Peaks(threading.Thread):
 
 
 def measure(name: str, clients: int, data: Path) -> dict[str, Any]:
-    keys = merged(BASE, METHODS_SHOWN[name])
-    keys = merged(keys, {"method": {"name": name}, "data": {"path": str(data)}, "clients": {"count": clients}})
+    changes = {**BASE, **METHODS_SHOWN[name], "data.path": str(data), "clients.count": clients}
     if name == "fedlinked":  # two classes each
-        keys["data"]["tasks"] = [[i % 10, (i + 1) % 10] for i in range(clients)]
-    config = RunConfig.model_validate(keys)
+        changes["data.tasks"] = [[i % 10, (i + 1) % 10] for i in range(clients)]
+    config = build({"method": {"name": name}}, changes, origin="driver_memory.py")
     federation = deal(config)
     setup = Setup(config, federation, Initial(config, federation))
     plan = Plan(2, cpus=0.5, gpus=0.0, threads=1, strategy="PACK")
@@ -140,16 +121,10 @@ def main() -> None:
             address="local", num_cpus=2, num_gpus=0, include_dashboard=False, _node_ip_address="127.0.0.1",
             object_store_memory=4 << 30, log_to_driver=False, logging_level="error",
         )  # fmt: skip
-        line = {**measure(options.one, options.clients, options.data.resolve()), **described()}
-        print("result " + json.dumps(line), flush=True)
+        tell(measure(options.one, options.clients, options.data.resolve()))
         ray.shutdown()
         return
-    for name in options.methods.split(","):
-        command = [sys.executable, *sys.argv, "--one", name]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        for said in done.stdout.splitlines():
-            if said.startswith("result "):
-                print(said.removeprefix("result "), flush=True)
+    each_alone(options.methods.split(","))
 
 
 if __name__ == "__main__":

@@ -11,18 +11,14 @@ medians, the first round left out. Every shape is a process of its own.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import zero_work  # first of all: sets the processes' environment
 
 import psutil  # isort: skip - comes with ray
 import ray
-from machine import described
+from processes import each_alone, tell
 from ray.cluster_utils import Cluster
 
 from actors.cohort import RayCohort
@@ -90,7 +86,7 @@ def shape(nodes: int, actors: int, rounds: int) -> None:
     ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
     try:
         for case in ("mean", "large"):
-            print("result " + json.dumps({**measure(nodes, actors, case, rounds), **described()}), flush=True)
+            tell(measure(nodes, actors, case, rounds))
     finally:
         ray.shutdown()
         cluster.shutdown()
@@ -105,12 +101,7 @@ def main() -> None:
     if options.one:
         shape(*map(int, options.one.split("x")), options.rounds)
         return
-    for each in options.shapes.split(","):
-        command = [sys.executable, str(Path(__file__)), "--one", each, "--rounds", str(options.rounds)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        for line in done.stdout.splitlines():
-            if line.startswith("result "):
-                print(line.removeprefix("result "), flush=True)
+    each_alone(options.shapes.split(","))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""A run in a process of its own, of one thread: what searches and claims are made of."""
+"""A run in a process of its own, of one thread, which searches and claims are made of; and a part of a benchmark in a
+process of its own, so that no part begins with what another left.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +8,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
+from machine import described
 
+RESULT = "result "  # before what is meant for the process that asked: Ray prints, too
 THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
@@ -38,3 +42,21 @@ def carry_out(base: Mapping[str, Any], keys: Mapping[str, Any], out: Path) -> fl
         said = log.read_text(encoding="utf-8")[-2000:]
         raise RuntimeError(f"{' '.join(command)} ended with {started.returncode}: {said}")
     return used.ru_utime + used.ru_stime
+
+
+def tell(line: Mapping[str, Any]) -> None:
+    """What a part of a benchmark measured, with machine and commit, to the process that asked for it."""
+    print(RESULT + json.dumps({**line, **described()}), flush=True)
+
+
+def each_alone(parts: Sequence[str]) -> None:
+    """Print what every part tells: this program, as it was called, with ``--one PART``, one after the other.
+
+    Raises subprocess.CalledProcessError where a part failed.
+    """
+    for part in parts:
+        command = [sys.executable, *sys.argv, "--one", part]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        for line in done.stdout.splitlines():
+            if line.startswith(RESULT):
+                print(line.removeprefix(RESULT), flush=True)
