@@ -251,9 +251,9 @@ def test_an_autoscaler_starts_the_nodes_that_a_run_waits_for(config: str, tmp_pa
         assert "resources.cpus_per_client: found 2; the largest node has 1 CPUs" in refused.stderr
         done = cluster.rayfed("run", *two, "resources.autoscales_to={CPU: 5}", "resources.wait_s=200", *out)
         assert done.returncode == 0, done.stdout + done.stderr
-        four = (*wide, "resources.actors=4", "resources.autoscales_to={CPU: 9}")  # more than it ever starts
-        never = cluster.rayfed("run", *four, "resources.wait_s=1", "--out", str(tmp_path / "never"))
+        three = (*wide, "resources.actors=3", "resources.autoscales_to={CPU: 7}")  # more than it ever starts
+        never = cluster.rayfed("run", *three, "resources.wait_s=1", "--out", str(tmp_path / "never"))
         assert never.returncode == 2
-        assert re.search(r"resources\.wait_s: waited 1 s for 4 x 2 CPU; free now: \d+", never.stderr), never.stderr
+        assert re.search(r"resources\.wait_s: waited 1 s for 3 x 2 CPU; free now: \d+", never.stderr), never.stderr
     assert "2 client actor(s) of 2 CPU" in done.stdout  # on the two nodes that were started for them
     assert json.loads((tmp_path / "out/summary.json").read_text())["status"] == "complete"
