@@ -288,6 +288,7 @@ class ClientActor:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         self.worker = self.reopen()
+        self.worker.on_device.room = 0  # also of images
         chunk, states = run_chunk(self.worker, task, [error.client], [own], [state], averaging, self.info.where, total)
         chunk.errors = [self._with_advice(e) for e in chunk.errors]
         return chunk, states

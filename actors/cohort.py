@@ -316,6 +316,7 @@ class RayCohort(Cohort):
             raise call.error
         done: Done = call.value
         beside = call.refs[1 + int(call.hands_over) :]
+        self.replies.came(done.chunk.outcomes)
         if call.leaves:
             done.chunk.outcomes = self.replies.lying(done.chunk.outcomes, beside.pop(0))
         if group != (SERVER,):
@@ -378,4 +379,4 @@ class RayCohort(Cohort):
         else:
             self._pool.close()
         self._states, self._published_refs, self._evaluating = States(), {}, []
-        self._store.clear()
+        self._forget_sent()

@@ -13,6 +13,7 @@ from ray.exceptions import ObjectLostError
 
 from actors.client import Left
 from actors.pool import StateLost
+from actors.store import nbytes
 from rayfed_ssl.federated.messages import Outcome, Unread
 
 
@@ -53,10 +54,11 @@ class Lying(Unread):
 
 
 class Replies:
-    """Where the large values of replies lie, and how many bytes of them this process has read."""
+    """Where the large values of replies lie, how many bytes of them this process has read, and how many came anyway."""
 
     def __init__(self) -> None:
         self.read_bytes = 0
+        self.within_bytes = 0  # of small values, which come with the call
 
     def lying(self, outcomes: Sequence[Outcome], ref: Any) -> list[Outcome]:
         """The outcomes of a call, with what it left where ``ref`` says."""
@@ -66,3 +68,8 @@ class Replies:
             return Lying(source, value.key, value.nbytes, self) if isinstance(value, Left) else value
 
         return [replace(o, reply={name: found(value) for name, value in o.reply.items()}) for o in outcomes]
+
+    def came(self, outcomes: Sequence[Outcome]) -> None:
+        """Count what came with a call's outcomes."""
+        values = (value for outcome in outcomes for value in outcome.reply.values())
+        self.within_bytes += sum(nbytes(value) for value in values if not isinstance(value, Left))

@@ -100,7 +100,8 @@ def measure(name: str, clients: int, data: Path) -> dict[str, Any]:
     line = {
         "benchmark": "driver_memory", "method": name, "clients": clients, "asked": len(asked),
         **{f"{part}_mb": round(value / 1e6, 1) for part, value in peaks.most.items()},
-        "replies_read_mb": round(cohort.replies.read_bytes / 1e6, 1), "sums_read_mb": round(cohort.sum_bytes / 1e6, 1),
+        "replies_read_mb": round((cohort.replies.read_bytes + cohort.replies.within_bytes) / 1e6, 1),
+        "sums_read_mb": round(cohort.sum_bytes / 1e6, 1),
         "up_mb": round(ledger.up_bytes / 1e6, 1),
         "bank_mb": round(kept.bank * len(asked) / 1e6, 1), "states_mb": round(2 * kept.state * len(asked) / 1e6, 1),
         "seconds": round(time.monotonic() - began, 1),

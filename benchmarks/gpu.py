@@ -8,8 +8,8 @@ bfloat16 matrix product (TFLOP/s). ``step`` is the training of one client: pairs
 included, and its part of the product's ceiling; ``syncs_per_step`` is how often the host waits for the GPU in it; with
 ``graph`` the step is a CUDA graph, and ``same_bits`` says whether it gave the weights of the eager one.
 ``augmentation`` has its part of a SimCLR step. ``round`` compares ten clients' round with the sum of their operations;
-``actors`` compares 1, 2, 4, 8 actors on one GPU with one process, and the bits, also under NVIDIA's MPS where its
-daemon can be started; ``cap`` asks an actor for more than its share.
+``actors`` compares 1, 2, 4, 8 actors on one GPU with one process, round by round in turn, and the bits, also under
+NVIDIA's MPS where its daemon can be started; ``cap`` asks an actor for more than its share. Rounds are medians of five.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 ENVIRONMENT = {  # an actor's: read when the process starts
@@ -62,6 +63,7 @@ from rayfed_ssl.methods import METHODS  # noqa: E402
 from rayfed_ssl.simulation.local import LocalCohort  # noqa: E402
 
 Line = dict[str, Any]
+MPS_S = 60  # for its daemon to start, or to end
 
 
 @dataclass(frozen=True)
@@ -78,10 +80,11 @@ class Size:
     copied: int  # bytes
     side: int  # of the matrices
     images: int
+    rounds: int  # of which medians are taken
 
 
-FULL = Size("resnet18", 1.0, 32, (16, 128, 512), 40, 10, (1, 2, 4, 8), 1 << 30, 8192, 1500)
-SMALL = Size("resnet18", 0.125, 16, (8, 16), 10, 4, (1, 2), 1 << 20, 64, 240)
+FULL = Size("resnet18", 1.0, 32, (16, 128, 512), 40, 10, (1, 2, 4, 8), 1 << 30, 8192, 1500, 5)
+SMALL = Size("resnet18", 0.125, 16, (8, 16), 10, 4, (1, 2), 1 << 20, 64, 240, 2)
 METHOD_OF = {"simclr": "fedsimclr", "byol": "fedbyol", "fedfoa": "fedfoa", "fedsc": "fedsc"}
 
 
@@ -250,15 +253,15 @@ def whole_round(size: Size, device: torch.device) -> Iterator[Line]:
     config = settings(size, device.type, "fedsimclr", size.batches[-1], size.clients)
     made = Federated(config, LocalCohort)
     made.round()
-    taken = made.round()
-    work = made.trained()[1]
+    taken, work = zip(*[(made.round(), made.trained()[1]) for _ in range(size.rounds)], strict=True)
     yield {
-        "benchmark": "round", "clients": size.clients, "round_s": round(taken, 4), "clients_s": round(work, 4),
-        "ratio": round(taken / work, 4),
+        "benchmark": "round", "clients": size.clients, "round_s": round(median(taken), 4),
+        "clients_s": round(median(work), 4),
+        "ratio": round(median(whole / part for whole, part in zip(taken, work, strict=True)), 4),
     }  # fmt: skip
     assert isinstance(made.cohort, LocalCohort)
     worker, subject = made.cohort.worker, Subject(None, size.encoder, made.server.subjects()[0].weights)
-    evaluated = seconds(lambda: worker.assess(1, subject, None), device, 2)
+    evaluated = seconds(lambda: worker.assess(1, subject, None), device, 3)
     yield {
         "benchmark": "evaluation",
         "images": size.images,
@@ -279,14 +282,18 @@ def mps(folder: str) -> Iterator[str | None]:
         Path(place).mkdir()
     os.environ.update(places)
     try:
-        began = subprocess.run([control, "-d"], capture_output=True, text=True, timeout=60, check=False)
+        try:
+            began = subprocess.run([control, "-d"], capture_output=True, text=True, timeout=MPS_S, check=False)
+        except subprocess.TimeoutExpired:
+            yield f"{control} did not start within {MPS_S} s"
+            return
         if began.returncode:
             yield f"{control} ended with {began.returncode}: {began.stderr.strip()}"
             return
         try:
             yield None
         finally:
-            subprocess.run([control], input="quit\n", capture_output=True, text=True, timeout=60, check=False)
+            subprocess.run([control], input="quit\n", capture_output=True, text=True, timeout=MPS_S, check=False)
     finally:
         for name in places:
             del os.environ[name]
@@ -298,46 +305,56 @@ def sharing(size: Size, device: torch.device) -> Iterator[Line]:
     if device.type != "cuda":
         return
     with tempfile.TemporaryDirectory(prefix="mps") as folder, mps(folder) as why:
-        if why is None:
-            yield from on_actors(size, device, True)
-        else:
+        if why is not None:
             yield {"benchmark": "mps", "started": False, "why": why}
+            return
+        try:
+            yield from on_actors(size, device, True)
+        except Exception as error:  # whatever its clients ran into is what was measured
+            yield {"benchmark": "mps", "started": True, "why": " ".join(str(error).split())[:300]}
 
 
 def on_actors(size: Size, device: torch.device, mps: bool) -> Iterator[Line]:
     """:func:`sharing`, with or without MPS around it."""
     import ray
 
-    from actors.cohort import RayCohort
-    from actors.plan import reserve
-    from actors.pool import Pool
-    from actors.shares import Plan
-
     config = settings(size, device.type, "fedsimclr", size.batches[-1], size.clients)
-    alone = Federated(config, LocalCohort)
-    alone.round()
-    reference = alone.round()
-    truth, gpus = alone.weights(), 1.0 if device.type == "cuda" else 0.0
-    del alone
+    gpus = 1.0 if device.type == "cuda" else 0.0
     with tempfile.TemporaryDirectory(prefix="gpu") as folder:
         ray.init(
             address="local", num_cpus=max(size.actors), num_gpus=int(gpus), include_dashboard=False, _temp_dir=folder,
             _node_ip_address="127.0.0.1", object_store_memory=1 << 29, log_to_driver=False, logging_level="error",
         )  # fmt: skip
-        for count in size.actors:
-            layout = Plan(count, cpus=0.5, gpus=gpus / count, threads=1, strategy="PACK")
-            made = Federated(config, lambda c, f, book, p=layout: RayCohort(c, f, book, Pool(p, reserve(p, 60))))
-            made.round()
-            taken = made.round()
-            yield {
-                "benchmark": "actors", "actors": count, "mps": mps, "round_s": round(taken, 4),
-                "times_one_process": round(reference / taken, 3),
-                "same_bits": bool(np.array_equal(truth, made.weights())),
-            }  # fmt: skip
-            made.cohort.close()
-        if device.type == "cuda" and not mps:
-            yield {"benchmark": "cap", **ray.get(ray.remote(over_cap).options(num_gpus=0.25).remote(0.25))}
-        ray.shutdown()
+        try:
+            for count in size.actors:
+                yield {"benchmark": "actors", "actors": count, "mps": mps, **against_one(config, size, count, gpus)}
+            if device.type == "cuda" and not mps:
+                yield {"benchmark": "cap", **ray.get(ray.remote(over_cap).options(num_gpus=0.25).remote(0.25))}
+        finally:
+            ray.shutdown()
+
+
+def against_one(config: RunConfig, size: Size, count: int, gpus: float) -> Line:
+    """Rounds on so many actors and in this process, in turn."""
+    from actors.cohort import RayCohort
+    from actors.plan import reserve
+    from actors.pool import Pool
+    from actors.shares import Plan
+
+    layout = Plan(count, cpus=0.5, gpus=gpus / count, threads=1, strategy="PACK")
+    alone = Federated(config, LocalCohort)
+    made = Federated(config, lambda c, f, book: RayCohort(c, f, book, Pool(layout, reserve(layout, 60))))
+    try:
+        for each in (alone, made):
+            each.round()
+        taken, other = zip(*[(made.round(), alone.round()) for _ in range(size.rounds)], strict=True)
+        return {
+            "round_s": round(median(taken), 4),
+            "times_one_process": round(median(one / many for one, many in zip(other, taken, strict=True)), 3),
+            "same_bits": bool(np.array_equal(alone.weights(), made.weights())),
+        }
+    finally:
+        made.cohort.close()
 
 
 def over_cap(share: float) -> Line:

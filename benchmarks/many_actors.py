@@ -5,13 +5,15 @@
 A shape is NODESxACTORS: Ray's own cluster for tests, several nodes on this machine, so objects travel over loopback
 sockets and all actors share its cores. A JSON line per shape and size of the model (0.4 and 45 MB): MB of sums that
 the driver read in a round, and CPU ms for a client, of all processes together, raylets and merging tasks included;
-medians, the first round left out. Every shape is a process of its own.
+means over ``--rounds`` rounds, ten times as many of the small model, after a first one. Every shape is a process of its
+own.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
+import contextlib
+import threading
 from typing import Any
 
 import zero_work  # first of all: sets the processes' environment
@@ -33,18 +35,30 @@ from rayfed_ssl.federated.ledger import Ledger
 SHAPES = "1x2,1x4,1x8,1x16,2x8,4x8,4x16"
 PER_ACTOR = 16
 STORE_BYTES = 6 << 30  # of all nodes together
+SAMPLED_S = 0.25
+SMALL_ROUNDS = 10  # times as many of the small model: the system counts CPU in hundredths of a second
 
 
-def cpu_seconds() -> float:
-    """Of this process and all that it started, those that have ended included."""
-    total = 0.0
-    for process in (me := psutil.Process(), *me.children(recursive=True)):
-        try:
-            times = process.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        total += times.user + times.system + times.children_user + times.children_system
-    return total
+class Used(threading.Thread):
+    """CPU seconds of this process and of all that it started, those included that have ended: whoever started those
+    need not have waited for them, so the system forgets what they used.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.done, self._known, self._lock = threading.Event(), dict[tuple[int, float], float](), threading.Lock()
+
+    def seconds(self) -> float:
+        with self._lock:
+            for process in (me := psutil.Process(), *me.children(recursive=True)):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    times = process.cpu_times()
+                    self._known[process.pid, process.create_time()] = times.user + times.system
+            return sum(self._known.values())
+
+    def run(self) -> None:
+        while not self.done.wait(SAMPLED_S):
+            self.seconds()
 
 
 def measure(nodes: int, actors: int, case: str, rounds: int) -> dict[str, Any]:
@@ -52,23 +66,26 @@ def measure(nodes: int, actors: int, case: str, rounds: int) -> dict[str, Any]:
     keys = {"method": {"name": method}, **zero_work.COMMON, **changes}
     keys["clients"] = {**keys["clients"], "count": PER_ACTOR * actors}
     config = RunConfig.model_validate(keys)
-    federation, seen = deal(config), []
+    federation = deal(config)
     plan = Plan(actors, cpus=0.5, gpus=0.0, threads=1, strategy="SPREAD")
     cohort = RayCohort(config, federation, Ledger(), Pool(plan, reserve(plan, 300)), factory=zero_work.idle)
     assert len({info.node for info in cohort.infos}) == nodes
-    weights = Initial(config, federation)(config.clients.encoder(0))
-    for round in range(1, rounds + 2):
-        cpu, read = cpu_seconds(), cohort.sum_bytes
+    weights, used = Initial(config, federation)(config.clients.encoder(0)), Used()
+    used.start()
+    for round in range(rounds + 1):
+        if round == 1:  # the first is left out
+            cpu, read = used.seconds(), cohort.sum_bytes
         cohort.begin_round(round, federation.clients)
         weights = cohort.mean("train", weights=weights)["weights"]
         cohort.end_round()
-        seen.append((cpu_seconds() - cpu, cohort.sum_bytes - read))
+    used.done.set()
+    used.join()
+    cpu, read = used.seconds() - cpu, cohort.sum_bytes - read
     cohort.close()
     return {
         "benchmark": "many_actors", "nodes": nodes, "actors": actors, "clients": len(federation.clients),
-        "values": weights.vector.size, "rounds": rounds,
-        "read_mb": round_to(statistics.median(read for _, read in seen[1:]) / 1e6),
-        "cpu_ms_per_client": round_to(statistics.median(s for s, _ in seen[1:]) * 1e3 / len(federation.clients)),
+        "values": weights.vector.size, "rounds": rounds, "read_mb": round_to(read / rounds / 1e6),
+        "cpu_ms_per_client": round_to(cpu * 1e3 / rounds / len(federation.clients)),
     }  # fmt: skip
 
 
@@ -85,8 +102,8 @@ def shape(nodes: int, actors: int, rounds: int) -> None:
     cluster.wait_for_nodes()
     ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
     try:
-        for case in ("mean", "large"):
-            tell(measure(nodes, actors, case, rounds))
+        for case, times in (("mean", SMALL_ROUNDS), ("large", 1)):
+            tell(measure(nodes, actors, case, times * rounds))
     finally:
         ray.shutdown()
         cluster.shutdown()

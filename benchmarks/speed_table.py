@@ -35,8 +35,13 @@ FIGURES: tuple[tuple[str, dict[str, Any], str, str], ...] = (  # figure, whose l
     ("of FLESD", {"benchmark": "local_step", "case": "flesd"}, "1.10", "-"),
     ("of FedX", {"benchmark": "local_step", "case": "fedx"}, "1.10", "-"),
     ("of FedFoA", {"benchmark": "local_step", "case": "fedfoa"}, "1.15", "-"),
-    ("kNN, 50,000 x 512, over its products", {"benchmark": "evaluation_time", "case": "knn"}, "-", "-"),
-    ("linear probe, the same", {"benchmark": "evaluation_time", "case": "linear"}, "-", "-"),
+    (
+        "kNN, 50,000 x 512, over its products",
+        {"benchmark": "evaluation_time", "case": "knn", "device": "cpu"},
+        "-",
+        "-",
+    ),
+    ("linear probe, the same", {"benchmark": "evaluation_time", "case": "linear", "device": "cpu"}, "-", "-"),
 )  # fmt: skip
 PARTS = {
     "load": "load the round's model",
@@ -143,7 +148,7 @@ def many_actors(lines: list[dict[str, Any]]) -> str:
     for nodes, actors, clients in sorted({(line["nodes"], line["actors"], line["clients"]) for line in found}):
         cells = []
         for size in sizes:
-            line = newest(found, "now", {"nodes": nodes, "actors": actors, "values": size})
+            line = newest(found, "now", {"nodes": nodes, "actors": actors, "clients": clients, "values": size})
             cells += (
                 ["-", "-"] if line is None else [f"{line['read_mb']:.1f} MB", f"{line['cpu_ms_per_client']:.2f} ms"]
             )

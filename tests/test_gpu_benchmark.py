@@ -8,9 +8,11 @@ import os
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,7 +37,7 @@ def gpu() -> ModuleType:
 
 def test_steps_augmentation_a_round_and_evaluation(gpu: ModuleType) -> None:
     size = replace(gpu.SMALL, batches=(8,), steps=3, clients=2, images=120)
-    found = [*gpu.steps(size, CPU, 1e12), *gpu.augmentation(size, CPU, {8: 100.0}), *gpu.whole_round(size, CPU)]
+    found = [*gpu.steps(size, CPU, 1e12), *gpu.augmentation(size, CPU, {8: 1e6}), *gpu.whole_round(size, CPU)]
     kinds = [(line["benchmark"], line.get("objective")) for line in found]
     assert kinds == [
         *(("step", name) for name in ("simclr", "byol", "fedfoa", "fedsc")),
@@ -43,7 +45,7 @@ def test_steps_augmentation_a_round_and_evaluation(gpu: ModuleType) -> None:
     ]  # fmt: skip
     assert all(line["pairs_per_s"] > 0 for line in found if "pairs_per_s" in line)
     aside = found[4]
-    assert aside["share_of_step"] == pytest.approx(100.0 / aside["pairs_per_s"], rel=0.01)  # time over time
+    assert aside["share_of_step"] == pytest.approx(1e6 / aside["pairs_per_s"], rel=0.01)  # time over time
     assert found[-2]["round_s"] >= found[-2]["clients_s"] > 0  # a round holds its clients' work
 
 
@@ -81,7 +83,41 @@ def test_waits_are_what_pytorch_reports(gpu: ModuleType) -> None:
     assert gpu.waits(work) == 3
 
 
+def test_waits_of_a_step_leave_out_what_is_done_once(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Counted:
+        def __init__(self, config: Any, connect: Any) -> None:
+            self.steps = config.train.local_steps
+
+        def round(self) -> int:
+            return 5 + 3 * int(self.steps)
+
+    monkeypatch.setattr(gpu, "Federated", Counted)
+    monkeypatch.setattr(
+        gpu, "settings", lambda size, *rest: SimpleNamespace(train=SimpleNamespace(local_steps=size.steps))
+    )
+    monkeypatch.setattr(gpu, "waits", lambda work: work())
+    assert gpu.waits_per_step(gpu.SMALL, "fedsimclr", 8) == 3
+
+
+def test_what_fails_under_mps_is_a_line(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    def on_actors(size: Any, device: Any, mps: bool) -> Iterator[dict[str, Any]]:
+        yield {"mps": mps}
+        if mps:
+            raise RuntimeError("a client\ndied")
+
+    @contextmanager
+    def started(folder: str) -> Iterator[None]:
+        yield None
+
+    monkeypatch.setattr(gpu, "on_actors", on_actors)
+    monkeypatch.setattr(gpu, "mps", started)
+    assert [*gpu.sharing(gpu.SMALL, torch.device("cuda"))] == [
+        {"mps": False}, {"mps": True}, {"benchmark": "mps", "started": True, "why": "a client died"},
+    ]  # fmt: skip
+
+
 CONTROL = """#!/bin/sh
+if [ "$STATUS" = never ]; then exec sleep 30; fi
 if [ "$1" = -d ]; then echo "started $CUDA_MPS_PIPE_DIRECTORY" >> "$LOG"; exit "$STATUS"; fi
 echo "told $(cat)" >> "$LOG"
 """
@@ -104,6 +140,11 @@ def test_mps_is_started_stopped_and_told_why_not(
             assert (why is None) == (status == "0")
             assert os.environ["CUDA_MPS_PIPE_DIRECTORY"] == f"{folder}/pipe"
         assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
+    monkeypatch.setenv("STATUS", "never")
+    monkeypatch.setattr(gpu, "MPS_S", 0.2)
+    (tmp_path / "slow").mkdir()
+    with gpu.mps(str(tmp_path / "slow")) as why:
+        assert "did not start within 0.2 s" in why
     log = (tmp_path / "log").read_text().splitlines()
     assert log == [f"started {tmp_path}/0/pipe", "told quit", f"started {tmp_path}/3/pipe"]
 

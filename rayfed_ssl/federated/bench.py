@@ -99,7 +99,7 @@ class Workbench:
         self.config = config
         self.federation = federation
         self.device = resolve_device(config.resources.device)
-        self.on_device = DeviceImages(self.device, config.resources.gpus_per_client or 1.0)
+        self.on_device = DeviceImages(self.device)
         self.steps = Steps(config.resources.cuda_graphs, self.device)
         # 1.15 to 1.3 times faster training on CPU (docs/architecture.md) and what tensor cores want. It changes bits,
         # so clients, server work and evaluation all have it.
@@ -141,7 +141,7 @@ class Workbench:
         if there is None:
             chosen = torch.tensor(np.asarray(pixels if indices is None else pixels[indices])).to(self.device)
         else:
-            chosen = there if indices is None else there[torch.as_tensor(indices, device=self.device)]
+            chosen = there if indices is None else there[torch.tensor(indices, device=self.device)]
         return chosen.permute(0, 3, 1, 2)
 
     def _lasts(self, pixels: np.ndarray) -> bool:

@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-MEMORY_SHARE = 0.2  # of what a process has of its GPU, for all images that stay there
+MEMORY_SHARE = 0.2  # of what this process may have of its GPU, for all images that stay there
+BLOCK_BYTES = 64 << 20  # copied at a time, so that the host never holds a set of images twice
 
 
 class DeviceImages:
@@ -14,27 +15,41 @@ class DeviceImages:
 
     Args:
         device: a CPU keeps none: there the array itself is in reach.
-        share: this process's part of the GPU.
-        room: bytes that may stay; by default ``MEMORY_SHARE`` of that part.
+        room: bytes that may stay; by default ``MEMORY_SHARE`` of the memory that this process is capped at. Set to 0,
+            nothing more is kept.
     """
 
-    def __init__(self, device: torch.device, share: float = 1.0, room: float | None = None) -> None:
+    def __init__(self, device: torch.device, room: float | None = None) -> None:
         self.device = device
-        if room is None:
-            on_gpu = device.type == "cuda"
-            room = (
-                MEMORY_SHARE * min(share, 1.0) * torch.cuda.get_device_properties(device).total_memory if on_gpu else 0
-            )
-        self.room = room
+        self.room = MEMORY_SHARE * cap(device) if room is None else room
         self._kept: dict[int, tuple[np.ndarray, Tensor]] = {}  # by identity; the array, so that its id stays its own
 
     def get(self, pixels: np.ndarray) -> Tensor | None:
-        """The whole of ``pixels`` on the device, in its order; None where it would not fit."""
+        """The whole of ``pixels`` on the device, in its order; None where it would not fit, or did not."""
         if (known := self._kept.get(id(pixels))) is not None:
             return known[1]
         if pixels.nbytes > self.room:
             return None
+        try:
+            there = self._copy(pixels)
+        except torch.OutOfMemoryError:  # others have more of the GPU than their part
+            self.room = 0
+            return None
         self.room -= pixels.nbytes
-        there = torch.tensor(np.asarray(pixels)).to(self.device)
         self._kept[id(pixels)] = (pixels, there)
         return there
+
+    def _copy(self, pixels: np.ndarray) -> Tensor:
+        there = torch.empty(pixels.shape, dtype=torch.uint8, device=self.device)
+        step = max(1, BLOCK_BYTES * len(pixels) // max(1, pixels.nbytes))
+        for start in range(0, len(pixels), step):
+            there[start : start + step] = torch.tensor(np.asarray(pixels[start : start + step]))
+        return there
+
+
+def cap(device: torch.device) -> float:
+    """Bytes of the device's memory that this process may take, 0 for a CPU."""
+    if device.type != "cuda":
+        return 0.0
+    total: int = torch.cuda.get_device_properties(device).total_memory
+    return float(torch.cuda.get_per_process_memory_fraction(device) * total)

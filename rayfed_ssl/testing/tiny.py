@@ -16,7 +16,7 @@ from rayfed_ssl.simulation.local import LocalCohort
 BASE: dict[str, Any] = {
     "name": "tiny",
     "data": {
-        "name": "digits", "image_size": 16, "limit": 160, "test_limit": 60,
+        "name": "digits", "image_size": 16, "limit": 240, "test_limit": 60,
         "partition": {"name": "dirichlet", "alpha": 1.0},
     },
     "clients": {"count": 4, "encoders": "small_cnn_bn"},
@@ -27,7 +27,7 @@ BASE: dict[str, Any] = {
     "checkpoint": {"every": 1},
     "figures": False,
 }  # fmt: skip
-"""160 digits at 16 px, a thin network with BatchNorm, four unequal clients, three rounds."""
+"""240 digits at 16 px, a thin network with BatchNorm, four unequal clients, three rounds."""
 
 CLOCK = ("system/round_s", "system/images_per_s")
 

@@ -24,6 +24,7 @@ from actors.client import (
 )
 from actors.shares import environment
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.federated import device_images
 from rayfed_ssl.federated.aggregation import FixedPointSum
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.federated.messages import Averaging, Chunk, ClientError, Outcome, State
@@ -118,6 +119,7 @@ def crowded(monkeypatch: pytest.MonkeyPatch) -> ClientActor:
         monkeypatch.setattr(torch.cuda, name, lambda: None)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 3 * GB)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=16 * GB))
+    monkeypatch.setattr(device_images, "cap", lambda device: 16.0 * GB)
     monkeypatch.setattr(Crowded, "opened", [])
     actor, federation = ClientActor(4), deal(CONFIG)
     actor.info = ActorInfo(4, 1, "node", ("0",), "a GPU")
@@ -144,6 +146,7 @@ def test_who_runs_out_of_memory_is_tried_again_alone(averaged: bool, crowded: Cl
     chunk = done.chunk
     assert done.kept == [True] * 3
     assert [bench.asked for bench in Crowded.opened] == [[0, 1, 2], [1]]  # alone in a workbench of its own
+    assert [bench.on_device.room > 0 for bench in Crowded.opened] == [True, False]  # and without images of others
     assert not chunk.errors
     assert [outcome.client for outcome in chunk.outcomes] == [0, 1, 2]
     assert states == [{"seen": 8}, {"seen": 7}, {"seen": 6}]

@@ -6,7 +6,7 @@ import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -136,6 +136,26 @@ def scripted(
     driver.order, driver.restarted, driver.reconstructed, driver.process = order, False, False, "here"
     driver.progress_list, driver.status, driver.result, driver.stop_wanted = [], "waiting", None, threading.Event()
     return driver, resumed
+
+
+def test_actors_that_were_started_for_nothing_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The driver has begun them before it knows whether their bundles come."""
+    driver, _ = scripted(monkeypatch, tmp_path, [], [])
+    closed: list[bool] = []
+    driver.begun = SimpleNamespace(reservation=None, actors=[], close=lambda: closed.append(True))  # type: ignore[assignment]
+    driver.plan = None  # type: ignore[assignment]
+
+    def never(*rest: Any) -> None:
+        raise UserError("resources.wait_s: waited 1 s")
+
+    def connecting(config: Any, folder: Path, connect: Any, **options: Any) -> None:
+        connect(config, None, None)
+
+    monkeypatch.setattr(module, "await_ready", never)
+    monkeypatch.setattr(module.loop, "run", connecting)
+    with pytest.raises(UserError, match="waited 1 s"):
+        driver.run()
+    assert closed == [True]
 
 
 def test_lost_state_sends_the_run_back_to_its_checkpoint_and_it_says_so(

@@ -588,7 +588,10 @@ def test_references_do_not_pile_up_over_rounds(made: Made, federation: Federatio
             cohort.begin_round(t, federation.clients)
             list(cohort.ask("count", weights=weights + t))
             cohort.mean("fail", bad=[])
+            sent = [reply.fields for reply in cohort.ask("draw")]
+            cohort.serve("total", sent=sent, more=({"first": sent[0]}, ""))
             cohort.end_round()
+            assert cohort._passed == (None, {})  # no message outlives its round
 
     some_rounds(0, 3)
     before = references()

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
 from rayfed_ssl.config import RunConfig
+from rayfed_ssl.federated import device_images
 from rayfed_ssl.federated.device_images import DeviceImages
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.federated.ledger import Ledger
@@ -28,13 +34,50 @@ def test_an_array_is_copied_once_and_none_that_does_not_fit() -> None:
     assert DeviceImages(CPU).get(small) is None  # the array itself is as near
 
 
+def test_an_array_that_was_copied_lives_on_so_that_no_other_has_its_address() -> None:
+    images, array = DeviceImages(CPU, room=1e6), np.zeros((1, 2, 2, 3), np.uint8)
+    images.get(array)
+    known = weakref.ref(array)
+    del array
+    gc.collect()
+    assert known() is not None
+
+
+def test_copies_are_made_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    array = np.random.default_rng(0).integers(0, 256, (7, 2, 2, 3), np.uint8)
+    for block in (1, 24, 36, 1000):
+        monkeypatch.setattr(device_images, "BLOCK_BYTES", block)
+        found = DeviceImages(CPU, room=1e6).get(array)
+        assert found is not None
+        np.testing.assert_array_equal(found.numpy(), array)
+
+
+def test_a_fifth_of_what_the_process_is_capped_at_is_for_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=16e9))
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda _: 0.125)
+    assert DeviceImages(torch.device("cuda", 0)).room == pytest.approx(0.2 * 2e9)
+
+
+def test_where_the_copy_does_not_fit_after_all_no_other_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    images, array, tried = DeviceImages(CPU, room=1e6), np.zeros((1, 2, 2, 3), np.uint8), []
+
+    def full(*shape: Any, **options: Any) -> None:
+        tried.append(shape)
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch, "empty", full)
+    assert images.get(array) is None
+    monkeypatch.undo()
+    assert images.get(array) is None
+    assert len(tried) == 1
+
+
 @pytest.mark.parametrize("method", ["fedsimclr", "flesd", "fedlinked"])
-def test_training_from_what_stays_there_gives_the_same_bits(method: str) -> None:
+def test_training_from_what_stays_there_gives_the_same_bits(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def trained(config: RunConfig, room: float) -> tuple[list[np.ndarray], DeviceImages]:
         federation = deal(config)
-        cohort = LocalCohort(config, federation, Ledger())
-        bench = cohort.worker
-        bench.on_device = DeviceImages(CPU, room=room)
+        monkeypatch.setattr(device_images, "cap", lambda device: room / device_images.MEMORY_SHARE)
+        bench = LocalCohort(config, federation, Ledger()).worker
         if federation.public is not None:
             bench.published["public"] = np.array(federation.public.pixels)
         out = []
@@ -64,5 +107,8 @@ def test_what_is_made_for_one_operation_does_not_stay() -> None:
         found = bench.images(pixels, rows)
         np.testing.assert_array_equal(found.permute(0, 2, 3, 1).numpy(), np.asarray(pixels)[rows])
         assert len(bench.on_device._kept) == stays
+    published = bench.published["public"] = train[:5].copy()
+    bench.images(published, rows)
+    assert len(bench.on_device._kept) == 2
     whole = bench.images(train)
     assert whole.shape == (len(train), train.shape[3], *train.shape[1:3])
