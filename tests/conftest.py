@@ -80,11 +80,35 @@ def _caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def _no_waiting_for_the_disk() -> Iterator[None]:
     """No test cuts the power, so none has to wait until the disk has everything: hundreds of runs wait long.
-    What is handed to ``os.fsync`` before it gets its name, tests/test_checkpoint.py follows.
+    What must be handed to ``os.fsync`` before it gets its name, the fixture ``named`` follows.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", os.fstat)  # a bad descriptor is an error still
         yield
+
+
+@pytest.fixture
+def named(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names that ``os.replace`` gives; fails where a file had not been synced as it is by then."""
+    synced: dict[int, int] = {}  # inode -> bytes
+    names: list[str] = []
+    replace = os.replace
+
+    def sync(descriptor: int) -> None:
+        found = os.fstat(descriptor)
+        synced[found.st_ino] = found.st_size
+
+    def rename(old: Path, new: Path) -> None:
+        files = [old] if old.is_file() else [path for path in old.rglob("*") if path.is_file()]
+        assert files
+        for path in files:
+            assert synced[path.stat().st_ino] == path.stat().st_size, path
+        names.append(new.name)
+        replace(old, new)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(os, "replace", rename)
+    return names
 
 
 @pytest.fixture(autouse=True)

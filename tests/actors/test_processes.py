@@ -61,8 +61,8 @@ class Noting:
         return Notes(config, federation)
 
 
-def groups_left(ray: ModuleType) -> list[str]:
-    return [one["name"] for one in ray.util.placement_group_table().values() if one["state"] != "REMOVED"]
+def groups_left(ray: ModuleType) -> set[str]:
+    return {id for id, one in ray.util.placement_group_table().items() if one["state"] != "REMOVED"}
 
 
 def test_a_client_actor_imports_nothing_that_only_the_driver_needs(ray_session: ModuleType, tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_client_actor_imports_nothing_that_only_the_driver_needs(ray_session: 
     for modules in imported:
         assert "torch" in modules
         assert not modules & UNUSED
-    assert until(lambda: groups_left(ray_session) == before, 30)
+    assert until(lambda: groups_left(ray_session) <= before, 30)
 
 
 def test_a_run_that_its_driver_refuses_gives_back_the_actors_that_had_begun(
@@ -86,7 +86,7 @@ def test_a_run_that_its_driver_refuses_gives_back_the_actors_that_had_begun(
     (tmp_path / "config.yaml").write_text("name: mine\n")
     with pytest.raises(UserError, match="already holds a run"):
         run_on_ray(tiny("fedsimclr", **ON_RAY), tmp_path)
-    assert until(lambda: groups_left(ray_session) == before, 30)
+    assert until(lambda: groups_left(ray_session) <= before, 30)
 
 
 def test_a_mistake_in_a_configuration_is_answered_before_ray_starts(tmp_path: Path) -> None:

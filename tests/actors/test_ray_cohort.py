@@ -86,6 +86,7 @@ class Bench(Worker):
 
     def do_total(self, client: int, message: dict[str, Any], state: State) -> dict[str, Any]:
         sent = [*message["sent"], message["more"][0]["first"]]
+        assert {type(fields) for fields in sent} == {dict}, "as in process"
         return {
             "rows": sum(fields["rows"] for fields in sent),
             "weights": float(sum(fields["weights"].vector.sum(dtype=np.float64) for fields in sent)),

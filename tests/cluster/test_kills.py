@@ -192,9 +192,10 @@ def test_the_command_line_leaves_no_orphans_and_is_resumed(run: Callable[..., Co
     assert not (tmp_path / "run/summary.json").exists()
     kept = checkpoint.complete(tmp_path / "run/checkpoints")[-1][0]
     text = run(settings, "--resume").finish()
-    assert resumed(text) == [kept] == [every]
-    assert finished(text) == list(range(every + 1, rounds + 1))
-    assert every + 1 in finished(command.text())  # it was lost, and repeated
+    assert resumed(text) == [kept]
+    assert kept >= every  # the driver may have trained on for a while
+    assert finished(text) == list(range(kept + 1, rounds + 1))
+    assert every + 1 in finished(command.text())  # in most runs it was lost, and is repeated
     run_locally(config(**changes), tmp_path / "undisturbed")
     same(tmp_path / "run", tmp_path / "undisturbed")
 

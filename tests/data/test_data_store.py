@@ -65,6 +65,11 @@ def test_pixels_labels_and_groups_come_back(tmp_path):
     assert sorted(file.name for file in tmp_path.iterdir()) == ["s.arrow"]  # nothing half-written stays, and no lock
 
 
+def test_a_store_is_on_the_disk_before_it_gets_its_name(tmp_path, named):
+    store(tmp_path / "s.arrow", listing([encoded(photo(16, 16))]))
+    assert named == ["s.arrow"]
+
+
 def test_reading_maps_the_file_and_copies_nothing(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (300, 64, 64, 3), dtype=np.uint8)
     store(tmp_path / "s.arrow", listing(list(pixels)), size=64)
