@@ -25,6 +25,7 @@ sys.path.insert(1, str(ROOT / "benchmarks"))
 import budgets  # noqa: E402
 import claims  # noqa: E402
 import claims_tables  # noqa: E402
+import leaderboard_overall as board_overall  # noqa: E402
 import leaderboard_prediction as prediction  # noqa: E402
 import leaderboard_rows as board_rows  # noqa: E402
 import leaderboard_tables as board_tables  # noqa: E402
@@ -162,6 +163,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "budgets": lambda: budgets.table(budgets.read()),
         "confirmed": lambda: board_tables.confirmed(board_rows.read(), board_tables.load_board()),
         "leaderboard": lambda: board_tables.page(board_rows.read(), board_tables.load_board()),
+        "overall": lambda: board_overall.overall(board_rows.read(), board_tables.load_board()),
         "agreement": lambda: board_tables.agreement(board_rows.read(), board_tables.load_board()),
         "field": lambda: board_tables.page(
             board_rows.read(board_rows.FIELD_RESULTS), board_tables.load_board(board_rows.FIELD)

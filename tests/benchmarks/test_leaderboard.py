@@ -25,6 +25,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import leaderboard  # noqa: E402
 import leaderboard_figure as figure  # noqa: E402
+import leaderboard_overall as overall  # noqa: E402
 import leaderboard_prediction as prediction  # noqa: E402
 import leaderboard_rows as rows  # noqa: E402
 import leaderboard_tables as tables  # noqa: E402
@@ -294,6 +295,36 @@ def test_tables_that_order_methods_alike() -> None:
         line == "| Fashion-MNIST, IID; CIFAR-10, IID | 5 | +0.80 | +0.80 | +0.80 |"
     )  # of ten pairs one is turned round
     assert tables.agreement(known[2:], BOARD) == "No two tables have 5 methods in common yet."
+
+
+def test_a_method_beside_the_reference_over_all_tables() -> None:
+    def made(method: str, seed: int, where: tuple[str, str], value: float | None, sent: int) -> rows.Record:
+        data, partition = where
+        return row(method, seed, value, data=data, partition=partition, linear=value, bytes_total=sent)
+
+    places = [("cifar10", "iid"), ("cifar10", "dirichlet"), ("fashion_mnist", "two_classes")]
+    known, expected = [], []
+    for place, gains in zip(places, [(0.02, 0.04), (0.01,), (-0.03,)], strict=True):
+        known += [made("fedsimclr", seed, place, 0.5 + 0.1 * seed, 10**6) for seed in (0, 1)]
+        known += [made("fedca", seed, place, 0.5 + 0.1 * seed + gain, 3 * 10**6) for seed, gain in enumerate(gains)]
+        known.append(made("fedbyol", 2, place, 0.9, 10**6))  # no seed in common
+        known.append(made("local", 0, place, None if place == places[0] else 0.5, 0))
+        expected.append(np.mean(gains))
+    (line,) = overall.overall(known, BOARD).splitlines()[2:]  # local has two tables
+    low, high = stats.t.interval(0.95, 2, np.mean(expected), stats.sem(expected))
+    cell = f"{np.mean(expected):+.3f} [{low:+.3f}, {high:+.3f}]"
+    assert line == f"| `fedca` | 3 | {cell} | {cell} | - | 2 of 3 | +2.00 |"
+    known += [
+        made("local", 0, ("fashion_mnist", "iid"), 0.6, 0),
+        made("fedsimclr", 0, ("fashion_mnist", "iid"), 0.4, 1),
+    ]
+    assert [each.split(" |")[0] for each in overall.overall(known, BOARD).splitlines()[2:]] == [
+        "| `fedca`",
+        "| `local`",
+    ]
+    same = [row(m, 0, v, data=d, partition=p) for d, p in places for m, v in (("fedsimclr", 0.5), ("fedx", 0.7))]
+    assert "| **+0.200 [+0.200, +0.200]** |" in overall.overall(same, BOARD)
+    assert overall.overall(known[:3], BOARD) == "No method has 3 tables yet."
 
 
 def test_the_page_names_tables_without_a_row() -> None:
