@@ -21,6 +21,7 @@ from rayfed_ssl.data.partition import FromFile, Iid, Natural
 from rayfed_ssl.defaults import as_made, replace_objective, with_defaults
 from rayfed_ssl.extensions import Extension
 from rayfed_ssl.methods import METHODS
+from rayfed_ssl.models import check_options
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.blocks import MethodConfig
 from rayfed_ssl.settings.errors import kind_of
@@ -82,6 +83,7 @@ class RunConfig(RunSettings):
         _check_objective(self)
         _check_data(self)
         _check_schedule(self)
+        _check_model(self)
         method = METHODS[self.method.name]
         if self.clients.heterogeneous and not method.info.heterogeneous:
             raise ValueError(
@@ -117,6 +119,13 @@ def _check_objective(config: RunConfig) -> None:
     for name in names:
         if found not in (allowed := METHODS[name].objectives):
             raise ValueError(f"objective.name: found '{found}'; the plug-in {name} allows {', '.join(allowed)}")
+
+
+def _check_model(config: RunConfig) -> None:
+    """Raise ValueError for a key of the model block that no encoder of the run has, a server's student included."""
+    own = config.clients.encoders
+    student = getattr(config.method, "student", None)
+    check_options([*((own,) if isinstance(own, str) else own), *([student] if student else [])], config.model)
 
 
 def _check_data(config: RunConfig) -> None:

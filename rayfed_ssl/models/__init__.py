@@ -1,7 +1,15 @@
 """Encoders, heads, networks; how encoders are exported, loaded, begun with."""
 
 from rayfed_ssl.models.base import Encoder
-from rayfed_ssl.models.encoders import ENCODERS, EncoderName, Family, build_encoder, check_encoder, check_encoder_name
+from rayfed_ssl.models.encoders import (
+    ENCODERS,
+    EncoderName,
+    Family,
+    build_encoder,
+    check_encoder,
+    check_encoder_name,
+    check_options,
+)
 from rayfed_ssl.models.exported import describe, load_exported, rebuild
 from rayfed_ssl.models.heads import HEADS, HeadConfig, ModelConfig, StartConfig, mlp
 from rayfed_ssl.models.network import Network, build_network
@@ -22,6 +30,7 @@ __all__ = [
     "build_network",
     "check_encoder",
     "check_encoder_name",
+    "check_options",
     "describe",
     "load_exported",
     "mlp",

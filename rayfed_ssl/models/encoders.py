@@ -7,7 +7,7 @@ Shapes: B batch, C channels, S image side.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Annotated, NamedTuple
 
@@ -174,7 +174,7 @@ def build_encoder(name: str, config: ModelConfig, image_size: int, channels: int
     """The encoder ``name`` for (B, channels, image_size, image_size).
 
     Raises:
-        UserError: an unknown name, an image size it does not take, or a model key it does not have.
+        UserError: an unknown name, an image size or a width it does not take.
     """
     check_encoder(name, config, image_size)
     return _family(name).build(config, image_size, channels)
@@ -204,14 +204,17 @@ def check_encoder(name: str, config: ModelConfig, image_size: int) -> None:
         raise UserError(
             f"data.image_size: {image_size} is too small for encoder {name!r}; allowed: {family.minimum} or more"
         )
+
+
+def check_options(names: Iterable[str], config: ModelConfig) -> None:
+    """Raise ValueError for a key of ``OPTIONS`` that is given though none of the encoders has it: of several
+    architectures those take it that do.
+    """
+    has = {key for name in names for key in _family(name).options}
     for key in OPTIONS:
-        value = getattr(config, key)
-        if value is not None and key not in family.options:
-            owners = ", ".join(other for other, f in ENCODERS.items() if key in f.options)
-            raise UserError(
-                f"model.{key}: {value} given, but encoder {name!r} has no such setting; allowed: null "
-                f"(only {owners} has it)"
-            )
+        if (value := getattr(config, key)) is not None and key not in has:
+            owners = " or ".join(name for name, family in ENCODERS.items() if key in family.options)
+            raise ValueError(f"model.{key}: found {value}; allowed: null, or an encoder that has it ({owners})")
 
 
 def _family(name: str) -> Family:

@@ -31,6 +31,8 @@ import leaderboard_rows as rows  # noqa: E402
 import leaderboard_tables as tables  # noqa: E402
 import leaderboard_tuning as tuning  # noqa: E402
 
+from rayfed_ssl.models import build_encoder  # noqa: E402
+
 BOARD = tables.load_board()
 MODEL = {"width": 0.25, "projector": {"hidden": [16], "dim": 8}}
 
@@ -58,6 +60,9 @@ def test_every_method_of_the_board_fits_its_configs(path: Path) -> None:
             assert config.method.name == cell.method
             assert config.data.partition.name == board["partitions"][cell.partition]["data.partition.name"]
             assert config.clients.heterogeneous == (cell.table == rows.MIXED)
+            if cell.table == rows.MIXED and cell.partition == "iid":
+                for encoder in {config.clients.encoder(c) for c in range(config.clients.count)}:
+                    assert build_encoder(encoder, config.model, config.data.image_size).dim > 0
 
 
 def test_a_board_without_mixed_architectures_lists_no_such_table() -> None:

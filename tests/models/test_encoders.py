@@ -14,6 +14,8 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import forked
 from rayfed_ssl.models import ENCODERS, ModelConfig, build_encoder
 from rayfed_ssl.models.encoders import OPTIONS
+from rayfed_ssl.testing.tiny import tiny_run
+from tests.tiny import OWN
 
 torch.set_num_threads(1)
 THIN = ModelConfig(width=0.1)
@@ -251,6 +253,16 @@ def test_unknown_encoder_names_the_choices_and_the_closest() -> None:
 
 
 @pytest.mark.parametrize("key", OPTIONS)
-def test_a_setting_the_encoder_does_not_have_is_refused(key: str) -> None:
-    with pytest.raises(UserError, match=rf"model\.{key}: .*'resnet18'.*fedlinked_cnn"):
-        build_encoder("resnet18", ModelConfig.model_validate({key: 0.5 if key == "dropout" else 8}), 32)
+def test_a_setting_that_no_encoder_of_the_run_has_is_refused(key: str) -> None:
+    given = {f"model.{key}": 0.5 if key == "dropout" else 8, "clients.count": 2}
+    for student in ({}, {"method.student": "small_cnn"}):
+        changes = {**OWN["flesd"], **given, **student, "clients.encoders": "small_cnn_bn"}
+        with pytest.raises(UserError, match=rf"model\.{key}: found [\d.]+; allowed: null, .*\(fedlinked_cnn\)"):
+            tiny_run("flesd", changes)
+    for mixed in ({"clients.encoders": ["small_cnn", "fedlinked_cnn"]}, {"method.student": "fedlinked_cnn"}):
+        config = tiny_run("flesd", {**OWN["flesd"], "method.student": "small_cnn", **given, **mixed})
+        names = {config.clients.encoder(c) for c in range(2)} | {"fedlinked_cnn"}
+        built = {name: build_encoder(name, config.model, 16) for name in names}
+        plain = build_encoder("fedlinked_cnn", ModelConfig(width=config.model.width), 16)
+        assert repr(built["fedlinked_cnn"]) != repr(plain)
+        assert len(built) == 2
