@@ -28,6 +28,7 @@ $(READY): pyproject.toml
 demo: $(READY)  ## Run configs/demo.yaml: it prints the accuracy and where to look next
 	rm -rf runs/demo
 	env -u OMP_NUM_THREADS $(BIN)/rayfed-ssl run configs/demo.yaml --out runs/demo
+	@echo "commands      . $(BIN)/activate puts rayfed-ssl and tensorboard on the path"
 
 test: lint types  ## Lint, types, and every test that needs no cluster of its own
 	$(BIN)/python -m pytest -m 'not cluster' --timeout 300 -n 2 --dist loadscope --durations 10

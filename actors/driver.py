@@ -23,6 +23,7 @@ import ray
 
 from actors.client_process import Begun
 from actors.cohort import RayCohort
+from actors.driver_process import restarted
 from actors.order import PAUSE_S, RunOrder, Update
 from actors.plan import await_ready, free_nodes, living_nodes, reserve, what_is_left
 from actors.pool import Pool, StateLost
@@ -55,7 +56,7 @@ class Driver:
         self.status = "waiting"
         self.result: Any = None
         self.stop_wanted = threading.Event()
-        self.reconstructed = ray.get_runtime_context().was_current_actor_reconstructed
+        self.reconstructed = restarted()
         self.restarted = self.under_way = self.reconstructed or order.successor
         sys.argv = list(order.argv)  # what environment.json records
         os.chdir(order.cwd)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import warnings
 from typing import Any
 
 import ray
@@ -14,6 +15,13 @@ import ray
 from actors.client_process import begin
 from actors.shares import Plan
 from rayfed_ssl.base.late import importing
+
+
+def restarted() -> bool:
+    """Whether this actor's process is not its first."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray's own use of what it calls deprecated
+        return bool(ray.get_runtime_context().was_current_actor_reconstructed)
 
 
 class DriverProcess:
@@ -29,7 +37,7 @@ class DriverProcess:
     def __init__(self, variables: dict[str, str], early: tuple[Plan, str] | None, order: bytes) -> None:
         os.environ.update(variables)
         begun = None
-        if early is not None and not ray.get_runtime_context().was_current_actor_reconstructed:
+        if early is not None and not restarted():
             begun = begin(*early)
         with importing():
             from actors.driver import Driver

@@ -228,6 +228,8 @@ def main() -> None:
     if a.data is None:
         parser.error("--data: the folder with a folder per data set")
     data, out = a.data.resolve(), a.out.resolve()
+    if absent := [str(a.data / name) for name in a.sets if not (data / name).is_dir()]:
+        parser.error(f"--data: found no folder {', '.join(absent)}; one for each of --sets is needed")
     if a.tune and "tuning" not in board:
         parser.error(f"--tune: {a.board.name} has no grids")
     if a.tune:

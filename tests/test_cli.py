@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import ray
 from PIL import Image
 from rich.console import Console
 
@@ -166,6 +167,20 @@ REFUSALS = {
     "an override without a value": (["seed"], "command line: found 'seed'; must be key=value"),
     "no profiles": (["profile=paper"], "profile: found 'paper'"),
 }  # fmt: skip
+
+
+def test_images_that_are_not_there_are_missed_before_ray_starts(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*arguments: object, **options: object) -> None:
+        raise AssertionError("Ray was started")
+
+    monkeypatch.setattr(ray, "init", never)
+    for name in ("no path", "a missing path"):
+        changes, expected = REFUSALS[name]
+        command = [word for word in local(*changes) if word not in ("--executor", "local")]
+        status, _, err = call(*command)
+        assert (status, err.startswith(expected)) == (2, True), err
 
 
 @pytest.mark.parametrize(("changes", "expected"), REFUSALS.values(), ids=REFUSALS)

@@ -49,5 +49,8 @@ def preflight(config: RunConfig, folder: Path, *, uri: str | None, resume: bool)
         examine_folder(config, folder, resume, lambda line: None)
     with began_earlier(config, uri is None and (folder / "config.yaml").exists()):
         for key, source in (("data", config.data), ("data.public.images", config.data.public.images)):
-            if source is not None and source.path is not None and source.name != "hub" and not source.download:
+            if source is None:
+                continue
+            given = source.path is not None and source.name != "hub" and not source.download
+            if given or source.name in ("parquet", "imagefolder"):  # which have no other place
                 existing(source, key)

@@ -75,7 +75,8 @@ def torchvision_source(name: str, root: Path, download: bool, limits: dict[str, 
     missing = [file for file in files if not file.is_file()]
     if missing and not download:
         raise UserError(
-            f"{key}.download: false, and {missing[0]} is missing; put {name} there or set {key}.download=true"
+            f"{key}.path: {missing[0]} is missing; put {name} there or set {key}.download=true "
+            "(--check downloads nothing)"
         )
     if missing:
         for split in known.splits:
@@ -101,7 +102,6 @@ def _made(known: _Set, name: str, root: Path, split: str, download: bool, key: s
         return getattr(datasets, known.name)(str(root), download=download, **known.splits[split])
     except (RuntimeError, OSError, HTTPException, ValueError, KeyError, TypeError, AssertionError) as error:
         what = "could not be downloaded to" if download else "is damaged below"
+        mend = "put it there by hand" if download else f"remove it and set {key}.download=true, or put it there"
         reason = " ".join(str(error).split())[:200]
-        raise UserError(
-            f"{key}.path: {name} {what} {root} ({reason}); remove it and set {key}.download=true, or put it there"
-        ) from error
+        raise UserError(f"{key}.path: {name} {what} {root} ({reason}); {mend}") from error

@@ -511,3 +511,15 @@ def test_losses_are_compared_within_an_objective() -> None:
     assert found["early_loss"].tau == pytest.approx(1.0)
     assert "early_uniformity" not in found  # no run has it
     assert "not run yet" in prediction.table(made[:9])
+
+
+def test_images_that_are_not_there_are_missed_before_anything_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "cifar10").mkdir()
+    monkeypatch.setattr(sys, "argv", ["leaderboard.py", "--data", str(tmp_path), "--out", str(tmp_path / "out")])
+    with pytest.raises(SystemExit) as ended:
+        leaderboard.main()
+    assert ended.value.code == 2
+    assert f"--data: found no folder {tmp_path / 'fashion_mnist'}; one for each of --sets" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

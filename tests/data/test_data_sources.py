@@ -934,7 +934,7 @@ def test_fashion_mnist(tmp_path):
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "svhn", "stl10", "fashion_mnist"])
 def test_missing_files_name_the_download_key(tmp_path, name):
-    refused(rf"data\.download: false, and .* is missing; put {name} there or set data\.download=true", tmp_path, name)
+    refused(rf"data\.path: .* is missing; put {name} there or set data\.download=true \(--check", tmp_path, name)
     with pytest.raises(UserError, match=str(tmp_path / "downloads")):
         load(SourceConfig(name=name), tmp_path)
 

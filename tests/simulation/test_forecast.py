@@ -10,8 +10,10 @@ import pytest
 import ray
 
 from rayfed_ssl.cli import main
+from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.federation import deal
-from rayfed_ssl.simulation.forecast import forecast
+from rayfed_ssl.simulation import forecast as module
+from rayfed_ssl.simulation.forecast import STEPS, forecast, step_seconds
 from tests.tiny import run_locally, tiny
 
 CASES = {
@@ -26,6 +28,21 @@ CASES = {
     "centralized": {},
     "fedbyol": {"plugins": [{"name": "fedfoa", "warmup": 0}, {"name": "feddecorr"}]},
 }
+
+
+def test_a_step_that_takes_long_is_taken_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted: list[int] = []
+
+    def fit(self: EncoderClient) -> None:
+        fitted.append(self.config.train.local_steps or 0)
+
+    monkeypatch.setattr(EncoderClient, "fit", fit)
+    config = tiny("fedsimclr")
+    for long, steps in ((5.0, [1, STEPS]), (-1.0, [1])):
+        monkeypatch.setattr(module, "LONG_S", long)
+        assert step_seconds(config, deal(config), "small_cnn_bn") >= 0
+        assert fitted == steps
+        fitted.clear()
 
 
 @pytest.mark.parametrize("case", CASES)
