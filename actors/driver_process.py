@@ -7,21 +7,11 @@ from __future__ import annotations
 import gc
 import os
 import pickle
-import warnings
 from typing import Any
 
-import ray
-
 from actors.client_process import begin
-from actors.shares import Plan
+from actors.shares import Plan, restarted
 from rayfed_ssl.base.late import importing
-
-
-def restarted() -> bool:
-    """Whether this actor's process is not its first."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Ray's own use of what it calls deprecated
-        return bool(ray.get_runtime_context().was_current_actor_reconstructed)
 
 
 class DriverProcess:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,13 @@ def environment(threads: int, gpus: float) -> dict[str, str]:
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # cuBLAS is deterministic only with a fixed workspace
     }
     return variables if gpus else {**variables, "CUDA_VISIBLE_DEVICES": ""}
+
+
+def restarted() -> bool:
+    """Whether this actor's process is not its first."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray's own use of what it calls deprecated
+        return bool(ray.get_runtime_context().was_current_actor_reconstructed)
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,6 @@ class RunConfig(RunSettings):
         _check_objective(self)
         _check_data(self)
         _check_schedule(self)
-        _check_model(self)
         method = METHODS[self.method.name]
         if self.clients.heterogeneous and not method.info.heterogeneous:
             raise ValueError(
@@ -97,6 +96,7 @@ class RunConfig(RunSettings):
         for check in (method.check, *(METHODS[p.name].check for p in self.plugins)):
             if check is not None:
                 check(self)
+        _check_model(self)
         for reason, least in self.least_batches:
             if self.train.batch_size < least:
                 raise ValueError(f"train.batch_size: found {self.train.batch_size}; {reason} needs at least {least}")

@@ -17,7 +17,15 @@ from torch import nn
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import forked
 from rayfed_ssl.base.weights import pack, unpack
-from rayfed_ssl.models import ModelConfig, build_encoder, build_network, check_encoder_name, describe, load_exported
+from rayfed_ssl.models import (
+    ModelConfig,
+    build_encoder,
+    build_network,
+    check_encoder_name,
+    check_options,
+    describe,
+    load_exported,
+)
 from rayfed_ssl.models.library import patch_side
 
 torch.set_num_threads(1)
@@ -232,7 +240,6 @@ def test_without_timm_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPatc
             32,
             r"^model\.width: found 0\.5; encoder 'timm/test_resnet' .*allowed: 1$",
         ),
-        ("timm/test_resnet", {"dropout": 0.5}, 32, r"^model\.dropout: .*fedlinked_cnn"),
         ("torchvision/alexnet", {}, 32, r"^data\.image_size: found 32; encoder 'torchvision/alexnet' does not take it"),
         ("timm/test_vit", {}, 100, r"^data\.image_size: found 100; encoder 'timm/test_vit' does not take it"),
     ],
@@ -241,3 +248,9 @@ def test_what_a_library_encoder_cannot_do(name: str, config: dict[str, float], s
     with pytest.raises(UserError, match=line) as error:
         build_encoder(name, ModelConfig.model_validate(config), size)
     assert "\n" not in str(error.value)
+
+
+def test_a_library_encoder_has_no_settings_of_ours() -> None:
+    with pytest.raises(ValueError, match=r"^model\.dropout: found 0\.5; allowed: null, .*fedlinked_cnn"):
+        check_options(["timm/test_resnet"], ModelConfig(dropout=0.5))
+    check_options(["timm/test_resnet", "fedlinked_cnn"], ModelConfig(dropout=0.5))

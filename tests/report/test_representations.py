@@ -112,7 +112,7 @@ def test_who_holds_what_is_counted_from_the_partition(bare: Path) -> None:
         for label in classes:
             count = sum(row["client"] == client and row["label"] == label for row in rows)
             assert held[clients.index(client), classes.index(label)] == count
-    assert held.sum() == 160
+    assert held.sum() == 240
 
 
 def made(bookings: list[tuple[object, ...]], metrics: list[tuple[object, ...]], rounds: int) -> folder.RunFolder:
