@@ -21,6 +21,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from leaderboard_tables import load_board
 from machine import described
 
 LABELS = ("evaluation.semi.fractions=[0.01]", "evaluation.semi.epochs=50", "evaluation.train_images=null")
-TABLES = {"one": rows.ONE, "mixed": rows.MIXED}
+TABLES = {"one": rows.ONE, "tuned": rows.TUNED, "mixed": rows.MIXED}
 SUMMARY, ERROR = "summary.json", "error.txt"
 
 
@@ -94,6 +95,7 @@ def missing(wanted: Sequence[Cell], known: Sequence[Record]) -> list[Cell]:
 
 def run_missing(wanted: Sequence[Cell], data: Path, out: Path, jobs: int, path: Path) -> int:
     """Run what has no row yet, and put the rows down as runs end. Returns how many failed."""
+    confirm_defaults(wanted, path)
     todo = [(cell, folder_of(cell, cell.settings, out)) for cell in missing(wanted, rows.read(path))]
     print(f"{len(todo)} of {len(wanted)} cells to run, {jobs} at a time", flush=True)
     failed = 0
@@ -109,6 +111,16 @@ def run_missing(wanted: Sequence[Cell], data: Path, out: Path, jobs: int, path: 
     return failed
 
 
+def confirm_defaults(wanted: Sequence[Cell], path: Path) -> None:
+    """Where tuning chose what a method has anyway, its tuned row is the one that is there."""
+    known = rows.read(path)
+    plain = {(rows.address(row), row["settings"]): row for row in known}
+    for cell in missing(wanted, known):
+        own = plain.get((replace(cell, table=rows.ONE).address, cell.settings))
+        if cell.table == rows.TUNED and own is not None:
+            rows.put({**own, "table": rows.TUNED, "tuned": True}, path)
+
+
 def folder_of(cell: Cell, settings: str, out: Path) -> Path:
     """The run folder of a cell with settings of this digest."""
     return out / cell.folder.with_name(f"{cell.folder.name}-{settings}")
@@ -116,7 +128,8 @@ def folder_of(cell: Cell, settings: str, out: Path) -> Path:
 
 def told(row: Record) -> str:
     values = [f"{name} {row[name]:.3f} ({row[f'untrained_{name}']:.3f})" for name in ("linear", "knn") if row[name]]
-    where = f"{row['data']} {row['partition']} {row['method']}{' mixed' if row['table'] == rows.MIXED else ''}"
+    kind = "" if row["table"] == rows.ONE else f" {row['table']}"
+    where = f"{row['data']} {row['partition']} {row['method']}{kind}"
     return f"{where} seed {row['seed']}: {row['status']}, {', '.join(values)}, {row['minutes']:.1f} min"
 
 
@@ -165,21 +178,28 @@ def tune(
     jobs: int,
     path: Path = tuning.RESULTS,
 ) -> int:
-    """Run the grids key by key, with a line of ``path`` for every run; returns how many failed."""
-    failed = 0
-    for name in sets:
-        for method in methods or board["methods"]:
-            while todo := list(tuning.tuned_cells(board, name, method, tuning.read(path))):
-                left = _tune_key(todo, board["tuning"]["measure"], data, out / "tuning", jobs, path)
-                failed += left
-                if left:
-                    break
-    return failed
+    """Run the grids, every method's next key at a time, with a line of ``path`` for every value; returns how many
+    methods failed, whose other keys are left for the next call.
+    """
+    failed: set[tuple[str, str]] = set()
+    wanted = [(name, method) for name in sets for method in methods or board["methods"]]
+    while True:
+        lines = tuning.read(path)
+        todo = [step for own in wanted if own not in failed for step in tuning.tuned_cells(board, *own, lines)]
+        for key, cell, line in [(*step, line) for step in todo if (line := tuning.known(*step, lines)) is not None]:
+            tuning.put(line, path)
+            todo.remove((key, cell))
+            _tell(cell, key, line["score"])
+        failed |= _tune_keys(todo, board["tuning"]["measure"], data, out / "tuning", jobs, path)
+        if not todo and len(tuning.read(path)) == len(lines):
+            return len(failed)
 
 
-def _tune_key(todo: Sequence[tuple[str, Cell]], measure: str, data: Path, out: Path, jobs: int, path: Path) -> int:
-    """Run the values of one key; returns how many failed."""
-    failed = 0
+def _tune_keys(
+    todo: Sequence[tuple[str, Cell]], measure: str, data: Path, out: Path, jobs: int, path: Path
+) -> set[tuple[str, str]]:
+    """Run these values of keys; returns the (data set, method) of those that failed."""
+    failed = set()
     folders = [out / cell.data / f"{cell.method}-{cell.settings}" for _, cell in todo]
     calls = [(cell, data, folder) for (_, cell), folder in zip(todo, folders, strict=True)]
     for number, why in ended(run_cell, calls, jobs):
@@ -187,12 +207,15 @@ def _tune_key(todo: Sequence[tuple[str, Cell]], measure: str, data: Path, out: P
         if why is None:
             row = rows.record(cell, folder, cell.built(data), described()["machine"])
             tuning.put(tuning.line_of(cell, key, row, measure), path)
-            why = f"{row[f'select_{measure}']}"
+            _tell(cell, key, row[f"select_{measure}"])
         else:
-            failed += 1
-            why = f"failed: {why}"
-        print(f"tuning {cell.data} {cell.method} {key}={cell.keys[key]}: {why}", flush=True)
+            failed.add((cell.data, cell.method))
+            _tell(cell, key, f"failed: {why}")
     return failed
+
+
+def _tell(cell: Cell, key: str, what: object) -> None:
+    print(f"tuning {cell.data} {cell.method} {key}={cell.keys[key]}: {what}", flush=True)
 
 
 def main() -> None:

@@ -24,8 +24,9 @@ CONFIGS = HERE.parent / "configs"
 BOARD = HERE / "leaderboard.yaml"
 RESULTS = HERE / "results" / "leaderboard.parquet"
 FIELD, FIELD_RESULTS = HERE / "field.yaml", HERE / "results" / "field.parquet"
-ONE, MIXED = "one architecture", "mixed architectures"
+ONE, TUNED, MIXED = "one architecture", "tuned", "mixed architectures"
 REFERENCE = "fedsimclr"
+NOWHERE = Path("images")  # stands for the images where only configurations are compared
 EARLY = 0.1  # of the rounds, after which a run's end is predicted
 SCORES = ("linear", "knn", "fewshot", "semi_1")
 MEASURE = "knn"  # whose 90% bytes and hours are counted to
@@ -71,7 +72,7 @@ class Cell:
     @property
     def folder(self) -> Path:
         """Of the run, below the leaderboard's."""
-        own = self.method if self.table == ONE else f"{self.method}-mixed"
+        own = {ONE: self.method, TUNED: f"{self.method}-tuned", MIXED: f"{self.method}-mixed"}[self.table]
         return Path(self.data) / self.partition / own / f"seed-{self.seed}"
 
     @property
@@ -94,7 +95,8 @@ def cells(
     methods: Sequence[str] = (),
     winners: Mapping[tuple[str, str], Mapping[str, Any]] | None = None,
 ) -> Iterator[Cell]:
-    """The cells of ``board`` in the order they are run in: by data set, partition, seed, table, method.
+    """The cells of ``board`` in the order they are run in: by data set, partition, seed, table, method. Beside a method
+    of one architecture stands the same with what tuning chose, where its grid has been run.
 
     Args:
         methods: only these; none: all.
@@ -110,19 +112,20 @@ def cells(
                     for method, own in rows.items():
                         if methods and method not in methods:
                             continue
-                        best = chosen.get((name, method), {}) if table == ONE else {}
                         keys = {**board["partitions"][partition], **shared, "method.name": method, **own, "seed": seed}
                         cell = Cell(name, partition, table, method, seed, CONFIGS / board["data"][name], keys)
-                        yield replace(cell, keys={**keys, **other(cell, best)}, tuned=True) if best else cell
+                        yield cell
+                        if table == ONE and (best := chosen.get((name, method))):
+                            yield replace(cell, table=TUNED, keys={**keys, **other(cell, best)}, tuned=True)
 
 
 def other(cell: Cell, best: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of ``best`` whose values are not what the cell has anyway, so that a grid that confirms a default asks
     for no other run."""
-    nowhere, found = Path("images"), dict[str, Any]()
+    found: dict[str, Any] = {}
     for key, value in best.items():
         now = replace(cell, keys={**cell.keys, **found})
-        if replace(now, keys={**now.keys, key: value}).built(nowhere) != now.built(nowhere):
+        if replace(now, keys={**now.keys, key: value}).built(NOWHERE) != now.built(NOWHERE):
             found[key] = value
     return found
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from leaderboard_rows import BOARD, MEASURE, MIXED, ONE, REFERENCE, Record
+from leaderboard_rows import BOARD, MEASURE, MIXED, ONE, REFERENCE, TUNED, Record
 from scipy.stats import kendalltau, rankdata
 
 from rayfed_ssl.reporting.comparison import difference, spread
@@ -29,7 +29,7 @@ COLUMNS = (
     "method", "seeds", "kNN", "linear", "few-shot", "1% labels", "effective rank", "MB per round", "MB to 90%",
     "virtual s to 90%", "epsilon", "kNN over {}", "linear over {}", "rank", "minutes",
 )  # fmt: skip
-COMPARED = {ONE: REFERENCE, MIXED: "local"}  # the method that a table's others are compared with
+COMPARED = {ONE: REFERENCE, TUNED: REFERENCE, MIXED: "local"}  # the method that a table's others are compared with
 Seeds = dict[int, Record]
 
 
@@ -152,7 +152,7 @@ def _before(methods: Mapping[str, Seeds]) -> list[str]:
 def table(rows: Sequence[Record], board: Mapping[str, Any], data: str, partition: str, kind: str) -> str:
     """One table: the best by kNN first, then references, then what has not run."""
     methods = of_table(rows, data, partition, kind)
-    named = board["methods"] if kind == ONE else board["mixed"]["methods"]
+    named = board["mixed"]["methods"] if kind == MIXED else board["methods"]
     ranked = {m: s for m, s in methods.items() if m not in board["references"]}
     of_seeds = ranks(ranked)
     compared = COMPARED[kind]
@@ -174,15 +174,14 @@ def table(rows: Sequence[Record], board: Mapping[str, Any], data: str, partition
 
 
 def caption(rows: Sequence[Record], board: Mapping[str, Any], data: str, partition: str, kind: str) -> str:
-    """What a reader of one table has to know: seeds, commits, what was tuned, how stable ranks are."""
+    """What a reader of one table has to know: seeds, commits, whether it was tuned, how stable ranks are."""
     methods = of_table(rows, data, partition, kind)
     runs = [row for seeds in methods.values() for row in seeds.values()]
-    tuned = sorted({row["method"] for row in runs if row["tuned"]})
     commits = sorted({row["commit"] for row in runs})
     parts = [f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}, made at {', '.join(commits)}."]
     parts.append(
-        f"Tuned on another split: {', '.join(tuned)}; the others at their defaults and the config's learning rate."
-        if tuned
+        "Each method as its grid chose on another split, see [below](#tuning)."
+        if kind == TUNED
         else "No method was tuned: each has its defaults, the keys of `benchmarks/leaderboard.yaml`, and the config's "
         "learning rate."
     )
@@ -195,12 +194,17 @@ def caption(rows: Sequence[Record], board: Mapping[str, Any], data: str, partiti
     return " ".join(parts)
 
 
+def kinds(board: Mapping[str, Any]) -> list[str]:
+    """The kinds of tables that a board can have."""
+    return [ONE, *([TUNED] if "tuning" in board else []), *([MIXED] if board["mixed"]["methods"] else [])]
+
+
 def page(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
     """All tables that have a row, and the names of those that have none."""
     parts, absent = [], []
     for data in board["data"]:
         for partition in board["partitions"]:
-            for kind in (ONE, MIXED) if board["mixed"]["methods"] else (ONE,):
+            for kind in kinds(board):
                 title = f"{NAMES.get(data, data)}, {SPLITS.get(partition, partition)}, {kind}"
                 if not of_table(rows, data, partition, kind):
                     absent.append(title)
@@ -314,3 +318,29 @@ def tuning(lines: Sequence[Mapping[str, Any]], chosen: Callable[[str, str], Mapp
         cells = (NAMES.get(data, data), f"`{method}`", f"`{key}`", ", ".join(scores), json.dumps(winner))
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
+
+
+def gained(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
+    """What tuning changed on the tables' seeds, none of which it saw: the paired difference to the same at defaults."""
+    heads = ("table", "method", "chosen", "seeds", "kNN", "kNN over defaults", "linear over defaults")
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for data in board["data"]:
+        for partition in board["partitions"]:
+            plain, tuned = (of_table(rows, data, partition, kind) for kind in (ONE, TUNED))
+            for method in sorted(tuned, key=lambda m: -fmean([row[MEASURE] or 0.0 for row in tuned[m].values()])):
+                now, before = ({row["seed"]: row for row in complete(t.get(method, {}))} for t in (tuned, plain))
+                if not now:
+                    continue
+                chosen = _changed(next(iter(now.values())), before)
+                over = [over_reference(now, before, m) for m in ("knn", "linear")] if chosen else ["the same run"] * 2
+                title = f"{NAMES.get(data, data)}, {SPLITS.get(partition, partition)}"
+                knn = number([row["knn"] for row in now.values()])
+                cells = (title, f"`{method}`", chosen or "its defaults", str(len(now)), knn, *over)
+                lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) if len(lines) > 2 else f"Tuned methods are {NOT_RUN}."
+
+
+def _changed(row: Record, before: Seeds) -> str:
+    """The keys of a tuned row that the same method's row at its defaults has otherwise, or not at all."""
+    keys, own = (json.loads(each["keys"]) for each in (row, before.get(row["seed"], row)))
+    return ", ".join(f"`{key}={json.dumps(value)}`" for key, value in keys.items() if own.get(key) != value)

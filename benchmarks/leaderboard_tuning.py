@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from leaderboard_rows import CONFIGS, HERE, ONE, Cell, Record
+from leaderboard_rows import CONFIGS, HERE, NOWHERE, ONE, Cell, Record
 
 RESULTS = HERE / "results" / "leaderboard_tuning.jsonl"
 Line = dict[str, Any]
@@ -28,12 +29,23 @@ def put(line: Line, path: Path = RESULTS) -> None:
 
 
 def line_of(cell: Cell, key: str, row: Record, measure: str) -> Line:
-    """What a run of the grid came to; ``score`` is None where it diverged."""
+    """What a run of the grid came to; ``score``, by which values are chosen, is None where it diverged."""
     return {
         "data": cell.data, "partition": cell.partition, "method": cell.method, "seed": cell.seed, "key": key,
         "value": cell.keys[key], "keys": dict(cell.keys), "score": row[f"select_{measure}"], "measure": measure,
+        "scores": {name: row[f"select_{name}"] for name in ("knn", "linear")},
         "settings": row["settings"], "status": row["status"], "minutes": row["minutes"], "commit": row["commit"],
     }  # fmt: skip
+
+
+def known(key: str, cell: Cell, lines: Sequence[Line]) -> Line | None:
+    """The line of a value that asks for a run which is there under another key, as where it is the default."""
+    wanted = cell.built(NOWHERE)
+    for line in lines:
+        same = (line["data"], line["method"]) == (cell.data, cell.method)
+        if same and replace(cell, keys=line["keys"]).built(NOWHERE) == wanted:
+            return {**line, "key": key, "value": cell.keys[key], "keys": dict(cell.keys)}
+    return None
 
 
 def grid(board: Mapping[str, Any], method: str) -> dict[str, Sequence[Any]]:

@@ -169,6 +169,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
             board_rows.read(board_rows.FIELD_RESULTS), board_tables.load_board(board_rows.FIELD)
         ),
         "tuning": tuned,
+        "tuned": lambda: board_tables.gained(board_rows.read(), board_tables.load_board()),
         **{name: partial(claim, name) for name in dict.fromkeys(line["claim"] for line in claims.read())},
         "predictors": lambda: prediction.table(board_rows.read(), board_tables.load_board()["references"]),
     },

@@ -94,18 +94,20 @@ def test_cells_come_in_order_and_winners_go_over_the_boards_keys() -> None:
     found = list(rows.cells(BOARD, ["cifar10"], ["iid", "dirichlet"], [0, 1], ["fedca", "flesd"], chosen))
     assert [cell.address for cell in found][:4] == [
         ("cifar10", "iid", rows.ONE, "fedca", 0),
+        ("cifar10", "iid", rows.TUNED, "fedca", 0),
         ("cifar10", "iid", rows.ONE, "flesd", 0),
         ("cifar10", "iid", rows.MIXED, "flesd", 0),
-        ("cifar10", "iid", rows.ONE, "fedca", 1),
     ]
-    assert found[0].keys["method.alignment_epochs"] == 7
-    assert (found[0].tuned, found[1].tuned) == (True, False)
-    assert len({cell.folder for cell in found}) == len(found) == 12
+    plain, tuned, *others = found
+    assert plain.keys["method.alignment_epochs"] == BOARD["methods"]["fedca"]["method.alignment_epochs"] != 7
+    assert tuned.keys == {**plain.keys, "method.alignment_epochs": 7, "train.optimizer.lr": 0.5}
+    assert (plain.tuned, tuned.tuned, others[0].tuned) == (False, True, False)
+    assert len({cell.folder for cell in found}) == len(found) == 16
 
 
 def test_a_grid_that_confirms_a_default_asks_for_no_other_run() -> None:
     def cell(winners: dict[str, float]) -> rows.Cell:
-        (found,) = rows.cells(BOARD, ["cifar10"], ["iid"], [0], ["fedca"], {("cifar10", "fedca"): winners})
+        *_, found = rows.cells(BOARD, ["cifar10"], ["iid"], [0], ["fedca"], {("cifar10", "fedca"): winners})
         return found
 
     plain = cell({})
@@ -113,6 +115,24 @@ def test_a_grid_that_confirms_a_default_asks_for_no_other_run() -> None:
     assert (plain.tuned, same.tuned, other.tuned) == (False, True, True)
     assert same.settings == plain.settings
     assert other.keys == {**plain.keys, "method.beta": 0.1}
+
+
+def test_a_tuned_row_that_is_the_default_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    chosen = {("cifar10", "fedca"): {"train.optimizer.lr": 0.002}, ("cifar10", "fedprox"): {"train.optimizer.lr": 0.1}}
+    found = list(rows.cells(BOARD, ["cifar10"], ["iid"], [0], ["fedca", "fedprox"], chosen))
+    for cell in found:
+        if cell.table == rows.ONE:
+            rows.put(row(cell.method, settings=cell.settings, keys=json.dumps(dict(cell.keys)), minutes=2.0), path)
+    leaderboard.confirm_defaults(found, path)
+    (left,) = leaderboard.missing(found, rows.read(path))
+    assert left.address == ("cifar10", "iid", rows.TUNED, "fedprox", 0)
+    plain, tuned = (r for r in rows.read(path) if r["method"] == "fedca")
+    assert tuned == {**plain, "table": rows.TUNED, "tuned": True}
+    rows.put(row("fedprox", knn=0.55, table=rows.TUNED, keys=json.dumps(dict(left.keys)), minutes=2.0), path)
+    text = tables.gained(rows.read(path), BOARD)
+    assert "| `fedca` | its defaults | 1 | 0.500 | the same run | the same run |" in text
+    assert "| `fedprox` | `train.optimizer.lr=0.1` | 1 | 0.550 | +0.050 | - |" in text
 
 
 def test_the_digest_is_of_the_configs_keys_and_the_cells(tmp_path: Path) -> None:
@@ -420,9 +440,17 @@ def test_cells_and_grids_are_run(cell: rows.Cell, images: Path, tmp_path: Path) 
     (best,) = tuning.winners(tuning.read(lines), board).values()
     assert scores[best["objective.temperature"]] == max(scores.values())
     assert set(scores) == {0.1, 0.5}
-    (tuned,) = rows.cells({**board, "mixed": {"keys": {}, "methods": {}}}, ["digits"], ["iid"], [0], (),
+    _, tuned = rows.cells({**board, "mixed": {"keys": {}, "methods": {}}}, ["digits"], ["iid"], [0], (),
                           tuning.winners(tuning.read(lines), board))  # fmt: skip
     assert tuned.built(images).objective.temperature == best["objective.temperature"]
+    default = tuned.built(images).train.optimizer.lr
+    board["tuning"]["methods"] = {"fedsimclr": {"train.optimizer.lr": [default]}}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(leaderboard, "run_cell", None)  # what is there already is not run again
+        assert leaderboard.tune(board, ["digits"], [], images, tmp_path, 1, lines) == 0
+    *_, added = tuning.read(lines)
+    assert (added["key"], added["value"], added["score"]) == ("train.optimizer.lr", default, max(scores.values()))
+    assert len(tuning.read(lines)) == 3
 
 
 # -- the grid ----------------------------------------------------------------------------------------------------------
