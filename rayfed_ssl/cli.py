@@ -15,6 +15,7 @@ from importlib import metadata
 from typing import Annotated
 
 import typer
+from typer.exceptions import TyperException
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
@@ -81,13 +82,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         try:
             refuse_shadows()
-            app(args=None if arguments is None else list(arguments))
+            given = None if arguments is None else list(arguments)
+            status = app(args=given, prog_name=app.info.name, standalone_mode=False)
         finally:
             flush()
+        sys.exit(status or 0)
     except OSError as error:
         if error.errno not in (errno.EPIPE, errno.ENOSPC):
             raise
         sys.exit(_say_and_status(f"standard output: {error.strerror}", 1))
+    except TyperException as error:
+        sys.exit(_say_and_status(_usage(error), 2))
     except UserError as error:
         sys.exit(_say_and_status(str(error), 2))
     except KeyboardInterrupt:
@@ -100,7 +105,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(_say_and_status(str(error), 1))
 
 
+def _usage(error: TyperException) -> str:
+    """One line on arguments that do not fit; nothing where there were none, so that the help was shown."""
+    text = error.format_message().replace("Value error, ", "").rstrip(".")
+    context = getattr(error, "ctx", None)
+    if not text or context is None:
+        return text
+    return f"{context.command_path}: {text[0].lower()}{text[1:]}; see {context.command_path} --help"
+
+
 def _say_and_status(text: str, status: int) -> int:
-    for line in text.split("\n"):  # what came from files and names is never a command to the terminal
+    for line in text.split("\n") if text else ():  # what came from files and names is never a command to the terminal
         print(printable(line, LONGEST_LINE), file=sys.stderr)
     return status

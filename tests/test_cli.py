@@ -105,7 +105,7 @@ def test_a_second_signal_ends_at_once() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler  # as before
 
 
-def test_a_second_signal_ends_with_130_whatever_ray_makes_of_it() -> None:
+def test_a_second_signal_ends_with_130_whatever_ray_makes_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted() -> None:
         signal.raise_signal(signal.SIGINT)
         try:
@@ -119,6 +119,7 @@ def test_a_second_signal_ends_with_130_whatever_ray_makes_of_it() -> None:
     with pytest.raises(SystemExit) as exit, stop_signals(lambda line: None):
         raise SystemExit(1)  # nobody's signal
     assert exit.value.code == 1
+    assert capsys.readouterr().err == "stopped at once; --resume continues what was saved\n"
 
 
 def test_a_failing_client_shows_its_traceback_once(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,10 +296,48 @@ def test_evaluate_takes_one_encoder_per_client(call: Call, tmp_path: Path) -> No
     }
 
 
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("run",), "rayfed-ssl run: missing argument 'config'; see rayfed-ssl run --help"),
+        (("run", "tiny.yaml", "--fast"), "rayfed-ssl run: no such option: --fast; see rayfed-ssl run --help"),
+        (
+            ("run", "tiny.yaml", "--executor", "gpu"),
+            "rayfed-ssl run: invalid value for '--executor': 'gpu' is not one of 'ray', 'local'; "
+            "see rayfed-ssl run --help",
+        ),
+        (
+            ("list", "runs", "\x1b]0;x"),
+            r"rayfed-ssl list: got unexpected extra argument(s) (\x1b]0;x); see rayfed-ssl list --help",
+        ),
+        (("fly",), "rayfed-ssl: no such command 'fly'; see rayfed-ssl --help"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_one_line(call: Call, arguments: tuple[str, ...], line: str) -> None:
+    status, out, err = call(*arguments)
+    assert (status, out, err) == (2, "", line + "\n")
+
+
+def test_no_argument_at_all_shows_the_commands(call: Call) -> None:
+    status, out, err = call()
+    assert (status, err) == (2, "")
+    assert all(name in out for name in ("run", "compare", "doctor"))
+
+
+@pytest.mark.parametrize(
+    "arguments", [("evaluate",), ("leak",), ("embed", "images", "--out", "x"), ("export", "--to", "torch"), ("report",)]
+)
+def test_a_run_folder_that_is_not_there_is_called_the_same_everywhere(call: Call, arguments: tuple[str, ...]) -> None:
+    status, out, err = call(arguments[0], "nowhere", *arguments[1:])
+    assert (status, out) == (2, "")
+    assert err.startswith("nowhere: found no such folder; must be ")
+    assert err.count("\n") == 1
+
+
 def test_evaluate_refuses_what_it_cannot_measure(call: Call, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     status, _, err = call("evaluate", "empty")
-    assert (status, err) == (2, "empty: found no encoder in empty/encoder; it is no run folder\n")
+    assert (status, err) == (2, "empty: found no config.yaml; must be a run folder\n")
     status, _, err = call("evaluate", "empty", "--protocol", "transfr")
     assert status == 2
     assert all(name in err for name in ("knn", "linear", "fewshot", "did you mean transfer?"))

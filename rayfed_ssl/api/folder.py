@@ -21,6 +21,7 @@ from rayfed_ssl.api.words import python_words
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig, load_untrusted
 from rayfed_ssl.reporting.tables import read_communication, read_metrics
+from rayfed_ssl.settings.files import of_run
 from rayfed_ssl.simulation.reevaluation import reevaluate
 from rayfed_ssl.storage.fetch import Remote, is_uri
 from rayfed_ssl.terminal.progress import shown
@@ -150,10 +151,9 @@ def load(path: str | os.PathLike[str], *, trust_imports: bool = False) -> Run:
     """
     if not is_uri(path):
         folder = Path(path).expanduser().absolute()
-        if not (folder / "config.yaml").is_file():
-            raise UserError(f"{os.fspath(path)}: found no config.yaml; must be a run folder")
+        file = of_run(folder, os.fspath(path))
         with python_words():
-            return Run(folder, load_untrusted(folder / "config.yaml", trust_imports=trust_imports))
+            return Run(folder, load_untrusted(file, trust_imports=trust_imports))
     remote = Remote(os.fspath(path))
     folder = Path(tempfile.mkdtemp(prefix="rayfed-ssl-read-"))
     try:

@@ -15,6 +15,7 @@ from rayfed_ssl.config import RunConfig, load_untrusted
 from rayfed_ssl.models.base import Encoder
 from rayfed_ssl.models.exported import descriptions, load_exported, read_description
 from rayfed_ssl.models.transform import Transform
+from rayfed_ssl.settings.files import of_run
 
 GLOBAL, CLIENT = "global", "client-"
 
@@ -58,13 +59,12 @@ def run_encoder(run: Path, client: int | None = None, *, trust_imports: bool = F
     Raises:
         UserError: no finished run, no such client, several encoders and none asked for, files that are damaged.
     """
-    if not (run / "config.yaml").is_file():
-        raise UserError(f"{run}: found no config.yaml; it is no run folder")
+    path = of_run(run)
     found = {path.stem: path for path in descriptions(run / "encoder")}
     if not found:
         raise UserError(f"{run}: found no encoder in {run / 'encoder'}; the run has not finished")
     name = _chosen(run, list(found), client)
-    config = load_untrusted(run / "config.yaml", trust_imports=trust_imports)
+    config = load_untrusted(path, trust_imports=trust_imports)
     values, description = read_description(found[name])
     transform = Transform.described(description, range=config.data.range, max_pixels=config.data.max_pixels)
     return RunEncoder(run, name, load_exported(run, name), transform, description, values, config)

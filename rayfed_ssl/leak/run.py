@@ -14,6 +14,7 @@ from rayfed_ssl.leak.auc import null_deviation
 from rayfed_ssl.leak.audit import Audit, Finding, as_rows, draw_sets, unaudited
 from rayfed_ssl.leak.replay import replayed
 from rayfed_ssl.reporting.tables import write_json
+from rayfed_ssl.settings.files import of_run
 from rayfed_ssl.simulation.checks import load_moved
 
 
@@ -51,8 +52,7 @@ def leak(
         UserError: no run there, another change, images that are not the run's, no such round or client, a client who
             took no part, no images held out.
     """
-    if not (run / "config.yaml").exists():
-        raise UserError(f"{run}: found no config.yaml; it is no run folder")
+    of_run(run)
     config = load_moved(run, changes, trust_imports=trust_imports)
 
     last = config.train.rounds if round is None else round

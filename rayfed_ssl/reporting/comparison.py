@@ -354,9 +354,7 @@ def _images(summary: Mapping[str, Any], key: str) -> int | None:
 
 def _settings(folder: Path) -> dict[str, Any]:
     """The run's configuration; as it was written where it needs code that this process does not have."""
-    path = folder / "config.yaml"
-    if not path.is_file():
-        raise UserError(f"{folder}: found no config.yaml; must be a run folder")
+    path = configfile.of_run(folder)
     written = configfile.read(path)
     try:
         return load_untrusted(path).model_dump(mode="json")

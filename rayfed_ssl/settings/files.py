@@ -54,6 +54,15 @@ def read(path: Path) -> dict[str, Any]:
     return document
 
 
+def of_run(folder: Path, called: str | None = None) -> Path:
+    """The configuration of a run folder, which ``called`` names as the user did. Raises UserError where none is."""
+    path = folder / "config.yaml"
+    if not path.is_file():
+        missing = "config.yaml" if folder.is_dir() else "such folder"
+        raise UserError(f"{printable(called or folder)}: found no {missing}; must be a run folder")
+    return path
+
+
 def overlay(document: Mapping[str, Any], profile: str | None, tagged: Collection[str] = TAGGED) -> dict[str, Any]:
     """The document with one of its ``profiles`` laid over it.
 

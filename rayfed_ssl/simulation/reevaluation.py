@@ -25,7 +25,7 @@ from rayfed_ssl.models.exported import client_of, descriptions, read_description
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.models.values import load_values, read_safetensors
 from rayfed_ssl.reporting.tables import write_json
-from rayfed_ssl.settings.files import parse_overrides
+from rayfed_ssl.settings.files import of_run, parse_overrides
 from rayfed_ssl.settings.located import located_of_run, title
 from rayfed_ssl.simulation.checks import began_earlier, check_same_files, check_same_images, places
 
@@ -51,8 +51,8 @@ def exported(run: Path) -> list[Exported]:
         values, description = read_description(path)
         found.append(Exported(path.stem, str(description["encoder"]), values))
     if not found:
-        state = "it has not finished" if (run / "config.yaml").exists() else "it is no run folder"
-        raise UserError(f"{run}: found no encoder in {run / 'encoder'}; {state}")
+        of_run(run)
+        raise UserError(f"{run}: found no encoder in {run / 'encoder'}; the run has not finished")
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ STOPPED = 130  # the exit status of what was stopped
 @contextmanager
 def stop_signals(say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
     """For a command: Ctrl-C, SIGTERM or a lost terminal asks for a stop after the round in hand; a second one ends the
-    process at once. What was being ignored (SIGHUP under nohup) stays ignored.
+    process at once, with one line. What was being ignored (SIGHUP under nohup) stays ignored.
     """
     ended = False
 
@@ -29,6 +30,7 @@ def stop_signals(say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
             yield stopping
         except (KeyboardInterrupt, SystemExit) as error:  # Ray makes its own of an exception raised while it waits
             if ended or isinstance(error, KeyboardInterrupt):
+                print("stopped at once; --resume continues what was saved", file=sys.stderr)
                 raise SystemExit(STOPPED) from None
             raise
 

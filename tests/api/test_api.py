@@ -102,7 +102,7 @@ def test_mistakes_are_one_line_each_and_leave_nothing(tmp_path: Path, monkeypatc
         rayfed_ssl.run(CONFIG, executor="slurm")
     with pytest.raises(rayfed_ssl.UserError, match=r"nowhere.yaml: found no such file"):
         rayfed_ssl.run("nowhere.yaml", executor="local")
-    with pytest.raises(rayfed_ssl.UserError, match=r"empty: found no config.yaml; must be a run folder"):
+    with pytest.raises(rayfed_ssl.UserError, match=r"empty: found no such folder; must be a run folder"):
         rayfed_ssl.load("empty")
     assert list(tmp_path.iterdir()) == []
 

@@ -270,7 +270,7 @@ def damaged(folder: Path, run: Path) -> None:
 @pytest.mark.parametrize(
     ("made", "line"),
     [
-        (lambda folder, run: None, r"found no config\.yaml; it is no run folder"),
+        (lambda folder, run: None, r"found no config\.yaml; must be a run folder"),
         (unfinished, "the run has not finished"),
         (damaged, r"global\.safetensors: cannot be read .* it is damaged"),
     ],

@@ -170,7 +170,7 @@ def test_what_is_missing_is_said_in_one_line(averaged: Path, tmp_path: Path) -> 
     ):
         with pytest.raises(UserError, match=problem):
             leak(averaged, **arguments)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="no run folder"):
+    with pytest.raises(UserError, match="must be a run folder"):
         leak(tmp_path)
     run_locally(tiny("fedsimclr", {"train.rounds": 1, "evaluation.protocols": []}), tmp_path / "none")
     with pytest.raises(UserError, match=r"evaluation\.select: found none"):
