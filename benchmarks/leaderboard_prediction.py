@@ -31,9 +31,6 @@ class Group(NamedTuple):
     final: NDArray[np.float64]
     method: NDArray[np.str_]
 
-    def of(self, rows: NDArray[np.int64]) -> Group:
-        return Group(*(column[rows] for column in self))
-
 
 @dataclass(frozen=True)
 class Prediction:
@@ -49,24 +46,31 @@ class Prediction:
 
 def tau(groups: Sequence[Group]) -> float:
     """Kendall's tau-b with pairs within groups only: of one group scipy's ``kendalltau``. NaN where nothing differs."""
-    agreeing = ordered_x = ordered_y = 0.0
-    for x, y, _ in groups:
-        upper = np.triu_indices(len(x), 1)
-        dx, dy = (np.sign(np.subtract.outer(v, v))[upper] for v in (x, y))
-        agreeing += float((dx * dy).sum())
-        ordered_x += float(np.abs(dx).sum())
-        ordered_y += float(np.abs(dy).sum())
-    return agreeing / float(np.sqrt(ordered_x * ordered_y)) if ordered_x and ordered_y else float("nan")
+    return float(_taus(groups, [np.ones((1, len(group.early))) for group in groups])[0])
+
+
+def _taus(groups: Sequence[Group], times: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Tau of each draw, (draws,), in which run i of a group stands ``times[group][draw, i]`` times. A run agrees
+    neither with itself nor with its copies.
+    """
+    sums = np.zeros((3, len(times[0])))  # pairs that agree less those that do not; ordered by one; by the other
+    for (x, y, _), of_group in zip(groups, times, strict=True):
+        dx, dy = (np.sign(np.subtract.outer(v, v)) for v in (x, y))
+        for row, pairs in zip(sums, (dx * dy, np.abs(dx), np.abs(dy)), strict=True):
+            row += ((of_group @ pairs) * of_group).sum(axis=1)
+    ordered = sums[1] * sums[2]
+    return np.divide(sums[0], np.sqrt(ordered), out=np.full(len(ordered), np.nan), where=ordered > 0)
 
 
 def interval(groups: Sequence[Group], draws: int = DRAWS, seed: int = SEED) -> tuple[float, float]:
     """The 2.5th and 97.5th percentile of tau over bootstrap draws of methods, each with all its runs, by group."""
     rng = np.random.default_rng(seed)
-    of_methods = [[np.flatnonzero(group.method == name) for name in np.unique(group.method)] for group in groups]
-    found = []
-    for _ in range(draws):
-        drawn = [np.concatenate([rows[i] for i in rng.integers(len(rows), size=len(rows))]) for rows in of_methods]
-        found.append(tau([group.of(rows) for group, rows in zip(groups, drawn, strict=True)]))
+    methods = [np.unique(group.method, return_inverse=True)[1] for group in groups]  # of each run, by number
+    counts = [np.zeros((draws, of_runs.max() + 1)) for of_runs in methods]
+    for draw in range(draws):
+        for of_group in counts:
+            np.add.at(of_group[draw], rng.integers(len(of_group[draw]), size=len(of_group[draw])), 1)
+    found = _taus(groups, [of_group[:, of_runs] for of_group, of_runs in zip(counts, methods, strict=True)])
     low, high = np.nanpercentile(found, [2.5, 97.5])
     return float(low), float(high)
 

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -78,13 +79,20 @@ class Cell:
     @property
     def settings(self) -> str:
         """A digest of what is asked: the config's keys and the cell's. What the code makes of them is its commit's."""
-        text = json.dumps([configfile.read(self.config), dict(self.keys)], sort_keys=True)
+        document = _parsed(self.config, self.config.read_text(encoding="utf-8"))
+        text = json.dumps([document, dict(self.keys)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def built(self, data: Path) -> RunConfig:
         """The run's configuration with images below ``data``. Raises UserError where it cannot be built."""
         changes = {**self.keys, "data.path": str(data / self.data)}
         return load(self.config, [f"{key}={json.dumps(value)}" for key, value in changes.items()])
+
+
+@lru_cache
+def _parsed(path: Path, text: str) -> dict[str, Any]:
+    """A configuration file that holds ``text``: hundreds of cells have the same."""
+    return configfile.read(path)
 
 
 def cells(
