@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.report.formats import number, percent, plural, points, size, span
+from rayfed_ssl.report.formats import bounds, number, percent, plural, points, size, span
 from rayfed_ssl.report.page import Cell, Page, Section, Table, write
 from rayfed_ssl.report.style import GRID, INK, MUTED, SERIES, Drawing, Studio, lines, logarithmic
 from rayfed_ssl.report.verdict import BETTER, LEVEL_WITH, WORSE, Compared, Verdict, compared, protocol_name
@@ -155,8 +155,8 @@ def _table(rows: Sequence[Row], scores: Sequence[str]) -> Table:
             deviation, low, high = (_value(row, f"{name}.{key}") for key in ("deviation", "low", "high"))
             note = "" if deviation is None else f"± {100 * deviation:.1f}"
             if apart is not None:
-                interval = "" if low is None or high is None else f" [{points(low)}, {points(high)}]"
-                note = f"{note} · {points(apart)}{interval}".removeprefix(" · ")
+                within = "" if low is None or high is None else f" {bounds(low, high)}"
+                note = f"{note} · {points(apart)}{within}".removeprefix(" · ")
             cells.append(Cell(percent(value), value, f"rows/{place}/{name}.mean", note))
         body.append(cells)
     caption = "Accuracy of the last round: mean over seeds ± deviation, difference to the first row [95 % interval]"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 ABSENT = "–"
+DECIMALS = 4  # at most, of a bound that is nearly zero
 UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
@@ -13,11 +14,19 @@ def percent(share: float | None) -> str:
     return ABSENT if share is None or not math.isfinite(share) else f"{100 * share:.1f} %"
 
 
-def points(difference: float | None) -> str:
+def points(difference: float | None, decimals: int = 1) -> str:
     """A difference of shares in percentage points, with its sign."""
     if difference is None or not math.isfinite(difference):
         return ABSENT
-    return f"{100 * difference:+.1f}".replace("-", "−")
+    return f"{100 * difference:+.{decimals}f}".replace("-", "−")
+
+
+def bounds(low: float, high: float) -> str:
+    """``[+1.2, +4.5]`` in percentage points, with a decimal more where a bound that is not zero would read as zero."""
+    decimals = 1
+    while decimals < DECIMALS and any(each and abs(100 * each) < 0.5 * 10**-decimals for each in (low, high)):
+        decimals += 1
+    return f"[{points(low, decimals)}, {points(high, decimals)}]"
 
 
 def number(value: float | None) -> str:

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from rayfed_ssl.report.folder import UNFINISHED, UNKNOWN
-from rayfed_ssl.report.formats import number, percent, plural, points
+from rayfed_ssl.report.formats import bounds, number, percent, plural, points
 from rayfed_ssl.reporting.comparison import difference, ordered
 from rayfed_ssl.reporting.intervals import counts_images, of_difference
 
@@ -65,7 +65,7 @@ class Compared:
     @property
     def interval(self) -> str:
         """``[+1.2, +4.5]`` in points; empty without one."""
-        return "" if self.low is None or self.high is None else f"[{points(self.low)}, {points(self.high)}]"
+        return "" if self.low is None or self.high is None else bounds(self.low, self.high)
 
 
 def compared(last: Any, untrained: Any, images: int | None) -> Compared | None:
