@@ -156,7 +156,7 @@ class RayCohort(Cohort):
             size = max(size, min(math.ceil(len(clients) / len(self._pool.slots)), known.clients))
         todo: deque[Group | Asked] = deque(tuple(clients[i : i + size]) for i in range(0, len(clients), size))
         while todo:
-            with Sums(self._pool) as sums:
+            with Sums(self._pool, self.config.resources.client_timeout_s) as sums:
                 for _, chunk in self._replies(task, todo, own, averaging, sums):
                     if chunk.outcomes:
                         self._paces[task.operation] = Pace.of(chunk)

@@ -117,9 +117,9 @@ def run_on_ray(
     with connect(address, say=say, threads=config.resources.threads) as session:
         group = f"{NAMESPACE}-{uuid.uuid4().hex}"
         while True:
-            successor = group if losses.reasons else None
+            successor = group if losses.any else None
             driver, made = start(config, folder, session, uri=uri, resume=resume, group=successor, factory=factory)
-            for line in made.lines if not losses.reasons else ():
+            for line in made.lines if not losses.any else ():
                 say(line)
             done = driver.run.remote()
             try:
@@ -134,12 +134,14 @@ def run_on_ray(
 
 
 class Losses:
-    """Deaths of a run's driver in a row, without a finished round in between."""
+    """Deaths of a run's driver: in a row, without a finished round in between (``reasons``), and whether there were
+    ``any``.
+    """
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.say = say
         self.reasons: list[str] = []
-        self.reached = 0
+        self.reached, self.any = 0, False
 
     def watching(self, report: Report) -> Report:
         """``report``, seeing rounds go by."""
@@ -147,7 +149,7 @@ class Losses:
         def seen(progress: Progress) -> None:
             if progress.round > self.reached:
                 self.reached = progress.round
-                del self.reasons[1:]  # that it died once stays known
+                self.reasons.clear()
             report(progress)
 
         return seen
@@ -156,6 +158,7 @@ class Losses:
         """Pause before the next driver. Raises UserError where there have been enough; what kept one from starting."""
         if getattr(error, "actor_init_failed", False):
             raise error
+        self.any = True
         self.reasons.append(" ".join(str(error).split()))
         if len(self.reasons) > RESTARTS:
             raise UserError(

@@ -189,9 +189,11 @@ def variables(given: dict[str, str]) -> Iterator[None]:
 def keeping_sigterm() -> Iterator[None]:
     """Ray takes SIGTERM for itself when it connects, and then ends at once; give it back to whoever had it."""
     before = signal.getsignal(signal.SIGTERM)
-    yield
-    if before is not None and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, before)
+    try:
+        yield
+    finally:
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 def check_token_path() -> None:

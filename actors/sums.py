@@ -19,13 +19,14 @@ from ray.exceptions import ObjectLostError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.client import Handed
-from actors.pool import Call, Crashed, Pool, StateLost
+from actors.pool import Call, Crashed, Pool, StateLost, TimedOut
 from actors.states import Kept
 from actors.store import nbytes
 from rayfed_ssl.federated.aggregation import FixedPointSum
 
 DIRECT_BYTES = 16 << 20  # partial sums of so many bytes in all are read as they are: merging them elsewhere costs more
 RETAINED_BYTES = 64 << 20  # clients' own fields that are kept for a repetition; beyond that what there is is collected
+HANDED_S = 60.0  # that an actor has at least to hand over, where clients have a limit
 LOSSES = 5  # collections in a row that lose something, before the run goes back to its checkpoint
 
 
@@ -61,8 +62,9 @@ class Part(NamedTuple):
 class Sums:
     """The sums of one exchange. As a context, it has actors hand over before they begin to evaluate."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, limit_s: float | None = None) -> None:
         self.pool = pool
+        self.limit_s = limit_s and max(limit_s, HANDED_S)  # of an actor that hands over; later its sum is lost
         self.exchange = uuid.uuid4().hex  # no other's: actors outlive cohorts
         self.asked: dict[int, Asked] = {}  # by the tag of the call that did it last
         self.calls: list[Call] = []  # of ``hand_over``
@@ -107,7 +109,7 @@ class Sums:
 
     def hand_over(self, slot: Any) -> None:
         """Have an actor hand over what it holds, before anything that is sent to it later."""
-        call = Call("hand_over", (self.exchange,), returns=2, pinned=True)
+        call = Call("hand_over", (self.exchange,), returns=2, limit_s=self.limit_s, pinned=True)
         self.calls.append(call)
         self.pool.send(slot, call)
         slot.holds = False
@@ -127,7 +129,7 @@ class Sums:
                 self.hand_over(slot)
             while not all(call.done for call in self.calls):
                 self.pool.advance()
-            if broken := [call.error for call in self.calls if call.error and not isinstance(call.error, Crashed)]:
+            if broken := [c.error for c in self.calls if c.error and not isinstance(c.error, Crashed | TimedOut)]:
                 raise broken[0]
             for call in self.calls:
                 if call.error is None:
@@ -137,6 +139,9 @@ class Sums:
             if len(set(held)) != len(held) or not self.asked.keys() >= set(held):
                 raise RuntimeError(f"sums hold calls {sorted(held)}, asked were {sorted(self.asked)}")
             if missing := [tag for tag in self.asked if tag not in held]:
+                losses += 1
+                if losses == LOSSES:
+                    raise StateLost(f"a sum was lost {losses} times: its actor died, or did not hand it over")
                 repeat([again for tag in missing for again in self.asked.pop(tag).again()])
                 continue
             try:

@@ -16,7 +16,6 @@ OUT/comparison.{md,tex,csv,parquet,json}  figures/
 from __future__ import annotations
 
 import json
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,7 +37,7 @@ from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.checks import check_comparisons, check_labels, check_shards
 from rayfed_ssl.simulation.local import LocalCohort
-from rayfed_ssl.storage.failure import ERROR
+from rayfed_ssl.storage import failure
 from tune import config as sweep_config
 from tune.book import OVER, Book, trial_name
 from tune.config import Point, Sweep, SweepConfig, measured_by, read_base
@@ -300,13 +299,12 @@ def _run_here(
         book.save()
         try:
             loop.run(config, run, LocalCohort, resume=(run / "config.yaml").exists(), stopping=stopping)
-            (run / ERROR).unlink(missing_ok=True)
+            failure.clear(run)
             entry.status = book.ended(entry) or "waiting"
         except Exception as error:
-            run.mkdir(parents=True, exist_ok=True)
-            (run / ERROR).write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+            failure.keep(run, error)
             entry.status = "failed"
-            say(f"{entry.name} failed: {' '.join(str(error).split()) or type(error).__name__} ({run / ERROR})")
+            say(f"{entry.name} failed: {' '.join(str(error).split()) or type(error).__name__} ({run / failure.ERROR})")
         book.save()
         say(trial_line(sweep, book, entry))
     return book

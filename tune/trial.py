@@ -15,7 +15,6 @@ import queue
 import shutil
 import sys
 import threading
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -37,8 +36,7 @@ from rayfed_ssl.reporting.tables import write_json
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.progress import Progress
-from rayfed_ssl.storage import checkpoint
-from rayfed_ssl.storage.failure import ERROR
+from rayfed_ssl.storage import checkpoint, failure
 from tune.book import SCHEDULE, history, measured, trial_name
 from tune.config import Point, Sweep
 from tune.search import SCORE
@@ -188,13 +186,12 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         try:
             config = self._config(self.point)
             torch.set_num_threads(config.resources.threads)
-            (self.folder / ERROR).unlink(missing_ok=True)
+            failure.clear(self.folder)
             summary = self._drive(config)
         except Abandoned:
             return
         except BaseException as error:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            (self.folder / ERROR).write_text("".join(traceback.format_exception(error)))
+            failure.keep(self.folder, error)
             self.news.put(error)
             return
         value = None if summary["status"] == "diverged" else measured(summary, self.sweep.settings.metric)

@@ -268,11 +268,12 @@ class EncoderClient(Generic[Config]):
             if self.plugins
             else None
         )
-        with self.autocast():
-            step = loss(views, rows)
-        if watching is None:
-            return step.loss
-        watching.remove()
+        try:
+            with self.autocast():
+                step = loss(views, rows)
+        finally:
+            if watching is not None:
+                watching.remove()
         value, features = step.loss, torch.split(torch.cat(given), len(rows)) if given else ()
         for plugin in self.plugins.values():
             if (term := plugin.penalty(step.projections, features)) is not None:

@@ -198,7 +198,7 @@ class Cohort(abc.ABC):
         exchange = self.exchange = self.clock.begin(task.operation, whom, everybody, send)
         lost = set(exchange.lost)
         self.clients = tuple(client for client in self.clients if client not in lost)
-        if lost and len(self.clients) < self.clock.system.minimum_replies:
+        if len(self.clients) < self.clock.system.minimum_replies:
             for client, work in exchange.expected.items():
                 self.ledger.book_up(client, task.operation, work.up)
             self.clock.end(exchange)

@@ -218,7 +218,7 @@ def check_federation(config: RunSettings, federation: Federation) -> None:
     """Refuse K above the smallest union it could be drawn from, and public images too few to contrast."""
     method = config.method_as(Config)
     sizes = np.sort(federation.sizes[list(federation.clients)])
-    asked = max(1, round(config.participation.fraction * len(sizes)))
+    asked = config.participants(len(sizes))
     smallest = int(sizes[: asked - 1 if method.exclude_own else asked].sum())
     if method.dictionary_size > smallest:
         whose = "others of a round" if method.exclude_own else "participants of a round"

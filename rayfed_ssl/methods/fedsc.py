@@ -195,7 +195,7 @@ class Server(MethodServer[Config]):
     def start(self, cohort: Cohort) -> None:
         self.weights = self.setup.initial(self.config.clients.encoder(self.setup.clients[0]))
         self.state["bank"] = {}  # client -> the R_j it sent last
-        self.state["releases"] = {}  # client -> how many it sent
+        self.state["releases"] = {}  # client -> how many it was asked for
 
     def workload(self, operation: str, client: int) -> Workload | None:
         if operation == "correlation":  # float32
@@ -218,9 +218,10 @@ class Server(MethodServer[Config]):
         bank: dict[int, np.ndarray] = self.state["bank"]
         releases: dict[int, int] = self.state["releases"]
         if t in self.sharing:
+            for client in cohort.clients:  # whoever is asked: a reply that is late or not used has left its client
+                releases[client] = releases.get(client, 0) + 1
             for reply in cohort.ask("correlation", weights=self.weights):
                 bank[reply.client] = np.array(reply["correlation"])  # a view would keep other clients' replies
-                releases[reply.client] = releases.get(reply.client, 0) + 1
         client_shares = cohort.shares if self.method.rest == "shares" else np.ones(len(cohort.shares))
         total, everybody = weighted_sum(bank, client_shares), float(sum(client_shares[k] for k in bank))
         alone = {c for c in cohort.clients if not bank.keys() - {c}}  # nobody else's matrix: plain spectral contrast

@@ -23,9 +23,19 @@ NAMED = 5  # clients that a line lists
 def make_clock(
     config: RunConfig, federation: Federation, server: MethodServer[Any], plugins: Mapping[str, ServerPlugin[Any]]
 ) -> Clock | None:
-    """The clock of a run with a `system:` block whose method reaches clients; else None."""
+    """The clock of a run with a `system:` block whose method reaches clients; else None.
+
+    Raises:
+        UserError: no round could have as many replies as the block wants.
+    """
     if config.system is None or not server.reaches_clients:
         return None
+    least, most = config.system.minimum_replies, config.participants(len(federation.clients))
+    if config.server.schedule == "sync" and least > most:
+        raise UserError(
+            f"system.minimum_replies: found {least}, but a round wants {most} of {len(federation.clients)} clients; "
+            f"allowed: 1 to {most}"
+        )
 
     def forecast(operation: str, client: int) -> Workload | None:
         work = server.workload(operation, client)

@@ -12,6 +12,7 @@ ERROR = "error.txt"
 def keep(folder: Path, error: BaseException) -> None:
     """Write down what ended the run in ``folder``; nothing where the disk refuses, which is not what went wrong."""
     with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
         (folder / ERROR).write_text("".join(traceback.format_exception(error)), encoding="utf-8")
 
 

@@ -89,10 +89,12 @@ def test_a_driver_that_dies_again_and_again_ends_the_run_in_one_line(monkeypatch
     assert said[0].startswith("the driver's process died (")
     assert said[0].endswith("); another starts in 2 s")
     seen(Progress(3, 9, "round 3/9"))  # it got further: not in a row
-    for _ in range(RESTARTS - 1):
+    for _ in range(RESTARTS):
         losses.wait(died)
     with pytest.raises(UserError, match=r"resources: the run's driver died \d+ times in a row.*and --resume") as caught:
         losses.wait(died)
+    assert paused[2:] == [2.0 * 2**n for n in range(RESTARTS)]
+    assert f"died {RESTARTS + 1} times" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.session import check_paths, check_token_path, private_folder, probe
+from actors.session import check_paths, check_token_path, keeping_sigterm, private_folder, probe
 from rayfed_ssl.base.schema import UserError
 from tests.cluster.processes import descendants, orphans, title
 from tests.tiny import tiny
@@ -178,3 +178,16 @@ def test_a_job_takes_no_relative_paths(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"data\.partition\.path: found lists\.json; a job's working directory"):
         check_paths(tiny("fedsimclr", data__partition={"name": "file", "path": "lists.json"}), tmp_path)
     check_paths(tiny("fedsimclr", data__name="hub", data__path="lab/cells"), tmp_path)  # no path of this machine
+
+
+def test_sigterm_stays_whose_it_was_also_where_connecting_failed() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+
+    def connecting() -> None:
+        with keeping_sigterm():
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        connecting()
+    assert signal.getsignal(signal.SIGTERM) is before

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -390,6 +392,20 @@ def test_noise_of_the_clients_own_address_is_added_before_the_upload() -> None:
 
 
 # ------------------------------------------------------------------------------------------ DP-CalR, whole runs
+
+
+@needs_accounting
+@pytest.mark.parametrize("replies", [1, 4])
+def test_what_came_too_late_or_to_nothing_is_a_release(replies: int, tmp_path: Path) -> None:
+    """Client 3 is never in time; where four replies are wanted, no round comes to anything."""
+    table = pa.table({"client": [0, 1, 2, 3], "latency_s": [1.0, 1.0, 1.0, 50.0]})
+    pq.write_table(table, tmp_path / "devices.parquet")
+    system = {"devices": str(tmp_path / "devices.parquet"), "deadline_s": 20.0, "minimum_replies": replies}
+    config = tiny("fedsc", method__privacy={"sigma": 0.05}, method__share_rounds=[2], system=system,
+                  participation__fraction=1.0)  # fmt: skip
+    found = run_locally(config, tmp_path / "run")["privacy"]
+    assert set(found["releases"].values()) == {1}
+    assert min(found["epsilon"].values()) > 0
 
 
 @needs_accounting

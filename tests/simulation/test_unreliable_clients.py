@@ -331,6 +331,19 @@ def test_too_few_replies_are_booked_and_not_used(tmp_path: Path) -> None:
     assert knn[0] == knn[1]
 
 
+def test_a_round_that_reaches_too_few_comes_to_nothing(tmp_path: Path) -> None:
+    """Nobody is lost: of four clients, two are there in round 1 and all in round 2."""
+    there = trace(tmp_path, "0,0,1000", "1,0,1000", "2,10,1000", "3,10,1000")
+    lines: list[str] = []
+    system = {"availability": there, "latency_s": 10.0, "minimum_replies": 3}
+    run_locally(
+        tiny("fedsimclr", system=system, train__rounds=2), tmp_path / "run", report=lambda p: lines.append(p.line)
+    )
+    assert "round 1/2 came to nothing: 2 of 2 replied" in lines
+    assert {row[:2] for row in booked(tmp_path / "run") if row[2] == "up"} >= {(1, 0), (1, 1)}  # they did arrive
+    assert set(values_of(tmp_path / "run", "train/loss")) == {2}
+
+
 def test_summary_and_figure_know_the_hours(tmp_path: Path) -> None:
     summary = run_locally(tiny("fedsimclr", system={"latency_s": 1800}, figures=True), tmp_path / "run")
     assert summary["virtual_s"] == 5400.0

@@ -1,0 +1,56 @@
+"""Sums that are lost again and again: the run goes back to its checkpoint instead of asking for ever."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from actors.pool import Call, Crashed, StateLost, TimedOut
+from actors.sums import HANDED_S, LOSSES, Asked, Sums
+
+
+class Pool:
+    """A pool of one actor, which never hands over what it holds."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        self.slots = [SimpleNamespace(holds=False)]
+        self.sent: list[Call] = []
+
+    def send(self, slot: Any, call: Call) -> None:
+        self.sent.append(call)
+        call.finish(error=self.error)
+
+    def advance(self) -> None:
+        raise AssertionError("nothing is running")
+
+
+@pytest.mark.parametrize("error", [Crashed("signal 9"), TimedOut("no reply within 60 s")])
+def test_an_actor_that_never_hands_over_is_not_asked_for_ever(error: Exception) -> None:
+    pool = Pool(error)
+    sums = Sums(pool, limit_s=5.0)  # type: ignore[arg-type]
+    repeated: list[tuple[int, ...]] = []
+
+    def ask(asked: Any) -> None:
+        for one in asked:
+            repeated.append(one.group)
+            sums.asked[sums.take(one)].replied = one.group
+        pool.slots[0].holds = True
+
+    ask([Asked((1, 2), ({}, {}), (None, None))])
+    with pytest.raises(StateLost, match=f"a sum was lost {LOSSES} times: its actor died, or did not hand it over"):
+        sums.collect(ask)
+    assert repeated == [(1, 2)] * LOSSES  # the first time, and once more after every loss but the last
+    assert {call.limit_s for call in pool.sent} == {HANDED_S}  # more than a client has
+
+
+def test_what_is_wrong_with_a_sum_itself_is_not_repeated() -> None:
+    pool = Pool(ZeroDivisionError("its own"))
+    sums = Sums(pool)  # type: ignore[arg-type]
+    sums.take(Asked((1,), ({},), (None,)))
+    pool.slots[0].holds = True
+    with pytest.raises(ZeroDivisionError):
+        sums.collect(lambda lost: None)
+    assert pool.sent[0].limit_s is None
