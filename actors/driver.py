@@ -169,7 +169,7 @@ def persisting(
         reached: the round it is at.
         say: takes a line before another attempt.
     Raises:
-        StateLost: ``LOSSES`` times in a row, and no further round in between.
+        UserError: it was lost ``LOSSES`` times in a row, and no further round in between.
     """
     lost, before = 0, 0
     while True:
@@ -178,6 +178,9 @@ def persisting(
         except StateLost as error:
             lost, before = (1, now) if (now := reached()) > before else (lost + 1, before)
             if lost >= LOSSES:
-                raise
+                raise UserError(
+                    f"resources: {error}, {LOSSES} times in a row and no further round in between; --resume goes on "
+                    "from the newest checkpoint"
+                ) from None
             say(f"{error}; going on from the newest checkpoint")
             resume = True

@@ -32,6 +32,7 @@ from rayfed_ssl.simulation.worker import Worker
 
 POLL_S = 0.2
 ANSWER_S = 10.0  # how long a driver may take to say where it stands
+STOP_S = 60.0  # how long one may take to hear that it is to stop
 REASON = 200  # letters of Ray's explanation that are shown
 Report = Callable[[Progress], None]
 
@@ -280,13 +281,17 @@ def detach(
         driver, made = start(config, folder, session, uri=uri, resume=resume, detached=config.name)
         for line in made.lines:
             report(Progress(0, config.train.rounds, line))
-        begun = threading.Event()
+        begun, name = threading.Event(), config.name
 
         def first(progress: Progress) -> None:
             begun.set()
             report(progress)
 
-        update = follow(driver, first, until=begun.is_set)
+        try:
+            update = follow(driver, first, until=begun.is_set)
+        except KeyboardInterrupt:
+            report(Progress(0, config.train.rounds, f"{name} runs on; it is ended with: rayfed-ssl stop {name}"))
+            raise
         if update.status == "failed":
             ray.kill(driver)
             raise update.result
@@ -297,11 +302,16 @@ def attach(name: str, report: Report, address: str | None = None) -> tuple[dict[
 
     Returns:
         The summary, the folder or URI in which the run is, and how many rounds it was to have.
+    Raises:
+        UserError: there is no such run, or its driver died more often than it is restarted.
     """
     with connect(cluster_address(address, "attach")):
         driver = find(name)
-        update = follow(driver, report)
-        where, rounds = ray.get(driver.target.remote())
+        try:
+            update = follow(driver, report)
+            where, rounds = ray.get(driver.target.remote())
+        except DEATHS as error:
+            raise UserError(_gone(name, error)) from None
         ray.kill(driver)
         if update.status == "failed":
             raise update.result
@@ -309,6 +319,17 @@ def attach(name: str, report: Report, address: str | None = None) -> tuple[dict[
 
 
 def stop(name: str, address: str | None = None) -> None:
-    """Have a detached run end after its round, with a checkpoint."""
+    """Have a detached run end after its round, with a checkpoint. Raises UserError where nobody hears of it."""
     with connect(cluster_address(address, "stop")):
-        ray.get(find(name).stop.remote(), timeout=60.0)
+        driver = find(name)
+        try:
+            ray.get(driver.stop.remote(), timeout=STOP_S)
+        except GetTimeoutError:
+            raise UserError(f"{name}: its driver gave no answer within {STOP_S:g} s; try again") from None
+        except DEATHS as error:
+            raise UserError(_gone(name, error)) from None
+
+
+def _gone(name: str, error: Exception) -> str:
+    reason = " ".join(str(error).split())[:REASON]
+    return f"{name}: its driver died ({reason}); run --resume on its folder goes on from the newest checkpoint"

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import ray
+from ray._private.utils import get_num_cpus
 
 from actors.shares import KIND, Plan, Reservation, asked, trial_group
 from rayfed_ssl.base.schema import UserError
@@ -169,6 +170,11 @@ def _tenths(amount: float) -> str:
 
 
 # -- what a cluster has, and taking a part of it ---------------------------------------------------------------------
+
+
+def cores() -> float:
+    """The CPUs that a Ray instance started here would offer: in a container, those of its quota."""
+    return float(get_num_cpus(override_docker_cpu_warning=True))
 
 
 def living_nodes() -> list[Resources]:

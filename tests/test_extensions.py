@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -115,6 +116,14 @@ def test_a_run_folder_repeats_and_resumes_only_with_the_same_code(tmp_path: Path
         run_locally(other, tmp_path / "run", resume=True)
     run_locally(again, tmp_path / "run", resume=True)
     assert encoders(tmp_path / "run")
+
+
+def test_the_method_of_the_readme_is_fedavg_bit_for_bit(tmp_path: Path) -> None:
+    (code,) = re.findall(r"```python\n(from typing .*?METHODS = .*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    written(tmp_path, text=code)
+    run_locally(tiny_run("mine", {"imports": ["my_method.py"], "train.rounds": 2}, tmp_path), tmp_path / "mine")
+    run_locally(tiny_run("fedsimclr", {"train.rounds": 2}, tmp_path), tmp_path / "fedavg")
+    assert encoders(tmp_path / "mine") == encoders(tmp_path / "fedavg")
 
 
 def test_a_strangers_run_folder_runs_nothing_unless_trusted(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def planned_on_ray(config: RunConfig) -> tuple[str, int]:
     """
     import torch
 
-    from actors.plan import plan, planned
+    from actors.plan import cores, plan, planned
     from actors.session import connect
 
     if os.environ.get("RAY_ADDRESS"):
@@ -59,7 +59,7 @@ def planned_on_ray(config: RunConfig) -> tuple[str, int]:
             made = planned(config)
         where = "on the cluster of RAY_ADDRESS"
     else:
-        here = {"CPU": float(os.cpu_count() or 1), "GPU": float(torch.cuda.device_count())}
+        here = {"CPU": cores(), "GPU": float(torch.cuda.device_count())}
         made, where = plan(config.resources, config.cohort_size, [here]), "on this machine"
     return f"{'; '.join(made.lines)}, {where}", made.actors
 

@@ -23,6 +23,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from rayfed_ssl.base.late import Late
 from rayfed_ssl.base.linalg import canonical_r, polar_factor
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.cohort import Cohort
@@ -35,6 +36,7 @@ from rayfed_ssl.federated.workload import Traffic, Workload
 from rayfed_ssl.settings.blocks import MethodConfig
 from rayfed_ssl.settings.run import PluginConfig, RunSettings
 
+_distance = Late("scipy.spatial.distance")
 EPSILON = 1e-12  # under the root: the unsquared norm is 0/0 at an exact fit
 PAIRS_SHOWN = 16  # clients up to which every pair's distance is recorded
 
@@ -65,9 +67,14 @@ def pack_triangle(r: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(r[np.triu_indices(len(r))], np.float32)
 
 
+def side(packed: np.ndarray) -> int:
+    """n of packed triangles (..., n (n + 1) / 2)."""
+    return int((np.sqrt(8 * packed.shape[-1] + 1) - 1) / 2)
+
+
 def unpack_triangle(packed: np.ndarray) -> np.ndarray:
     """The inverse of :func:`pack_triangle`, for (..., n (n + 1) / 2)."""
-    n = int((np.sqrt(8 * packed.shape[-1] + 1) - 1) / 2)
+    n = side(packed)
     r = np.zeros((*packed.shape[:-1], n, n), packed.dtype)
     rows, columns = np.triu_indices(n)
     r[..., rows, columns] = packed
@@ -102,8 +109,16 @@ def prepared(z: Tensor, normalize: str, *, scale: bool) -> Tensor:
 
 def distances(packed: np.ndarray) -> np.ndarray:
     """||R_i - R_j||_F of packed triangles (N, n (n + 1) / 2), as an (N, N) matrix (Figure 6)."""
-    packed = packed.astype(np.float64)
-    return np.stack([np.linalg.norm(packed - own, axis=1) for own in packed])
+    apart: np.ndarray = _distance.squareform(_distance.pdist(packed.astype(np.float64)))
+    return apart
+
+
+def packed_traces(packed: np.ndarray) -> np.ndarray:
+    """The traces of packed triangles (N, n (n + 1) / 2): (N,)."""
+    n = side(packed)
+    firsts: np.ndarray = packed[:, np.cumsum([0, *range(n, 1, -1)])]  # row i of a triangle has n - i values
+    summed: np.ndarray = firsts.sum(axis=1)
+    return summed
 
 
 class ClientHalf(ClientPlugin[Config]):
@@ -183,10 +198,11 @@ class ServerHalf(ServerPlugin[Config]):
         if not (bank := self.state["bank"]):
             return
         known = sorted(bank)
-        self.metrics["fedfoa/trace"] = float(np.mean([unpack_triangle(bank[i]).trace() for i in known]))
+        packed = np.stack([bank[i] for i in known])
+        self.metrics["fedfoa/trace"] = float(packed_traces(packed).mean())
         if len(known) < 2:
             return
-        apart = distances(np.stack([bank[i] for i in known]))
+        apart = distances(packed)
         pairs = list(combinations(range(len(known)), 2))
         self.metrics["fedfoa/distance"] = float(np.mean([apart[pair] for pair in pairs]))
         if len(known) <= PAIRS_SHOWN:

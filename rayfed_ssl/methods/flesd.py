@@ -362,10 +362,10 @@ def check_public(config: RunSettings, federation: Federation) -> None:
     options = config.method_as(Options)
     images = 0 if federation.public is None else len(federation.public)
     if images < (least := options.anchors or 2):
-        raise UserError(
-            f"data.public.source: '{config.data.public.source}' holds {images} images; "
-            f"method.anchors={options.anchors} needs at least {least} (more public images, or fewer anchors)"
+        needs = (
+            "flesd needs at least 2" if options.anchors is None else f"method.anchors={least} needs at least as many"
         )
+        raise UserError(f"data.public.source: '{config.data.public.source}' holds {images} images; {needs}")
 
 
 FLESD, FLESD_CC = (

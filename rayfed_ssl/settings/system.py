@@ -65,7 +65,7 @@ class SystemConfig(Block):
     latency_s: NotNegative | LogNormal = 0.0
     """Per exchange in which anything crosses."""
     devices: Path | None = None
-    """Parquet file, one row per client, whose columns stand in for the four keys above."""
+    """Parquet or CSV file, one row per client, whose columns stand in for the four keys above."""
     availability: AvailabilityConfig = Always()
     """When clients can be reached."""
     drop_out: Annotated[float, Field(ge=0, lt=1)] = 0.0

@@ -1,4 +1,4 @@
-"""The function every place runs: ``(operation, message, shard, state, seed) -> (reply, new state)``."""
+"""What every place runs: a client's operation, a pure function of (settings, round, client, message, state)."""
 
 from __future__ import annotations
 

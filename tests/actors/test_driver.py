@@ -176,7 +176,7 @@ def test_state_lost_again_and_again_without_progress_ends_the_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     driver, resumed = scripted(monkeypatch, tmp_path, [StateLost("lost")] * 9, [4] * 9)
-    with pytest.raises(StateLost):
+    with pytest.raises(UserError, match=r"resources: lost, 3 times in a row .*--resume"):
         driver.run()
     assert len(resumed) == 3
     driver, resumed = scripted(

@@ -29,6 +29,7 @@ from rayfed_ssl.methods.fedfoa import (
     distances,
     mutual_understanding,
     pack_triangle,
+    packed_traces,
     prepared,
     unpack_triangle,
 )
@@ -185,6 +186,8 @@ def test_triangles_there_and_back() -> None:
     np.testing.assert_array_equal(unpack_triangle(np.arange(1.0, 4)), [[1, 2], [0, 3]])
     apart = [[np.linalg.norm(a.astype(float) - b.astype(float)) for b in r] for a in r]
     np.testing.assert_allclose(distances(packed), apart, rtol=1e-12)
+    assert not distances(np.stack([packed[0], packed[0]])).any()
+    np.testing.assert_allclose(packed_traces(packed), [one.trace() for one in r], rtol=1e-6)
 
 
 # ------------------------------------------------------------------------------------------ who sees what

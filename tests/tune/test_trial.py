@@ -116,7 +116,7 @@ def test_a_trial_gives_up_after_losses_in_a_row_not_in_all(tmp_path: Path, monke
     trial._drive(made.run({}))
     assert len(resumed) == 6
     trial, resumed = begun(tmp_path, made, monkeypatch, [(4, StateLost("lost"))] * 9)
-    with pytest.raises(StateLost):
+    with pytest.raises(UserError, match="lost, 3 times in a row"):
         trial._drive(made.run({}))
     assert len(resumed) == 3
 
