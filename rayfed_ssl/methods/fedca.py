@@ -15,7 +15,7 @@ images.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -31,7 +31,7 @@ from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, only
 from rayfed_ssl.federated.server import MethodServer
-from rayfed_ssl.federated.workload import Workload, fit_steps
+from rayfed_ssl.federated.workload import Traffic, Workload, fit_steps
 from rayfed_ssl.objectives.base import Step, full_precision
 from rayfed_ssl.objectives.simclr import SimCLRConfig, info_nce
 from rayfed_ssl.settings.blocks import MethodConfig
@@ -176,6 +176,15 @@ class Server(MethodServer[Config]):
         if self.method.dictionary_size:
             # Copied: a reply is a view into a message that also holds sums of weights.
             self.state["dictionaries"] |= {r.client: np.array(r["dictionary"]) for r in result.replies}
+
+    def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
+        weights = sum(self.setup.initial(self.config.clients.encoder(client)).wire_bytes().values())
+        sizes, method, public = self.setup.federation.sizes, self.method, self.setup.federation.public
+        if t == 0:
+            return Traffic(public.pixels.nbytes + weights if method.alignment and public is not None else 0, 0)
+        row = 4 * self.config.projection_dim if method.dictionary_size else 0
+        others = int(sizes[sorted(set(met) - {client} if method.exclude_own else met)].sum())
+        return Traffic(weights + row * min(method.dictionary_size, others), weights + row * int(sizes[client]))
 
     def workload(self, operation: str, client: int) -> Workload | None:
         """Local epochs with public images at every step; a pass over the public images for the targets, one over the
