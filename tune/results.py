@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from rich import box
 from rich.table import Table
 
-from rayfed_ssl.base.late import Late
+from rayfed_ssl.reporting.comparison import difference
 from rayfed_ssl.reporting.summary import HELD_OUT_LABELS, NO_LABELS, TEST_LABELS
 from rayfed_ssl.reporting.tables import replace_file
 from rayfed_ssl.settings import files as configfile
@@ -26,7 +26,6 @@ from tune.book import OVER, Book, scheduled
 from tune.config import Sweep
 from tune.search import configuration_score
 
-_stats = Late("scipy.stats")
 Row = dict[str, Any]
 
 
@@ -110,11 +109,10 @@ def tell_tensorboard(sweep: Sweep, folder: Path, row: Row) -> None:
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
     """The 95% confidence interval of the mean by Student's t; of a single value that value alone."""
-    mean = float(np.mean(values))
-    if len(values) < 2:
-        return mean, mean
-    half = float(_stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values)))
-    return mean - half, mean + half
+    found = difference(values)
+    if found is None or found.low is None or found.high is None:
+        return (mean := float(np.mean(values))), mean
+    return found.low, found.high
 
 
 def overlap(a: Sequence[float], b: Sequence[float]) -> bool:
@@ -164,7 +162,7 @@ def table(rows: Sequence[Row]) -> pa.Table:
         present = [v for v in values if v is not None]
         if any(isinstance(v, float) for v in present) and all(_number(v) for v in present):
             values = [None if v is None else float(v) for v in values]
-        elif not (all(_number(v) for v in present) or all(isinstance(v, kind) for kind in (str,) for v in present)):
+        elif not (all(_number(v) for v in present) or all(isinstance(v, str) for v in present)):
             values = [None if v is None else json.dumps(v) for v in values]
         columns[name] = values
     return pa.table(columns)

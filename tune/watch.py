@@ -9,7 +9,7 @@ from typing import Any
 
 from ray import tune
 
-from rayfed_ssl.storage.failure import ERROR
+from rayfed_ssl.storage import failure
 from tune.room import Patience
 from tune.search import Proposals
 from tune.trial import LOG, STOP
@@ -70,15 +70,10 @@ class Watch(tune.Callback):  # type: ignore[misc]
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self.read_on()
-        told = self.folder / str(trial) / ERROR
-        reason = f"{reason_of(told.read_text())} ({told})" if told.exists() else "its process died"
+        folder = self.folder / str(trial)
+        kept = failure.kept(folder)
+        reason = "its process died" if kept is None else f"{kept} ({folder / failure.ERROR})"
         self.say(f"{trial} failed: {reason}")
-
-
-def reason_of(trace: str) -> str:
-    """The last line of a traceback that says something."""
-    lines = [line.strip() for line in trace.splitlines() if line.strip(" ^~")]
-    return lines[-1] if lines else "no reason given"
 
 
 class Population(Watch):

@@ -34,3 +34,9 @@ def _escaped(character: str) -> str:
     if "\udc80" <= character <= "\udcff":
         return f"\\x{ord(character) - 0xDC00:02x}"
     return character.encode("unicode_escape").decode()
+
+
+def last_line(trace: str) -> str:
+    """The last line of a traceback that says something: what was raised."""
+    lines = [line.strip() for line in trace.split("\n") if line.strip(" ^~\r\t")]
+    return lines[-1] if lines else "no reason given"

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rayfed_ssl.base.text import last_line
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.federated.aggregation import FixedPointSum
 
@@ -44,9 +45,8 @@ class ClientError(RuntimeError):
 
     @property
     def reason(self) -> str:
-        """The last line of the traceback: what was raised."""
-        lines = [line.strip() for line in self.trace.splitlines() if line.strip()]
-        return lines[-1] if lines else "no reason given"
+        """What was raised."""
+        return last_line(self.trace)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ClientError, (self.client, self.round, self.operation, self.where, self.trace)

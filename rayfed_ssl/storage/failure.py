@@ -6,6 +6,8 @@ import traceback
 from contextlib import suppress
 from pathlib import Path
 
+from rayfed_ssl.base.text import last_line
+
 ERROR = "error.txt"
 
 
@@ -24,7 +26,6 @@ def clear(folder: Path) -> None:
 def kept(folder: Path) -> str | None:
     """The last line of what is written there; None where nothing is."""
     try:
-        lines = (folder / ERROR).read_text(encoding="utf-8", errors="replace").split("\n")
+        return last_line((folder / ERROR).read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return None
-    return next((line.strip() for line in reversed(lines) if line.strip()), "no reason given")

@@ -14,13 +14,14 @@ import ray
 from ray.tune.search import Searcher
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import last_line
 from tests.tune.sweeps import LR, sweep
 from tune import search
 from tune.book import Book, Entry, measured, score, trial_name
 from tune.config import Sweep
 from tune.schedulers import Within, scheduler
 from tune.search import Proposals, domain, optimiser
-from tune.watch import Population, Watch, reason_of
+from tune.watch import Population, Watch
 
 ONE = {LR: {"grid": [0.1, 0.2, 0.3]}}
 RANGE: dict[str, Any] = {"space": {LR: {"uniform": [0.1, 0.9]}, "train.rounds": {"randint": [1, 4]}}, "trials": 3}
@@ -99,7 +100,7 @@ def test_a_trial_that_diverged_is_over_and_has_no_score(tmp_path: Path) -> None:
     ],
 )
 def test_a_trials_reason_is_never_blank(trace: str, reason: str) -> None:
-    assert reason_of(trace) == reason
+    assert last_line(trace) == reason
 
 
 def test_nothing_new_starts_once_a_stop_was_asked_for(tmp_path: Path) -> None:
