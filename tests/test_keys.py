@@ -212,7 +212,7 @@ def validator_of(path: Path) -> jsonschema.Draft202012Validator:
 
 
 def kind_of(path: Path) -> str:
-    return "sweep" if path.parent.name == "tune" else "run"
+    return {"tune": "sweep", "compare": "comparison"}.get(path.parent.name, "run")
 
 
 def read(path: Path) -> Any:
@@ -222,7 +222,8 @@ def read(path: Path) -> Any:
 def mappings(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
     """Every mapping of keys in a document; not those whose keys are names of the user's."""
     if isinstance(tree, dict):
-        if path not in (("profiles",), ("space",), ("overrides",)) and path[:1] not in (("points",), ("overrides",)):
+        named = path in (("profiles",), ("space",)) or path[:1] in (("points",), ("overrides",), ("variants",))
+        if not named:
             yield path, tree
         for name, value in tree.items():
             yield from mappings(value, (*path, name))
