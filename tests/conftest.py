@@ -24,6 +24,8 @@ ON_RAY = (
     "tests/test_examples.py", "tests/simulation/test_unreliable_clients.py",
 )  # fmt: skip
 """Files whose tests share one local Ray, and warm actors there."""
+REPORTS = "tests/report/"
+"""Files that share a run and its report."""
 FIRST = (
     "tests/test_imports.py", "tests/test_notebooks.py", "tests/test_third_party.py", "tests/test_python_page.py",
     "tests/commands/test_new.py", "tests/test_environments.py", "tests/exporting/test_export.py",
@@ -40,24 +42,26 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """``--dist loadscope``, but everything on Ray goes to one worker: the other needs no instance and no actors. What
-    takes long comes first, not what has many tests.
+    """``--dist loadscope``, but everything on Ray goes to one worker: the other needs no instance and no actors. So do
+    the reports' tests. What takes long comes first, not what has many tests.
     """
     if config.getoption("dist") != "loadscope":
         return None
     from xdist.scheduler import LoadScopeScheduling
 
-    class OneRay(LoadScopeScheduling):
+    class Grouped(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "on Ray" if nodeid.startswith(ON_RAY) else super()._split_scope(nodeid)
+            if nodeid.startswith(ON_RAY):
+                return "on Ray"
+            return REPORTS if nodeid.startswith(REPORTS) else super()._split_scope(nodeid)
 
         def _assign_work_unit(self, node: Any) -> None:
-            for scope in (*reversed(FIRST), "on Ray"):
+            for scope in (*reversed(FIRST), REPORTS, "on Ray"):
                 if scope in self.workqueue:
                     self.workqueue.move_to_end(scope, last=False)
             super()._assign_work_unit(node)
 
-    return OneRay(config, log)
+    return Grouped(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ TASKS = {"data.tasks": [[0, 1], [1, 2], [6, 3, 4], [5, 7]], "data.partition.name
 
 PUBLIC = {"data.public.source": "share", "data.public.share": 0.2}
 
-MIXED = {"clients.encoders": ["small_cnn", "small_cnn_bn", "small_cnn", "resnet18"], "model.width": 0.1}
+MIXED = {"clients.encoders": ["small_cnn", "small_cnn_bn", "small_cnn", "fedlinked_cnn"], "model.width": 0.1}
 
 # What a method needs beside BASE to exercise what is its own.
 OWN: dict[str, dict[str, object]] = {
