@@ -103,7 +103,7 @@ class Availability(Protocol):
         ...
 
     def until(self, client: int, now: float) -> float:
-        """The time at which a client that is reachable now goes away."""
+        """The time at which a client goes away; -inf where it is not reachable now."""
         ...
 
     def next_start(self, now: float) -> float | None:
@@ -174,7 +174,10 @@ class Traced:
         base, at = (now - now % self.repeat, now % self.repeat) if self.repeat else (0.0, now)
         own = self.clients == client
         starts, stops = self.starts[own], self.stops[own]
-        stop = float(stops[(starts <= at) & (at < stops)][0])
+        around = (starts <= at) & (at < stops)
+        if not around.any():
+            return -math.inf
+        stop = float(stops[around][0])
         if stop == self.repeat and starts[0] == 0:  # and on into the next repetition
             return math.inf if stops[0] == self.repeat else base + self.repeat + float(stops[0])
         return base + stop

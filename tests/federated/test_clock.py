@@ -83,6 +83,47 @@ def test_a_client_that_goes_away_is_lost_and_the_next_is_waited_for(tmp_path: Pa
     assert exchange(clock, (A, B, C, D, E)) == (pytest.approx(42), {A, B, C, D})
 
 
+def test_a_client_that_left_between_two_exchanges_is_gone(tmp_path: Path) -> None:
+    """D replies at 9 and leaves at 15; the first exchange ends with C's reply at 42, so the second is without D, also
+    where D comes back a second after it began.
+    """
+    stays = [f"{client},0,200" for client in (A, B, C, E)] + ["3,0,15", "3,43,200"]
+    (tmp_path / "trace.csv").write_text("\n".join(["client,start,end", *stays]))
+    clock = clock_of(five(tmp_path, system__availability={"name": "trace", "path": str(tmp_path / "trace.csv")}))
+    asked = clock.select(1, 5)
+    assert exchange(clock, asked) == (pytest.approx(42), {A, B, C, D, E})
+    assert clock.fates["gone"] == 0
+    assert exchange(clock, asked) == (pytest.approx(42), {A, B, C, E})
+    assert clock.fates["gone"] == 1
+
+
+def test_over_selection_waits_for_all_of_a_part_of_the_round(tmp_path: Path) -> None:
+    """Three of four asked are wanted; where a method asks C and E alone, it is waited for both."""
+    clock = clock_of(five(tmp_path, participation__over=1.3))
+    clock.select(1, 1)
+    under_way = clock.begin("train", (C, E), False, lambda client: clock.hear(client, "down", 10**6))
+    assert under_way.replying == (C, E)
+    assert under_way.seconds == pytest.approx(42)
+
+
+@pytest.mark.parametrize("deadline", [None, 20.0])
+def test_a_client_that_drops_out_does_not_reply_whether_or_not_times_are_predicted(
+    deadline: float | None, tmp_path: Path
+) -> None:
+    clock = clock_of(five(tmp_path, system__drop_out=0.3, system__deadline_s=deadline))
+    fates = []
+    for t in range(1, 17):
+        clock.select(t, 5)
+        dropping = set(clock.dropping)
+        under_way = clock.begin("train", (A, B, D), True, lambda client: clock.hear(client, "down", 10**6))
+        assert set(under_way.replying) == {A, B, D} - dropping
+        assert clock.fates["dropped_out"] == len({A, B, D} & dropping)
+        clock.end(under_way)
+        assert not clock.sent, "what was on its way to lost clients is not counted again"
+        fates.append(bool({A, B, D} & dropping))
+    assert set(fates) == {True, False}
+
+
 @pytest.mark.parametrize(("wanted", "over", "asked"), [(3, 1.3, 4), (2, 1.3, 3), (5, 1.3, 5), (1, 1.0, 1), (3, 1.0, 3)])
 def test_over_selection_rounds_up(wanted: int, over: float, asked: int, tmp_path: Path) -> None:
     """ceil(3 * 1.3) = 4; truncated it would be 3."""

@@ -321,6 +321,21 @@ def test_a_round_with_nobody_is_recorded_and_skipped(tmp_path: Path) -> None:
     assert not any(t == 3 for t, _ in per_round)
 
 
+def test_a_client_that_leaves_between_two_exchanges_is_out_of_the_round(tmp_path: Path) -> None:
+    """From its second round on FedSC asks twice. There client 0 replies at 30 s, is away from 35 s on, and the second
+    exchange begins at 40 s.
+    """
+    there = trace(tmp_path, "0,0,35", *(f"{c},0,1000" for c in (1, 2, 3)))
+    system = {"devices": latencies(tmp_path, 10.0, 20.0, 20.0, 20.0), "availability": there}
+    run_locally(blind("fedsc", system=system, train__rounds=2, participation__fraction=1.0), tmp_path / "run")
+    assert values_of(tmp_path / "run", "time/virtual_s") == {1: 20.0, 2: 60.0}
+    assert values_of(tmp_path / "run", "system/gone") == {1: 0.0, 2: 1.0}
+    assert values_of(tmp_path / "run", "system/clients") == {1: 4.0, 2: 3.0}
+    up = {client: {row[3] for row in booked(tmp_path / "run") if row[:3] == (2, client, "up")} for client in range(4)}
+    assert len(up[1]) == 2
+    assert len(up[0]) == 1
+
+
 def test_too_few_replies_are_booked_and_not_used(tmp_path: Path) -> None:
     latencies(tmp_path, 1.0, 1.0, 30.0, 30.0)
     system = {"devices": str(tmp_path / "d.parquet"), "deadline_s": 20.0, "minimum_replies": 3}
