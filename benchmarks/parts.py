@@ -68,7 +68,7 @@ def alternating(encoder: str) -> tuple[int, dict[str, list[tuple[float, float]]]
     parts: dict[str, Callable[[], object]] = {
         "load": lambda: unpack(given, network),
         "reply": take,
-        "finite": lambda: check_finite({"weights": reply}, "train"),
+        "finite": lambda: check_finite({"weights": reply}, "found"),
         "add": lambda: total.add(1 / 64, {"weights": reply}),
         "mean": total.mean,
     }

@@ -87,6 +87,17 @@ def test_a_learning_rate_that_explodes_ends_the_run_and_says_why(policy: str, tm
     assert not (tmp_path / "run/encoder").exists()
 
 
+def test_weights_that_no_client_sends_are_looked_at_too(tmp_path: Path) -> None:
+    """Clients that train alone reply nothing, and nothing is evaluated."""
+    config = tiny("local", train__optimizer__lr=1e30, evaluation__protocols=[])
+    summary = run_locally(config, tmp_path / "run")
+    assert (summary["status"], summary["rounds"]) == ("diverged", 0)
+    assert (
+        "client 0, operation 'train' left the client with NaN or infinity in 'model'" in summary["diverged"]["reason"]
+    )
+    assert not (tmp_path / "run/encoder").exists()
+
+
 def test_a_run_that_diverges_later_keeps_its_records_and_resumes_to_the_same_end(
     poison: Poison, tmp_path: Path
 ) -> None:

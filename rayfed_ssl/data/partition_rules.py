@@ -43,7 +43,6 @@ def dirichlet(
     for _ in range(REDRAWS):
         shares = draw.dirichlet(np.full(clients, alpha), size=len(classes))  # (C, N)
         cuts = np.rint(np.cumsum(shares, axis=1) * sizes[:, None]).astype(np.int64)
-        cuts[:, -1] = sizes  # rounding of the sum must not lose an image
         smallest = int(np.diff(cuts, axis=1, prepend=0).sum(axis=0).min())
         if smallest >= least:
             parts = [np.split(draw.permutation(members), cut[:-1]) for members, cut in zip(classes, cuts, strict=True)]

@@ -26,6 +26,7 @@ from rayfed_ssl.data.augment import augment
 from rayfed_ssl.data.feature_skew import corrupted
 from rayfed_ssl.data.images import Images
 from rayfed_ssl.data.partition import FeatureSkew
+from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.leak.auc import Told, told
 from rayfed_ssl.leak.replay import Heard, Tap
@@ -173,7 +174,7 @@ class Audit:
         r = torch.from_numpy(unpack_triangle(np.array(packed, np.float64)))
         gram = r.T @ r
         if not plugin.scale:
-            gram = gram / self.config.train.batch_size
+            gram = gram / self._as_client.batch_size(len(self.tap.federation.shards[self.client]["train"]))
 
         def z(rows: np.ndarray) -> Tensor:
             views = self.features(weights, rows, 2, projected=True)
@@ -231,7 +232,11 @@ class Audit:
 
     @property
     def classes(self) -> int | None:
-        return self.tap._client(self.tap.method.client, self.client, self.round, "audit", {}).classes
+        return self._as_client.classes
+
+    @property
+    def _as_client(self) -> EncoderClient[Any]:
+        return self.tap._client(self.tap.method.client, self.client, self.round, "audit", {})
 
     @torch.no_grad()
     def _through(self, network: Network, pixels: Tensor, views: int, projected: bool) -> Tensor:

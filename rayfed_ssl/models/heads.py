@@ -39,7 +39,8 @@ HEADS: dict[str, HeadConfig] = {
     "fedca": HeadConfig(hidden=(2048,), dim=128),  # the paper says "MLP to 128"; the hidden width is SimCLR's: dim of h
     "fedx": HeadConfig(hidden=(512,), dim=256),
     "fedx_predictor": HeadConfig(hidden=(256,), dim=256),
-    "orchestra": HeadConfig(hidden=(1024,), dim=512, batch_norm="hidden"),
+    "orchestra": HeadConfig(hidden=(512,), dim=512, batch_norm="all", bias=False),
+    "orchestra_byol": HeadConfig(hidden=(1024,), dim=512, batch_norm="hidden"),  # its authors' BYOL, both heads
 }
 
 

@@ -33,14 +33,13 @@ def sinkhorn_codes(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
     """Soft assignments that use all prototypes alike: scores (B, K) -> (B, K), rows summing to 1; no gradient.
 
     From ``exp(scores / epsilon)``, ``iterations`` times: each prototype's total becomes 1/K, then each sample's 1/B
-    (eq. 3-5).
+    (eq. 3-5). In logarithms, so that a small ``epsilon`` underflows nowhere.
     """
-    scores = full_precision(scores)
-    q = ((scores - scores.max()) / epsilon).exp()
+    log_q = full_precision(scores) / epsilon
     for _ in range(iterations):
-        q = q / q.sum(dim=0, keepdim=True) / q.shape[1]
-        q = q / q.sum(dim=1, keepdim=True) / q.shape[0]
-    return q / q.sum(dim=1, keepdim=True)
+        log_q = F.log_softmax(log_q, dim=0)  # a prototype's total, up to the constant 1/K, which rows take out again
+        log_q = F.log_softmax(log_q, dim=1)
+    return log_q.exp()
 
 
 def code_prediction(codes: Tensor, scores: Tensor, temperature: float) -> Tensor:

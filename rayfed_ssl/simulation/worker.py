@@ -40,7 +40,8 @@ class Worker(Workbench):
 
         A ``visit`` other than 0 is part of the address of all randomness; see ``messages.Start``.
 
-        Raises whatever the operation raises, and NonFinite for a reply with NaN or infinity.
+        Raises whatever the operation raises, and NonFinite for a reply with NaN or infinity, or, where no weights are
+        replied, for weights kept with it.
         """
         start = time.perf_counter()
         kind = self.method.service if client == SERVER else self.method.client
@@ -51,7 +52,10 @@ class Worker(Workbench):
             worker = self._client(kind, client, round, operation, dict(state or {}))
             worker.visit = visit
             reply = worker.perform(dict(message))
-        check_finite(reply, operation)
+        check_finite(reply, f"operation '{operation}' replied with")
+        if not any(isinstance(value, Weights) for value in reply.values()):
+            kept = {name: value for name, value in worker.state.items() if isinstance(value, Weights)}
+            check_finite(kept, f"operation '{operation}' left the client with")
         metrics = {**worker.metrics, "seconds": time.perf_counter() - start}
         return Outcome(client, reply, metrics, self.images_read), plain(worker.state)
 
@@ -145,11 +149,11 @@ def check_replied(reply: Mapping[str, Any], fields: Sequence[str], operation: st
         )
 
 
-def check_finite(fields: Mapping[str, Any], operation: str) -> None:
-    """Raise NonFinite naming the first field that holds NaN or infinity."""
+def check_finite(fields: Mapping[str, Any], said: str) -> None:
+    """Raise NonFinite naming the first field that holds NaN or infinity; ``said`` begins its text."""
     for name, value in fields.items():
         if isinstance(value, Resident) and math.isfinite(value.largest):
             continue
         array = value.vector if isinstance(value, Weights) else value
         if isinstance(array, np.ndarray) and array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise NonFinite(f"operation '{operation}' replied with NaN or infinity in '{name}'", array)
+            raise NonFinite(f"{said} NaN or infinity in '{name}'", array)

@@ -89,6 +89,17 @@ def test_classes_per_client_follows_easyfls_rule(clients, classes):
     assert used.max() - used.min() <= 1  # the least-used class comes first
 
 
+def test_ties_between_classes_are_broken_at_random():
+    """Of ten classes that nobody holds yet, a first client gets any two: each about 2 times in 10."""
+    held = [
+        label_histogram(partition(ClassesPerClient(classes=2), LABELS, 5, seed), LABELS, 10)[0] for seed in range(60)
+    ]
+    often = np.array([counts > 0 for counts in held]).sum(axis=0)
+    assert often.sum() == 120
+    assert often.min() >= 2
+    assert often.max() <= 30
+
+
 def test_class_blocks_are_fedscs():
     shards = partition(ClassBlocks(), LABELS, 5, 0)
     expected = np.kron(np.eye(5, dtype=int), [100, 100])

@@ -145,6 +145,7 @@ def test_label_fraction_is_stratified_seeded_and_skips_the_unlabelled() -> None:
     assert set(rows.tolist()) < set(label_fraction(labels, 0.1, 0).tolist())
     assert label_fraction(labels, 1.0, 0).tolist() == list(range(50, 1253))
     assert len(label_fraction(np.full(5, -1), 0.1, 0)) == 0
+    assert len(label_fraction(np.zeros(17, np.int64), 0.1, 0)) == 2  # 1.7 is rounded, not cut
 
 
 def test_semi_fine_tunes_on_that_share_of_the_labels_and_measures_both_splits() -> None:

@@ -64,6 +64,8 @@ def test_true_positives_at_a_share_of_false_alarms() -> None:
     members = np.array([198.5, 197.5, 196.0, 500.0])
     assert true_positives(members, others, 0.01) == 0.75  # two may exceed the threshold, which is 197
     assert true_positives(members, others, 0.0) == 0.25
+    few = np.arange(150.0)  # of which 1% is one and a half: one may exceed the threshold, which is 148
+    assert true_positives(np.array([147.5, 148.5, 150.0, 0.0]), few, 0.01) == 0.5
 
 
 def test_an_image_in_a_correlation_matrix_by_hand() -> None:

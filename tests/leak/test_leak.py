@@ -9,14 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from rayfed_ssl import cli
+from rayfed_ssl.base.linalg import canonical_r
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.leak.auc import Told
 from rayfed_ssl.leak.audit import LEAST, UNTRAINED, Audit, Finding, draw_sets, summary, suspicious
 from rayfed_ssl.leak.replay import replayed
 from rayfed_ssl.leak.run import leak
+from rayfed_ssl.methods.fedfoa import pack_triangle
+from rayfed_ssl.simulation.checks import load_moved
 from rayfed_ssl.storage import checkpoint
 from tests.tiny import OWN, run_locally
 from tests.tiny import tiny_run as tiny
@@ -148,6 +152,37 @@ def test_correlation_matrices_of_few_images_give_them_away_and_noise_hides_them(
     assert given > 0.5 + 2 * deviation
     hidden = summary(noisy.findings)["correlation", "in the correlation matrix"]["mean"]
     assert abs(hidden - 0.5) < 2 * deviation
+
+
+def audited(run: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Audit, list[tuple[Any, Any]]]:
+    """An audit of client 0, and what its attacks on matrices are given: the client's matrix, and the projections."""
+    tap, _ = replayed(load_moved(run, ()), run, 1, lambda federation: [])
+    audit, given = Audit(tap, 0, 1, draw_sets(tap.federation, 0, 1000, 0)), []
+    monkeypatch.setattr(audit, "_in_matrix", lambda matrix, z: given.append((matrix, z)))
+    return audit, given
+
+
+def test_r_is_taken_back_to_the_mean_over_the_rows_it_was_factored_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shard smaller than the batch: R'R is a sum over the shard's rows, not over ``train.batch_size``."""
+    run = finished(tmp_path / "run", "fedfoa", train__rounds=1, train__batch_size=128, clients__encoders="small_cnn")
+    audit, given = audited(run, monkeypatch)
+    count = len(audit.tap.federation.shards[0]["train"])
+    assert count < 128
+    z = torch.randn(count, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    audit.factored(audit.tap.initial("small_cnn", client=0), pack_triangle(canonical_r(z).numpy()))
+    torch.testing.assert_close(given[0][0].double(), z.T @ z / count, rtol=1e-5, atol=1e-6)
+
+
+def test_correlation_matrices_are_searched_for_projections_clipped_as_the_clients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = finished(tmp_path / "run", "fedsc", train__rounds=1, objective__clip=1e-3)
+    audit, given = audited(run, monkeypatch)
+    audit.spectral(audit.tap.initial(audit.encoder, client=0), np.zeros((8, 8)))
+    norms = given[0][1](audit.sets.members).double().square().sum(-1)
+    torch.testing.assert_close(norms, torch.full_like(norms, 1e-3), rtol=1e-4, atol=0)
 
 
 @pytest.mark.parametrize(

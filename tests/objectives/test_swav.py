@@ -69,6 +69,17 @@ def test_codes_and_loss_equal_the_loops() -> None:
     close(found, reference.swav(s_a, s_b, 0.1, 0.05, 3), rtol=1e-12, atol=0)
 
 
+@pytest.mark.parametrize("epsilon", [0.01, 0.001])
+def test_a_small_epsilon_underflows_nowhere(epsilon: float) -> None:
+    """A column whose largest score is 2 below the batch's: exp(-200) is 0 in float32."""
+    scores = torch.tensor([[1.0, -1.0], [0.9, -0.95], [0.8, -0.9]])
+    codes = sinkhorn_codes(scores, epsilon, 3)
+    assert codes.isfinite().all()
+    close(codes.sum(dim=1), torch.ones(3))
+    double = sinkhorn_codes(scores.double(), epsilon, 3)
+    close(codes.double(), double, rtol=0, atol=1e-3)
+
+
 def test_codes_balance_at_convergence_and_are_stable_in_float32() -> None:
     codes = sinkhorn_codes(normal(12, 4) / 10, 0.05, 200)
     close(codes.sum(dim=1), torch.ones(12, dtype=torch.float64))
