@@ -142,7 +142,7 @@ def _check_data(config: RunConfig) -> None:
     if data.tasks is not None and data.partition != Iid(seed=data.partition.seed):
         raise ValueError(
             f"data.partition: found '{data.partition.name}' beside data.tasks, which says itself who holds "
-            "what; allowed then: none"
+            "what; allowed then: data.partition={name: iid}"
         )
     if isinstance(data.partition, Natural) and data.public.source == "share":
         name = data.partition.name

@@ -18,6 +18,7 @@ import pytest
 import yaml
 from PIL import Image
 
+from rayfed_ssl.api.asked import run_folder
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.simulation.checks import WRITTEN
@@ -156,6 +157,24 @@ def test_a_foreign_config_is_not_written_over(text: str, tmp_path: Path) -> None
 def test_a_run_killed_before_its_first_record_can_be_resumed(tmp_path: Path) -> None:
     configfile.dump(tiny("fedsimclr", train__rounds=1), tmp_path / "config.yaml")
     assert run_locally(tiny("fedsimclr", train__rounds=1), tmp_path, resume=True)["status"] == "complete"
+
+
+def test_a_runs_own_config_means_that_run_from_its_first_record_on(tmp_path: Path) -> None:
+    """Killed before its first checkpoint, it is not resumed into the folder of its name."""
+    with pytest.raises(KeyboardInterrupt):
+        run_locally(tiny("fedsimclr", checkpoint__every=0), tmp_path / "mine", report=_interrupting)
+    mine = tmp_path / "mine" / "config.yaml"
+    assert not (tmp_path / "mine" / "checkpoints").exists()
+    assert run_folder(mine, "tiny", resume=True) == tmp_path / "mine"
+    assert run_folder(mine, "tiny", resume=False) == Path("runs/tiny")
+    (tmp_path / "alone").mkdir()
+    shutil.copy(mine, tmp_path / "alone")
+    assert run_folder(tmp_path / "alone/config.yaml", "tiny", resume=True) == Path("runs/tiny")
+
+
+def _interrupting(progress: Progress) -> None:
+    if progress.round == 1:
+        raise KeyboardInterrupt
 
 
 def test_a_run_killed_before_its_first_checkpoint_can_be_resumed_by_a_later_version(tmp_path: Path) -> None:

@@ -75,7 +75,12 @@ def named_after(config: RunConfig, path: Path) -> RunConfig:
 
 
 def run_folder(config: Path | None, name: str, resume: bool) -> Path:
-    """runs/<name>; resuming from a run's own config.yaml means that run."""
-    if resume and config is not None and config.name == "config.yaml" and (config.parent / "checkpoints").is_dir():
+    """runs/<name>; resuming from a run's own config.yaml means that run, also where it had saved no round yet."""
+    if resume and config is not None and config.name == "config.yaml" and _begun(config.parent):
         return config.parent
     return Path("runs") / name
+
+
+def _begun(folder: Path) -> bool:
+    """Whether a run has written its records there, or its first checkpoint."""
+    return any((folder / made).exists() for made in ("environment.json", "checkpoints"))

@@ -22,6 +22,7 @@ def embed(
         str | None, typer.Option("--id", metavar="COLUMN", help="The Parquet column of ids; by default id.")
     ] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out images that cannot be decoded.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Take the place of a file that is there.")] = False,
     trust_imports: Annotated[
         bool, typer.Option("--trust-imports", help="Run the code that the run folder brings along.")
     ] = False,
@@ -35,7 +36,9 @@ def embed(
     screen = console()
     encoder = run_encoder(run, client, trust_imports=trust_imports)
     with Counter(screen, "images") as counter:
-        found = embedding.embed(encoder, data, out, id_column=id_column, skip_bad=skip_bad, progress=counter)
+        found = embedding.embed(
+            encoder, data, out, id_column=id_column, skip_bad=skip_bad, overwrite=overwrite, progress=counter
+        )
     for name in found.skipped[:5]:
         counter.line(f"left out      {name}")
     left_out = f", {len(found.skipped)} left out that cannot be decoded" if found.skipped else ""

@@ -42,7 +42,7 @@ def leak(
         told = one.found
         table.add_row(
             str(one.client), one.field, one.score, f"{told.auc:.3f}", f"{told.low:.3f} to {told.high:.3f}",
-            f"{told.tpr:.3f}",
+            f"{told.tpr:.3f}" if one.members >= 100 else "-",  # below, 1% of the others is no image
         )  # fmt: skip
     if len({one.client for one in found.findings}) > 1:
         table.add_section()

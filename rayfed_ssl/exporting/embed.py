@@ -61,6 +61,7 @@ def embed(
     *,
     id_column: str | None = None,
     skip_bad: bool = False,
+    overwrite: bool = False,
     progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> Embedded:
     """Write the table of the images ``data`` to ``out``, whole or not at all.
@@ -70,13 +71,14 @@ def embed(
             holds some; ``hub:OWNER/NAME``; a source by its name; a block such as ``{name: parquet, path: ..}``.
         id_column: the Parquet column of ids.
         skip_bad: leave out images that cannot be decoded.
+        overwrite: whether the table takes the place of a file that is there.
         progress: is told (images done, images in all).
     Raises:
         UserError: no such data, an image that cannot be decoded, embeddings that are not finite, a place that cannot
             be written to.
     """
     images, source = _images(data, id_column, encoder)
-    _check_out(out, data)
+    _check_out(out, data, overwrite)
     given = encoder.transform.range if source is None or source.range is None else source.range
     form = Form(encoder.transform.image_size, encoder.transform.max_pixels, encoder.transform.channels, given)
     skip = skip_bad or (source is not None and source.on_bad_image == "skip")
@@ -89,14 +91,16 @@ def embed(
     return Embedded(table.written, encoder.module.dim, tuple(table.skipped))
 
 
-def _check_out(out: Path, data: str) -> None:
-    """Raise UserError for a folder, and for what the images are read from."""
+def _check_out(out: Path, data: str, overwrite: bool) -> None:
+    """Raise UserError for a folder, for what the images are read from, and for a file that nobody gave up."""
     if out.is_dir():
         raise UserError(f"--out: {printable(out)} is a folder; allowed: a file, such as {printable(out / 'x.parquet')}")
     place = out.resolve()
     for given in (path.resolve() for path in _files(data)):
         if place == given or (place.exists() and given in place.parents):
             raise UserError(f"--out: {printable(out)} is, or lies within, what the images are read from; name another")
+    if out.is_file() and not overwrite:
+        raise UserError(f"--out: {printable(out)} exists; name another file, or give --overwrite")
 
 
 def _images(data: str, id_column: str | None, encoder: RunEncoder) -> tuple[Catalogue, SourceConfig | None]:

@@ -61,6 +61,9 @@ class Config(PluginConfig):
     def minimum_batch(self, config: RunSettings) -> int:
         return config.projection_dim
 
+    def called(self, config: RunSettings) -> str:
+        return f"{self.name} with model.projector.dim={config.projection_dim}"
+
 
 def pack_triangle(r: np.ndarray) -> np.ndarray:
     """Upper triangle of (n, n), row by row: (n (n + 1) / 2,) float32."""

@@ -168,7 +168,8 @@ def _costs(rows: Sequence[Row], scores: Sequence[str]) -> Table:
     columns = {
         "bytes": ("bytes_total", size), "per round": ("bytes_per_round", size),
         f"to 90 % of {protocol_name(main)} gain": (f"bytes_to_90.{main}", size),
-        "virtual hours": ("virtual_hours", number), "epsilon": ("epsilon", number), "wall clock": ("wall_s", span),
+        "virtual hours": ("virtual_hours", number), "epsilon": ("epsilon", number),
+        "time of rounds": ("rounds_s", span),
     }  # fmt: skip
     shown = {head: of for head, of in columns.items() if any(_value(row, of[0]) is not None for row in rows)}
     body = [

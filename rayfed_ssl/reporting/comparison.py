@@ -25,7 +25,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import load_untrusted
 from rayfed_ssl.evaluation import OWN
 from rayfed_ssl.reporting.same_images import have_other_images, images_digest
-from rayfed_ssl.reporting.summary import PIXELS, history, virtual_seconds
+from rayfed_ssl.reporting.summary import PIXELS, history, rounds_s, virtual_seconds
 from rayfed_ssl.reporting.tables import read_communication, read_metrics
 from rayfed_ssl.settings import files as configfile
 
@@ -43,9 +43,10 @@ class OneRun:
     """What a run folder says. Measures are named by their tags, ``eval/`` left out: ``knn``, ``select/knn``, ..
 
     ``curves``: accuracies over rounds. ``sent``: bytes up and down until the end of each round. ``virtual_s``: seconds
-    of the clients' clock until then, empty without one. ``split``: a digest of who holds which images. ``of_clients``:
-    whether values are means over clients with encoders of their own. ``test_images``: what accuracies were measured on,
-    of own tasks those of all clients; None where the run did not say. ``images``: the digest of the data set, likewise.
+    of the clients' clock until then, empty without one. ``wall_s``: seconds of the whole run, ``rounds_s``: of its
+    rounds. ``split``: a digest of who holds which images. ``of_clients``: whether values are means over clients with
+    encoders of their own. ``test_images``: what accuracies were measured on, of own tasks those of all clients; None
+    where the run did not say. ``images``: the digest of the data set, likewise.
     """
 
     folder: Path
@@ -63,6 +64,7 @@ class OneRun:
     virtual_s: Curve
     epsilon: float | None
     wall_s: float
+    rounds_s: float
     split: str | None
     of_clients: bool
     test_images: int | None = None
@@ -185,6 +187,10 @@ class Row:
     @property
     def wall_s(self) -> float | None:
         return self.mean([run.wall_s for run in self.runs.values()])
+
+    @property
+    def rounds_s(self) -> float | None:
+        return self.mean([run.rounds_s for run in self.runs.values()])
 
     def _reached(self, measure: str) -> Iterator[tuple[OneRun, int | None]]:
         for run in self.runs.values():
@@ -337,6 +343,7 @@ def read_run(folder: Path) -> OneRun:
         virtual_s=virtual_seconds(metrics),
         epsilon=_epsilon(told["epsilon"]),
         wall_s=float(told["wall_s"]),
+        rounds_s=rounds_s(metrics),
         split=_split(folder),
         of_clients=of_clients,
         test_images=_images(summary, "test_images"),

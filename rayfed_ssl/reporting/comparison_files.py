@@ -63,6 +63,7 @@ def records(comparison: Comparison) -> list[dict[str, Any]]:
             **{f"virtual_hours_to_90.{m}": row.hours_to(m) for m in comparison.scores},
             "epsilon": row.epsilon,
             "wall_s": row.wall_s,
+            "rounds_s": row.rounds_s,
             "same_split": row.name not in comparison.other_splits if row.runs else None,
             "same_images": row.name not in comparison.other_images if row.runs else None,
             "differs_in": ", ".join(row.differing) or None,
@@ -92,6 +93,7 @@ def document(comparison: Comparison, folder: Path) -> dict[str, Any]:
                 "folder": os.path.relpath(run.folder, folder),
                 "bytes": run.total_bytes,
                 "wall_s": run.wall_s,
+                "rounds_s": run.rounds_s,
                 "split": run.split,
             }
             for seed, run in row.runs.items()
@@ -150,7 +152,7 @@ def cells(comparison: Comparison) -> tuple[list[str], list[list[tuple[str, ...]]
         numbers += [_megabytes(row.bytes_to(main))] if main else []
         numbers += [_number(row.virtual_hours), *([_number(row.hours_to(main))] if main else [])] if clock else []
         numbers += [_number(row.epsilon)] if private else []
-        numbers += ["-" if row.wall_s is None else f"{row.wall_s:.0f}"]
+        numbers += ["-" if row.rounds_s is None else f"{row.rounds_s:.0f}"]
         measured = [_cell(row.spread(m), row.difference(comparison.first, m)) for m in shown]
         rows.append([(_marked(comparison, row),), *measured, *((number,) for number in numbers)])
     return head, rows
@@ -233,7 +235,7 @@ def _columns(comparison: Comparison) -> list[str]:
         f"encoder's {main} to the run's last one, -: no gain, or the untrained encoder was not evaluated"
     )
     hours = "h: hours of the virtual clock; " if any(row.virtual_hours is not None for row in comparison.rows) else ""
-    return [f"MB: millions of bytes to and from all clients; {hours}seconds: how long a run took{until}."]
+    return [f"MB: millions of bytes to and from all clients; {hours}seconds: those of a run's rounds{until}."]
 
 
 def _differing(comparison: Comparison) -> dict[str, list[str]]:

@@ -104,6 +104,12 @@ def rounds_to(metrics: pa.Table, targets: Sequence[float]) -> dict[str, dict[str
     return found
 
 
+def rounds_s(metrics: pa.Table) -> float:
+    """Seconds of all rounds: without the start, and without what the first of several runs measures for all of them."""
+    seconds = pc.sum(metrics.filter(pc.equal(metrics["tag"], "system/round_s"))["value"]).as_py()
+    return float(seconds or 0.0)
+
+
 def virtual_seconds(metrics: pa.Table) -> dict[int, float]:
     """Round -> virtual seconds since the start when it was over; round 0 began the run. Empty without a clock."""
     rows = metrics.filter(pc.equal(metrics["tag"].cast(pa.string()), "time/virtual_s"))

@@ -38,6 +38,10 @@ class PluginConfig(MethodConfig):
         """Rows a batch must have for the plug-in's loss term to be defined."""
         return 1
 
+    def called(self, settings: RunSettings) -> str:
+        """What a message about :meth:`minimum_batch` calls the plug-in, with the key that decides it, if one does."""
+        return self.name
+
 
 class RunSettings(Block):
     """Everything a run depends on."""
@@ -80,7 +84,7 @@ class RunSettings(Block):
     @property
     def least_batches(self) -> list[tuple[str, int]]:
         """(who, how many rows): the smallest batches the objective and the plug-ins are defined for."""
-        plugins = [(plugin.name, plugin.minimum_batch(self)) for plugin in self.active_plugins]
+        plugins = [(plugin.called(self), plugin.minimum_batch(self)) for plugin in self.active_plugins]
         return [(f"the {self.objective.name} objective", build_objective(self.objective).minimum_batch), *plugins]
 
     @property

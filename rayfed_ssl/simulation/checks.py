@@ -246,10 +246,11 @@ def check_shards(config: RunConfig, federation: Federation) -> None:
     """Refuse shards below what the objective or a plug-in needs; batches are min(batch_size, shard)."""
     smallest = min(federation.clients, key=lambda client: federation.sizes[client])
     size = int(federation.sizes[smallest])
+    images = f"{size} image{'' if size == 1 else 's'}"
     for reason, least in config.least_batches:
         if size < least:
             raise UserError(
-                f"clients.count: {federation.called(smallest)} has {size} images; {reason} needs batches of at least "
+                f"clients.count: {federation.called(smallest)} has {images}; {reason} needs batches of at least "
                 f"{least} (fewer clients, more images, or another data.partition)"
             )
 

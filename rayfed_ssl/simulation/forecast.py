@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.store import default_cache
 from rayfed_ssl.federated.bench import Initial, device_name
@@ -30,7 +31,7 @@ from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.federated.workload import Traffic, fit_steps
 from rayfed_ssl.methods import METHODS, plugin_halves
 from rayfed_ssl.simulation.checks import check_labels, check_shards, describe, with_start
-from rayfed_ssl.simulation.memory import Estimate, Place, check_fits, estimate, free_memory
+from rayfed_ssl.simulation.memory import Estimate, Place, amount, check_fits, estimate, free_memory
 from rayfed_ssl.simulation.timing import check_reachable, make_clock
 from rayfed_ssl.simulation.worker import Worker
 
@@ -178,8 +179,8 @@ def step_seconds(config: RunConfig, federation: Federation, encoder: str) -> flo
     able = [client for client in federation.clients if config.clients.encoder(client) == encoder]
     client = max(able, key=lambda one: int(federation.sizes[one]))
 
-    def measured(steps: int) -> float:
-        train = config.train.model_copy(update={"local_steps": steps})
+    def measured(steps: int, batch: int) -> float:
+        train = config.train.model_copy(update={"local_steps": steps, "batch_size": batch})
         worker = Worker(config.model_copy(update={"train": train}), federation)
         one = worker._client(worker.method.client, client, 1, TRAINS, {})
         one.load_own()
@@ -187,8 +188,39 @@ def step_seconds(config: RunConfig, federation: Federation, encoder: str) -> flo
         one.fit()
         return (time.perf_counter() - began) / steps
 
-    first = measured(1)
-    return first if first > LONG_S else measured(STEPS)
+    few, batch = max(least for _, least in config.least_batches), config.train.batch_size
+    rows = min(batch, int(federation.sizes[client]))
+    if few < rows:  # what does not fit would take this process along, or others
+        with kept_for_backward() as kept:
+            measured(1, few)
+        check_step_fits(config, encoder, sum(kept.values()) / few, rows, _free(_device_of(config, federation)))
+    first = measured(1, batch)
+    return first if first > LONG_S else measured(STEPS, batch)
+
+
+@contextlib.contextmanager
+def kept_for_backward() -> Iterator[dict[int, int]]:
+    """Where each tensor lies that a step keeps for its backward pass, and its bytes; parameters are not counted."""
+    kept: dict[int, int] = {}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        if not isinstance(tensor, torch.nn.Parameter):
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        yield kept
+
+
+def check_step_fits(config: RunConfig, encoder: str, each: float, rows: int, free: Place) -> None:
+    """Raise UserError where there is less room than a step keeps for its backward pass, ``each`` bytes a row."""
+    if each * rows > free.bytes:
+        raise UserError(
+            f"train.batch_size: found {config.train.batch_size}; a local step of {encoder} on {rows} images of "
+            f"{config.data.image_size} px keeps about {amount(each * rows)} for its backward pass; {free.name} has "
+            f"{amount(free.bytes)}: at most {int(free.bytes // each)} images (or a smaller data.image_size or "
+            "clients.encoders)"
+        )
 
 
 def _peak() -> int:
@@ -198,5 +230,13 @@ def _peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
+def _free(device: torch.device) -> Place:
+    return Place("the GPU", float(torch.cuda.mem_get_info(device)[0])) if device.type == "cuda" else free_memory()
+
+
+def _device_of(config: RunConfig, federation: Federation) -> torch.device:
+    return torch.device(Worker(config, federation).device)
+
+
 def _device(config: RunConfig, federation: Federation) -> str:
-    return device_name(Worker(config, federation).device)
+    return device_name(_device_of(config, federation))

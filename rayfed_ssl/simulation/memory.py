@@ -84,9 +84,9 @@ def check_fits(config: RunConfig, needed: Estimate, states: Place, banks: Place)
             fits = int(max(place.bytes, 0.0) / (total / needed.clients))
             target = ", objective.target=reset" if config.keeps_target and holds_states else ""
             raise UserError(
-                f"clients.count: found {config.clients.count}; {config.method.name} keeps {_amount(each)} of each "
-                f"client between rounds, {_amount(total)} of the {needed.clients} that can take part; {place.name} has "
-                f"{_amount(place.bytes)}: at most {fits} clients (or a smaller clients.encoders, more memory{target})"
+                f"clients.count: found {config.clients.count}; {config.method.name} keeps {amount(each)} of each "
+                f"client between rounds, {amount(total)} of the {needed.clients} that can take part; {place.name} has "
+                f"{amount(place.bytes)}: at most {fits} clients (or a smaller clients.encoders, more memory{target})"
             )
 
 
@@ -111,7 +111,8 @@ def _reclaimable(stat: Path) -> float:
     return float(values.get("total_inactive_file", values.get("inactive_file", 0)))
 
 
-def _amount(count: float) -> str:
+def amount(count: float) -> str:
+    """Bytes in words, such as ``1.5 GB``."""
     for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if count >= unit:
             return f"{count / unit:.3g} {name}"

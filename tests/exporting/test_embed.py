@@ -89,7 +89,7 @@ def test_an_embedding_has_the_same_bits_in_every_table(
         for name in names:
             (few / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(digits / name, few / name)
-        embed(encoder, str(few), tmp_path / "few.parquet")
+        embed(encoder, str(few), tmp_path / "few.parquet", overwrite=True)
         found = read(tmp_path / "few.parquet")
         assert sorted(found["id"]) == names
         for name, vector in zip(found["id"], vectors(found), strict=True):
@@ -135,12 +135,14 @@ def test_a_bad_image_leaves_the_table_that_was_there_or_is_left_out(encoder: Run
     assert read(out)["id"] == ["0.png", "2.png"]
     assert list(read(out)) == ["id", "embedding"]
     before = out.read_bytes()
-    with pytest.raises(UserError):
-        embed(encoder, str(tmp_path / "images"), out)
+    with pytest.raises(UserError, match="cannot be decoded"):
+        embed(encoder, str(tmp_path / "images"), out, overwrite=True)
+    with pytest.raises(UserError, match=r"^--out: .*x\.parquet exists; name another file, or give --overwrite$"):
+        embed(encoder, str(tmp_path / "images"), out, skip_bad=True)
     assert out.read_bytes() == before
     assert [path.name for path in out.parent.iterdir()] == ["x.parquet"]
     block = f"{{name: imagefolder, path: '{tmp_path / 'images'}', on_bad_image: skip}}"
-    assert embed(encoder, block, out).images == 2
+    assert embed(encoder, block, out, overwrite=True).images == 2
 
 
 def test_a_place_that_takes_no_more_is_one_line(encoder: RunEncoder, digits: Path, tmp_path: Path) -> None:
@@ -178,7 +180,7 @@ def test_parquet_files_patterns_and_ids(encoder: RunEncoder, tmp_path: Path, mon
     assert "class" not in found
     embed(encoder, str(tmp_path / "shards"), tmp_path / "y.parquet")
     assert vectors(read(tmp_path / "y.parquet")).tobytes() == vectors(found).tobytes()
-    embed(encoder, str(tmp_path / "shards/part-1.parquet"), out, id_column="label")
+    embed(encoder, str(tmp_path / "shards/part-1.parquet"), out, id_column="label", overwrite=True)
     assert read(out)["id"] == ["1", "part-1.parquet:1", "0"]
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=r"^data: found '\*\.csv', to which no file fits \(seen from "):
@@ -196,12 +198,13 @@ def test_client_folders_are_no_classes_for_a_run_on_client_folders(encoder: RunE
     data = encoder.config.data.model_copy(update={"layout": "clients", "path": str(tmp_path / "own")})
     of_clients = replace(encoder, config=encoder.config.model_copy(update={"data": data}))
     for name, classes in (("own", "cat cat dog dog cat"), ("others", "cat cat dog"), ("classes", "cat dog")):
-        embed(of_clients, str(tmp_path / name), tmp_path / "out.parquet")
+        embed(of_clients, str(tmp_path / name), tmp_path / "out.parquet", overwrite=True)
         rows = pq.read_table(tmp_path / "out.parquet").to_pylist()
         assert sorted(row["class"] for row in rows) == sorted(classes.split()), name
-    embed(encoder, str(tmp_path / "others"), tmp_path / "out.parquet")  # of a run on class folders
+    embed(encoder, str(tmp_path / "others"), tmp_path / "out.parquet", overwrite=True)  # of a run on class folders
     assert {row["class"] for row in pq.read_table(tmp_path / "out.parquet").to_pylist()} == {"ward-1", "ward-2"}
-    embed(encoder, f"{{name: imagefolder, path: {tmp_path / 'own'}, layout: clients}}", tmp_path / "out.parquet")
+    block = f"{{name: imagefolder, path: {tmp_path / 'own'}, layout: clients}}"
+    embed(encoder, block, tmp_path / "out.parquet", overwrite=True)
     assert {row["class"] for row in pq.read_table(tmp_path / "out.parquet").to_pylist()} == {"cat", "dog"}
 
 

@@ -317,9 +317,13 @@ def test_a_run_records_traces_distances_and_rounds_to_an_accuracy(tmp_path: Path
 
 
 def test_bad_input_names_the_key() -> None:
-    with pytest.raises(UserError, match=r"train\.batch_size: found 16; fedfoa needs at least 32"):
+    with pytest.raises(
+        UserError, match=r"train\.batch_size: found 16; fedfoa with model\.projector\.dim=32 needs at least 32"
+    ):
         tiny("fedfoa", model__calibration=32)
-    with pytest.raises(UserError, match=r"train\.batch_size: found 16; fedfoa needs at least 32"):
+    with pytest.raises(
+        UserError, match=r"train\.batch_size: found 16; fedfoa with model\.projector\.dim=32 needs at least 32"
+    ):
         tiny("fedbyol", plugins=[{"name": "fedfoa"}], model__calibration=32)
     for option in ({"weight": -1}, {"warmup": -1}, {"norm": "nuclear"}, {"views": "second"}, {"normalize": "all"}):
         ((key, _),) = option.items()
@@ -336,5 +340,7 @@ def test_an_objective_without_projections_is_refused() -> None:
 
 def test_small_shards_are_refused_before_the_first_round(tmp_path: Path) -> None:
     config = tiny("fedfoa", data__limit=20, data__partition={"name": "iid"})
-    with pytest.raises(UserError, match=r"client 0 has 5 images; fedfoa needs batches of at least 8"):
+    with pytest.raises(
+        UserError, match=r"client 0 has 5 images; fedfoa with model\.projector\.dim=8 needs batches of at least 8"
+    ):
         run_locally(config, tmp_path / "run")

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 import ray
+import torch
 
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.cli import main
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.simulation import forecast as module
-from rayfed_ssl.simulation.forecast import STEPS, forecast, step_seconds
+from rayfed_ssl.simulation.forecast import STEPS, forecast, kept_for_backward, step_seconds
+from rayfed_ssl.simulation.memory import Place
 from tests.tiny import run_locally, tiny
 
 CASES = {
@@ -34,18 +37,48 @@ CASES = {
 
 
 def test_a_step_that_takes_long_is_taken_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    fitted: list[int] = []
+    fitted: list[tuple[int, int]] = []
 
     def fit(self: EncoderClient) -> None:
-        fitted.append(self.config.train.local_steps or 0)
+        fitted.append((self.config.train.local_steps or 0, self.config.train.batch_size))
 
     monkeypatch.setattr(EncoderClient, "fit", fit)
     config = tiny("fedsimclr")
-    for long, steps in ((5.0, [1, STEPS]), (-1.0, [1])):
+    least, batch = config.least_batches[0][1], config.train.batch_size
+    for long, steps in ((5.0, [(1, batch), (STEPS, batch)]), (-1.0, [(1, batch)])):
         monkeypatch.setattr(module, "LONG_S", long)
         assert step_seconds(config, deal(config), "small_cnn_bn") >= 0
-        assert fitted == steps
+        assert fitted == [(1, least), *steps]
         fitted.clear()
+
+
+def test_a_step_that_does_not_fit_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused by what a batch of two keeps; a step of that batch is the only one that was taken."""
+    fitted: list[int] = []
+    fit = EncoderClient.fit
+
+    def noted(self: EncoderClient) -> None:
+        fitted.append(self.config.train.batch_size)
+        fit(self)
+
+    monkeypatch.setattr(EncoderClient, "fit", noted)
+    monkeypatch.setattr(module, "free_memory", lambda: Place("memory", 1e6))
+    config = tiny("fedsimclr", train__batch_size=32)
+    with pytest.raises(
+        UserError, match=r"train\.batch_size: found 32; .*memory has 1 MB: at most \d+ images"
+    ) as caught:
+        step_seconds(config, deal(config), "small_cnn_bn")
+    assert "\n" not in str(caught.value)
+    assert fitted == [2]
+
+
+def test_what_a_step_keeps_is_counted_once_and_grows_with_the_batch() -> None:
+    layer, x = torch.nn.Linear(3, 5), torch.randn(4, 3)
+    with kept_for_backward() as kept:
+        torch.relu(layer(x)).square().sum()
+    assert sum(kept.values()) == 4 * (
+        4 * 3 + 4 * 5
+    )  # the layer's input, and what ReLU gave, which the square keeps, too
 
 
 @pytest.mark.parametrize("case", CASES)
