@@ -16,7 +16,8 @@ from typing import Any
 import ray
 
 from actors.client import Done, Factory, Placing, Put, Work
-from actors.pool import Call, Crashed, Pool, StateLost, TimedOut
+from actors.failures import Crashed, StateLost, TimedOut
+from actors.pool import Call, Pool
 from actors.replies import Lying, Replies
 from actors.states import TOGETHER_BYTES, Kept, States
 from actors.store import INLINE_BYTES, Store, nbytes, place_of, shared_images
@@ -99,6 +100,7 @@ class RayCohort(Cohort):
         self.replies = Replies()
         self._evaluating: list[tuple[int, int | None, Call]] = []
         self._seen_states = False  # then new ones come apart from the rest
+        self._convicted: set[int] = set()  # clients whose actor died as often in a row as a call may: one try is left
         self._paces: dict[str, Pace] = {}  # by operation, of whole replies
         # Of a task: its message's values as calls have them, by identity
         self._passed: tuple[Task | None, dict[int, Any]] = (None, {})
@@ -154,7 +156,7 @@ class RayCohort(Cohort):
             return
         if (known := self._paces.get(task.operation)) is not None:  # quick clients need no balance between actors
             size = max(size, min(math.ceil(len(clients) / len(self._pool.slots)), known.clients))
-        todo: deque[Group | Asked] = deque(tuple(clients[i : i + size]) for i in range(0, len(clients), size))
+        todo: deque[Group | Asked] = deque(self._groups(clients, size))
         while todo:
             with Sums(self._pool, self.config.resources.client_timeout_s) as sums:
                 for _, chunk in self._replies(task, todo, own, averaging, sums):
@@ -164,6 +166,12 @@ class RayCohort(Cohort):
                 total = sums.collect(partial(self._repeat, task, averaging, sums))
             self.sum_bytes += sums.read_bytes
             yield Chunk(total=total)
+
+    def _groups(self, clients: Sequence[int], size: int) -> Iterator[Group]:
+        """So many clients a call. Who was convicted shares none."""
+        for i in range(0, len(clients), size):
+            group = tuple(clients[i : i + size])
+            yield from [group] if self._convicted.isdisjoint(group) else [(client,) for client in group]
 
     def _replies(
         self,
@@ -219,6 +227,8 @@ class RayCohort(Cohort):
         known = self._paces.get(task.operation)
         most = 1 if known is None else min(together, known.clients)
         while len(group) < most and todo and not isinstance(after := todo[0], Asked):
+            if not self._convicted.isdisjoint(group + after):
+                break
             todo.popleft()
             group += after
         return group
@@ -291,7 +301,10 @@ class RayCohort(Cohort):
         timeout = self.config.resources.client_timeout_s
         limit = None if timeout is None or group == (SERVER,) else timeout * len(group)
         returns = 1 + int(hands_over) + int(leaves) + placing.returns(len(group))
-        return Call("chunk", (work, *values), returns, limit, tag=tag, hands_over=hands_over, leaves=leaves)
+        call = Call("chunk", (work, *values), returns, limit, tag=tag, hands_over=hands_over, leaves=leaves)
+        if len(group) == 1 and group[0] in self._convicted and not asked.repeated:
+            call.most_crashes = 1
+        return call
 
     def _large(self, operation: str) -> bool:
         """Whether whole replies are large, or may be."""
@@ -309,6 +322,8 @@ class RayCohort(Cohort):
     def _taken(self, task: Task, group: Group, call: Call, sums: Sums | None) -> Chunk:
         """What a call came to. Raises whatever no policy may drop."""
         if isinstance(call.error, Crashed | TimedOut):
+            if isinstance(call.error, Crashed):
+                self._convicted.add(group[0])
             if sums is not None:
                 sums.forget(call)
             return Chunk(errors=[ClientError(group[0], task.round, task.operation, call.where, str(call.error))])

@@ -12,7 +12,7 @@ import ray
 from ray.exceptions import ObjectLostError
 
 from actors.client import Left
-from actors.pool import StateLost
+from actors.failures import StateLost
 from actors.store import nbytes
 from rayfed_ssl.federated.messages import Outcome, Unread
 

@@ -14,7 +14,7 @@ import ray
 from ray.exceptions import ObjectLostError
 
 from actors.client import Done, Placing, item
-from actors.pool import StateLost
+from actors.failures import StateLost
 from rayfed_ssl.federated.messages import State
 
 TOGETHER_BYTES = 64 << 20  # of states in one object

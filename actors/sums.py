@@ -19,7 +19,8 @@ from ray.exceptions import ObjectLostError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.client import Handed
-from actors.pool import Call, Crashed, Pool, StateLost, TimedOut
+from actors.failures import Crashed, StateLost, TimedOut
+from actors.pool import Call, Pool
 from actors.states import Kept
 from actors.store import nbytes
 from rayfed_ssl.federated.aggregation import FixedPointSum
@@ -38,17 +39,19 @@ class Asked:
     fields: tuple[Mapping[str, Any], ...]  # of each client, beside the common message
     states: tuple[Kept | None, ...]  # the clients' before the call
     replied: tuple[int, ...] = ()
+    repeated: bool = False  # these clients have replied already, and the sum that held it is lost
 
     def one_by_one(self) -> list[Asked]:
         """The same, a client at a time."""
-        return [Asked((c,), (f,), (s,)) for c, f, s in zip(self.group, self.fields, self.states, strict=True)]
+        each = zip(self.group, self.fields, self.states, strict=True)
+        return [Asked((c,), (f,), (s,), repeated=self.repeated) for c, f, s in each]
 
     def again(self) -> list[Asked]:
         """What to ask once more: of those who replied only, so that whoever was dropped stays dropped."""
         alone = [one for one in self.one_by_one() if one.group[0] in self.replied]
         group = tuple(one.group[0] for one in alone)
         fields, states = tuple(one.fields[0] for one in alone), tuple(one.states[0] for one in alone)
-        return [Asked(group, fields, states)] if group else []
+        return [Asked(group, fields, states, repeated=True)] if group else []
 
 
 class Part(NamedTuple):

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from actors.pool import Call, Crashed, StateLost, TimedOut
+from actors.failures import Crashed, StateLost, TimedOut
+from actors.pool import Call
 from actors.sums import HANDED_S, LOSSES, Asked, Sums
 
 

@@ -25,8 +25,9 @@ import actors.cohort
 import actors.replies
 import actors.store
 from actors.cohort import LONGEST_CHUNK, WINDOW, Pace, RayCohort
+from actors.failures import StateLost
 from actors.plan import reserve
-from actors.pool import Call, Pool, StateLost
+from actors.pool import Call, Pool
 from actors.shares import Plan
 from actors.store import INLINE_BYTES
 from rayfed_ssl.base.schema import UserError
