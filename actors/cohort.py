@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import ray
 
-from actors.client import Done, Factory, Placing, Put, Work
+from actors.arguments import Packer
+from actors.client import Done, Factory, Placing, Work
 from actors.failures import Crashed, StateLost, TimedOut
 from actors.pool import Call, Pool
-from actors.replies import Lying, Replies
-from actors.states import TOGETHER_BYTES, Kept, States
-from actors.store import INLINE_BYTES, Store, nbytes, place_of, shared_images
-from actors.sums import Asked, Sums
+from actors.replies import Replies
+from actors.states import TOGETHER_BYTES, States
+from actors.store import INLINE_BYTES, nbytes, place_of, shared_images
+from actors.sums import Sums
+from actors.window import Asked, Group, Window
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.cohort import Cohort
@@ -36,13 +38,11 @@ from rayfed_ssl.federated.messages import (
     Each,
     State,
     Task,
-    exchanged,
 )
 from rayfed_ssl.federated.results import Evaluated, Subject
 from rayfed_ssl.simulation.memory import check_fits, estimate, free_memory
 from rayfed_ssl.simulation.worker import Worker
 
-Group = tuple[int, ...]  # the clients of one call
 WINDOW = 3  # calls per actor that are sent and not yet handed on: what a slow client holds up is bounded
 LONGEST_CHUNK = 32
 GROUP_S = 0.05  # clients share a call, without regard to how many actors wait, up to so much work ..
@@ -94,7 +94,7 @@ class RayCohort(Cohort):
     ) -> None:
         super().__init__(config, federation, ledger)
         self._pool, self._keep = pool, keep
-        self._store = Store(WINDOW * pool.plan.actors)
+        self._packer = Packer(WINDOW * pool.plan.actors)
         self._published_refs: dict[str, Any] = {}
         self._states = States()
         self.replies = Replies()
@@ -102,8 +102,6 @@ class RayCohort(Cohort):
         self._seen_states = False  # then new ones come apart from the rest
         self._convicted: set[int] = set()  # clients whose actor died as often in a row as a call may: one try is left
         self._paces: dict[str, Pace] = {}  # by operation, of whole replies
-        # Of a task: its message's values as calls have them, by identity
-        self._passed: tuple[Task | None, dict[int, Any]] = (None, {})
         self.sum_bytes = 0  # of sums that this process read
 
         def opening() -> tuple[Any, ...]:
@@ -135,21 +133,17 @@ class RayCohort(Cohort):
 
     def begin_round(self, round: int, clients: Sequence[int]) -> None:
         self._states.forget_pending()
-        self._forget_sent()
+        self._packer.clear()
         super().begin_round(round, clients)
 
     def commit(self) -> None:
         self._states.commit()
-        self._forget_sent()
-
-    def _forget_sent(self) -> None:
-        self._store.clear()
-        self._passed = (None, {})
+        self._packer.clear()
 
     def _run(self, task: Task, clients: Sequence[int], own: Each, averaging: Averaging | None) -> Iterator[Chunk]:
         size = min(max(1, math.ceil(len(clients) / (4 * len(self._pool.slots)))), LONGEST_CHUNK)
         if averaging is None:
-            for _, chunk in self._replies(task, deque((c,) for c in clients), own, None, None, size):
+            for chunk in self._replies(task, deque((c,) for c in clients), own, None, None, size):
                 if chunk.outcomes:
                     self._paces[task.operation] = Pace.of(chunk)
                 yield chunk
@@ -159,7 +153,7 @@ class RayCohort(Cohort):
         todo: deque[Group | Asked] = deque(self._groups(clients, size))
         while todo:
             with Sums(self._pool, self.config.resources.client_timeout_s) as sums:
-                for _, chunk in self._replies(task, todo, own, averaging, sums):
+                for chunk in self._replies(task, todo, own, averaging, sums):
                     if chunk.outcomes:
                         self._paces[task.operation] = Pace.of(chunk)
                     yield chunk
@@ -181,46 +175,36 @@ class RayCohort(Cohort):
         averaging: Averaging | None,
         sums: Sums | None,
         together: int = 1,
-    ) -> Iterator[tuple[Asked, Chunk]]:
-        """What is to do asked, through a bounded window, and what came back, in order; until ``sums`` keeps so much
-        for a repetition that it is time to collect.
+    ) -> Iterator[Chunk]:
+        """Ask what is to do, and yield what comes back, in order. Ends early where ``sums`` should be collected first.
 
         Args:
+            todo: what is taken out of it is asked.
             together: how many clients may share a call where it is known that they are quick.
         """
-        waiting: deque[tuple[Asked, Call]] = deque()
-        apart: deque[Asked] = deque()  # of a call that came to nothing, its clients one by one ..
-        first: deque[tuple[Asked, Call]] = deque()  # .. and their calls, which come before those that wait
-        window = WINDOW * len(self._pool.slots)
         once = len(todo) <= len(self._pool.slots)  # a call per actor hands its sum over itself
-
-        def more() -> bool:
-            return bool(todo) and (sums is None or isinstance(todo[0], Asked) or not sums.full)
-
+        paused = (lambda: False) if sums is None else (lambda: sums.full)
+        window = Window(todo, WINDOW * len(self._pool.slots), paused)
         try:
-            while waiting or apart or first or more():
-                line = first if apart or first else waiting
-                if line and line[0][1].done:
-                    asked, call = line.popleft()
-                    if len(asked.group) > 1 and isinstance(call.error, Crashed | TimedOut):  # who was it? one by one
-                        apart.extend(asked.one_by_one())
+            while window.unfinished:
+                if (finished := window.next_done()) is not None:
+                    asked, call = finished
+                    if len(asked.group) > 1 and isinstance(call.error, Crashed | TimedOut):
+                        window.suspect(asked)
                         if sums is not None:
                             sums.forget(call)
                     else:
-                        yield asked, self._taken(task, asked.group, call, sums)
-                elif (apart or (line is waiting and more())) and len(line) < window and self._pool.room():
-                    hands_over = once and not apart
-                    item = apart.popleft() if apart else todo.popleft()
-                    asked = (
-                        item if isinstance(item, Asked) else self._made(self._joined(task, item, todo, together), own)
-                    )
-                    call = self._call(task, asked, averaging, sums, hands_over)
+                        yield self._taken(task, asked.group, call, sums)
+                elif window.may_send and self._pool.room():
+                    if not isinstance(item := window.next_to_send(), Asked):
+                        item = self._made(self._joined(task, item, todo, together), own)
+                    call = self._call(task, item, averaging, sums, once and not item.suspect)
                     self._pool.submit(call)
-                    line.append((asked, call))
+                    window.sent(item, call)
                 else:
                     self._pool.advance()
         finally:
-            self._pool.abandon(call for _, call in (*first, *waiting))
+            self._pool.abandon(window.calls)
 
     def _joined(self, task: Task, group: Group, todo: deque[Group | Asked], together: int) -> Group:
         """The group and those after it that share its call."""
@@ -234,6 +218,7 @@ class RayCohort(Cohort):
         return group
 
     def _made(self, group: Group, own: Each) -> Asked:
+        """The request of a group, whose fields are made now."""
         states = tuple(None if client == SERVER else self._states.latest(client) for client in group)
         return Asked(group, tuple(own(client) for client in group), states)
 
@@ -243,41 +228,13 @@ class RayCohort(Cohort):
         Raises:
             ClientError: somebody who replied fails now.
         """
-        for _, chunk in self._replies(task, deque(lost), lambda _: {}, averaging, sums):
+        for chunk in self._replies(task, deque(lost), lambda _: {}, averaging, sums):
             for error in chunk.errors:
                 raise error
 
     def _call(self, task: Task, asked: Asked, averaging: Averaging | None, sums: Sums | None, hands_over: bool) -> Call:
-        """A call for these clients: small fields within it, large ones and states as arguments that Ray maps."""
-        if self._passed[0] is not task:  # another task's arguments have other numbers
-            self._passed = (task, {})
-        known = self._passed[1]
-        values: list[Any] = []
-        places: dict[Any, int] = {}  # of references: several states may lie in one object
-
-        def argument(ref: Any) -> int:
-            """Its number: one that comes again is the same argument."""
-            if ref not in places:
-                places[ref] = len(values)
-                values.append(ref)
-            return places[ref]
-
-        def passed_on(value: Any) -> Any:
-            """What lies in the store already, as the argument that it is."""
-            return Put(argument(value.source.ref), value.key) if isinstance(value, Lying) else value
-
-        def packed(fields: Mapping[str, Any], shared: bool) -> dict[str, Any]:
-            out = {name: exchanged(value, passed_on) for name, value in fields.items()}
-            if shared:  # the same objects in every call of the task, so that they are put once
-                out = {name: known.setdefault(id(fields[name]), value) for name, value in out.items()}
-            for name, value in out.items():
-                if (ref := self._store.reference(value, shared)) is not None:
-                    out[name] = Put(argument(ref))
-            return out
-
-        def placed(kept: Kept | None) -> Put | None:
-            return None if kept is None else Put(argument(kept.ref), kept.index)
-
+        """A call for these clients."""
+        arguments = self._packer.arguments(task)
         group = asked.group
         hands_over = hands_over and sums is not None
         tag = None if sums is None else sums.take(asked)
@@ -285,13 +242,13 @@ class RayCohort(Cohort):
         work = Work(
             task.operation,
             task.round,
-            packed(task.message, True),
+            arguments.message(task.message),
             group,
-            own=tuple(packed(each, False) for each in asked.fields),
+            own=tuple(arguments.own(fields) for fields in asked.fields),
             averaging=averaging.of(group) if averaging else None,
             starts={client: task.starts[client] for client in group if client in task.starts},
             look_at=task.look_at.intersection(group),
-            states=tuple(placed(kept) for kept in asked.states),
+            states=tuple(arguments.state(kept) for kept in asked.states),
             placing=placing,
             leaves=leaves,
             exchange=None if sums is None else sums.exchange,
@@ -301,7 +258,7 @@ class RayCohort(Cohort):
         timeout = self.config.resources.client_timeout_s
         limit = None if timeout is None or group == (SERVER,) else timeout * len(group)
         returns = 1 + int(hands_over) + int(leaves) + placing.returns(len(group))
-        call = Call("chunk", (work, *values), returns, limit, tag=tag, hands_over=hands_over, leaves=leaves)
+        call = Call("chunk", (work, *arguments.refs), returns, limit, tag=tag, hands_over=hands_over, leaves=leaves)
         if len(group) == 1 and group[0] in self._convicted and not asked.repeated:
             call.most_crashes = 1
         return call
@@ -344,7 +301,7 @@ class RayCohort(Cohort):
 
     def _publish(self, name: str, value: Any) -> None:
         ref = self._published_refs[name] = ray.put(value)
-        self._store.remember(value, ref)
+        self._packer.store.remember(value, ref)
         self._pool.each("publish", name, ref)
 
     # -- states -------------------------------------------------------------------------------------------------------
@@ -394,4 +351,4 @@ class RayCohort(Cohort):
         else:
             self._pool.close()
         self._states, self._published_refs, self._evaluating = States(), {}, []
-        self._forget_sent()
+        self._packer.clear()

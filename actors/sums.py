@@ -9,8 +9,7 @@ the same bits whoever adds them.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,37 +20,14 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from actors.client import Handed
 from actors.failures import Crashed, StateLost, TimedOut
 from actors.pool import Call, Pool
-from actors.states import Kept
 from actors.store import nbytes
+from actors.window import Asked
 from rayfed_ssl.federated.aggregation import FixedPointSum
 
 DIRECT_BYTES = 16 << 20  # partial sums of so many bytes in all are read as they are: merging them elsewhere costs more
 RETAINED_BYTES = 64 << 20  # clients' own fields that are kept for a repetition; beyond that what there is is collected
 HANDED_S = 60.0  # that an actor has at least to hand over, where clients have a limit
 LOSSES = 5  # collections in a row that lose something, before the run goes back to its checkpoint
-
-
-@dataclass(eq=False)
-class Asked:
-    """What one call was asked, and who replied: enough to ask again."""
-
-    group: tuple[int, ...]
-    fields: tuple[Mapping[str, Any], ...]  # of each client, beside the common message
-    states: tuple[Kept | None, ...]  # the clients' before the call
-    replied: tuple[int, ...] = ()
-    repeated: bool = False  # these clients have replied already, and the sum that held it is lost
-
-    def one_by_one(self) -> list[Asked]:
-        """The same, a client at a time."""
-        each = zip(self.group, self.fields, self.states, strict=True)
-        return [Asked((c,), (f,), (s,), repeated=self.repeated) for c, f, s in each]
-
-    def again(self) -> list[Asked]:
-        """What to ask once more: of those who replied only, so that whoever was dropped stays dropped."""
-        alone = [one for one in self.one_by_one() if one.group[0] in self.replied]
-        group = tuple(one.group[0] for one in alone)
-        fields, states = tuple(one.fields[0] for one in alone), tuple(one.states[0] for one in alone)
-        return [Asked(group, fields, states, repeated=True)] if group else []
 
 
 class Part(NamedTuple):

@@ -9,7 +9,8 @@ import pytest
 
 from actors.failures import Crashed, StateLost, TimedOut
 from actors.pool import Call
-from actors.sums import HANDED_S, LOSSES, Asked, Sums
+from actors.sums import HANDED_S, LOSSES, Sums
+from actors.window import Asked
 
 
 class Pool:

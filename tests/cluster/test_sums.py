@@ -20,7 +20,8 @@ from actors.cohort import RayCohort
 from actors.plan import reserve
 from actors.pool import Pool
 from actors.shares import Plan
-from actors.sums import Asked, Sums, merged_where_they_lie
+from actors.sums import Sums, merged_where_they_lie
+from actors.window import Asked
 from rayfed_ssl.federated.aggregation import FixedPointSum
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation, deal
