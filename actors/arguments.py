@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from actors.client import Put
-from actors.replies import Lying
-from actors.states import Kept
+from actors.replies import RemoteValue
+from actors.states import StateRef
 from actors.store import Store
+from actors.wire import ArgRef
 from rayfed_ssl.federated.messages import Task, exchanged
 
 
@@ -36,19 +36,20 @@ class Arguments:
         """The fields of one client, as the call has them."""
         return self._referred({name: exchanged(value, self._passed_on) for name, value in fields.items()}, shared=False)
 
-    def state(self, kept: Kept | None) -> Put | None:
-        return None if kept is None else Put(self._number(kept.ref), kept.index)
+    def state(self, where: StateRef | None) -> ArgRef | None:
+        """A client's state, as the call has it."""
+        return None if where is None else ArgRef(self._number(where.ref), where.index)
 
     def _referred(self, values: dict[str, Any], shared: bool) -> dict[str, Any]:
         """The values, with a reference for each that is large."""
         for name, value in values.items():
             if (ref := self._store.reference(value, shared)) is not None:
-                values[name] = Put(self._number(ref))
+                values[name] = ArgRef(self._number(ref))
         return values
 
     def _passed_on(self, value: Any) -> Any:
         """A value that lies in the store already, as the argument that it is."""
-        return Put(self._number(value.source.ref), value.key) if isinstance(value, Lying) else value
+        return ArgRef(self._number(value.source.ref), value.key) if isinstance(value, RemoteValue) else value
 
     def _number(self, ref: Any) -> int:
         if ref not in self._numbers:

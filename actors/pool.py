@@ -1,11 +1,11 @@
 """Client actors in numbered slots: calls go to whoever is free, a dead actor is replaced and its calls repeated.
 
-A slot runs its calls in the order they were sent; one more than the running one waits there, which hides the way there.
-When an actor dies, every call it had in hand fails; all of them are taken off the slot at once, so a replacement is
-never mistaken for the actor that failed. Which of them killed it cannot be told: the reply of one that had finished is
-often lost with the process. So each is suspected, and sent again alone, to an actor with nothing else in hand: whoever
-kills actors is named after three deaths, and nobody else is. A call that is known for it is sent alone at once, and
-given up after one death.
+A slot runs its calls in the order they were sent. Each actor holds two calls, so sending one overlaps computing the
+other. When an actor dies, every call it held fails. All of them are taken off the slot at once, so a replacement is
+never mistaken for the actor that failed. Which call killed the actor cannot be told: the reply of one that had finished
+is often lost with the process. So each of them is suspected, and sent again alone, to an actor that holds nothing else.
+A call whose actor dies three times in a row is given up; a call that shared its actor with it is not. A call whose
+client was given up before is sent alone at once, and given up after one death.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Call:
     attempts: int = 1  # how often it may be too late before that is its error
     most_crashes: int = CRASHES  # how often in a row its actor may die before that is its error
     pinned: bool = False  # for the actor it is sent to, and no other
-    tag: int | None = None  # under which it leaves something in the actor's running sum ..
-    hands_over: bool = False  # .. and whether it takes that sum along
-    leaves: bool = False  # whether what is large in its replies is a return value of its own
+    tag: int | None = None  # its number in the actor's running sum, where it adds to one ..
+    hands_over: bool = False  # .. and whether it returns that sum
+    omits: bool = False  # whether it returns large values of its replies apart
     refs: list[Any] = field(default_factory=list)
     crashes: list[str] = field(default_factory=list)
     done: bool = False
@@ -76,7 +76,7 @@ class Slot:
     queue: deque[Call] = field(default_factory=deque)
     head_since: float = 0.0
     noticed: bool = False  # that it takes long to start
-    holds: bool = False  # something of a running sum, once it has done what it was sent
+    holds: bool = False  # whether the actor has part of a running sum, once it has done what it was sent
 
     @property
     def taken(self) -> bool:

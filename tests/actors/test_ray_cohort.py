@@ -30,7 +30,7 @@ from actors.plan import reserve
 from actors.pool import CRASHES, Call, Pool
 from actors.shares import Plan
 from actors.store import INLINE_BYTES
-from actors.window import Asked
+from actors.window import Request
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.config import RunConfig
@@ -397,13 +397,13 @@ def test_replies_that_are_known_to_be_small_come_whole(made: Made) -> None:
         sent.append(call)
         send(slot, call)
 
-    leaves = []
+    omits = []
     with mock.patch.object(cohort._pool, "send", noted):
         for rows in (1, 1, 9000, 9000, 1):
             assert [reply["rows"].size for reply in cohort.ask("draw", rows=rows)] == [rows, rows]
-            leaves.append({call.leaves for call in sent})
+            omits.append({call.omits for call in sent})
             sent.clear()
-    assert leaves == [{True}, {False}, {False}, {True}, {True}]  # as it was the last time; at first nothing is known
+    assert omits == [{True}, {False}, {False}, {True}, {True}]  # as it was the last time; at first nothing is known
     assert cohort.replies.read_bytes == 2 * 72_000
 
 
@@ -585,7 +585,7 @@ def test_who_was_convicted_has_one_try_but_all_where_its_reply_is_known_already(
     cohort._convicted.add(3)
     task = Task("count", 2, {})
     tries = [
-        cohort._call(task, Asked((3,), ({},), (None,), repeated=repeated), None, None, False).most_crashes
+        cohort._call(task, Request((3,), ({},), (None,), repeated=repeated), None, None, False).most_crashes
         for repeated in (False, True)
     ]
     assert tries == [1, CRASHES]

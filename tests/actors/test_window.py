@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections import deque
 
 from actors.pool import Call
-from actors.window import Asked, Group, Window
+from actors.window import Group, Request, Window
 
 
-def request(item: Group | Asked) -> Asked:
-    return item if isinstance(item, Asked) else Asked(item, ({},) * len(item), (None,) * len(item))
+def made(item: Group | Request) -> Request:
+    return item if isinstance(item, Request) else Request(item, ({},) * len(item), (None,) * len(item))
 
 
 def send(window: Window) -> Call:
-    asked, call = request(window.next_to_send()), Call("chunk", ())
-    window.sent(asked, call)
+    request, call = made(window.next_to_send()), Call("chunk", ())
+    window.sent(request, call)
     return call
 
 
@@ -56,7 +56,7 @@ def test_suspects_are_asked_alone_before_anything_else_is_sent_or_taken() -> Non
 
 
 def test_where_it_is_paused_only_what_was_asked_before_is_sent() -> None:
-    again = Asked((7,), ({},), (None,), repeated=True)
+    again = Request((7,), ({},), (None,), repeated=True)
     window = Window(deque([again, (8,)]), 3, lambda: True)
     send(window).finish()
     assert not window.may_send
@@ -66,11 +66,11 @@ def test_where_it_is_paused_only_what_was_asked_before_is_sent() -> None:
 
 
 def test_only_who_replied_is_asked_again() -> None:
-    asked = Asked((3, 4, 5), ({"a": 3}, {"a": 4}, {"a": 5}), (None, None, None), replied=(3, 5))
-    (again,) = asked.again()
+    request = Request((3, 4, 5), ({"a": 3}, {"a": 4}, {"a": 5}), (None, None, None), replied=(3, 5))
+    (again,) = request.again()
     assert (again.group, again.fields, again.repeated, again.suspect) == ((3, 5), ({"a": 3}, {"a": 5}), True, False)
     assert [(one.group, one.repeated, one.suspect) for one in again.suspects()] == [
         ((3,), True, True),
         ((5,), True, True),
     ]
-    assert Asked((3,), ({},), (None,)).again() == []
+    assert Request((3,), ({},), (None,)).again() == []

@@ -22,7 +22,7 @@ from actors.plan import reserve
 from actors.pool import Pool
 from actors.session import connect
 from actors.shares import Plan
-from actors.states import Kept
+from actors.states import StateRef
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import Federation, deal
@@ -342,7 +342,7 @@ def test_lost_state_is_known_for_what_it_is(made: Made, ray_session: ModuleType)
         list(cohort.ask("big"))
         cohort.end_round()
         assert [client for client, _ in cohort.states()] == [0, 1]
-        cohort._states._complete[1] = Kept(lost)
+        cohort._states._complete[1] = StateRef(lost)
         with pytest.raises(StateLost, match="lost"):
             look()
         cohort.restore([])
