@@ -1,4 +1,22 @@
-"""The only place that makes Ray actors: clients, the driver, the cohort between them, the sums of who gets what.
+"""The only place that makes Ray actors: clients, the driver, the cohort between them, the plan of who gets what.
+
+What calls and their results are made of. A call travels down to an actor, its return values up to the cohort:
+
+=====================  ===========  ================================================================================
+name                   travels      what it is
+=====================  ===========  ================================================================================
+wire.Work              down         what a call asks of its clients, with their small values
+wire.ArgRef            down         in ``Work``: a value that is an argument of the call, put into Ray's store once
+wire.ChunkResult       up           the first return value: outcomes, small values, and how the rest is returned
+wire.StateReturn       both ways    whether new states are within the result, apart, or together in one return value
+wire.OmittedValue      up           in ``ChunkResult``: a large value of a reply, which is in another return value
+wire.SumHeader         up           in ``ChunkResult``: a partial sum without its totals, which are a return value
+window.Request         stays here   what a call asks, as the cohort keeps it, to ask again if its result is lost
+states.StateRef        stays here   a reference to where a client's state lies
+replies.RemoteValue    stays here   made of an ``OmittedValue``: fetched from Ray's store when somebody reads it
+sums.PartialSum        stays here   a ``SumHeader``, a reference to its totals, and the node where they lie
+client.RunningSum      in an actor  what the actor has summed and not yet handed over
+=====================  ===========  ================================================================================
 
 Where no cluster is named, Ray is told before it is imported that this is one machine: then its sockets are on loopback.
 """

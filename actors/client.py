@@ -1,7 +1,8 @@
 """The actor in which clients run: a warm process with a worker, and nothing that matters.
 
-Everything a client needs comes in as arguments, everything it changes goes out as return values, new states apart from
-the rest: what an actor returns belongs to the caller and survives the actor; what it put itself would not.
+Everything a client needs comes in as arguments. Everything it changes goes out as return values, new states apart from
+the rest. What an actor returns belongs to the caller and survives the actor;
+what it put into the store itself would not.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from typing import Any
 
 import ray
@@ -19,12 +19,13 @@ import torch
 
 from actors.shares import environment
 from actors.store import INLINE_BYTES, nbytes
+from actors.wire import ArgRef, ChunkResult, OmittedValue, StateReturn, SumHeader, Work, item
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.aggregation import FixedPointSum
 from rayfed_ssl.federated.bench import device_name
 from rayfed_ssl.federated.federation import Federation, deal
-from rayfed_ssl.federated.messages import Averaging, Chunk, ClientError, Outcome, Start, State, Task, exchanged
+from rayfed_ssl.federated.messages import Averaging, Chunk, ClientError, Outcome, State, Task, exchanged
 from rayfed_ssl.federated.results import Subject
 from rayfed_ssl.simulation.worker import Worker, run_chunk
 
@@ -33,83 +34,6 @@ CONTEXT_BYTES = 0.4e9  # a CUDA context and its libraries' workspaces, which the
 OUT_OF_MEMORY = re.compile(r"OutOfMemoryError: CUDA out of memory")
 ASKED_FOR = re.compile(r"Tried to allocate ([\d.]+) (GiB|MiB|KiB)")
 UNITS = {"GiB": 2.0**30, "MiB": 2.0**20, "KiB": 2.0**10}
-
-
-def item(value: Any, index: Any) -> Any:
-    """What stands at ``index`` of an object, a list or a dict; None: the object is all there is."""
-    return value if index is None else value[index]
-
-
-@dataclass(frozen=True)
-class Put:
-    """Stands for a value that is argument number ``index`` of the call, where Ray has put it, or item ``within`` it."""
-
-    index: int
-    within: Any = None
-
-    def of(self, values: Sequence[Any]) -> Any:
-        """The value, out of the call's arguments."""
-        return item(values[self.index], self.within)
-
-
-@dataclass(frozen=True)
-class Left:
-    """Stands for a value of a reply that is item ``key`` of a return value of its own."""
-
-    key: tuple[int, str]  # the client and the field
-    nbytes: int
-
-
-class Placing(Enum):
-    """How a call returns the new states of its clients."""
-
-    WITHIN = "within"  # its first return value, where there are hardly any
-    APART = "apart"  # a return value each
-    TOGETHER = "together"  # one return value, a list
-
-    def returns(self, clients: int) -> int:
-        """Return values that states take."""
-        return {Placing.WITHIN: 0, Placing.APART: clients, Placing.TOGETHER: 1}[self]
-
-
-@dataclass(frozen=True)
-class Work:
-    """What one call asks: an operation of a round for a few clients. Large values are arguments of the call itself."""
-
-    operation: str
-    round: int
-    message: Mapping[str, Any]
-    clients: tuple[int, ...]
-    own: tuple[Mapping[str, Any], ...]
-    averaging: Averaging | None
-    starts: Mapping[int, Start] = field(default_factory=dict)
-    look_at: frozenset[int] = frozenset()
-    states: tuple[Put | None, ...] = ()  # each client's
-    placing: Placing = Placing.APART  # of new states
-    leaves: bool = False  # what is large in the replies, as a return value of its own
-    exchange: str | None = None  # whose running sum takes the averaged fields; None: the chunk has a sum of its own
-    tag: int = 0  # this call's within the exchange
-    hands_over: bool = False  # the running sum with it, as a return value of its own
-
-
-@dataclass(frozen=True)
-class Handed:
-    """A sum as its actor hands it over, without its totals, which are a return value of their own."""
-
-    tags: tuple[int, ...]  # the calls it holds
-    total: FixedPointSum  # without its totals
-    nbytes: int  # of the totals
-
-
-@dataclass(frozen=True)
-class Done:
-    """What a call of :meth:`ClientActor.chunk` returns first."""
-
-    chunk: Chunk
-    kept: list[bool]  # which clients have a new state
-    placing: Placing  # where those are
-    states: list[State | None]  # those placed within
-    handed: Handed | None  # where the call hands over
 
 
 @dataclass(frozen=True)
@@ -156,7 +80,7 @@ def fitting_share(
 
 
 @dataclass
-class Running:
+class RunningSum:
     """An actor's sum over its calls of one exchange."""
 
     exchange: str | None
@@ -172,7 +96,7 @@ class ClientActor:
         self.reopen: Callable[[], Worker]
         self.worker: Worker
         self.info: ActorInfo
-        self.sum = Running(None)
+        self.sum = RunningSum(None)
 
     def open(
         self,
@@ -212,19 +136,21 @@ class ClientActor:
     def publish(self, name: str, value: Any) -> None:
         self.known[name] = self.worker.published[name] = value
 
-    def chunk(self, work: Work, *values: Any) -> tuple[Any, ...] | Done:
-        """:class:`Done`; the totals of the running sum, where the call hands over; what is large in the replies, where
-        it leaves that; the new states as they are placed.
+    def chunk(self, work: Work, *values: Any) -> tuple[Any, ...] | ChunkResult:
+        """Run the operation for the clients of ``work``.
 
         Args:
-            values: what every :class:`Put` stands for.
+            values: what every :class:`ArgRef` stands for.
+        Returns:
+            The :class:`ChunkResult`. Then, each only where ``work`` says so: the totals of the running sum, the large
+            values of the replies, the new states.
         """
 
         def fetched(value: Any) -> Any:
-            return value.of(values) if isinstance(value, Put) else value
+            return value.of(values) if isinstance(value, ArgRef) else value
 
         def filled(fields: Mapping[str, Any]) -> dict[str, Any]:
-            """A value that has been put may have Puts within: of replies, which lie elsewhere."""
+            """A value that was an argument may contain further references: to values of earlier replies."""
             return {name: exchanged(fetched(value), fetched) for name, value in fields.items()}
 
         task = Task(work.operation, work.round, filled(work.message), work.starts, work.look_at)
@@ -240,38 +166,38 @@ class ClientActor:
         if running is not None:
             running.tags.append(work.tag)
         succeeded = {outcome.client for outcome in chunk.outcomes}
-        kept = [client in succeeded and bool(state) for client, state in zip(work.clients, new, strict=True)]
-        changed = [state if keep else None for state, keep in zip(new, kept, strict=True)]
-        within, beside, handed = changed, list[Any](), None
+        has_state = [client in succeeded and bool(state) for client, state in zip(work.clients, new, strict=True)]
+        changed = [state if keep else None for state, keep in zip(new, has_state, strict=True)]
+        within, apart, sum_header = changed, list[Any](), None
         if work.hands_over and work.exchange is not None:
-            handed, totals = self.hand_over(work.exchange)
-            beside.append(totals)
-        if work.leaves:
-            chunk.outcomes, left = left_out(chunk.outcomes)
-            beside.append(left)
-        if work.placing is not Placing.WITHIN:
+            sum_header, totals = self.hand_over(work.exchange)
+            apart.append(totals)
+        if work.omits:
+            chunk.outcomes, omitted = omit_large(chunk.outcomes)
+            apart.append(omitted)
+        if work.state_return is not StateReturn.WITHIN:
             within = []
-            beside += [changed] if work.placing is Placing.TOGETHER else changed
-        done = Done(chunk, kept, work.placing, within, handed)
-        return (done, *beside) if beside else done
+            apart += [changed] if work.state_return is StateReturn.TOGETHER else changed
+        result = ChunkResult(chunk, has_state, work.state_return, within, sum_header)
+        return (result, *apart) if apart else result
 
-    def _running(self, work: Work) -> Running | None:
+    def _running(self, work: Work) -> RunningSum | None:
         """The running sum of the call's exchange; that of an earlier one is forgotten."""
         if work.averaging is None or work.exchange is None:
             return None
         if self.sum.exchange != work.exchange:
-            self.sum = Running(work.exchange)
+            self.sum = RunningSum(work.exchange)
         return self.sum
 
-    def hand_over(self, exchange: str) -> tuple[Handed, dict[str, Any]]:
-        """What this actor has summed of the exchange since it last handed over: what is known of it, and the totals."""
-        held, self.sum = self.sum, Running(None)
+    def hand_over(self, exchange: str) -> tuple[SumHeader, dict[str, Any]]:
+        """Return what this actor has summed of the exchange since it last handed over: a header, and the totals."""
+        held, self.sum = self.sum, RunningSum(None)
         if held.exchange != exchange:
-            held = Running(exchange)
+            held = RunningSum(exchange)
         held.total.settle()
         totals, held.total.totals = held.total.totals, {}
         nbytes = sum(array.nbytes for array in totals.values())
-        return Handed(tuple(held.tags), held.total, nbytes), totals
+        return SumHeader(tuple(held.tags), held.total, nbytes), totals
 
     def _alone(
         self,
@@ -304,24 +230,26 @@ class ClientActor:
         return ClientError(error.client, error.round, error.operation, error.where, f"{error.trace}\n{advice}")
 
     def assess(self, round: int, subject: Subject, weights: Any, state: Any, within: int | None) -> dict[str, float]:
-        """Evaluate an encoder; its weights come as an argument of their own, and so does its client's state, or what it
-        is item ``within`` of.
+        """Evaluate an encoder. Its weights and its client's state are arguments of their own, so that Ray fetches them.
+
+        Args:
+            state: the state, or what it is item ``within`` of.
         """
         return self.worker.assess(round, replace(subject, weights=weights), item(state, within))
 
 
-def left_out(outcomes: Sequence[Outcome]) -> tuple[list[Outcome], dict[tuple[int, str], Any]]:
-    """The outcomes with a :class:`Left` for every large value of their replies, and those values."""
-    left: dict[tuple[int, str], Any] = {}
+def omit_large(outcomes: Sequence[Outcome]) -> tuple[list[Outcome], dict[tuple[int, str], Any]]:
+    """The outcomes with an :class:`OmittedValue` for every large value of their replies, and those values."""
+    omitted: dict[tuple[int, str], Any] = {}
 
     def small(client: int, name: str, value: Any) -> Any:
         if (count := nbytes(value)) <= INLINE_BYTES:
             return value
-        left[client, name] = value
-        return Left((client, name), count)
+        omitted[client, name] = value
+        return OmittedValue((client, name), count)
 
     out = [replace(o, reply={name: small(o.client, name, value) for name, value in o.reply.items()}) for o in outcomes]
-    return out, left
+    return out, omitted
 
 
 def merged(chunk: Chunk, error: ClientError, again: Chunk, order: Sequence[int]) -> Chunk:

@@ -1,4 +1,4 @@
-"""A client's actor as Ray starts it: its process begins at once, and imports within what takes seconds."""
+"""A client's actor as Ray starts it: the process starts at once, and imports slow libraries in its constructor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import ray
 from ray.actor import ActorHandle
 
-from actors.shares import Plan, Reservation, asked, environment
+from actors.shares import Plan, Reservation, environment, request_bundles
 from rayfed_ssl.base.late import importing
 
 
@@ -31,7 +31,7 @@ class Begun:
 
 def begin(plan: Plan, name: str) -> Begun:
     """Start the actors of a plan, without a wait for their bundles."""
-    reservation = asked(plan, name)
+    reservation = request_bundles(plan, name)
     return Begun(reservation, [start_client(plan, reservation, number) for number in range(plan.actors)])
 
 

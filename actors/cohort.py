@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import ray
 
-from actors.client import Done, Factory, Placing, Put, Work
-from actors.pool import Call, Crashed, Pool, StateLost, TimedOut
-from actors.replies import Lying, Replies
-from actors.states import TOGETHER_BYTES, Kept, States
-from actors.store import INLINE_BYTES, Store, nbytes, place_of, shared_images
-from actors.sums import Asked, Sums
+from actors.arguments import Packer
+from actors.client import Factory
+from actors.failures import Crashed, StateLost, TimedOut
+from actors.pool import Call, Pool
+from actors.replies import Replies
+from actors.states import TOGETHER_BYTES, States
+from actors.store import INLINE_BYTES, nbytes, place_of, shared_images
+from actors.sums import Sums
+from actors.window import Group, Request, Window
+from actors.wire import ChunkResult, StateReturn, Work
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.cohort import Cohort
@@ -35,14 +39,12 @@ from rayfed_ssl.federated.messages import (
     Each,
     State,
     Task,
-    exchanged,
 )
 from rayfed_ssl.federated.results import Evaluated, Subject
 from rayfed_ssl.simulation.memory import check_fits, estimate, free_memory
 from rayfed_ssl.simulation.worker import Worker
 
-Group = tuple[int, ...]  # the clients of one call
-WINDOW = 3  # calls per actor that are sent and not yet handed on: what a slow client holds up is bounded
+WINDOW = 3  # calls per actor whose replies are not taken yet: so many replies wait behind a slow client
 LONGEST_CHUNK = 32
 GROUP_S = 0.05  # clients share a call, without regard to how many actors wait, up to so much work ..
 GROUP_BYTES = 8 << 20  # .. and so large a reply: a call costs 2 to 4 ms
@@ -50,7 +52,7 @@ GROUP_BYTES = 8 << 20  # .. and so large a reply: a call costs 2 to 4 ms
 
 @dataclass(frozen=True)
 class Pace:
-    """What a client's reply took when it was asked last; what is summed where it is made has no bytes of its own."""
+    """Seconds and bytes of a client's last reply. Fields that an actor sums itself count no bytes."""
 
     seconds: float
     nbytes: float
@@ -93,15 +95,14 @@ class RayCohort(Cohort):
     ) -> None:
         super().__init__(config, federation, ledger)
         self._pool, self._keep = pool, keep
-        self._store = Store(WINDOW * pool.plan.actors)
+        self._packer = Packer(WINDOW * pool.plan.actors)
         self._published_refs: dict[str, Any] = {}
         self._states = States()
         self.replies = Replies()
         self._evaluating: list[tuple[int, int | None, Call]] = []
-        self._seen_states = False  # then new ones come apart from the rest
+        self._seen_states = False  # whether any client had a new state: then those to come are returned apart
+        self._convicted: set[int] = set()  # clients whose actor died as often in a row as a call may: one try is left
         self._paces: dict[str, Pace] = {}  # by operation, of whole replies
-        # Of a task: its message's values as calls have them, by identity
-        self._passed: tuple[Task | None, dict[int, Any]] = (None, {})
         self.sum_bytes = 0  # of sums that this process read
 
         def opening() -> tuple[Any, ...]:
@@ -133,31 +134,27 @@ class RayCohort(Cohort):
 
     def begin_round(self, round: int, clients: Sequence[int]) -> None:
         self._states.forget_pending()
-        self._forget_sent()
+        self._packer.clear()
         super().begin_round(round, clients)
 
     def commit(self) -> None:
         self._states.commit()
-        self._forget_sent()
-
-    def _forget_sent(self) -> None:
-        self._store.clear()
-        self._passed = (None, {})
+        self._packer.clear()
 
     def _run(self, task: Task, clients: Sequence[int], own: Each, averaging: Averaging | None) -> Iterator[Chunk]:
         size = min(max(1, math.ceil(len(clients) / (4 * len(self._pool.slots)))), LONGEST_CHUNK)
         if averaging is None:
-            for _, chunk in self._replies(task, deque((c,) for c in clients), own, None, None, size):
+            for chunk in self._replies(task, deque((c,) for c in clients), own, None, None, size):
                 if chunk.outcomes:
                     self._paces[task.operation] = Pace.of(chunk)
                 yield chunk
             return
         if (known := self._paces.get(task.operation)) is not None:  # quick clients need no balance between actors
             size = max(size, min(math.ceil(len(clients) / len(self._pool.slots)), known.clients))
-        todo: deque[Group | Asked] = deque(tuple(clients[i : i + size]) for i in range(0, len(clients), size))
+        todo: deque[Group | Request] = deque(self._groups(clients, size))
         while todo:
             with Sums(self._pool, self.config.resources.client_timeout_s) as sums:
-                for _, chunk in self._replies(task, todo, own, averaging, sums):
+                for chunk in self._replies(task, todo, own, averaging, sums):
                     if chunk.outcomes:
                         self._paces[task.operation] = Pace.of(chunk)
                     yield chunk
@@ -165,171 +162,152 @@ class RayCohort(Cohort):
             self.sum_bytes += sums.read_bytes
             yield Chunk(total=total)
 
+    def _groups(self, clients: Sequence[int], size: int) -> Iterator[Group]:
+        """So many clients a call. Who was convicted shares none."""
+        for i in range(0, len(clients), size):
+            group = tuple(clients[i : i + size])
+            yield from [group] if self._convicted.isdisjoint(group) else [(client,) for client in group]
+
     def _replies(
         self,
         task: Task,
-        todo: deque[Group | Asked],
+        todo: deque[Group | Request],
         own: Each,
         averaging: Averaging | None,
         sums: Sums | None,
         together: int = 1,
-    ) -> Iterator[tuple[Asked, Chunk]]:
-        """What is to do asked, through a bounded window, and what came back, in order; until ``sums`` keeps so much
-        for a repetition that it is time to collect.
+    ) -> Iterator[Chunk]:
+        """Ask what is to do, and yield what comes back, in order. Ends early where ``sums`` should be collected first.
 
         Args:
+            todo: what to ask. What is asked is taken out of it.
             together: how many clients may share a call where it is known that they are quick.
         """
-        waiting: deque[tuple[Asked, Call]] = deque()
-        apart: deque[Asked] = deque()  # of a call that came to nothing, its clients one by one ..
-        first: deque[tuple[Asked, Call]] = deque()  # .. and their calls, which come before those that wait
-        window = WINDOW * len(self._pool.slots)
-        once = len(todo) <= len(self._pool.slots)  # a call per actor hands its sum over itself
-
-        def more() -> bool:
-            return bool(todo) and (sums is None or isinstance(todo[0], Asked) or not sums.full)
-
+        hand_over = len(todo) <= len(self._pool.slots)  # each actor has one call, which returns its running sum, too
+        paused = (lambda: False) if sums is None else (lambda: sums.full)
+        window = Window(todo, WINDOW * len(self._pool.slots), paused)
         try:
-            while waiting or apart or first or more():
-                line = first if apart or first else waiting
-                if line and line[0][1].done:
-                    asked, call = line.popleft()
-                    if len(asked.group) > 1 and isinstance(call.error, Crashed | TimedOut):  # who was it? one by one
-                        apart.extend(asked.one_by_one())
+            while window.unfinished:
+                if (finished := window.next_done()) is not None:
+                    request, call = finished
+                    if len(request.group) > 1 and isinstance(call.error, Crashed | TimedOut):
+                        window.suspect(request)
                         if sums is not None:
                             sums.forget(call)
                     else:
-                        yield asked, self._taken(task, asked.group, call, sums)
-                elif (apart or (line is waiting and more())) and len(line) < window and self._pool.room():
-                    hands_over = once and not apart
-                    item = apart.popleft() if apart else todo.popleft()
-                    asked = (
-                        item if isinstance(item, Asked) else self._made(self._joined(task, item, todo, together), own)
-                    )
-                    call = self._call(task, asked, averaging, sums, hands_over)
+                        yield self._taken(task, request.group, call, sums)
+                elif window.may_send and self._pool.room():
+                    if isinstance(item := window.next_to_send(), Request):
+                        request = item
+                    else:
+                        request = self._request(self._joined(task, item, todo, together), own)
+                    call = self._call(task, request, averaging, sums, hand_over and not request.suspect)
                     self._pool.submit(call)
-                    line.append((asked, call))
+                    window.sent(request, call)
                 else:
                     self._pool.advance()
         finally:
-            self._pool.abandon(call for _, call in (*first, *waiting))
+            self._pool.abandon(window.calls)
 
-    def _joined(self, task: Task, group: Group, todo: deque[Group | Asked], together: int) -> Group:
+    def _joined(self, task: Task, group: Group, todo: deque[Group | Request], together: int) -> Group:
         """The group and those after it that share its call."""
         known = self._paces.get(task.operation)
         most = 1 if known is None else min(together, known.clients)
-        while len(group) < most and todo and not isinstance(after := todo[0], Asked):
+        while len(group) < most and todo and not isinstance(after := todo[0], Request):
+            if not self._convicted.isdisjoint(group + after):
+                break
             todo.popleft()
             group += after
         return group
 
-    def _made(self, group: Group, own: Each) -> Asked:
+    def _request(self, group: Group, own: Each) -> Request:
+        """A request to a group, whose own fields are made and booked now."""
         states = tuple(None if client == SERVER else self._states.latest(client) for client in group)
-        return Asked(group, tuple(own(client) for client in group), states)
+        return Request(group, tuple(own(client) for client in group), states)
 
-    def _repeat(self, task: Task, averaging: Averaging, sums: Sums, lost: Sequence[Asked]) -> None:
-        """Ask again what sums have lost. Their replies are known already.
+    def _repeat(self, task: Task, averaging: Averaging, sums: Sums, lost: Sequence[Request]) -> None:
+        """Ask again for what sums have lost. The replies are known already.
 
         Raises:
             ClientError: somebody who replied fails now.
         """
-        for _, chunk in self._replies(task, deque(lost), lambda _: {}, averaging, sums):
+        for chunk in self._replies(task, deque(lost), lambda _: {}, averaging, sums):
             for error in chunk.errors:
                 raise error
 
-    def _call(self, task: Task, asked: Asked, averaging: Averaging | None, sums: Sums | None, hands_over: bool) -> Call:
-        """A call for these clients: small fields within it, large ones and states as arguments that Ray maps."""
-        if self._passed[0] is not task:  # another task's arguments have other numbers
-            self._passed = (task, {})
-        known = self._passed[1]
-        values: list[Any] = []
-        places: dict[Any, int] = {}  # of references: several states may lie in one object
-
-        def argument(ref: Any) -> int:
-            """Its number: one that comes again is the same argument."""
-            if ref not in places:
-                places[ref] = len(values)
-                values.append(ref)
-            return places[ref]
-
-        def passed_on(value: Any) -> Any:
-            """What lies in the store already, as the argument that it is."""
-            return Put(argument(value.source.ref), value.key) if isinstance(value, Lying) else value
-
-        def packed(fields: Mapping[str, Any], shared: bool) -> dict[str, Any]:
-            out = {name: exchanged(value, passed_on) for name, value in fields.items()}
-            if shared:  # the same objects in every call of the task, so that they are put once
-                out = {name: known.setdefault(id(fields[name]), value) for name, value in out.items()}
-            for name, value in out.items():
-                if (ref := self._store.reference(value, shared)) is not None:
-                    out[name] = Put(argument(ref))
-            return out
-
-        def placed(kept: Kept | None) -> Put | None:
-            return None if kept is None else Put(argument(kept.ref), kept.index)
-
-        group = asked.group
+    def _call(
+        self, task: Task, request: Request, averaging: Averaging | None, sums: Sums | None, hands_over: bool
+    ) -> Call:
+        """The call that makes a request."""
+        arguments = self._packer.arguments(task)
+        group = request.group
         hands_over = hands_over and sums is not None
-        tag = None if sums is None else sums.take(asked)
-        placing, leaves = self._placing(group), averaging is None and group != (SERVER,) and self._large(task.operation)
+        tag = None if sums is None else sums.register(request)
+        state_return = self._state_return(group)
+        omits = averaging is None and group != (SERVER,) and self._replies_large(task.operation)
         work = Work(
             task.operation,
             task.round,
-            packed(task.message, True),
+            arguments.message(task.message),
             group,
-            own=tuple(packed(each, False) for each in asked.fields),
+            own=tuple(arguments.own(fields) for fields in request.fields),
             averaging=averaging.of(group) if averaging else None,
             starts={client: task.starts[client] for client in group if client in task.starts},
             look_at=task.look_at.intersection(group),
-            states=tuple(placed(kept) for kept in asked.states),
-            placing=placing,
-            leaves=leaves,
+            states=tuple(arguments.state(kept) for kept in request.states),
+            state_return=state_return,
+            omits=omits,
             exchange=None if sums is None else sums.exchange,
             tag=tag or 0,
             hands_over=hands_over,
         )
         timeout = self.config.resources.client_timeout_s
         limit = None if timeout is None or group == (SERVER,) else timeout * len(group)
-        returns = 1 + int(hands_over) + int(leaves) + placing.returns(len(group))
-        return Call("chunk", (work, *values), returns, limit, tag=tag, hands_over=hands_over, leaves=leaves)
+        returns = 1 + int(hands_over) + int(omits) + state_return.returns(len(group))
+        call = Call("chunk", (work, *arguments.refs), returns, limit, tag=tag, hands_over=hands_over, omits=omits)
+        if len(group) == 1 and group[0] in self._convicted and not request.repeated:
+            call.most_crashes = 1
+        return call
 
-    def _large(self, operation: str) -> bool:
+    def _replies_large(self, operation: str) -> bool:
         """Whether whole replies are large, or may be."""
         known = self._paces.get(operation)
         return known is None or known.nbytes > INLINE_BYTES
 
-    def _placing(self, group: Group) -> Placing:
+    def _state_return(self, group: Group) -> StateReturn:
         """How new states of these clients come."""
         if not self._seen_states:
-            return Placing.WITHIN
+            return StateReturn.WITHIN
         everybody = len(self.clients) == len(self.federation.clients)
         small = self._state_bytes * len(group) <= TOGETHER_BYTES
-        return Placing.TOGETHER if everybody and small else Placing.APART
+        return StateReturn.TOGETHER if everybody and small else StateReturn.APART
 
     def _taken(self, task: Task, group: Group, call: Call, sums: Sums | None) -> Chunk:
-        """What a call came to. Raises whatever no policy may drop."""
+        """The outcomes or the failure of a finished call. Raises what no policy may drop."""
         if isinstance(call.error, Crashed | TimedOut):
+            if isinstance(call.error, Crashed):
+                self._convicted.add(group[0])
             if sums is not None:
                 sums.forget(call)
             return Chunk(errors=[ClientError(group[0], task.round, task.operation, call.where, str(call.error))])
         if call.error is not None:
             raise call.error
-        done: Done = call.value
-        beside = call.refs[1 + int(call.hands_over) :]
-        self.replies.came(done.chunk.outcomes)
-        if call.leaves:
-            done.chunk.outcomes = self.replies.lying(done.chunk.outcomes, beside.pop(0))
+        result: ChunkResult = call.value
+        apart = call.refs[1 + int(call.hands_over) :]  # the return values after the sum's totals
+        self.replies.count(result.chunk.outcomes)
+        if call.omits:
+            result.chunk.outcomes = self.replies.with_remote_values(result.chunk.outcomes, apart.pop(0))
         if group != (SERVER,):
-            self._states.take(group, done, beside)
-            self._seen_states = self._seen_states or any(done.kept)
+            self._states.take(group, result, apart)
+            self._seen_states = self._seen_states or any(result.has_state)
         if sums is not None:
-            sums.replied(call, tuple(outcome.client for outcome in done.chunk.outcomes), done.handed)
+            sums.replied(call, tuple(outcome.client for outcome in result.chunk.outcomes), result.sum_header)
         call.value, call.refs = None, []
-        return done.chunk
+        return result.chunk
 
     def _publish(self, name: str, value: Any) -> None:
         ref = self._published_refs[name] = ray.put(value)
-        self._store.remember(value, ref)
+        self._packer.store.remember(value, ref)
         self._pool.each("publish", name, ref)
 
     # -- states -------------------------------------------------------------------------------------------------------
@@ -345,8 +323,8 @@ class RayCohort(Cohort):
     def evaluate(self, round: int, subjects: Sequence[Subject]) -> None:
         for subject in subjects:
             weights = None if subject.weights is None else ray.put(subject.weights)
-            kept = None if subject.client is None else self._states.complete(subject.client)
-            state = (None, None) if kept is None else (kept.ref, kept.index)
+            where = None if subject.client is None else self._states.complete(subject.client)
+            state = (None, None) if where is None else (where.ref, where.index)
             limit = self.config.resources.evaluation_limit_s
             call = Call("assess", (round, replace(subject, weights=None), weights, *state), limit_s=limit, attempts=2)
             self._evaluating.append((round, subject.client, call))
@@ -379,4 +357,4 @@ class RayCohort(Cohort):
         else:
             self._pool.close()
         self._states, self._published_refs, self._evaluating = States(), {}, []
-        self._forget_sent()
+        self._packer.clear()

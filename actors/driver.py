@@ -23,9 +23,10 @@ import ray
 
 from actors.client_process import Begun
 from actors.cohort import RayCohort
+from actors.failures import StateLost
 from actors.order import PAUSE_S, RunOrder, Update
 from actors.plan import await_ready, free_nodes, living_nodes, reserve, what_is_left
-from actors.pool import Pool, StateLost
+from actors.pool import Pool
 from actors.shares import Reservation, restarted
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig

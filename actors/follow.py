@@ -19,9 +19,9 @@ from ray.exceptions import ActorAlreadyExistsError, ActorUnavailableError, GetTi
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from actors.driver_process import DriverProcess
+from actors.failures import DEATHS, unwrapped
 from actors.order import PAUSE_S, RESTARTS, RunOrder, Update
 from actors.plan import planned
-from actors.pool import DEATHS, unwrapped
 from actors.session import NAMESPACE, Session, check_paths, cluster_address, connect, in_job
 from actors.shares import Plan, environment, trial_group
 from rayfed_ssl.base.schema import UserError

@@ -15,7 +15,7 @@ from typing import Any
 import ray
 from ray._private.utils import get_num_cpus
 
-from actors.shares import KIND, Plan, Reservation, asked, trial_group
+from actors.shares import KIND, Plan, Reservation, request_bundles, trial_group
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.settings.blocks import ResourcesConfig
@@ -206,7 +206,7 @@ def planned(config: RunConfig) -> Plan:
 
 def reserve(plan: Plan, wait_s: float, name: str = "", say: Callable[[str], None] = lambda line: None) -> Reservation:
     """A placement group for the plan's actors, ready; in a Tune trial the trial's own. See :func:`await_ready`."""
-    return await_ready(plan, asked(plan, name), wait_s, say)
+    return await_ready(plan, request_bundles(plan, name), wait_s, say)
 
 
 def await_ready(

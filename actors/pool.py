@@ -1,10 +1,11 @@
 """Client actors in numbered slots: calls go to whoever is free, a dead actor is replaced and its calls repeated.
 
-A slot runs its calls in the order they were sent; one more than the running one waits there, which hides the way there.
-When an actor dies, every call it had in hand fails; all of them are taken off the slot at once, so a replacement is
-never mistaken for the actor that failed. Which of them killed it cannot be told: the reply of one that had finished is
-often lost with the process. So each is suspected, and sent again alone, to an actor with nothing else in hand: whoever
-kills actors is named after three deaths, and nobody else is.
+A slot runs its calls in the order they were sent. Each actor holds two calls, so sending one overlaps computing the
+other. When an actor dies, every call it held fails. All of them are taken off the slot at once, so a replacement is
+never mistaken for the actor that failed. Which call killed the actor cannot be told: the reply of one that had finished
+is often lost with the process. So each of them is suspected, and sent again alone, to an actor that holds nothing else.
+A call whose actor dies three times in a row is given up; a call that shared its actor with it is not. A call whose
+client was given up before is sent alone at once, and given up after one death.
 """
 
 from __future__ import annotations
@@ -19,38 +20,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray.exceptions import (
-    NodeDiedError,
-    ObjectLostError,
-    OutOfMemoryError,
-    RayActorError,
-    RayTaskError,
-    WorkerCrashedError,
-)
+from ray.exceptions import ObjectLostError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.client import ActorInfo
 from actors.client_process import start_client
+from actors.failures import DEATHS, Crashed, StateLost, TimedOut, unwrapped
 from actors.shares import Plan, Reservation
 from rayfed_ssl.base.schema import UserError
 
-DEATHS = (RayActorError, WorkerCrashedError, OutOfMemoryError, NodeDiedError)
 PER_ACTOR = 2  # calls an actor has in hand: one running, one waiting
 CRASHES = 3  # deaths in a row under the same call before the call is given up
 SLOW_S = 30.0  # after which a starting actor is worth a line
 START_S = 300.0  # how long an actor may take to start: seconds, but minutes on a machine that is swamped
-
-
-class StateLost(RuntimeError):
-    """A client's state lay on a node that died, or all actors did: the run has to go back to its checkpoint."""
-
-
-class Crashed(RuntimeError):
-    """A call killed its actor again and again, or died with the only actor that could answer it."""
-
-
-class TimedOut(RuntimeError):
-    """A call took longer than ``resources.client_timeout_s``."""
 
 
 @dataclass(eq=False)
@@ -62,10 +44,11 @@ class Call:
     returns: int = 1
     limit_s: float | None = None
     attempts: int = 1  # how often it may be too late before that is its error
+    most_crashes: int = CRASHES  # how often in a row its actor may die before that is its error
     pinned: bool = False  # for the actor it is sent to, and no other
-    tag: int | None = None  # under which it leaves something in the actor's running sum ..
-    hands_over: bool = False  # .. and whether it takes that sum along
-    leaves: bool = False  # whether what is large in its replies is a return value of its own
+    tag: int | None = None  # its number in the actor's running sum, where it adds to one ..
+    hands_over: bool = False  # .. and whether it returns that sum
+    omits: bool = False  # whether it returns large values of its replies apart
     refs: list[Any] = field(default_factory=list)
     crashes: list[str] = field(default_factory=list)
     done: bool = False
@@ -74,6 +57,11 @@ class Call:
     error: Exception | None = None
     where: str = ""
     node: str = ""
+
+    @property
+    def suspected(self) -> bool:
+        """Whether it may be one that kills actors: then it is sent to an actor with nothing else in hand."""
+        return bool(self.crashes) or self.most_crashes < CRASHES
 
     def finish(self, value: Any = None, error: Exception | None = None) -> None:
         self.done, self.value, self.error = True, value, error
@@ -88,7 +76,7 @@ class Slot:
     queue: deque[Call] = field(default_factory=deque)
     head_since: float = 0.0
     noticed: bool = False  # that it takes long to start
-    holds: bool = False  # something of a running sum, once it has done what it was sent
+    holds: bool = False  # whether the actor has part of a running sum, once it has done what it was sent
 
     @property
     def taken(self) -> bool:
@@ -98,7 +86,7 @@ class Slot:
     @property
     def on_trial(self) -> bool:
         """Running a call that is suspected of killing actors: nothing may share its fate."""
-        return any(call.crashes for call in self.queue)
+        return any(call.suspected for call in self.queue)
 
     @property
     def where(self) -> str:
@@ -118,7 +106,9 @@ class Pool:
         self.say: Callable[[str], None]
         self.slots = [Slot(number, actor) for number, actor in enumerate(begun or [None] * plan.actors)]
         self.background: deque[Call] = deque()  # evaluations not yet sent
-        self.again: deque[Call] = deque()  # calls to be repeated; those with crashes wait for an actor of their own
+        self.again: deque[Call] = (
+            deque()
+        )  # calls to be repeated, and suspected ones, which wait for an actor of their own
         self.draining = False
         self.replaced = 0
         self.opened = False  # whether all were ready once
@@ -148,11 +138,14 @@ class Pool:
     # -- sending ------------------------------------------------------------------------------------------------------
 
     def room(self) -> bool:
-        """Whether some actor can take a call now, and none waits to be repeated."""
+        """Whether some actor can take a call now, and no call waits for one."""
         return not self.again and any(len(slot.queue) < PER_ACTOR for slot in self._preferred())
 
     def submit(self, call: Call) -> None:
-        """Send a call to the actor with the least in hand."""
+        """Send a call to the actor with the least in hand; one that is suspected to the first that has nothing."""
+        if call.suspected:
+            self.again.append(call)
+            return
         self.send(min(self._preferred(), key=lambda slot: len(slot.queue)), call)
 
     def each(self, method: str, *args: Any) -> None:
@@ -214,7 +207,7 @@ class Pool:
             call = self.again[0]
             if call.abandoned:
                 call.finish()
-            elif call.crashes:
+            elif call.suspected:
                 empty = [slot for slot in self.slots if slot.info is not None and not slot.queue]
                 if not empty:
                     return
@@ -278,9 +271,8 @@ class Pool:
             call.refs = []
             if call.pinned:
                 call.finish(error=Crashed(call.crashes[-1] if call.crashes else "its actor was stopped"))
-            elif len(call.crashes) >= CRASHES:
-                why = f"its actor died {CRASHES} times in a row (a signal, or the machine is out of memory)"
-                call.finish(error=Crashed(f"{why}:\n{call.crashes[-1]}"))
+            elif len(call.crashes) >= call.most_crashes:
+                call.finish(error=Crashed(why_given_up(call)))
             elif call.abandoned:
                 call.finish()
             else:
@@ -366,6 +358,15 @@ class Pool:
         self.reservation.release()
 
 
+def why_given_up(call: Call) -> str:
+    """What Ray says of the last death, and in the last line the reason, as in a traceback."""
+    if call.most_crashes < CRASHES:
+        why = f"died again: one try, because it died {CRASHES} times in a row before"
+    else:
+        why = f"died {CRASHES} times in a row (a signal, or the machine is out of memory)"
+    return f"{call.crashes[-1]}\nits actor {why}"
+
+
 def end_process(info: ActorInfo) -> None:
     """Kill an actor's process, wherever it is. One that is frozen does not hear ``ray.kill``, and keeps its place."""
     if info.node == ray.get_runtime_context().get_node_id():
@@ -378,21 +379,3 @@ def end_process(info: ActorInfo) -> None:
 def _kill(pid: int) -> None:
     with contextlib.suppress(OSError):  # it has just ended
         os.kill(pid, signal.SIGKILL)
-
-
-def unwrapped(error: RayTaskError) -> Exception:
-    """The exception as it was raised, with the remote traceback as its cause; StateLost where an argument was lost."""
-    cause = error.cause
-    if isinstance(error, ObjectLostError) or isinstance(cause, ObjectLostError):
-        return StateLost(f"state lost, back to the checkpoint: {type(cause).__name__}")
-    if not isinstance(cause, Exception):
-        return RuntimeError(str(error))
-    cause.__cause__ = RemoteTraceback(str(error))
-    return cause
-
-
-class RemoteTraceback(Exception):
-    """Shows the traceback of another process where an exception is printed."""
-
-    def __str__(self) -> str:
-        return f"\n{self.args[0]}"

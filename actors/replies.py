@@ -1,5 +1,7 @@
-"""Large values of clients' replies: they stay in the object store until the server reads them. Where it passes them on
-to heavy work of its own, they go there from where they lie; what it sends on to clients is read once, to be booked.
+"""Large values of clients' replies: they stay in the object store until the server reads them.
+
+Values that the server passes on to heavy work of its own go there from the store. What it sends on to clients is read
+once, to be booked.
 """
 
 from __future__ import annotations
@@ -11,14 +13,14 @@ from typing import Any
 import ray
 from ray.exceptions import ObjectLostError
 
-from actors.client import Left
-from actors.pool import StateLost
+from actors.failures import StateLost
 from actors.store import nbytes
+from actors.wire import OmittedValue
 from rayfed_ssl.federated.messages import Outcome, Unread
 
 
-class Source:
-    """The return value in which a call left what is large in its replies. Mapped once, by whoever reads first."""
+class OmittedValues:
+    """The return value that holds the large values of a call's replies. It is mapped once, at the first read."""
 
     def __init__(self, ref: Any) -> None:
         self.ref = ref
@@ -36,10 +38,10 @@ class Source:
 
 
 @dataclass(eq=False)
-class Lying(Unread):
+class RemoteValue(Unread):
     """A value of a reply that lies in the store."""
 
-    source: Source
+    source: OmittedValues
     key: tuple[int, str]
     nbytes: int
     replies: Replies
@@ -54,22 +56,22 @@ class Lying(Unread):
 
 
 class Replies:
-    """Where the large values of replies lie, how many bytes of them this process has read, and how many came anyway."""
+    """Counts the bytes of replies that this process receives, and makes large values readable from the store."""
 
     def __init__(self) -> None:
-        self.read_bytes = 0
+        self.read_bytes = 0  # of large values, when they are read
         self.within_bytes = 0  # of small values, which come with the call
 
-    def lying(self, outcomes: Sequence[Outcome], ref: Any) -> list[Outcome]:
-        """The outcomes of a call, with what it left where ``ref`` says."""
-        source = Source(ref)
+    def with_remote_values(self, outcomes: Sequence[Outcome], ref: Any) -> list[Outcome]:
+        """The outcomes of a call, with a :class:`RemoteValue` for each value that it returned in ``ref``."""
+        source = OmittedValues(ref)
 
-        def found(value: Any) -> Any:
-            return Lying(source, value.key, value.nbytes, self) if isinstance(value, Left) else value
+        def remote(value: Any) -> Any:
+            return RemoteValue(source, value.key, value.nbytes, self) if isinstance(value, OmittedValue) else value
 
-        return [replace(o, reply={name: found(value) for name, value in o.reply.items()}) for o in outcomes]
+        return [replace(o, reply={name: remote(value) for name, value in o.reply.items()}) for o in outcomes]
 
-    def came(self, outcomes: Sequence[Outcome]) -> None:
-        """Count what came with a call's outcomes."""
+    def count(self, outcomes: Sequence[Outcome]) -> None:
+        """Count the bytes that came within a call's outcomes."""
         values = (value for outcome in outcomes for value in outcome.reply.values())
-        self.within_bytes += sum(nbytes(value) for value in values if not isinstance(value, Left))
+        self.within_bytes += sum(nbytes(value) for value in values if not isinstance(value, OmittedValue))

@@ -108,7 +108,7 @@ def trial_group() -> PlacementGroup | None:
     return ray.util.get_current_placement_group()
 
 
-def asked(plan: Plan, name: str = "") -> Reservation:
+def request_bundles(plan: Plan, name: str = "") -> Reservation:
     """A placement group for the plan's actors, which may not be ready yet; in a Tune trial the trial's own.
 
     Args:

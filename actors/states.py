@@ -1,7 +1,7 @@
 """Where clients' states lie between rounds: in objects that the driver owns, one per client, or one per call.
 
 An object per client costs about a millisecond to return and to map again, more than a small state is worth. An object
-per call stands until all of its clients have taken part again, so it is for rounds in which everybody does.
+per call is kept until all of its clients have taken part again. So it is for rounds in which everybody takes part.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any
 import ray
 from ray.exceptions import ObjectLostError
 
-from actors.client import Done, Placing, item
-from actors.pool import StateLost
+from actors.failures import StateLost
+from actors.wire import ChunkResult, StateReturn, item
 from rayfed_ssl.federated.messages import State
 
 TOGETHER_BYTES = 64 << 20  # of states in one object
 
 
 @dataclass(frozen=True)
-class Kept:
-    """One client's state: a reference, and where it stands within what lies there; None: it is all there is."""
+class StateRef:
+    """Where one client's state lies: an object in the store, and which item of it the state is; None: all of it."""
 
     ref: Any
     index: int | None = None
@@ -32,24 +32,28 @@ class States:
     """The states of all clients that have one; those of a round stand beside the old ones until it is complete."""
 
     def __init__(self) -> None:
-        self._complete: dict[int, Kept] = {}
-        self._pending: dict[int, Kept] = {}
+        self._complete: dict[int, StateRef] = {}
+        self._pending: dict[int, StateRef] = {}
 
-    def latest(self, client: int) -> Kept | None:
+    def latest(self, client: int) -> StateRef | None:
         """What the client's next call begins with."""
         return self._pending.get(client, self._complete.get(client))
 
-    def take(self, clients: Sequence[int], done: Done, refs: Sequence[Any]) -> None:
-        """What a call came to; ``refs`` are those of the return values that its states took."""
+    def take(self, clients: Sequence[int], result: ChunkResult, refs: Sequence[Any]) -> None:
+        """Remember the new states that a call returned.
+
+        Args:
+            refs: of the return values that are states.
+        """
         for k, client in enumerate(clients):
-            if done.kept[k]:
-                match done.placing:
-                    case Placing.WITHIN:
-                        self._pending[client] = Kept(ray.put(done.states[k]))
-                    case Placing.APART:
-                        self._pending[client] = Kept(refs[k])
-                    case Placing.TOGETHER:
-                        self._pending[client] = Kept(refs[0], k)
+            if result.has_state[k]:
+                match result.state_return:
+                    case StateReturn.WITHIN:
+                        self._pending[client] = StateRef(ray.put(result.states[k]))
+                    case StateReturn.APART:
+                        self._pending[client] = StateRef(refs[k])
+                    case StateReturn.TOGETHER:
+                        self._pending[client] = StateRef(refs[0], k)
 
     def forget_pending(self) -> None:
         """The round begins anew."""
@@ -60,7 +64,7 @@ class States:
         self._complete |= self._pending
         self._pending = {}
 
-    def complete(self, client: int) -> Kept | None:
+    def complete(self, client: int) -> StateRef | None:
         """The client's state as of the last complete round."""
         return self._complete.get(client)
 
@@ -79,4 +83,4 @@ class States:
 
     def restore(self, states: Iterable[tuple[int, State]]) -> None:
         self._pending = {}
-        self._complete = {client: Kept(ray.put(state)) for client, state in states}
+        self._complete = {client: StateRef(ray.put(state)) for client, state in states}

@@ -23,9 +23,10 @@ STORE_SHARE = 0.4  # images that take more of a node's object store are mapped f
 
 
 class Store:
-    """Values of this round that already lie in the object store, by identity: what two calls are sent is put once.
+    """Values of this round that already lie in the object store, by identity.
 
-    What all clients are sent is remembered until the round ends; of what single ones are sent, the last ``recent``.
+    A value that two calls are sent is put once. What all clients are sent is remembered until the round ends; of what
+    single ones are sent, the last ``recent``.
     """
 
     def __init__(self, recent: int) -> None:

@@ -1,16 +1,15 @@
 """Running sums that actors keep over their calls of an exchange: handed over once, merged where they lie, repeated
 where they are lost.
 
-An actor's death takes its sum along, and a node's death what was handed over and lay there. So what every call was
-asked is kept until the whole sum has arrived, and what the arrived sums do not hold is asked again: integers add up to
+An actor that dies takes its running sum along. A node that dies takes along the partial sums that lay there. So every
+request is kept until the whole sum has arrived. Requests that no partial sum holds are made again: integers add up to
 the same bits whoever adds them.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,45 +17,25 @@ import ray
 from ray.exceptions import ObjectLostError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from actors.client import Handed
-from actors.pool import Call, Crashed, Pool, StateLost, TimedOut
-from actors.states import Kept
+from actors.failures import Crashed, StateLost, TimedOut
+from actors.pool import Call, Pool
 from actors.store import nbytes
+from actors.window import Request
+from actors.wire import SumHeader
 from rayfed_ssl.federated.aggregation import FixedPointSum
 
 DIRECT_BYTES = 16 << 20  # partial sums of so many bytes in all are read as they are: merging them elsewhere costs more
-RETAINED_BYTES = 64 << 20  # clients' own fields that are kept for a repetition; beyond that what there is is collected
+RETAINED_BYTES = 64 << 20  # clients' own fields that are kept for a repetition; beyond that the sums are collected
 HANDED_S = 60.0  # that an actor has at least to hand over, where clients have a limit
 LOSSES = 5  # collections in a row that lose something, before the run goes back to its checkpoint
 
 
-@dataclass(eq=False)
-class Asked:
-    """What one call was asked, and who replied: enough to ask again."""
+class PartialSum(NamedTuple):
+    """A sum that an actor handed over."""
 
-    group: tuple[int, ...]
-    fields: tuple[Mapping[str, Any], ...]  # of each client, beside the common message
-    states: tuple[Kept | None, ...]  # the clients' before the call
-    replied: tuple[int, ...] = ()
-
-    def one_by_one(self) -> list[Asked]:
-        """The same, a client at a time."""
-        return [Asked((c,), (f,), (s,)) for c, f, s in zip(self.group, self.fields, self.states, strict=True)]
-
-    def again(self) -> list[Asked]:
-        """What to ask once more: of those who replied only, so that whoever was dropped stays dropped."""
-        alone = [one for one in self.one_by_one() if one.group[0] in self.replied]
-        group = tuple(one.group[0] for one in alone)
-        fields, states = tuple(one.fields[0] for one in alone), tuple(one.states[0] for one in alone)
-        return [Asked(group, fields, states)] if group else []
-
-
-class Part(NamedTuple):
-    """What an actor handed over: what is known of it, where its totals lie, on which node."""
-
-    handed: Handed
-    totals: Any
-    node: str
+    header: SumHeader
+    totals: Any  # a reference
+    node: str  # on which the totals lie
 
 
 class Sums:
@@ -66,9 +45,9 @@ class Sums:
         self.pool = pool
         self.limit_s = limit_s and max(limit_s, HANDED_S)  # of an actor that hands over; later its sum is lost
         self.exchange = uuid.uuid4().hex  # no other's: actors outlive cohorts
-        self.asked: dict[int, Asked] = {}  # by the tag of the call that did it last
+        self.requests: dict[int, Request] = {}  # by the tag of the latest call for each
         self.calls: list[Call] = []  # of ``hand_over``
-        self.parts: list[Part] = []
+        self.parts: list[PartialSum] = []
         self.read_bytes = 0  # of totals, by this process
         self._tags = 0
         self._retained: dict[int, int] = {}  # bytes of fields, by identity
@@ -87,25 +66,25 @@ class Sums:
         """Whether so much is kept for a repetition that it is time to collect."""
         return sum(self._retained.values()) > RETAINED_BYTES
 
-    def take(self, asked: Asked) -> int:
-        """The tag of a new call."""
+    def register(self, request: Request) -> int:
+        """Keep the request of a new call; returns the call's tag."""
         self._tags += 1
-        self.asked[self._tags] = asked
-        for fields in asked.fields:
+        self.requests[self._tags] = request
+        for fields in request.fields:
             self._retained |= {id(value): nbytes(value) for value in fields.values()}
         return self._tags
 
     def forget(self, call: Call) -> None:
-        """The call came to nothing, and its actor is no more."""
+        """A call failed, and its actor with it: the sum does without its request."""
         if call.tag is not None:
-            del self.asked[call.tag]
+            del self.requests[call.tag]
 
-    def replied(self, call: Call, clients: tuple[int, ...], handed: Handed | None) -> None:
-        """Who replied to a call, and what came with it of the actor's sum: its second return value."""
+    def replied(self, call: Call, clients: tuple[int, ...], header: SumHeader | None) -> None:
+        """Note who replied to a call. With a ``header``, its second return value is the actor's sum."""
         if call.tag is not None:
-            self.asked[call.tag].replied = clients
-        if handed is not None:
-            self._arrived(handed, call)
+            self.requests[call.tag].replied = clients
+        if header is not None:
+            self._arrived(header, call)
 
     def hand_over(self, slot: Any) -> None:
         """Have an actor hand over what it holds, before anything that is sent to it later."""
@@ -114,7 +93,7 @@ class Sums:
         self.pool.send(slot, call)
         slot.holds = False
 
-    def collect(self, repeat: Callable[[Sequence[Asked]], None]) -> FixedPointSum:
+    def collect(self, repeat: Callable[[Sequence[Request]], None]) -> FixedPointSum:
         """The whole sum.
 
         Args:
@@ -135,14 +114,14 @@ class Sums:
                 if call.error is None:
                     self._arrived(call.value, call)
             self.calls = []
-            held = [tag for part in self.parts for tag in part.handed.tags]
-            if len(set(held)) != len(held) or not self.asked.keys() >= set(held):
-                raise RuntimeError(f"sums hold calls {sorted(held)}, asked were {sorted(self.asked)}")
-            if missing := [tag for tag in self.asked if tag not in held]:
+            held = [tag for part in self.parts for tag in part.header.tags]
+            if len(set(held)) != len(held) or not self.requests.keys() >= set(held):
+                raise RuntimeError(f"sums hold calls {sorted(held)}, requests were {sorted(self.requests)}")
+            if missing := [tag for tag in self.requests if tag not in held]:
                 losses += 1
                 if losses == LOSSES:
                     raise StateLost(f"a sum was lost {losses} times: its actor died, or did not hand it over")
-                repeat([again for tag in missing for again in self.asked.pop(tag).again()])
+                repeat([again for tag in missing for again in self.requests.pop(tag).again()])
                 continue
             try:
                 return self._merged()
@@ -152,26 +131,26 @@ class Sums:
                     raise StateLost(f"a sum was lost {losses} times: {type(error).__name__}") from None
                 self._forget_lost()
 
-    def _arrived(self, handed: Handed, call: Call) -> None:
-        if handed.tags:
-            self.parts.append(Part(handed, call.refs[1], call.node))
+    def _arrived(self, header: SumHeader, call: Call) -> None:
+        if header.tags:
+            self.parts.append(PartialSum(header, call.refs[1], call.node))
 
     def _merged(self) -> FixedPointSum:
         """Read what was handed over. Actors whose clients all failed have nothing."""
-        parts, total = [part for part in self.parts if part.handed.total.templates], FixedPointSum()
+        parts, total = [part for part in self.parts if part.header.total.templates], FixedPointSum()
         for part in parts[1:]:
-            parts[0].handed.total.must_match(part.handed.total)
+            parts[0].header.total.must_match(part.header.total)
         refs = [part.totals for part in parts]
-        if sum(part.handed.nbytes for part in parts) > DIRECT_BYTES:
+        if sum(part.header.nbytes for part in parts) > DIRECT_BYTES:
             home = ray.get_runtime_context().get_node_id()
             refs = merged_where_they_lie([(part.totals, part.node) for part in parts], home)
         for totals in ray.get(refs):
             read = FixedPointSum()
-            read.totals, read.templates = totals, parts[0].handed.total.templates
+            read.totals, read.templates = totals, parts[0].header.total.templates
             total.merge(read)
             self.read_bytes += sum(array.nbytes for array in totals.values())
-        total.weight = sum(part.handed.total.weight for part in parts)
-        self.parts, self.asked = [], {}
+        total.weight = sum(part.header.total.weight for part in parts)
+        self.parts, self.requests = [], {}
         return total
 
     def _forget_lost(self) -> None:

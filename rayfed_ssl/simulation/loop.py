@@ -75,7 +75,7 @@ class Run:
         self.ended = 0  # the last round of a run that is resumed, before it was extended
         self.saved = -1  # the round of the newest checkpoint that is known to be intact
         self.claim = Claim(folder)
-        self.leaving = ExitStack()  # what is let go in the end, the last first
+        self.leaving = ExitStack()  # closed in reverse order at exit
         self.leaving.callback(self.claim.close)
         try:
             self._set_up(connect, resume)

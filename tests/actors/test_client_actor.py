@@ -13,16 +13,12 @@ import torch
 from actors.client import (
     ActorInfo,
     ClientActor,
-    Done,
-    Left,
-    Placing,
-    Put,
-    Work,
     fitting_share,
     memory_fraction,
     merged,
 )
 from actors.shares import environment
+from actors.wire import ArgRef, ChunkResult, OmittedValue, StateReturn, Work
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.federated import device_images
 from rayfed_ssl.federated.aggregation import FixedPointSum
@@ -129,22 +125,27 @@ def crowded(monkeypatch: pytest.MonkeyPatch) -> ClientActor:
 
 
 def asked(
-    actor: ClientActor, averaging: Averaging | None, placing: Placing = Placing.APART, values: int = 2, **more: Any
-) -> tuple[Done, list[Any]]:
+    actor: ClientActor,
+    averaging: Averaging | None,
+    state_return: StateReturn = StateReturn.APART,
+    values: int = 2,
+    **more: Any,
+) -> tuple[ChunkResult, list[Any]]:
     """Clients 0, 1, 2, whose states are the second argument, and the items 1 and 0 of the first."""
-    own = (Put(1), Put(0, 1), Put(0, 0))
+    own = (ArgRef(1), ArgRef(0, 1), ArgRef(0, 0))
     message = {"values": values}
-    work = Work("train", 1, message, (0, 1, 2), ({}, {}, {}), averaging, states=own, placing=placing, **more)
+    work = Work("train", 1, message, (0, 1, 2), ({}, {}, {}), averaging, states=own, state_return=state_return, **more)
     states = [{"seen": 5}, {"seen": 6}], {"seen": 7}
-    done, *returned = actor.chunk(work, *states) if placing is not Placing.WITHIN else [actor.chunk(work, *states)]
-    return done, returned
+    result = actor.chunk(work, *states)
+    first, *returned = [result] if isinstance(result, ChunkResult) else result
+    return first, returned
 
 
 @pytest.mark.parametrize("averaged", [False, True])
 def test_who_runs_out_of_memory_is_tried_again_alone(averaged: bool, crowded: ClientActor) -> None:
-    done, states = asked(crowded, AVERAGING if averaged else None)
-    chunk = done.chunk
-    assert done.kept == [True] * 3
+    result, states = asked(crowded, AVERAGING if averaged else None)
+    chunk = result.chunk
+    assert result.has_state == [True] * 3
     assert [bench.asked for bench in Crowded.opened] == [[0, 1, 2], [1]]  # alone in a workbench of its own
     assert [bench.on_device.room > 0 for bench in Crowded.opened] == [True, False]  # and without images of others
     assert not chunk.errors
@@ -156,24 +157,26 @@ def test_who_runs_out_of_memory_is_tried_again_alone(averaged: bool, crowded: Cl
 
 
 def test_what_is_large_is_left_also_by_who_is_tried_again(crowded: ClientActor) -> None:
-    done, (left, *states) = asked(crowded, None, values=10_000, leaves=True)
+    result, (omitted, *states) = asked(crowded, None, values=10_000, omits=True)
     assert [bench.asked for bench in Crowded.opened] == [[0, 1, 2], [1]]
     assert states == [{"seen": 8}, {"seen": 7}, {"seen": 6}]
-    assert [o.reply["weights"] for o in done.chunk.outcomes] == [Left((c, "weights"), 40_000) for c in range(3)]
-    assert {key: value[0] for key, value in left.items()} == {(c, "weights"): 10.0 * c for c in range(3)}
-    done, (left, *_) = asked(crowded, None, leaves=True)
-    assert left == {}  # small
-    assert all(isinstance(o.reply["weights"], np.ndarray) for o in done.chunk.outcomes)
+    assert [o.reply["weights"] for o in result.chunk.outcomes] == [
+        OmittedValue((c, "weights"), 40_000) for c in range(3)
+    ]
+    assert {key: value[0] for key, value in omitted.items()} == {(c, "weights"): 10.0 * c for c in range(3)}
+    result, (omitted, *_) = asked(crowded, None, omits=True)
+    assert omitted == {}  # small
+    assert all(isinstance(o.reply["weights"], np.ndarray) for o in result.chunk.outcomes)
 
 
 def test_who_runs_out_of_memory_alone_is_told_what_would_have_fitted(
     crowded: ClientActor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Crowded, "always", True)
-    done, states = asked(crowded, None)
-    chunk = done.chunk
+    result, states = asked(crowded, None)
+    chunk = result.chunk
     assert [outcome.client for outcome in chunk.outcomes] == [0, 2]
-    assert done.kept == [True, False, True]
+    assert result.has_state == [True, False, True]
     assert states == [{"seen": 8}, None, {"seen": 6}]
     (error,) = chunk.errors
     assert error.client == 1
@@ -181,30 +184,34 @@ def test_who_runs_out_of_memory_alone_is_told_what_would_have_fitted(
 
 
 @pytest.mark.parametrize(
-    ("placing", "returned", "within"),
+    ("state_return", "returned", "within"),
     [
-        (Placing.APART, [{"seen": 8}, None, {"seen": 6}], []),
-        (Placing.TOGETHER, [[{"seen": 8}, None, {"seen": 6}]], []),
-        (Placing.WITHIN, [], [{"seen": 8}, None, {"seen": 6}]),
+        (StateReturn.APART, [{"seen": 8}, None, {"seen": 6}], []),
+        (StateReturn.TOGETHER, [[{"seen": 8}, None, {"seen": 6}]], []),
+        (StateReturn.WITHIN, [], [{"seen": 8}, None, {"seen": 6}]),
     ],
 )
-def test_new_states_come_as_they_are_placed(
-    placing: Placing, returned: list[Any], within: list[Any], crowded: ClientActor, monkeypatch: pytest.MonkeyPatch
+def test_new_states_are_returned_as_the_call_says(
+    state_return: StateReturn,
+    returned: list[Any],
+    within: list[Any],
+    crowded: ClientActor,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Crowded, "always", True)
-    done, states = asked(crowded, None, placing)
-    assert (done.placing, done.states, states) == (placing, within, returned)
+    result, states = asked(crowded, None, state_return)
+    assert (result.state_return, result.states, states) == (state_return, within, returned)
 
 
 def test_a_call_that_hands_over_takes_what_the_calls_before_it_left(crowded: ClientActor) -> None:
     before, states = asked(crowded, AVERAGING, exchange="e", tag=1)
-    assert before.handed is None
+    assert before.sum_header is None
     assert len(states) == 3
-    done, (totals, *states) = asked(crowded, AVERAGING, exchange="e", tag=2, hands_over=True)
-    assert done.handed is not None
-    assert done.handed.tags == (1, 2)
+    result, (totals, *states) = asked(crowded, AVERAGING, exchange="e", tag=2, hands_over=True)
+    assert result.sum_header is not None
+    assert result.sum_header.tags == (1, 2)
     assert len(states) == 3
-    done.handed.total.totals = totals
-    np.testing.assert_array_equal(done.handed.total.mean()["weights"], np.full(2, 12.5, np.float32))
-    assert done.handed.total.weight == 2 << 40
+    result.sum_header.total.totals = totals
+    np.testing.assert_array_equal(result.sum_header.total.mean()["weights"], np.full(2, 12.5, np.float32))
+    assert result.sum_header.total.weight == 2 << 40
     assert crowded.hand_over("e")[0].tags == ()  # nothing is left

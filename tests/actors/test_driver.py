@@ -15,9 +15,9 @@ from ray.exceptions import OutOfMemoryError
 from actors import driver as module
 from actors import follow as following
 from actors.driver import Driver
+from actors.failures import StateLost
 from actors.follow import run_on_ray
 from actors.order import RESTARTS
-from actors.pool import StateLost
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.federation import Federation

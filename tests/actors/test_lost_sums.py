@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from actors.pool import Call, Crashed, StateLost, TimedOut
-from actors.sums import HANDED_S, LOSSES, Asked, Sums
+from actors.failures import Crashed, StateLost, TimedOut
+from actors.pool import Call
+from actors.sums import HANDED_S, LOSSES, Sums
+from actors.window import Request
 
 
 class Pool:
@@ -33,13 +35,13 @@ def test_an_actor_that_never_hands_over_is_not_asked_for_ever(error: Exception) 
     sums = Sums(pool, limit_s=5.0)  # type: ignore[arg-type]
     repeated: list[tuple[int, ...]] = []
 
-    def ask(asked: Any) -> None:
-        for one in asked:
+    def ask(requests: Any) -> None:
+        for one in requests:
             repeated.append(one.group)
-            sums.asked[sums.take(one)].replied = one.group
+            sums.requests[sums.register(one)].replied = one.group
         pool.slots[0].holds = True
 
-    ask([Asked((1, 2), ({}, {}), (None, None))])
+    ask([Request((1, 2), ({}, {}), (None, None))])
     with pytest.raises(StateLost, match=f"a sum was lost {LOSSES} times: its actor died, or did not hand it over"):
         sums.collect(ask)
     assert repeated == [(1, 2)] * LOSSES  # the first time, and once more after every loss but the last
@@ -49,7 +51,7 @@ def test_an_actor_that_never_hands_over_is_not_asked_for_ever(error: Exception) 
 def test_what_is_wrong_with_a_sum_itself_is_not_repeated() -> None:
     pool = Pool(ZeroDivisionError("its own"))
     sums = Sums(pool)  # type: ignore[arg-type]
-    sums.take(Asked((1,), ({},), (None,)))
+    sums.register(Request((1,), ({},), (None,)))
     pool.slots[0].holds = True
     with pytest.raises(ZeroDivisionError):
         sums.collect(lambda lost: None)

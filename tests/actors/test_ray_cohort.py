@@ -25,10 +25,12 @@ import actors.cohort
 import actors.replies
 import actors.store
 from actors.cohort import LONGEST_CHUNK, WINDOW, Pace, RayCohort
+from actors.failures import StateLost
 from actors.plan import reserve
-from actors.pool import Call, Pool, StateLost
+from actors.pool import CRASHES, Call, Pool
 from actors.shares import Plan
 from actors.store import INLINE_BYTES
+from actors.window import Request
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.config import RunConfig
@@ -37,7 +39,7 @@ from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation, deal
 from rayfed_ssl.federated.ledger import Ledger
-from rayfed_ssl.federated.messages import SERVER, ClientError, Outcome, Reply, State
+from rayfed_ssl.federated.messages import SERVER, ClientError, Outcome, Reply, State, Task
 from rayfed_ssl.federated.results import PIXELS, Subject
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS
@@ -395,13 +397,13 @@ def test_replies_that_are_known_to_be_small_come_whole(made: Made) -> None:
         sent.append(call)
         send(slot, call)
 
-    leaves = []
+    omits = []
     with mock.patch.object(cohort._pool, "send", noted):
         for rows in (1, 1, 9000, 9000, 1):
             assert [reply["rows"].size for reply in cohort.ask("draw", rows=rows)] == [rows, rows]
-            leaves.append({call.leaves for call in sent})
+            omits.append({call.omits for call in sent})
             sent.clear()
-    assert leaves == [{True}, {False}, {False}, {True}, {True}]  # as it was the last time; at first nothing is known
+    assert omits == [{True}, {False}, {False}, {True}, {True}]  # as it was the last time; at first nothing is known
     assert cohort.replies.read_bytes == 2 * 72_000
 
 
@@ -576,6 +578,19 @@ def test_evaluation_gives_the_same_beside_the_next_round(
     assert there.evaluations(wait=True) == []
 
 
+def test_who_was_convicted_has_one_try_but_all_where_its_reply_is_known_already(made: Made) -> None:
+    """A sum that is lost ends no run because of who was convicted before, and replied since."""
+    cohort = made()
+    cohort.begin_round(2, (3,))
+    cohort._convicted.add(3)
+    task = Task("count", 2, {})
+    tries = [
+        cohort._call(task, Request((3,), ({},), (None,), repeated=repeated), None, None, False).most_crashes
+        for repeated in (False, True)
+    ]
+    assert tries == [1, CRASHES]
+
+
 def test_references_do_not_pile_up_over_rounds(made: Made, federation: Federation, ray_session: ModuleType) -> None:
     cohort = made()
     weights = np.zeros(50_000, np.float32)
@@ -592,7 +607,7 @@ def test_references_do_not_pile_up_over_rounds(made: Made, federation: Federatio
             sent = [reply.fields for reply in cohort.ask("draw")]
             cohort.serve("total", sent=sent, more=({"first": sent[0]}, ""))
             cohort.end_round()
-            assert cohort._passed == (None, {})  # no message outlives its round
+            assert cohort._packer.empty  # no message outlives its round
 
     some_rounds(0, 3)
     before = references()

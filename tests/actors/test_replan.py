@@ -13,9 +13,10 @@ from actors import follow as following
 from actors import plan as plans
 from actors import pool as pools
 from actors.driver import Driver
+from actors.failures import StateLost
 from actors.order import Update
 from actors.plan import reserve, what_is_left
-from actors.pool import Pool, StateLost
+from actors.pool import Pool
 from actors.shares import Plan, Reservation
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.settings.blocks import ResourcesConfig

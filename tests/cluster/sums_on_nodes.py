@@ -29,8 +29,9 @@ from ray.cluster_utils import Cluster  # noqa: E402
 
 from actors import sums  # noqa: E402
 from actors.cohort import RayCohort  # noqa: E402
+from actors.failures import StateLost  # noqa: E402
 from actors.plan import reserve  # noqa: E402
-from actors.pool import Pool, StateLost  # noqa: E402
+from actors.pool import Pool  # noqa: E402
 from actors.shares import Plan  # noqa: E402
 from rayfed_ssl.config import RunConfig  # noqa: E402
 from rayfed_ssl.federated.cohort import Cohort  # noqa: E402

@@ -16,12 +16,13 @@ import numpy as np
 import pytest
 
 from actors.cohort import RayCohort
+from actors.failures import StateLost
 from actors.follow import find, follow, run_on_ray, start
 from actors.plan import reserve
-from actors.pool import Pool, StateLost
+from actors.pool import Pool
 from actors.session import connect
 from actors.shares import Plan
-from actors.states import Kept
+from actors.states import StateRef
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import Federation, deal
@@ -228,8 +229,34 @@ def test_of_several_clients_in_one_call_only_the_one_to_blame_is_dropped(pool: P
         assert sorted(down) == list(federation.clients)  # sent once each, however often the simulator had to
         cohort.end_round()
         assert [client for client, _ in cohort.states()] == others
+        pool.replaced = 0
+        (tmp_path / "log").unlink()
+        cohort.begin_round(2, federation.clients)
+        found = cohort.mean("work", **message)
+        assert [reply.client for reply in found.replies] == others
+        assert pool.replaced == 1
+        assert [who for who, _ in lines(tmp_path / "log")].count("7") == 1  # its call was its own, and not repeated
     finally:
         cohort.close()
+
+
+@pytest.mark.parametrize("verb", ["ask", "mean"])
+def test_who_was_convicted_once_is_given_one_try_from_then_on(verb: str, made: Made, tmp_path: Path) -> None:
+    cohort = made(CONFIG.model_copy(update={"on_client_error": "drop"}))
+    message: dict[str, Any] = {"log": str(tmp_path / "log"), "times": 99}
+    deaths, replied, reasons = [], [], []
+    for t, victims in enumerate(([0], [0], [0], [0], [], [0]), 1):
+        before = cohort.replaced
+        cohort.begin_round(t, (0, 1, 2, 3, 4, 5))
+        replies = getattr(cohort, verb)("work", victims=victims, **message)
+        replied.append([reply.client for reply in (replies.replies if verb == "mean" else replies)])
+        reasons += [error.reason for error in cohort.dropped]
+        cohort.end_round()
+        deaths.append(cohort.replaced - before)
+    assert deaths == [3, 1, 1, 1, 0, 1]
+    assert replied == [[1, 2, 3, 4, 5]] * 4 + [[0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5]]  # it can recover
+    assert reasons[0] == "its actor died 3 times in a row (a signal, or the machine is out of memory)"
+    assert reasons[1:] == ["its actor died again: one try, because it died 3 times in a row before"] * 4
 
 
 def test_quick_clients_that_shared_a_call_reply_in_order_though_one_is_dropped(pool: Pool) -> None:
@@ -315,7 +342,7 @@ def test_lost_state_is_known_for_what_it_is(made: Made, ray_session: ModuleType)
         list(cohort.ask("big"))
         cohort.end_round()
         assert [client for client, _ in cohort.states()] == [0, 1]
-        cohort._states._complete[1] = Kept(lost)
+        cohort._states._complete[1] = StateRef(lost)
         with pytest.raises(StateLost, match="lost"):
             look()
         cohort.restore([])

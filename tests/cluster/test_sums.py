@@ -20,7 +20,8 @@ from actors.cohort import RayCohort
 from actors.plan import reserve
 from actors.pool import Pool
 from actors.shares import Plan
-from actors.sums import Asked, Sums, merged_where_they_lie
+from actors.sums import Sums, merged_where_they_lie
+from actors.window import Request
 from rayfed_ssl.federated.aggregation import FixedPointSum
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation, deal
@@ -111,7 +112,7 @@ def test_an_actor_dies_between_its_last_reply_and_handing_over(
 ) -> None:
     collect, collected = Sums.collect, 0
 
-    def kill_first(self: Sums, repeat: Callable[[list[Asked]], None]) -> FixedPointSum:
+    def kill_first(self: Sums, repeat: Callable[[list[Request]], None]) -> FixedPointSum:
         nonlocal collected
         collected += 1
         if collected == 2:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from actors import store as stores
-from actors.pool import StateLost
+from actors.failures import StateLost
 from actors.shares import Plan
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.federated.federation import deal
