@@ -221,7 +221,7 @@ class EncoderClient(Generic[Config]):
         between.
 
         Args:
-            loss: (views, rows) -> Step(loss, projections); by default the objective's.
+            loss: (views, rows) -> Step(loss, projections, features); by default the objective's.
             pixels: (n, 3, H, W) uint8; by default this client's shard.
             stop: asked after every epoch and at the end; training ends where it says so.
         """
@@ -261,22 +261,12 @@ class EncoderClient(Generic[Config]):
         self.metrics |= {"loss": float(total) / max(steps, 1), "images": float(seen), "lr": self.learning_rate}
 
     def _loss(self, loss: Loss, views: tuple[Tensor, ...], rows: Tensor) -> Tensor:
-        """The loss of one batch with the plug-ins' terms, which see what the encoder gave on the way to it."""
-        given: list[Tensor] = []
-        watching = (
-            self.network.encoder.register_forward_hook(lambda module, args, output: given.append(output))
-            if self.plugins
-            else None
-        )
-        try:
-            with self.autocast():
-                step = loss(views, rows)
-        finally:
-            if watching is not None:
-                watching.remove()
-        value, features = step.loss, torch.split(torch.cat(given), len(rows)) if given else ()
+        """The loss of one batch with the plug-ins' terms on the projections and features of its views."""
+        with self.autocast():
+            step = loss(views, rows)
+        value = step.loss
         for plugin in self.plugins.values():
-            if (term := plugin.penalty(step.projections, features)) is not None:
+            if (term := plugin.penalty(step.projections, step.features)) is not None:
                 value = value + term
         return value
 

@@ -126,7 +126,7 @@ class Client(fedavg.Client[Config]):
                 images, labels = turned(view, turns)
                 logits = self.network.classify_projected_rotation(images)
                 value = value + self.method.rotation * F.cross_entropy(full_precision(logits), labels)
-            return Step(value, step.projections)
+            return step._replace(loss=value)
 
         self.fit(loss, epochs=epochs)
         return {"weights": self.weights}
