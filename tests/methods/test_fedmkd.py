@@ -201,10 +201,41 @@ def test_teachers_are_asked_in_eval_mode_and_stay_as_they_were_sent() -> None:
     bench.execute(
         "distil", SERVER, 1, {"state": {"student": bench.initial("small_cnn_bn")}, "teachers": teachers}, None
     )
-    for number, (name, sent) in enumerate(teachers):
-        network = bench.network(name, f"teacher {number}")
+    for name, sent in teachers:
+        network = bench.network(name, "teacher")
         assert not network.training
         np.testing.assert_array_equal(pack(network).vector, sent["weights"].vector)  # running statistics, too
+
+
+def test_teachers_of_an_architecture_share_a_module_and_each_teaches_what_it_knows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = worker(config(method__batch_size=27))
+    initial = bench.initial("small_cnn_bn")
+    teachers = [initial.with_vector(initial.vector * np.float32(1 + k / 4)) for k in range(3)]
+    taught: list[torch.Tensor] = []
+
+    def watched(weights: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
+        taught.append(outputs)
+        return mixed_teacher(weights, outputs)
+
+    monkeypatch.setattr(fedmkd, "mixed_teacher", watched)
+    counts = []
+    for asked in (teachers[:1], teachers):
+        message = {"state": {"student": initial}, "teachers": [("small_cnn_bn", {"weights": t}) for t in asked]}
+        bench.execute("distil", SERVER, 1, message, None)
+        counts.append(len(bench._networks))
+    assert counts[0] == counts[1]
+    service, network = client(bench, SERVER, "distil"), bench.network("small_cnn_bn", "a copy").eval()
+    images = bench.federation.public
+    assert images is not None
+    (rows,) = service.batches(27, 1, 27)
+    views = service.views(bench.images(images.pixels)[rows], service.generator("views"), 2)
+    expected = []
+    for weights in teachers:
+        unpack(weights, network)
+        expected.append(torch.cat([network.project(view) for view in views]))
+    close(taught[-1], torch.stack(expected))
 
 
 def test_a_step_of_alignment_is_towards_the_students_other_view() -> None:
