@@ -49,7 +49,7 @@ class EncoderClient(Generic[Config]):
         self.id = client
         self.round = round
         self.operation = operation
-        self.visit = 0  # how often this client was asked for the same in this round before
+        self.visit = 0  # which call of this operation in this round: how often this client was asked before
         self.state = state
         self.metrics: dict[str, float] = {}
         self._memory: Memory | None = None

@@ -232,7 +232,8 @@ class Server(MethodServer[Config]):
 
         def aligned(client: int) -> dict[str, Any]:
             encoder, sent = teachers[client]
-            return dict(cohort.serve("align", encoder=encoder, sent=sent, student=state["student"]).fields)
+            message = {"encoder": encoder, "sent": sent, "student": state["student"]}
+            return dict(cohort.serve("align", visit=client, **message).fields)
 
         targets = {client: aligned(client) for client in teachers}
         for _ in cohort.ask("adopt", clients=list(teachers), each=targets.__getitem__):

@@ -142,6 +142,17 @@ def test_alignment_brings_a_client_nearer_to_the_frozen_student() -> None:
     np.testing.assert_array_equal(pack(anchor).vector, student.vector)
 
 
+def test_each_clients_alignment_has_randomness_of_its_own() -> None:
+    """Of one model at one student, so that nothing else differs."""
+    bench = worker(config())
+    message = {"encoder": "small_cnn", "sent": {"weights": bench.initial("small_cnn")}}
+    message["student"] = bench.initial("small_cnn_bn")
+    targets = [bench.execute("align", SERVER, 1, message, None, number)[0].reply["target"] for number in (0, 1, 2, 1)]
+    assert moved(targets[0], targets[1]) > 0
+    assert moved(targets[1], targets[2]) > 0
+    np.testing.assert_array_equal(targets[1].vector, targets[3].vector)
+
+
 def test_a_client_keeps_what_it_trained_and_takes_the_servers_target() -> None:
     server, cohort = started(config())
     cohort.begin_round(1, (0, 1))
@@ -153,7 +164,7 @@ def test_a_client_keeps_what_it_trained_and_takes_the_servers_target() -> None:
         reply = bench.execute("train", number, 1, {}, None)[0].reply
         np.testing.assert_array_equal(states[number]["model"].vector, reply["weights"].vector)
         message = {"encoder": MIXED[number], "sent": reply, "student": server.state["student"]["student"]}
-        aligned = bench.execute("align", SERVER, 1, message, None)[0].reply["target"]
+        aligned = bench.execute("align", SERVER, 1, message, None, number)[0].reply["target"]
         np.testing.assert_array_equal(states[number]["target"].vector, aligned.vector)
         # and it is what the next round begins with
         _, state = bench.execute("train", number, 2, {}, states[number])
