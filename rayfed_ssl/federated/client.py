@@ -306,9 +306,9 @@ class EncoderClient(Generic[Config]):
         ``training``. Batches differ by one row at most, and have at most ``evaluation.batch_size``.
         """
         self.network.train(training)
-        draws = self.generator("views")
+        draws = None if views is None else self.generator("views")
         for part in pixels.tensor_split(-(-len(pixels) // self.config.evaluation.batch_size)):
-            if views is None:
+            if views is None or draws is None:
                 yield self.network.project(self.bench.clean(part)).float()
             else:
                 yield torch.stack([self.network.project(v).float() for v in self.views(part, draws, views)])
