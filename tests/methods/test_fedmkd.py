@@ -107,6 +107,20 @@ def test_student_and_attention_learn_from_their_terms(
     assert (moved(after["attention"], first["attention"]) > 1e-6) == attention
 
 
+def test_the_student_learns_nothing_through_the_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its outputs ask the attention for weights, as constants: the attention's term alone leaves the student alone."""
+
+    def attentions_term(*given: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        of_student, of_attention = distillation(*given)
+        return 0 * of_student, of_attention
+
+    monkeypatch.setattr(fedmkd, "distillation", attentions_term)
+    before, after = distilled(method__self_weight=0, method__weight_decay=0)
+    assert moved(after["first"]["student"], before["student"]) == 0
+    assert moved(after["student"], before["student"]) == 0
+    assert moved(after["attention"], after["first"]["attention"]) > 1e-6
+
+
 def test_queues_are_replaced_in_turn_and_kept() -> None:
     before, after = distilled()
     for name in ("mixtures", "students"):
