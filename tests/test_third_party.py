@@ -43,7 +43,7 @@ def run(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280, check=False)
 
 
-@pytest.mark.parametrize(("which", "count"), [("not on_ray", 3), pytest.param("on_ray", 2, marks=pytest.mark.cluster)])
+@pytest.mark.parametrize(("which", "count"), [("not on_ray", 4), pytest.param("on_ray", 2, marks=pytest.mark.cluster)])
 def test_the_contract_suite_runs_over_an_installed_method(which: str, count: int, site: Path) -> None:
     done = run(site, "-m", "pytest", "-rA", "-k", which, "-p", "no:cacheprovider", str(PACKAGE / "test_halfway.py"))
     assert done.returncode == 0, done.stdout + done.stderr

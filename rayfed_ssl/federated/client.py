@@ -49,7 +49,7 @@ class EncoderClient(Generic[Config]):
         self.id = client
         self.round = round
         self.operation = operation
-        self.visit = 0  # how often this client was asked for the same in this round before
+        self.visit = 0  # which call of this operation in this round: how often this client was asked before
         self.state = state
         self.metrics: dict[str, float] = {}
         self._memory: Memory | None = None
@@ -221,62 +221,59 @@ class EncoderClient(Generic[Config]):
         between.
 
         Args:
-            loss: (views, rows) -> Step(loss, projections); by default the objective's.
+            loss: (views, rows) -> Step(loss, projections, features); by default the objective's.
             pixels: (n, 3, H, W) uint8; by default this client's shard.
             stop: asked after every epoch and at the end; training ends where it says so.
         """
-        network, target = self.network, self.target
-        own = loss is None  # a method's own loss may do what a graph cannot repeat
-        loss = loss or self.objective_loss()
         pixels = self.pixels() if pixels is None else pixels
-        network.train()
-        if target is not None:
-            target.train()
-        parameters: list[Tensor] = [p for p in network.parameters() if p.requires_grad]
-        optimizer = self.optimizer(parameters)
-        draws = self.generator("views")
-        total, steps, seen = torch.zeros((), device=self.bench.device), 0, 0
         per_epoch = len(pixels) // self.batch_size(len(pixels))
-        step = TrainStep(
-            lambda views, rows: self._loss(loss, views, rows), optimizer, self.config.train.optimizer.clip_norm,
-            lambda: self.objective.after_step(network, target), total,
-        )  # fmt: skip
-        if own and not self.plugins:
-            memory = {} if self.memory is None else self.memory.tensors
-            step = self.bench.steps.made(step, self.config.objective.name, self._steps(per_epoch, epochs), memory)
+        self.network.train()
+        if self.target is not None:
+            self.target.train()
+        step, draws = self._train_step(loss, self._steps(per_epoch, epochs)), self.generator("views")
+        steps, seen, stopped = 0, 0, False
         for rows in self.batches(len(pixels), epochs):
             step(self.views(pixels[rows], draws, self.objective.views), rows)
             steps, seen = steps + 1, seen + len(rows)
             if stop is not None and steps % per_epoch == 0:
-                if stop():
+                if stopped := stop():
                     break
-                network.train()
-        else:
-            if stop is not None and steps % per_epoch:
-                stop()  # the part of an epoch that `local_steps` ended with
-        if target is not None and self.config.keeps_target:
-            self.state["target"] = pack(*followed(target))
+                self.network.train()
+        if stop is not None and not stopped and steps % per_epoch:
+            stop()  # the part of an epoch that `local_steps` ended with
+        self._keep_objectives_state()
+        self.metrics |= {"loss": float(step.total) / max(steps, 1), "images": float(seen), "lr": self.learning_rate}
+
+    def _train_step(self, loss: Loss | None, count: int) -> TrainStep:
+        """The step to take ``count`` times. The objective's alone may be recorded: a method's own loss, or a plug-in,
+        may do what a graph cannot repeat.
+        """
+        network, target, chosen = self.network, self.target, loss or self.objective_loss()
+        parameters: list[Tensor] = [p for p in network.parameters() if p.requires_grad]
+        step = TrainStep(
+            lambda views, rows: self._with_plugins(chosen, views, rows), self.optimizer(parameters),
+            self.config.train.optimizer.clip_norm, lambda: self.objective.after_step(network, target),
+            torch.zeros((), device=self.bench.device),
+        )  # fmt: skip
+        if loss is not None or self.plugins:
+            return step
+        memory = {} if self.memory is None else self.memory.tensors
+        return self.bench.steps.made(step, self.config.objective.name, count, memory)
+
+    def _keep_objectives_state(self) -> None:
+        """Keep the momentum target and the objective's memory for the next round, where they last."""
+        if self.target is not None and self.config.keeps_target:
+            self.state["target"] = pack(*followed(self.target))
         if self._memory is not None and self.objective.keeps_memory:
             self.state["memory"] = {name: tensor.cpu().numpy() for name, tensor in self._memory.tensors.items()}
-        self.metrics |= {"loss": float(total) / max(steps, 1), "images": float(seen), "lr": self.learning_rate}
 
-    def _loss(self, loss: Loss, views: tuple[Tensor, ...], rows: Tensor) -> Tensor:
-        """The loss of one batch with the plug-ins' terms, which see what the encoder gave on the way to it."""
-        given: list[Tensor] = []
-        watching = (
-            self.network.encoder.register_forward_hook(lambda module, args, output: given.append(output))
-            if self.plugins
-            else None
-        )
-        try:
-            with self.autocast():
-                step = loss(views, rows)
-        finally:
-            if watching is not None:
-                watching.remove()
-        value, features = step.loss, torch.split(torch.cat(given), len(rows)) if given else ()
+    def _with_plugins(self, loss: Loss, views: tuple[Tensor, ...], rows: Tensor) -> Tensor:
+        """The loss of one batch with the plug-ins' terms on the projections and features of its views."""
+        with self.autocast():
+            step = loss(views, rows)
+        value = step.loss
         for plugin in self.plugins.values():
-            if (term := plugin.penalty(step.projections, features)) is not None:
+            if (term := plugin.penalty(step.projections, step.features)) is not None:
                 value = value + term
         return value
 
@@ -316,9 +313,9 @@ class EncoderClient(Generic[Config]):
         ``training``. Batches differ by one row at most, and have at most ``evaluation.batch_size``.
         """
         self.network.train(training)
-        draws = self.generator("views")
+        draws = None if views is None else self.generator("views")
         for part in pixels.tensor_split(-(-len(pixels) // self.config.evaluation.batch_size)):
-            if views is None:
+            if views is None or draws is None:
                 yield self.network.project(self.bench.clean(part)).float()
             else:
                 yield torch.stack([self.network.project(v).float() for v in self.views(part, draws, views)])

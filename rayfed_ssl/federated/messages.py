@@ -74,7 +74,8 @@ class Diverged(ClientError):
 class Start(NamedTuple):
     """Where a client's work stands in the run: ``round`` and ``visit`` are part of the address of its randomness.
 
-    ``visit``: how often the client was asked for the same in this round before, where it replies more than once.
+    ``visit``: how often the client was asked for the same in this round before, where it replies more than once. Of the
+    server's work: which of several calls of one operation in a round it is.
     """
 
     round: int

@@ -30,8 +30,8 @@ class ClientPlugin(Generic[Config]):
         """The extra message fields."""
 
     def penalty(self, projections: tuple[Tensor, ...], features: tuple[Tensor, ...] = ()) -> Tensor | None:
-        """A loss term on the projections of this batch, V tensors (B, D), or on the encoder's features, (B, H) each, in
-        the order of its forward passes; None for nothing.
+        """A loss term on the projections of this batch's views, V tensors (B, D), or on the encoder's features of the
+        same views, (B, H) each, where the loss gives them (``Step``); None for nothing.
         """
         return None
 

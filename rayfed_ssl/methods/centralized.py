@@ -57,7 +57,7 @@ class Server(MethodServer[Config]):
         self.state |= {"target": None, "memory": None}
 
     def round(self, t: int, cohort: Cohort) -> None:
-        kept = {name: self.state.get(name) for name in ("target", "memory")}
+        kept: dict[str, Any] = {name: self.state.get(name) for name in ("target", "memory")}
         reply = cohort.serve("pretrain", weights=self.weights, **kept)
         self.state |= {name: reply[name] for name in ("weights", "target", "memory")}
         self.metrics = {f"train/{name}": cohort.metrics[reply.client][name] for name in ("loss", "lr", "images")}

@@ -32,7 +32,7 @@ from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, only
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.workload import Traffic, Workload, fit_steps
-from rayfed_ssl.objectives.base import Step, full_precision
+from rayfed_ssl.objectives.base import Step, encoded_together, full_precision
 from rayfed_ssl.objectives.simclr import SimCLRConfig, info_nce
 from rayfed_ssl.settings.blocks import MethodConfig
 from rayfed_ssl.settings.run import RunSettings
@@ -97,9 +97,9 @@ class Client(EncoderClient[Config]):
         beta, distance = self.method.beta, self.distance() if self.method.alignment else None
 
         def loss(views: tuple[Tensor, ...], rows: Tensor) -> Step:
-            z_a, z_b = self.network.project(torch.cat(views)).chunk(2)
+            features, (z_a, z_b) = encoded_together(self.network, views)
             value = info_nce(z_a, z_b, temperature, bank)
-            return Step(value if distance is None else value + beta * distance(), (z_a, z_b))
+            return Step(value if distance is None else value + beta * distance(), (z_a, z_b), features)
 
         self.fit(loss)
         reply: dict[str, Any] = {"weights": self.weights}

@@ -2,7 +2,8 @@
 understanding and mitigating dimensional collapse in heterogeneous federated learning").
 
 Nothing extra crosses. Beside its own loss a client minimises ``weight`` times the decorrelation of the encoder's
-features of a batch, the mean over views. The weight of the paper is 0.1 on CIFAR-10, 0.05 on CIFAR-100.
+features of a batch, the mean over its views; other images that a loss reads have no part in it. The weight of the paper
+is 0.1 on CIFAR-10, 0.05 on CIFAR-100.
 
 A plug-in: ``plugins: [{name: feddecorr}]`` adds it to any method's local training. ``method.name: feddecorr`` is this
 plug-in over FedAvg. With weight 0 nothing is added, bit for bit.
@@ -43,8 +44,10 @@ class Config(PluginConfig):
 
 class ClientHalf(ClientPlugin[Config]):
     def penalty(self, projections: tuple[Tensor, ...], features: tuple[Tensor, ...] = ()) -> Tensor | None:
-        if self.config.weight == 0 or not features:
+        if self.config.weight == 0:
             return None
+        if not features:
+            raise ValueError("feddecorr needs the encoder's features of the views; the loss gives none (Step.features)")
         terms = [decorrelation(view, batch_free=self.config.batch_free) for view in features]
         return self.config.weight * torch.stack(terms).mean()
 

@@ -111,6 +111,12 @@ def distillation(
     )
 
 
+def lesson(network: Network, teacher: Weights, views: Sequence[Tensor]) -> Tensor:
+    """What a teacher makes of the views, each by itself, with its values loaded into ``network``: (B, D)."""
+    unpack(teacher, network)
+    return torch.cat([network.project(view) for view in views])
+
+
 class Client(EncoderClient[Config]):
     def train(self) -> dict[str, Any]:
         """Local epochs from this client's own model and target; in its first round the target is a copy."""
@@ -136,7 +142,7 @@ class Service(EncoderClient[Config]):
         """The student's state after epochs of BYOL and distillation from all teachers."""
         options, pixels = self.method, self.public()
         student, target, attention, queues = self.restored(state)
-        networks = [self.teacher(k, encoder, sent["weights"]) for k, (encoder, sent) in enumerate(teachers)]
+        asked = [self.teacher(encoder, sent["weights"]) for encoder, sent in teachers]
         optimizer = self.sgd([*student.parameters(), *attention.parameters()])
         draws, losses = self.generator("views"), []
         for rows in self.batches(len(pixels), options.epochs, options.batch_size):
@@ -145,7 +151,7 @@ class Service(EncoderClient[Config]):
                 outputs = student.predict(torch.cat([student.project(view) for view in views]))  # (B, D)
                 with torch.no_grad():
                     seen = torch.cat([target.project(view) for view in views[::-1]])
-                    taught = torch.stack([torch.cat([net.project(v) for v in views]) for net in networks]).float()
+                    taught = torch.stack([lesson(*teacher, views) for teacher in asked]).float()  # (N, B, D)
                 mixed = mixed_teacher(attention(full_precision(outputs.detach()), taught), taught)
             terms = distillation(outputs, mixed, *queues, options.temperature)
             byol = 2 * regression(outputs, seen)  # the mean over both halves, twice, is their sum
@@ -194,11 +200,13 @@ class Service(EncoderClient[Config]):
             descend(optimizer, regression(p_a, z_b) + regression(p_b, z_a))
         return {"target": pack(*followed(model))}
 
-    def teacher(self, number: int, encoder: str, weights: Weights) -> Network:
-        """A teacher in eval mode that no gradient reaches."""
-        network = self.bench.network(encoder, f"teacher {number}")
+    def teacher(self, encoder: str, weights: Weights) -> tuple[Network, Weights]:
+        """The module of a teacher's architecture, which all teachers that have it share: in eval mode, no gradient
+        reaches it. And the teacher's values, where they lie on the device.
+        """
+        network = self.bench.network(encoder, "teacher").eval()
         unpack(weights, network)
-        return network.eval()
+        return network, pack(network)
 
     def sgd(self, parameters: list[nn.Parameter]) -> optimizers.SGD:
         options = self.method
@@ -224,7 +232,8 @@ class Server(MethodServer[Config]):
 
         def aligned(client: int) -> dict[str, Any]:
             encoder, sent = teachers[client]
-            return dict(cohort.serve("align", encoder=encoder, sent=sent, student=state["student"]).fields)
+            message = {"encoder": encoder, "sent": sent, "student": state["student"]}
+            return dict(cohort.serve("align", visit=client, **message).fields)
 
         targets = {client: aligned(client) for client in teachers}
         for _ in cohort.ask("adopt", clients=list(teachers), each=targets.__getitem__):

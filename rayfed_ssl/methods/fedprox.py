@@ -41,7 +41,7 @@ class Client(fedavg.Client[Config]):
 
         def loss(views: tuple[Tensor, ...], rows: Tensor) -> Step:
             step = local(views, rows)
-            return Step(step.loss + proximal(parameters, anchors, self.method.mu), step.projections)
+            return step._replace(loss=step.loss + proximal(parameters, anchors, self.method.mu))
 
         self.fit(loss)
         return dict(self.averaged)

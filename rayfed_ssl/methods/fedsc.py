@@ -35,7 +35,7 @@ from rayfed_ssl.federated.server import MethodServer, counting
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.federated.workload import Traffic, Workload
 from rayfed_ssl.methods.privacy import PrivacyConfig, noise, require_accountant, rho, spent
-from rayfed_ssl.objectives.base import Step
+from rayfed_ssl.objectives.base import Step, encoded_together
 from rayfed_ssl.objectives.spectral import SpectralConfig, clip_norm, correlation, spectral_loss
 from rayfed_ssl.settings.blocks import MethodConfig
 from rayfed_ssl.settings.run import RunSettings
@@ -175,8 +175,9 @@ class Client(EncoderClient[Config]):
         others = None if rest is None else torch.tensor(rest, device=self.bench.device)
 
         def loss(views: tuple[Tensor, ...], rows: Tensor) -> Step:
-            z = self.clipped(torch.stack(self.network.project(torch.cat(views)).chunk(len(views))))  # (V, B, D)
-            return Step(spectral_loss(z, others, alpha), z.unbind())
+            features, projections = encoded_together(self.network, views)
+            z = self.clipped(torch.stack(projections))  # (V, B, D)
+            return Step(spectral_loss(z, others, alpha), z.unbind(), features)
 
         self.fit(loss)
         return {"weights": self.weights}

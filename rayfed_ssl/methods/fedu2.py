@@ -11,9 +11,11 @@ switched off: ``uniformity: 0``, ``rotation: 0``, ``eua: false`` (FedAvg's mean)
 
 FUR alone is a plug-in of any method with projections: ``plugins: [{name: fur}]``.
 
-Differs: the code sums FUR over as many tangent spaces as a batch has rows, over 6; its 0.01 at 128 rows is the 0.2133
-here. It counts batches where weights here count images. BYOL's target stays with the client, where the code sends it
-and takes it into EUA. The solver is exact; see :mod:`rayfed_ssl.methods.unified`.
+Differs: by default the server's step is not the authors' ``lr: 8``, which is as long whatever clients moved: with ``lr:
+null`` lr is half the mean distance that they moved. The code sums FUR over as many tangent spaces as a batch has rows,
+over 6; its 0.01 at 128 rows is the 0.2133 here. It counts batches where weights here count images. BYOL's target stays
+with the client, where the code sends it and takes it into EUA. The solver is exact; see
+:mod:`rayfed_ssl.methods.unified`.
 """
 
 from __future__ import annotations
@@ -126,7 +128,7 @@ class Client(fedavg.Client[Config]):
                 images, labels = turned(view, turns)
                 logits = self.network.classify_projected_rotation(images)
                 value = value + self.method.rotation * F.cross_entropy(full_precision(logits), labels)
-            return Step(value, step.projections)
+            return step._replace(loss=value)
 
         self.fit(loss, epochs=epochs)
         return {"weights": self.weights}

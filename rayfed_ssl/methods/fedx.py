@@ -28,7 +28,7 @@ from rayfed_ssl.federated.method import Info, Method, only
 from rayfed_ssl.federated.workload import Workload
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.models.network import Network
-from rayfed_ssl.objectives.base import Step
+from rayfed_ssl.objectives.base import Step, encoded_together
 from rayfed_ssl.objectives.relational import relational
 from rayfed_ssl.objectives.simclr import SimCLRConfig, nt_xent
 
@@ -67,7 +67,7 @@ class Client(fedavg.Client[Config]):
         temperatures = temperature, options.target_temperature
 
         def loss(views: tuple[Tensor, ...], rows: Tensor) -> Step:
-            z_a, z_b = network.project(torch.cat(views)).chunk(2)
+            features, (z_a, z_b) = encoded_together(network, views)
             value = nt_xent(z_a, z_b, temperature)
             related = options.local_relation or options.global_relation
             random = another(len(rows)) if related else None
@@ -80,7 +80,7 @@ class Client(fedavg.Client[Config]):
             if random is not None and options.global_relation:
                 relation = relational(u_a, u_b, taught(teacher, random), *temperatures)
                 value = value + options.global_relation * relation
-            return Step(value, (z_a, z_b))
+            return Step(value, (z_a, z_b), features)
 
         return loss
 

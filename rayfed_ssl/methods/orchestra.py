@@ -35,7 +35,7 @@ from rayfed_ssl.federated.method import Info, Method, only
 from rayfed_ssl.federated.server import MethodServer, counting
 from rayfed_ssl.methods.centroids import fit_centroids, in_use, local_centroids
 from rayfed_ssl.models.network import Network
-from rayfed_ssl.objectives.base import Step, full_precision, random_rows
+from rayfed_ssl.objectives.base import Step, encoded_together, full_precision, random_rows
 from rayfed_ssl.objectives.byol import ema_
 from rayfed_ssl.objectives.clustering import cluster_agreement
 from rayfed_ssl.objectives.moco import enqueued
@@ -102,7 +102,7 @@ class Client(EncoderClient[Config]):
         pixels, draws, temperature = self.pixels(), self.generator("turned views"), temperature_of(self)
 
         def loss(views: tuple[Tensor, ...], rows: Tensor) -> Step:
-            z_a, z_b = network.project(torch.cat(views)).chunk(2)
+            features, (z_a, z_b) = encoded_together(network, views)
             ema_(target, network, options.decay)
             with torch.no_grad():
                 t_a = F.normalize(full_precision(target.project(views[0])), dim=1)
@@ -113,7 +113,7 @@ class Client(EncoderClient[Config]):
                 (view,) = self.views(pixels[rows], draws, 1)
                 logits = network.classify_projected_rotation(turned(view, turns))
                 value = value + options.rotation * F.cross_entropy(full_precision(logits), turns)
-            return Step(value, (z_a, z_b))
+            return Step(value, (z_a, z_b), features)
 
         return loss
 

@@ -32,7 +32,7 @@ from rayfed_ssl.federated.server import MethodServer, counting
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.models.encoders import build_encoder
 from rayfed_ssl.objectives.align_uniform import AlignUniformConfig, align_uniform
-from rayfed_ssl.objectives.base import Step
+from rayfed_ssl.objectives.base import Step, encoded
 from rayfed_ssl.objectives.separation import orthonormal, projector_distillation, scaling, separation, subspaces
 from rayfed_ssl.settings.run import RunSettings
 
@@ -63,8 +63,7 @@ class Client(EncoderClient[Config]):
         a = self.stretch()
 
         def loss(views: tuple[Tensor, ...], rows: Tensor) -> Step:
-            features = [network.represent(view) for view in views]
-            projections = [network.project_features(h) for h in features]
+            features, projections = encoded(network, views)
             value = align_uniform(projections[0], projections[1], base.uniformity, base.t)
             if options.separation:
                 apart = torch.stack([separation(z, a) for z in projections]).mean()
@@ -73,7 +72,7 @@ class Client(EncoderClient[Config]):
                 pairs = zip(features, projections, strict=True)
                 passed = torch.stack([projector_distillation(h, z, options.temperature) for h, z in pairs]).mean()
                 value = value + options.distillation * passed
-            return Step(value, tuple(projections))
+            return Step(value, projections, features)
 
         return loss
 

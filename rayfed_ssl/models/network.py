@@ -63,8 +63,8 @@ class Network(nn.Module):
 
     def project_features(self, features: Tensor) -> Tensor:
         """g(h): (B, dim) -> (B, D), with the calibration layer where there is one."""
-        z = self._through("projector", features)
-        return z if self.calibration is None else self._through("calibration", z)
+        z = self.through("projector", features)
+        return z if self.calibration is None else self.through("calibration", z)
 
     def project(self, images: Tensor) -> Tensor:
         """z = g(f(x)): (B, C, S, S) -> (B, D)."""
@@ -72,7 +72,7 @@ class Network(nn.Module):
 
     def predict(self, projections: Tensor) -> Tensor:
         """p(z): (B, D) -> (B, D)."""
-        return self._through("predictor", projections)
+        return self.through("predictor", projections)
 
     @property
     def prototype_rows(self) -> Tensor:
@@ -83,21 +83,24 @@ class Network(nn.Module):
 
     def classify(self, images: Tensor) -> Tensor:
         """Class logits: (B, C, S, S) -> (B, classes)."""
-        return self._through("classifier", self.represent(images))
+        return self.through("classifier", self.represent(images))
 
     def classify_rotation(self, images: Tensor) -> Tensor:
         """Logits of the four quarter turns: (B, C, S, S) -> (B, 4)."""
-        return self._through("rotation", self.represent(images))
+        return self.through("rotation", self.represent(images))
 
     def classify_projected_rotation(self, images: Tensor) -> Tensor:
         """Logits of the four quarter turns, from projections: (B, C, S, S) -> (B, 4)."""
-        return self._through("projected_rotation", self.project(images))
+        return self.through("projected_rotation", self.project(images))
 
     def reconstruct(self, images: Tensor) -> Tensor:
         """decoder(f(x)): (B, C, S, S) -> (B, C, S, S)."""
-        return self._through("decoder", self.represent(images))
+        return self.through("decoder", self.represent(images))
 
-    def _through(self, head: str, inputs: Tensor) -> Tensor:
+    def through(self, head: str, inputs: Tensor) -> Tensor:
+        """What one of ``HEAD_NAMES``, or the calibration layer, makes of its inputs. Raises RuntimeError where it was
+        not asked for.
+        """
         module = getattr(self, head)
         if module is None:
             raise RuntimeError(f"this network was built without a {head}")

@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from rayfed_ssl.models.network import Network
-from rayfed_ssl.objectives.base import Batch, Objective, ObjectiveConfig, Step, full_precision, no_autocast
+from rayfed_ssl.objectives.base import Batch, Objective, ObjectiveConfig, Step, encoded, full_precision, no_autocast
 
 
 def alignment(z_a: Tensor, z_b: Tensor) -> Tensor:
@@ -60,5 +60,5 @@ class AlignUniform(Objective):
     heads: ClassVar[frozenset[str]] = frozenset({"projector"})
 
     def step(self, network: Network, batch: Batch) -> Step:
-        z_a, z_b = (network.project(view) for view in batch.views)
-        return Step(align_uniform(z_a, z_b, self.config.uniformity, self.config.t), (z_a, z_b))
+        features, (z_a, z_b) = encoded(network, batch.views)
+        return Step(align_uniform(z_a, z_b, self.config.uniformity, self.config.t), (z_a, z_b), features)

@@ -36,4 +36,6 @@ class Autoencoder(Objective):
 
     def step(self, network: Network, batch: Batch) -> Step:
         (view,) = batch.views
-        return Step(F.mse_loss(full_precision(network.reconstruct(view)), view), ())
+        features = network.represent(view)
+        pixels = network.through("decoder", features)
+        return Step(F.mse_loss(full_precision(pixels), view), (), (features,))

@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from rayfed_ssl.models.network import Network
-from rayfed_ssl.objectives.base import Batch, Objective, ObjectiveConfig, Step, full_precision, no_autocast
+from rayfed_ssl.objectives.base import Batch, Objective, ObjectiveConfig, Step, encoded, full_precision, no_autocast
 
 EPS = 1e-5  # added to variances, as in BatchNorm
 
@@ -60,5 +60,5 @@ class Barlow(Objective):
     heads: ClassVar[frozenset[str]] = frozenset({"projector"})
 
     def step(self, network: Network, batch: Batch) -> Step:
-        z_a, z_b = (network.project(view) for view in batch.views)
-        return Step(barlow_twins(z_a, z_b, self.config.redundancy, self.config.scale), (z_a, z_b))
+        features, (z_a, z_b) = encoded(network, batch.views)
+        return Step(barlow_twins(z_a, z_b, self.config.redundancy, self.config.scale), (z_a, z_b), features)

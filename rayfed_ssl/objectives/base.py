@@ -26,15 +26,43 @@ class ObjectiveConfig(Block):
     """The local loss."""
 
 
-class Step(NamedTuple):
-    """One step's loss, a scalar that is a mean over the batch, and the projections it was computed from.
+Views = tuple[Tensor, ...]  # one tensor per view of a batch
 
-    ``projections`` has one (B, D) tensor per view, still attached to the graph, so that plug-ins can add terms on them.
-    It is empty for objectives without a projector.
+
+class Step(NamedTuple):
+    """One step's loss, a scalar that is a mean over the batch, and what it was computed from, still attached to the
+    graph, so that plug-ins can add terms on it.
+
+    ``projections`` has one (B, D) tensor per view; it is empty for objectives without a projector. ``features`` has
+    what the encoder made of each of the same views, (B, H): of no other images that the loss also reads. A plug-in that
+    needs features refuses a step that gives none.
     """
 
     loss: Tensor
-    projections: tuple[Tensor, ...]
+    projections: Views
+    features: Views = ()
+
+
+class Encoded(NamedTuple):
+    """Each view of a batch on its way through a network."""
+
+    features: Views  # (B, H) each
+    projections: Views  # (B, D) each
+
+
+def encoded(network: Network, views: Views) -> Encoded:
+    """The views go through the network one after the other, each with its own BatchNorm statistics."""
+    features, projections = [], []
+    for view in views:
+        features.append(network.represent(view))
+        projections.append(network.project_features(features[-1]))
+    return Encoded(tuple(features), tuple(projections))
+
+
+def encoded_together(network: Network, views: Views) -> Encoded:
+    """The views go through the network in one forward pass, so BatchNorm sees the statistics of all."""
+    features = network.represent(torch.cat(views))
+    return Encoded(features.chunk(len(views)), network.project_features(features).chunk(len(views)))
 
 
 @dataclass

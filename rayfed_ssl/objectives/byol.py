@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from rayfed_ssl.models.network import Network
-from rayfed_ssl.objectives.base import Batch, Objective, ObjectiveConfig, Step, full_precision, needed
+from rayfed_ssl.objectives.base import Batch, Objective, ObjectiveConfig, Step, encoded, full_precision, needed
 
 
 def regression(p: Tensor, z: Tensor) -> Tensor:
@@ -66,11 +66,11 @@ class BYOL(Objective):
     def step(self, network: Network, batch: Batch) -> Step:
         target = needed(batch.target, "byol", "a target network")
         view_a, view_b = batch.views
-        z_a, z_b = network.project(view_a), network.project(view_b)
+        features, (z_a, z_b) = encoded(network, batch.views)
         with torch.no_grad():
             target_a, target_b = target.project(view_a), target.project(view_b)
         loss = regression(network.predict(z_a), target_b) + regression(network.predict(z_b), target_a)
-        return Step(loss, (z_a, z_b))
+        return Step(loss, (z_a, z_b), features)
 
     def after_step(self, network: Network, target: Network | None = None) -> None:
         ema_(needed(target, "byol", "a target network"), network, self.config.decay)

@@ -22,6 +22,7 @@ from rayfed_ssl.objectives.base import (
     Objective,
     ObjectiveConfig,
     Step,
+    encoded,
     full_precision,
     needed,
     no_autocast,
@@ -91,13 +92,13 @@ class MoCo(Objective):
 
     def step(self, network: Network, batch: Batch) -> Step:
         target, memory = needed(batch.target, "moco", "a target network"), needed(batch.memory, "moco", "a memory")
-        q_a, q_b = (network.project(view) for view in batch.views)
+        features, (q_a, q_b) = encoded(network, batch.views)
         with torch.no_grad():
             k_a, k_b = (F.normalize(full_precision(target.project(view)), dim=1) for view in batch.views)
         queue, temperature = memory.tensors["queue"], self.config.temperature
         loss = queue_contrast(q_a, k_b, queue, temperature) + queue_contrast(q_b, k_a, queue, temperature)
         memory.tensors["queue"] = enqueued(queue, torch.cat([k_a, k_b]))
-        return Step(loss, (q_a, q_b))
+        return Step(loss, (q_a, q_b), features)
 
     def after_step(self, network: Network, target: Network | None = None) -> None:
         ema_(needed(target, "moco", "a target network"), network, self.config.decay)

@@ -46,5 +46,6 @@ class Rotation(Objective):
     def step(self, network: Network, batch: Batch) -> Step:
         (view,) = batch.views
         images, turns = rotations(view)
-        logits = network.classify_rotation(images)  # (4B, 4)
-        return Step(F.cross_entropy(full_precision(logits), turns), ())
+        features = network.represent(images)
+        logits = network.through("rotation", features)  # (4B, 4)
+        return Step(F.cross_entropy(full_precision(logits), turns), (), features.chunk(4))

@@ -17,7 +17,15 @@ from pydantic import Field
 from torch import Tensor
 
 from rayfed_ssl.models.network import Network
-from rayfed_ssl.objectives.base import Batch, Objective, ObjectiveConfig, Step, full_precision, no_autocast
+from rayfed_ssl.objectives.base import (
+    Batch,
+    Objective,
+    ObjectiveConfig,
+    Step,
+    encoded_together,
+    full_precision,
+    no_autocast,
+)
 
 
 def nt_xent(z_a: Tensor, z_b: Tensor, temperature: float) -> Tensor:
@@ -71,7 +79,7 @@ class SimCLR(Objective):
     heads: ClassVar[frozenset[str]] = frozenset({"projector"})
 
     def step(self, network: Network, batch: Batch) -> Step:
-        z_a, z_b = network.project(torch.cat(batch.views)).chunk(2)
+        features, (z_a, z_b) = encoded_together(network, batch.views)
         if self.config.directional:
-            return Step(info_nce(z_a, z_b, self.config.temperature), (z_a, z_b))
-        return Step(nt_xent(z_a, z_b, self.config.temperature), (z_a, z_b))
+            return Step(info_nce(z_a, z_b, self.config.temperature), (z_a, z_b), features)
+        return Step(nt_xent(z_a, z_b, self.config.temperature), (z_a, z_b), features)

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rayfed_ssl.models.network import Network
-from rayfed_ssl.objectives.base import Batch, Objective, ObjectiveConfig, Step, full_precision
+from rayfed_ssl.objectives.base import Batch, Objective, ObjectiveConfig, Step, encoded, full_precision
 
 
 def negative_cosine(p: Tensor, z: Tensor) -> Tensor:
@@ -38,7 +38,6 @@ class SimSiam(Objective):
     batch_norm: ClassVar[Literal["none", "hidden", "all"]] = "all"
 
     def step(self, network: Network, batch: Batch) -> Step:
-        view_a, view_b = batch.views
-        z_a, z_b = network.project(view_a), network.project(view_b)
+        features, (z_a, z_b) = encoded(network, batch.views)
         p_a, p_b = network.predict(z_a), network.predict(z_b)
-        return Step((negative_cosine(p_a, z_b) + negative_cosine(p_b, z_a)) / 2, (z_a, z_b))
+        return Step((negative_cosine(p_a, z_b) + negative_cosine(p_b, z_a)) / 2, (z_a, z_b), features)

@@ -17,7 +17,15 @@ from pydantic import Field
 from torch import Tensor
 
 from rayfed_ssl.models.network import Network
-from rayfed_ssl.objectives.base import Batch, Objective, ObjectiveConfig, Step, full_precision, no_autocast
+from rayfed_ssl.objectives.base import (
+    Batch,
+    Objective,
+    ObjectiveConfig,
+    Step,
+    encoded_together,
+    full_precision,
+    no_autocast,
+)
 
 
 def clip_norm(z: Tensor, mu: float) -> Tensor:
@@ -88,7 +96,8 @@ class Spectral(Objective):
         return self.config.views
 
     def step(self, network: Network, batch: Batch) -> Step:
-        z = torch.stack(network.project(torch.cat(batch.views)).chunk(len(batch.views)))  # (V, B, D)
+        features, projections = encoded_together(network, batch.views)
+        z = torch.stack(projections)  # (V, B, D)
         if self.config.clip is not None:
             z = clip_norm(full_precision(z), self.config.clip)
-        return Step(spectral_loss(z), z.unbind())
+        return Step(spectral_loss(z), z.unbind(), features)

@@ -35,5 +35,6 @@ class Supervised(Objective):
     def step(self, network: Network, batch: Batch) -> Step:
         labels = needed(batch.labels, "supervised", "labels")
         (view,) = batch.views
-        logits = network.classify(view)  # (B, classes)
-        return Step(F.cross_entropy(full_precision(logits), labels), ())
+        features = network.represent(view)
+        logits = network.through("classifier", features)  # (B, classes)
+        return Step(F.cross_entropy(full_precision(logits), labels), (), (features,))

@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from rayfed_ssl.models.network import Network
-from rayfed_ssl.objectives.base import Batch, Objective, ObjectiveConfig, Step, full_precision, no_autocast
+from rayfed_ssl.objectives.base import Batch, Objective, ObjectiveConfig, Step, encoded, full_precision, no_autocast
 
 EPS = 1e-4  # added to variances under the root
 
@@ -71,6 +71,6 @@ class VICReg(Objective):
     heads: ClassVar[frozenset[str]] = frozenset({"projector"})
 
     def step(self, network: Network, batch: Batch) -> Step:
-        z_a, z_b = (network.project(view) for view in batch.views)
+        features, (z_a, z_b) = encoded(network, batch.views)
         weights = self.config.invariance, self.config.variance, self.config.covariance
-        return Step(vicreg(z_a, z_b, weights), (z_a, z_b))
+        return Step(vicreg(z_a, z_b, weights), (z_a, z_b), features)

@@ -8,19 +8,38 @@ A method of your own gets the whole suite with two lines in a file that pytest c
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
+from rayfed_ssl.base import seeding
+from rayfed_ssl.base.seeding import Address
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.simulation import loop
 from rayfed_ssl.testing.tiny import booked, encoders, measured, run_locally, tiny_run
+
+
+@contextlib.contextmanager
+def addresses() -> Iterator[Counter[tuple[Address, ...]]]:
+    """How often a generator was made, or the global ones were seeded, from each address within the block."""
+    made: Counter[tuple[Address, ...]] = Counter()
+    seed_of = seeding.seed_of
+
+    def counted(*address: Address) -> int:
+        made[address] += 1
+        return seed_of(*address)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(seeding, "seed_of", counted)
+        yield made
 
 
 class Contract:
@@ -29,6 +48,8 @@ class Contract:
     method: ClassVar[str]
     changes: ClassVar[Mapping[str, object]]
     beside: ClassVar[Path | None]
+    reseeded: ClassVar[Mapping[str, str]]
+    made: ClassVar[Counter[tuple[Address, ...]]]  # in the undisturbed run
 
     @classmethod
     def config(cls, **changes: object) -> RunConfig:
@@ -40,8 +61,24 @@ class Contract:
     def undisturbed(cls, tmp_path_factory: pytest.TempPathFactory) -> Path:
         """The method's run in process, shared by the tests of the class."""
         folder = tmp_path_factory.mktemp("undisturbed") / cls.method
-        run_locally(cls.config(), folder)
+        with addresses() as cls.made:
+            run_locally(cls.config(), folder)
         return folder
+
+    @pytest.mark.usefixtures("undisturbed")
+    def test_no_address_has_two_generators(self) -> None:
+        """(seed, round, client, operation, purpose): who draws twice from there has the same numbers for two ends.
+
+        An address without a client is a value of the run, such as an architecture's first values or the images that
+        all clients use in a round: everybody works it out again. ``reseeded`` has the operations whose global
+        generators, (seed, round, client, operation), begin alike in several calls, and why that does no harm.
+        """
+        asked = {a: n for a, n in self.made.items() if [type(part) for part in a[1:3]] == [int, int]}
+        assert asked
+        twice = {a for a, n in asked.items() if n > 1}
+        known = {a for a in twice if len(a) == 4 and a[3] in self.reseeded}
+        assert not twice - known, f"made twice: {sorted(twice - known, key=str)}"
+        assert {a[3] for a in known} == set(self.reseeded), "what is no longer so need not be excused"
 
     def test_finite_and_complete(self, undisturbed: Path) -> None:
         values = measured(undisturbed)
@@ -94,13 +131,21 @@ class Contract:
         assert booked(tmp_path / "ray") == booked(undisturbed)
 
 
-def contract(method: str, changes: Mapping[str, object] | None = None, beside: Path | None = None) -> type[Contract]:
+def contract(
+    method: str,
+    changes: Mapping[str, object] | None = None,
+    beside: Path | None = None,
+    reseeded: Mapping[str, str] | None = None,
+) -> type[Contract]:
     """The suite over one method, as a class for pytest to collect.
 
     Args:
         method: its ``method.name``.
         changes: dotted keys of the tiny run that exercise what is the method's own; ``imports`` names its file.
         beside: the folder that ``imports`` is relative to.
+        reseeded: operations that begin several times in a round with the same global generators, and why they may.
     """
-    members: dict[str, Any] = {"method": method, "changes": dict(changes or {}), "beside": beside}
+    members: dict[str, Any] = {
+        "method": method, "changes": dict(changes or {}), "beside": beside, "reseeded": dict(reseeded or {}),
+    }  # fmt: skip
     return type(f"Test_{method}", (Contract,), members)

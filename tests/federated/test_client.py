@@ -77,20 +77,6 @@ def test_the_cosine_goes_over_rounds_and_is_constant_within_one() -> None:
     assert client_of(round=51, train__optimizer__lr=0.032).learning_rate == 0.032
 
 
-def test_a_loss_that_fails_leaves_the_network_as_it_was() -> None:
-    client = client_of()
-    client.plugins = {"watching": object()}  # type: ignore[dict-item]
-    encoder = client.network.encoder
-
-    def fails(views: tuple[torch.Tensor, ...], rows: torch.Tensor) -> Step:
-        assert encoder._forward_hooks
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        client._loss(fails, (), torch.zeros(1, dtype=torch.int64))
-    assert not encoder._forward_hooks
-
-
 def test_an_epoch_shows_every_image_once_in_a_new_order() -> None:
     client = client_of()
     drawn = [rows.tolist() for rows in client.batches(50, epochs=3, size=16)]

@@ -246,6 +246,15 @@ def test_stale_replies_count_less_and_very_stale_ones_not(tmp_path: Path) -> Non
     assert any(row[1] == 3 and row[2] == "up" for row in booked(tmp_path / "strict"))  # it did reply
 
 
+@pytest.mark.parametrize(("most", "used"), [(4, {0, 1, 2, 3}), (3, {0, 1, 2})])
+def test_a_reply_as_late_as_allowed_is_used(most: int, used: set[int], tmp_path: Path) -> None:
+    """By 36 s the others replied three times each, which made four updates: client 3 comes in exactly four late."""
+    pq.write_table(pa.table({"client": range(4), "latency_s": [10.0, 10.5, 11.0, 36.0]}), tmp_path / "d.parquet")
+    given: dict[str, Any] = {"system": {"devices": str(tmp_path / "d.parquet")}, "server__buffer": 2}
+    run_locally(buffered("fedsimclr", **given, server__staleness_max=most, train__rounds=5), tmp_path / "run")
+    assert {client for _, client, tag in measured(tmp_path / "run") if tag == "client/loss"} == used
+
+
 def test_a_fast_client_that_starts_twice_from_one_model_learns_two_different_things(tmp_path: Path) -> None:
     """One client, an update after every second reply: both start from the same model."""
     config = buffered("fedsimclr", clients__count=1, data__partition__name="iid", server__buffer=2, train__rounds=1)

@@ -13,9 +13,12 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.methods import feddecorr
 from rayfed_ssl.methods.feddecorr import ClientHalf, Config
+from rayfed_ssl.objectives.decorrelation import decorrelation
 from rayfed_ssl.simulation.worker import Worker
 from tests import reference
+from tests.methods.rounds import client, started, worker
 from tests.tiny import tiny
 
 torch.set_num_threads(1)
@@ -44,7 +47,8 @@ def test_the_penalty_is_the_mean_over_views() -> None:
     assert free is not None
     assert free.item() == pytest.approx(0.3 * reference.decorrelation(x) * (9 / 8**2) * (63**2 / 64), rel=1e-6)
     assert penalty(Config(weight=0), x) is None
-    assert penalty(Config()) is None  # a loss that the encoder had no part in
+    with pytest.raises(ValueError, match=r"feddecorr needs the encoder's features of the views; the loss gives none"):
+        penalty(Config())
 
 
 def test_one_steps_loss_is_the_objectives_plus_the_penalty_of_the_encoders_features() -> None:
@@ -74,6 +78,59 @@ def test_weight_zero_is_fedavg_bit_for_bit(objective: str) -> None:
     assert np.abs(some - plain).max() > 1e-4
     as_plugin = trained(tiny("fedavg", plugins=[{"name": "feddecorr", "weight": 0.1}], **changes))[0]
     np.testing.assert_array_equal(as_plugin, some)
+
+
+@pytest.mark.parametrize("method", ["fedsimclr", "fedx", "fedu2", "orchestra", "fedca"])
+def test_only_the_views_features_are_penalised(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FedX also encodes random other images, FedU2 and Orchestra a turned third view, FedCA public images."""
+    changes: dict[str, Any] = {"train__local_steps": 2, "participation__fraction": 1.0}
+    if method == "fedca":
+        changes["method__alignment_batch"] = 20  # not a multiple of the batch
+    config = tiny(method, plugins=[{"name": "feddecorr", "weight": 0.3}], **changes)
+    seen: list[Tensor] = []
+
+    def watched(x: Tensor, *, batch_free: bool = False) -> Tensor:
+        seen.append(x)
+        return decorrelation(x, batch_free=batch_free)
+
+    monkeypatch.setattr(feddecorr, "decorrelation", watched)
+    server, cohort = started(config)
+    before = server.weights
+    cohort.begin_round(1, cohort.federation.clients)
+    server.round(1, cohort)
+    assert len(seen) == 2 * 2 * len(cohort.clients)  # two views, two steps
+    member = client(worker(config), cohort.clients[0])
+    member.load(before)
+    member.network.train()
+    rows = next(member.batches(len(member.indices)))
+    views = member.views(member.pixels()[rows], member.generator("views"), 2)
+    with torch.no_grad():
+        h = member.network.encoder(torch.cat(views))  # all of them go through in one pass
+    for v in range(2):
+        expected = torch.stack([h[v * len(rows) + i] for i in range(len(rows))])
+        torch.testing.assert_close(seen[v].detach(), expected)
+
+
+@pytest.mark.parametrize("method", ["fedx", "fedu2", "orchestra", "fedca"])
+def test_one_steps_loss_is_the_methods_plus_the_penalty_of_the_views(method: str) -> None:
+    changes: dict[str, Any] = {"train__local_steps": 1, "participation__fraction": 1.0}
+    losses = []
+    for plugins in ([], [{"name": "feddecorr", "weight": 0.3}]):
+        config = tiny(method, plugins=plugins, **changes)
+        server, cohort = started(config)
+        before = server.weights
+        cohort.begin_round(1, cohort.federation.clients)
+        server.round(1, cohort)
+        losses.append(cohort.metrics[cohort.clients[0]]["loss"])
+    member = client(worker(config), cohort.clients[0])
+    member.load(before)
+    member.network.train()
+    rows = next(member.batches(len(member.indices)))
+    views = member.views(member.pixels()[rows], member.generator("views"), 2)
+    with torch.no_grad():
+        h = member.network.encoder(torch.cat(views)).double()
+    terms = [reference.decorrelation(h[v * len(rows) : (v + 1) * len(rows)]) for v in range(2)]
+    assert losses[1] == pytest.approx(losses[0] + 0.3 * sum(terms) / 2, rel=1e-4)
 
 
 def test_two_rows_are_refused() -> None:

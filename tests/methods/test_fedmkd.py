@@ -107,6 +107,20 @@ def test_student_and_attention_learn_from_their_terms(
     assert (moved(after["attention"], first["attention"]) > 1e-6) == attention
 
 
+def test_the_student_learns_nothing_through_the_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its outputs ask the attention for weights, as constants: the attention's term alone leaves the student alone."""
+
+    def attentions_term(*given: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        of_student, of_attention = distillation(*given)
+        return 0 * of_student, of_attention
+
+    monkeypatch.setattr(fedmkd, "distillation", attentions_term)
+    before, after = distilled(method__self_weight=0, method__weight_decay=0)
+    assert moved(after["first"]["student"], before["student"]) == 0
+    assert moved(after["student"], before["student"]) == 0
+    assert moved(after["attention"], after["first"]["attention"]) > 1e-6
+
+
 def test_queues_are_replaced_in_turn_and_kept() -> None:
     before, after = distilled()
     for name in ("mixtures", "students"):
@@ -142,6 +156,17 @@ def test_alignment_brings_a_client_nearer_to_the_frozen_student() -> None:
     np.testing.assert_array_equal(pack(anchor).vector, student.vector)
 
 
+def test_each_clients_alignment_has_randomness_of_its_own() -> None:
+    """Of one model at one student, so that nothing else differs."""
+    bench = worker(config())
+    message = {"encoder": "small_cnn", "sent": {"weights": bench.initial("small_cnn")}}
+    message["student"] = bench.initial("small_cnn_bn")
+    targets = [bench.execute("align", SERVER, 1, message, None, number)[0].reply["target"] for number in (0, 1, 2, 1)]
+    assert moved(targets[0], targets[1]) > 0
+    assert moved(targets[1], targets[2]) > 0
+    np.testing.assert_array_equal(targets[1].vector, targets[3].vector)
+
+
 def test_a_client_keeps_what_it_trained_and_takes_the_servers_target() -> None:
     server, cohort = started(config())
     cohort.begin_round(1, (0, 1))
@@ -153,7 +178,7 @@ def test_a_client_keeps_what_it_trained_and_takes_the_servers_target() -> None:
         reply = bench.execute("train", number, 1, {}, None)[0].reply
         np.testing.assert_array_equal(states[number]["model"].vector, reply["weights"].vector)
         message = {"encoder": MIXED[number], "sent": reply, "student": server.state["student"]["student"]}
-        aligned = bench.execute("align", SERVER, 1, message, None)[0].reply["target"]
+        aligned = bench.execute("align", SERVER, 1, message, None, number)[0].reply["target"]
         np.testing.assert_array_equal(states[number]["target"].vector, aligned.vector)
         # and it is what the next round begins with
         _, state = bench.execute("train", number, 2, {}, states[number])
@@ -201,10 +226,41 @@ def test_teachers_are_asked_in_eval_mode_and_stay_as_they_were_sent() -> None:
     bench.execute(
         "distil", SERVER, 1, {"state": {"student": bench.initial("small_cnn_bn")}, "teachers": teachers}, None
     )
-    for number, (name, sent) in enumerate(teachers):
-        network = bench.network(name, f"teacher {number}")
+    for name, sent in teachers:
+        network = bench.network(name, "teacher")
         assert not network.training
         np.testing.assert_array_equal(pack(network).vector, sent["weights"].vector)  # running statistics, too
+
+
+def test_teachers_of_an_architecture_share_a_module_and_each_teaches_what_it_knows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = worker(config(method__batch_size=27))
+    initial = bench.initial("small_cnn_bn")
+    teachers = [initial.with_vector(initial.vector * np.float32(1 + k / 4)) for k in range(3)]
+    taught: list[torch.Tensor] = []
+
+    def watched(weights: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
+        taught.append(outputs)
+        return mixed_teacher(weights, outputs)
+
+    monkeypatch.setattr(fedmkd, "mixed_teacher", watched)
+    counts = []
+    for asked in (teachers[:1], teachers):
+        message = {"state": {"student": initial}, "teachers": [("small_cnn_bn", {"weights": t}) for t in asked]}
+        bench.execute("distil", SERVER, 1, message, None)
+        counts.append(len(bench._networks))
+    assert counts[0] == counts[1]
+    service, network = client(bench, SERVER, "distil"), bench.network("small_cnn_bn", "a copy").eval()
+    images = bench.federation.public
+    assert images is not None
+    (rows,) = service.batches(27, 1, 27)
+    views = service.views(bench.images(images.pixels)[rows], service.generator("views"), 2)
+    expected = []
+    for weights in teachers:
+        unpack(weights, network)
+        expected.append(torch.cat([network.project(view) for view in views]))
+    close(taught[-1], torch.stack(expected))
 
 
 def test_a_step_of_alignment_is_towards_the_students_other_view() -> None:

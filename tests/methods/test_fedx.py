@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rayfed_ssl.base.weights import Weights, unpack
+from rayfed_ssl.base.weights import Weights, pack, unpack
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.methods import fedx
 from rayfed_ssl.objectives.relational import relational
@@ -102,10 +102,12 @@ def test_without_any_term_of_its_own_it_is_fedsimclr_bit_for_bit() -> None:
 
 
 def test_the_teacher_is_what_was_downloaded_and_gets_no_gradient() -> None:
-    bench = worker(config())
-    weights = other(bench.initial("small_cnn"))
+    bench = worker(config(clients__encoders="small_cnn_bn"))
+    weights = other(bench.initial("small_cnn_bn"))
     bench.execute("train", 1, 1, {"weights": weights}, None)
-    teacher = bench.network("small_cnn", "teacher")
+    teacher = bench.network("small_cnn_bn", "teacher")
+    assert not teacher.training
+    np.testing.assert_array_equal(pack(teacher).vector, weights.vector)  # running statistics, too
     start = 0
     for parameter in teacher.parameters():
         expected = weights.vector[start : start + parameter.numel()]

@@ -32,8 +32,14 @@ class Linear:
     def __init__(self, matrix: Tensor) -> None:
         self.matrix = torch.nn.Parameter(matrix)
 
+    def represent(self, images: Tensor) -> Tensor:
+        return images
+
+    def project_features(self, features: Tensor) -> Tensor:
+        return features @ self.matrix
+
     def project(self, images: Tensor) -> Tensor:
-        return images @ self.matrix
+        return self.project_features(images)
 
     def named_parameters(self) -> Any:
         return iter([("matrix", self.matrix)])
@@ -50,7 +56,7 @@ def test_both_directions_by_hand() -> None:
     target = Linear(torch.tensor([[0.8, 0.6], [0.6, 0.8]], dtype=torch.float64))
     # view 1 is (1, 0), view 2 is (0, 1): q1 = (1, 0), q2 = (0, 1), k1 = (.8, .6), k2 = (.6, .8)
     chosen = MoCo(MoCoConfig(temperature=0.2, queue=2))
-    loss, projections = chosen.step(online, Batch((rows((1, 0)), rows((0, 1))), None, target, memory))  # type: ignore[arg-type]
+    loss, projections, _ = chosen.step(online, Batch((rows((1, 0)), rows((0, 1))), None, target, memory))  # type: ignore[arg-type]
     close(loss.item(), 2.2218909548, rtol=0, atol=1e-10)
     assert abs(loss.item() - 1.1109454774) > 1  # the mean of the directions
     assert [z.tolist() for z in projections] == [[[1, 0]], [[0, 1]]]
