@@ -22,6 +22,7 @@ from rayfed_ssl.objectives.base import (
     Objective,
     ObjectiveConfig,
     Step,
+    encoded,
     full_precision,
     needed,
     no_autocast,
@@ -107,7 +108,7 @@ class SwAV(Objective):
         prototypes = network.prototype_rows
         normalise_(prototypes)
         rows = prototypes.detach() if memory.round <= self.config.freeze_rounds else prototypes
-        projections = network.project(batch.views[0]), network.project(batch.views[1])
+        features, projections = encoded(network, batch.views)
         scores, codes = [], []
         for name, projection in zip(("queue_a", "queue_b"), projections, strict=True):
             z = F.normalize(full_precision(projection), dim=1)
@@ -116,7 +117,7 @@ class SwAV(Objective):
             codes.append(self.codes(scores[-1], memory, name, rows.detach()))
             self.enqueue(memory, name, z)
         loss = swapped_prediction((scores[0], scores[1]), (codes[0], codes[1]), self.config.temperature)
-        return Step(loss, projections)
+        return Step(loss, projections, features)
 
     def codes(self, scores: Tensor, memory: Memory, name: str, prototypes: Tensor) -> Tensor:
         """The codes of one view (B, K), balanced together with its queue where that is full."""

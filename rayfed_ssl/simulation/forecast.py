@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import last_line
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.store import default_cache
 from rayfed_ssl.federated.bench import Initial, device_name
@@ -30,6 +31,7 @@ from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.federated.workload import Traffic, fit_steps
 from rayfed_ssl.methods import METHODS, plugin_halves
+from rayfed_ssl.objectives import build as build_objective
 from rayfed_ssl.simulation.checks import check_labels, check_shards, describe, with_start
 from rayfed_ssl.simulation.memory import Estimate, Place, amount, check_fits, estimate, free_memory
 from rayfed_ssl.simulation.timing import check_reachable, make_clock
@@ -97,6 +99,7 @@ def forecast(config: RunConfig) -> Forecast:
         sent = _traffic(config, federation, server, plugins)
         if sent is None:
             notes.append(f"{config.method.name} does not know its bytes beforehand; rayfed-ssl run counts them")
+        notes += check_steps_fit(config, federation, _free(Worker(config, federation).device))
         steps, step_s = _steps(config, federation, server)
         train, test = federation.dataset.train.pixels, federation.dataset.test.pixels
         return Forecast(
@@ -179,8 +182,8 @@ def step_seconds(config: RunConfig, federation: Federation, encoder: str) -> flo
     able = [client for client in federation.clients if config.clients.encoder(client) == encoder]
     client = max(able, key=lambda one: int(federation.sizes[one]))
 
-    def measured(steps: int, batch: int) -> float:
-        train = config.train.model_copy(update={"local_steps": steps, "batch_size": batch})
+    def measured(steps: int) -> float:
+        train = config.train.model_copy(update={"local_steps": steps})
         worker = Worker(config.model_copy(update={"train": train}), federation)
         one = worker._client(worker.method.client, client, 1, TRAINS, {})
         one.load_own()
@@ -188,39 +191,63 @@ def step_seconds(config: RunConfig, federation: Federation, encoder: str) -> flo
         one.fit()
         return (time.perf_counter() - began) / steps
 
-    few, batch = max(least for _, least in config.least_batches), config.train.batch_size
-    rows = min(batch, int(federation.sizes[client]))
-    if few < rows:  # what does not fit would take this process along, or others
-        with kept_for_backward() as kept:
-            measured(1, few)
-        check_step_fits(config, encoder, sum(kept.values()) / few, rows, _free(_device_of(config, federation)))
-    first = measured(1, batch)
-    return first if first > LONG_S else measured(STEPS, batch)
+    first = measured(1)
+    return first if first > LONG_S else measured(STEPS)
+
+
+def check_steps_fit(config: RunConfig, federation: Federation, free: Place) -> list[str]:
+    """Refuse a batch whose views alone leave more for the backward pass than there is room for: tried, it would take
+    this process along, or others. Shapes are enough to know it.
+
+    Returns:
+        a note for each encoder of which shapes do not tell.
+    Raises:
+        UserError: naming the batch, what it keeps, and how many images would fit.
+    """
+    notes, views = [], build_objective(config.objective).views
+    for encoder in sorted({config.clients.encoder(client) for client in federation.clients}):
+        sizes = [int(federation.sizes[one]) for one in federation.clients if config.clients.encoder(one) == encoder]
+        rows = min(config.train.batch_size, max(sizes))
+        try:
+            needed = views * backward_bytes(config, federation, encoder, rows)
+        except (NotImplementedError, RuntimeError) as error:
+            notes.append(f"the memory of a step of {encoder} is not known beforehand ({last_line(str(error))})")
+            continue
+        if needed > free.bytes:
+            raise UserError(
+                f"train.batch_size: found {config.train.batch_size}; a local step of {encoder} on {rows} images of "
+                f"{config.data.image_size} px keeps {amount(needed)} for its backward pass; {free.name} has "
+                f"{amount(free.bytes)}: room for {int(free.bytes * rows / needed)} (or a smaller "
+                "data.image_size or clients.encoders)"
+            )
+    return notes
+
+
+def backward_bytes(config: RunConfig, federation: Federation, encoder: str, rows: int) -> float:
+    """What one view of ``rows`` images keeps for the backward pass of encoder and projector, counted on tensors that
+    have a shape and no values.
+    """
+    network = Initial(config, federation).network(encoder).to("meta").train()
+    size, channels = config.data.image_size, federation.dataset.train.pixels.shape[3]
+    with kept_for_backward() as kept:
+        features = network.represent(torch.empty(rows, channels, size, size, device="meta"))
+        _ = features if network.projector is None else network.project_features(features)
+    return sum(kept.values()) / (2 if config.train.precision == "bfloat16" else 1)
 
 
 @contextlib.contextmanager
 def kept_for_backward() -> Iterator[dict[int, int]]:
-    """Where each tensor lies that a step keeps for its backward pass, and its bytes; parameters are not counted."""
+    """Which storages are kept for a backward pass, and their bytes; parameters are not counted."""
     kept: dict[int, int] = {}
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
         if not isinstance(tensor, torch.nn.Parameter):
-            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            storage = tensor.untyped_storage()
+            kept[storage._cdata] = storage.nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         yield kept
-
-
-def check_step_fits(config: RunConfig, encoder: str, each: float, rows: int, free: Place) -> None:
-    """Raise UserError where there is less room than a step keeps for its backward pass, ``each`` bytes a row."""
-    if each * rows > free.bytes:
-        raise UserError(
-            f"train.batch_size: found {config.train.batch_size}; a local step of {encoder} on {rows} images of "
-            f"{config.data.image_size} px keeps about {amount(each * rows)} for its backward pass; {free.name} has "
-            f"{amount(free.bytes)}: at most {int(free.bytes // each)} images (or a smaller data.image_size or "
-            "clients.encoders)"
-        )
 
 
 def _peak() -> int:
@@ -234,9 +261,5 @@ def _free(device: torch.device) -> Place:
     return Place("the GPU", float(torch.cuda.mem_get_info(device)[0])) if device.type == "cuda" else free_memory()
 
 
-def _device_of(config: RunConfig, federation: Federation) -> torch.device:
-    return torch.device(Worker(config, federation).device)
-
-
 def _device(config: RunConfig, federation: Federation) -> str:
-    return device_name(_device_of(config, federation))
+    return device_name(Worker(config, federation).device)

@@ -31,8 +31,14 @@ class Rows:
     def __init__(self) -> None:
         self.matrix, self.prototype_rows = nn.Parameter(normal(4, 2, seed=7)), nn.Parameter(normal(3, 2, seed=8))
 
+    def represent(self, images: Tensor) -> Tensor:
+        return images
+
+    def project_features(self, features: Tensor) -> Tensor:
+        return features @ self.matrix
+
     def project(self, images: Tensor) -> Tensor:
-        return images @ self.matrix
+        return self.project_features(self.represent(images))
 
 
 def step(chosen: SwAV, network: Any, views: tuple[Tensor, Tensor], memory: Memory) -> Tensor:

@@ -12,10 +12,18 @@ import torch
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.cli import main
+from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.simulation import forecast as module
-from rayfed_ssl.simulation.forecast import STEPS, forecast, kept_for_backward, step_seconds
+from rayfed_ssl.simulation.forecast import (
+    STEPS,
+    backward_bytes,
+    check_steps_fit,
+    forecast,
+    kept_for_backward,
+    step_seconds,
+)
 from rayfed_ssl.simulation.memory import Place
 from tests.tiny import run_locally, tiny
 
@@ -37,48 +45,50 @@ CASES = {
 
 
 def test_a_step_that_takes_long_is_taken_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    fitted: list[tuple[int, int]] = []
+    fitted: list[int] = []
 
     def fit(self: EncoderClient) -> None:
-        fitted.append((self.config.train.local_steps or 0, self.config.train.batch_size))
+        fitted.append(self.config.train.local_steps or 0)
 
     monkeypatch.setattr(EncoderClient, "fit", fit)
     config = tiny("fedsimclr")
-    least, batch = config.least_batches[0][1], config.train.batch_size
-    for long, steps in ((5.0, [(1, batch), (STEPS, batch)]), (-1.0, [(1, batch)])):
+    for long, steps in ((5.0, [1, STEPS]), (-1.0, [1])):
         monkeypatch.setattr(module, "LONG_S", long)
         assert step_seconds(config, deal(config), "small_cnn_bn") >= 0
-        assert fitted == [(1, least), *steps]
+        assert fitted == steps
         fitted.clear()
 
 
-def test_a_step_that_does_not_fit_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refused by what a batch of two keeps; a step of that batch is the only one that was taken."""
-    fitted: list[int] = []
-    fit = EncoderClient.fit
-
-    def noted(self: EncoderClient) -> None:
-        fitted.append(self.config.train.batch_size)
-        fit(self)
-
-    monkeypatch.setattr(EncoderClient, "fit", noted)
-    monkeypatch.setattr(module, "free_memory", lambda: Place("memory", 1e6))
-    config = tiny("fedsimclr", train__batch_size=32)
-    with pytest.raises(
-        UserError, match=r"train\.batch_size: found 32; .*memory has 1 MB: at most \d+ images"
-    ) as caught:
-        step_seconds(config, deal(config), "small_cnn_bn")
+def test_a_batch_that_cannot_fit_is_refused_by_its_shapes() -> None:
+    """A ResNet-50 on 1,024 px would need hundreds of gigabytes: nothing of it is computed."""
+    config = tiny("fedsimclr", clients__encoders="resnet50", data__image_size=1024, model__width=1.0)
+    federation = deal(tiny("fedsimclr", clients__encoders="resnet50"))
+    line = (
+        r"train\.batch_size: found 16; a local step of resnet50 on 16 images of 1024 px keeps .* has 20 GB: room for 0"
+    )
+    with pytest.raises(UserError, match=line) as caught:
+        check_steps_fit(config, federation, Place("memory", 20e9))
     assert "\n" not in str(caught.value)
-    assert fitted == [2]
+    assert check_steps_fit(tiny("fedsimclr"), deal(tiny("fedsimclr")), Place("memory", 20e9)) == []
 
 
-def test_what_a_step_keeps_is_counted_once_and_grows_with_the_batch() -> None:
+@pytest.mark.parametrize("encoder", ["small_cnn_bn", "resnet18", "small_cnn"])
+def test_what_shapes_say_is_kept_is_what_a_step_keeps(encoder: str) -> None:
+    config = tiny("fedsimclr", clients__encoders=encoder)
+    federation = deal(config)
+    network = Initial(config, federation).network(encoder).train()
+    with kept_for_backward() as kept:
+        z = network.project(torch.rand(16, 3, 16, 16))
+    assert backward_bytes(config, federation, encoder, 16) == sum(kept.values())
+    assert backward_bytes(config, federation, encoder, 32) == pytest.approx(2 * sum(kept.values()), rel=0.05)
+    z.sum().backward()
+
+
+def test_what_a_step_keeps_is_counted_once() -> None:
     layer, x = torch.nn.Linear(3, 5), torch.randn(4, 3)
     with kept_for_backward() as kept:
-        torch.relu(layer(x)).square().sum()
-    assert sum(kept.values()) == 4 * (
-        4 * 3 + 4 * 5
-    )  # the layer's input, and what ReLU gave, which the square keeps, too
+        _ = torch.relu(layer(x)).square().sum()
+    assert sum(kept.values()) == 4 * (4 * 3 + 4 * 5)  # the layer's input; what ReLU gave, kept twice
 
 
 @pytest.mark.parametrize("case", CASES)
