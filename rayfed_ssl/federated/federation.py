@@ -5,7 +5,7 @@ A pure function of the configuration and the images, so a driver, an actor and a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,7 @@ import numpy as np
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import numpy_generator
+from rayfed_ssl.base.text import printable
 from rayfed_ssl.data import partition as partitions
 from rayfed_ssl.data import sources
 from rayfed_ssl.data.feature_skew import skew_features
@@ -51,9 +52,10 @@ class Federation:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Lines on how the images were read, those of public images of another source among them."""
+        """Lines on how the images were read, those of public images of another source among them, and on a test set of
+        mostly one class."""
         public = () if self.public_scaling is None else (f"{PUBLIC}: {self.public_scaling}",)
-        return (*self.dataset.notes, *public)
+        return (*self.dataset.notes, *public, *_largest_class(self.dataset))
 
     @cached_property
     def clients(self) -> tuple[int, ...]:
@@ -147,6 +149,21 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
     return Federation(
         dataset, dealt, public, public_indices, names, None, own_tests, held_out, public_scaling, public_digest
     )
+
+
+def _largest_class(dataset: Dataset) -> Iterator[str]:
+    """A line where always naming the largest class would be right for most test images, and much more often than by
+    chance."""
+    labels = dataset.test.labels[dataset.test.labels >= 0]
+    counts = np.bincount(labels) if len(labels) else np.zeros(1, np.int64)
+    classes, most = int((counts > 0).sum()), int(counts.max())
+    if classes > 1 and most > 0.5 * len(labels) and most * classes > 1.5 * len(labels):
+        names = dataset.train.class_names
+        name = printable(names[int(counts.argmax())]) if names else str(int(counts.argmax()))
+        yield (
+            f"{most / len(labels):.0%} of the test images are of class {name}: an accuracy below that says little; "
+            "evaluation.metrics=[accuracy,balanced_accuracy] tells more"
+        )
 
 
 def _own_tests(split: partitions.Partition, dataset: Dataset) -> tuple[np.ndarray, ...] | None:

@@ -297,7 +297,7 @@ FEDSC = Method(
     Config,
     Client,
     Server,
-    Info("Jing et al. 2024", "weights, correlation matrices"),
+    Info("FedSC (Jing 2024)", "weights, correlation matrices"),
     objective="spectral",
     accepts=only("spectral"),
     mean_step=True,

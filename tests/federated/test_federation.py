@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -158,3 +159,22 @@ def test_public_images_of_client_0_are_as_client_0_has_them(tmp_path):
     row = federation.public_indices[0]
     expected = rotation(plain.dataset.train.pixels[row], 3, np.random.default_rng())
     assert np.array_equal(federation.public.pixels[0], expected)
+
+
+@pytest.mark.parametrize(
+    ("labels", "share"),
+    [
+        ([0] * 17 + [1, 2, 2], "85%"),
+        ([0] * 10 + [1, 2] * 5, None),  # half
+        ([0] * 14 + [1] * 6, None),  # of two classes one may well be 70%
+        ([1] * 16 + [0] * 4, "80%"),
+        ([1] * 20, None),
+        ([-1] * 20, None),
+    ],
+)
+def test_a_test_set_of_mostly_one_class_is_noted(labels: list[int], share: str | None, tmp_path: Path) -> None:
+    federation = dealt(tmp_path)
+    test = replace(federation.dataset.test, labels=np.array(labels))
+    notes = replace(federation, dataset=replace(federation.dataset, test=test)).notes
+    expected = () if share is None else (f"{share} of the test images are of class {max(labels, key=labels.count)}: ",)
+    assert tuple(note.startswith(text) for note, text in zip(notes, expected, strict=True)) == (True,) * len(expected)
