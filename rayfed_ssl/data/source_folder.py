@@ -14,7 +14,7 @@ The test folder may be absent only where no training image is labelled. A root w
 ``val/`` is read like a folder ``train/``, and a fixed fifth of each class (always the same one) becomes the test split;
 with ``clients`` its client folders may also hold a ``train/`` and a ``test/`` each: ``<client>/train/<class>/x.jpg``.
 Class numbers follow the sorted names of the training classes. Files and folders whose name begins with a dot, and files
-that are no images by their suffix, are ignored; links are followed.
+that are no images by their suffix, are ignored, the latter with a note; links are followed.
 
 Tiny-ImageNet-200 works as unpacked: ``train/<wnid>/images/*.JPEG``, and ``val/images/*.JPEG`` with the classes in
 ``val/val_annotations.txt`` (its ``test/`` is unlabelled and is passed over). ImageNet-100: merge ``train.X1`` to
@@ -36,7 +36,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.holdout import TEST_SHARE, stratified_halves
 from rayfed_ssl.data.images import Listing, Payload, Source
-from rayfed_ssl.data.walking import SUFFIXES, entries, images_below
+from rayfed_ssl.data.walking import SUFFIXES, entries, images_below, unread_below
 
 Layout = Literal["classes", "clients", "flat"]
 CLASS_DEPTH = {"classes": 0, "clients": 1}  # folders above the class; with flat none is one
@@ -108,6 +108,7 @@ def folder_source(path: Path, layout: Layout, limits: dict[str, int | None], key
         return _listing(chosen, class_names, client_names, limits[split])
 
     notes += _maybe_clients(train, key) if layout == "classes" else []
+    notes += filter(None, [unread_below(*dict.fromkeys(split.folder for split in (train, test) if split))])
     deciding = (*train.files, *((*test.files, *test.named_in) if test else ()))
     return Source(deciding, listing, tuple(notes), check, root=path)
 
@@ -123,7 +124,8 @@ def _unsplit(path: Path, layout: Layout, key: str) -> tuple[_Split, _Split | Non
         raise _layout_error(path, layout, f"has no folder train/, but {printable(within[0].name)}/train/; {hint}", key)
     files = images_below(path, key)
     if not files or any(folder.name in TEST_FOLDERS for folder in folders):
-        raise _layout_error(path, layout, "has no folder train/" + ("" if files else " and no images"), key)
+        problem = "has no folder train/" + ("" if files else f" and no images{_instead(path)}")
+        raise _layout_error(path, layout, problem, key)
     clients = [_folder(file, path, 0) if layout == "clients" else None for file in files]
     whole = _Split(path, files, [_class(file, path, layout) for file in files], clients)
     tables = sorted(entry.name for entry in path.iterdir() if entry.suffix.lower() in TABLES)
@@ -155,7 +157,7 @@ def _split_within(path: Path, folders: list[Path], key: str) -> tuple[_Split, _S
         if held_out is not None:
             test.add(held_out, client.name, key)
     if not train.files:
-        raise _layout_error(path, "clients", "has no images below its clients' train/", key)
+        raise _layout_error(path, "clients", f"has no images below its clients' train/{_instead(path)}", key)
     return train, test if test.files else None
 
 
@@ -186,8 +188,7 @@ def _train_split(path: Path, layout: Layout, key: str) -> _Split:
         raise _layout_error(path, layout, "has no folder train/", key)
     files = images_below(train, key)
     if not files:
-        suffixes = " ".join(sorted(SUFFIXES))
-        raise _layout_error(path, layout, f"has no images below train/ (known suffixes: {suffixes})", key)
+        raise _layout_error(path, layout, f"has no images below train/{_instead(train)}", key)
     classes = [_class(file, train, layout) for file in files]
     clients = [_folder(file, train, 0) if layout == "clients" else None for file in files]
     return _Split(train, files, classes, clients)
@@ -239,8 +240,7 @@ def every_image(path: Path, layout: Layout, key: str) -> list[tuple[Path, str | 
     if train is None:
         files = images_below(path, key)
         if not files:
-            suffixes = " ".join(sorted(SUFFIXES))
-            raise UserError(f"{key}.path: found no images below {printable(path)} (known suffixes: {suffixes})")
+            raise UserError(f"{key}.path: found no images below {printable(path)}{_instead(path)}")
         if {file.relative_to(path).parts[0] for file in files} <= set(TEST_FOLDERS):
             held_out = _held_out(path, layout, (), (), key)
             assert held_out is not None
@@ -344,6 +344,12 @@ def _folder(file: Path, root: Path, depth: int) -> str | None:
 def _class(file: Path, root: Path, layout: Layout) -> str | None:
     """The folder that is the class of a file below ``root``; None where there is none."""
     return _folder(file, root, CLASS_DEPTH[layout]) if layout in CLASS_DEPTH else None
+
+
+def _instead(folder: Path) -> str:
+    """What to say of a folder without images: the suffixes that images have, and what is there instead."""
+    unread = unread_below(folder)
+    return f" (known suffixes: {' '.join(sorted(SUFFIXES))})" + (f"; {unread}" if unread else "")
 
 
 def _layout_error(path: Path, layout: Layout, problem: str, key: str) -> UserError:

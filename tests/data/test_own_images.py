@@ -1,0 +1,93 @@
+"""People's own images: other suffixes, other names of splits, files that are no images; and what is said of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.data.images import Dataset
+from rayfed_ssl.data.sources import SourceConfig, load
+
+SIZE = 16
+
+
+def pictures(count: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (count, SIZE, SIZE, 3), dtype=np.uint8)
+
+
+def put(root: Path, *names: str) -> dict[str, np.ndarray]:
+    """A different image under each name; their pixels."""
+    made = dict(zip(names, pictures(len(names)), strict=True))
+    for name, pixels in made.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(path)
+    return made
+
+
+def folder(path: Path, **settings: object) -> Dataset:
+    settings = {"name": "imagefolder", "path": path, "image_size": SIZE} | settings
+    return load(SourceConfig.model_validate(settings), path.parent / "cache")
+
+
+def refusal(path: Path, **settings: object) -> str:
+    with pytest.raises(UserError) as error:
+        folder(path, **settings)
+    assert str(error.value).isprintable()
+    return str(error.value)
+
+
+# -- files that are no images ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", ["jpe", "jfif", "JFIF"])
+def test_other_suffixes_of_jpegs_are_read(tmp_path: Path, suffix: str) -> None:
+    root = tmp_path / "d"
+    (root / "train").mkdir(parents=True)
+    Image.fromarray(pictures(1)[0]).save(root / f"train/a.{suffix}", "JPEG")
+    data = folder(root)
+    with Image.open(root / f"train/a.{suffix}") as image:
+        assert np.array_equal(data.train.pixels, np.asarray(image)[None])
+    assert data.notes == ()
+
+
+def litter(root: Path, *names: str) -> None:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(b"no image")
+
+
+def test_files_that_are_not_read_are_counted_by_suffix(tmp_path: Path) -> None:
+    root = tmp_path / "d"
+    put(root, "train/a/1.png", "test/a/1.png")
+    scans = [f"train/a/{n}.DCM" for n in range(3)] + ["test/a/1.dcm"]
+    nameless = ["train/b/IM0001", "train/b/1.2.840.113619.2", "train/IM.0003"]
+    litter(root, *scans, *nameless, "train/b/brain.nii.gz", "train/b/c.heic", "train/b/d.heic")
+    litter(root, "train/.DS_Store", "train/.git/objects", "train/Thumbs.db", "test/labels.csv", "train/a/notes.TXT")
+    litter(root, "train/README", "train/a/LICENSE", "train/info.json", "labels.h5")  # the last lies in no split
+    note = (
+        "10 files are not read: 4 .dcm, 3 without suffix, 2 .heic, 1 .nii.gz; DICOM and NIfTI are to be converted to "
+        "PNG or TIFF"
+    )
+    assert folder(root).notes == (note,)
+    assert folder(root).notes == (note,)  # also from the cache
+    put(tmp_path / "flat", *(f"a/{n}.png" for n in range(5)))
+    litter(tmp_path / "flat", "a/video.mp4", "b.mp4")
+    assert folder(tmp_path / "flat").notes[-1] == "2 files are not read: 2 .mp4"
+    litter(tmp_path / "flat", *(f"x.k{n}" for n in range(9)))
+    assert (
+        folder(tmp_path / "flat")
+        .notes[-1]
+        .endswith(": 2 .mp4, " + ", ".join(f"1 .k{n}" for n in range(7)) + " and 2 others")
+    )
+
+
+@pytest.mark.parametrize("where", ["train/a", "a"])
+def test_a_folder_of_scans_alone_says_that_they_are_to_be_converted(tmp_path: Path, where: str) -> None:
+    litter(tmp_path / "d", *(f"{where}/{n}.dcm" for n in range(3)))
+    said = refusal(tmp_path / "d")
+    assert "3 files are not read: 3 .dcm; DICOM and NIfTI are to be converted to PNG or TIFF" in said
