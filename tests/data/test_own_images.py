@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.data.catalogue import catalogued
 from rayfed_ssl.data.images import Dataset
 from rayfed_ssl.data.sources import SourceConfig, load
 
@@ -91,3 +92,64 @@ def test_a_folder_of_scans_alone_says_that_they_are_to_be_converted(tmp_path: Pa
     litter(tmp_path / "d", *(f"{where}/{n}.dcm" for n in range(3)))
     said = refusal(tmp_path / "d")
     assert "3 files are not read: 3 .dcm; DICOM and NIfTI are to be converted to PNG or TIFF" in said
+
+
+# -- splits by other names ---------------------------------------------------------------------------------------------
+
+NAMES = [("Training", "Testing"), ("Train", "Test"), ("TRAIN", "valid"), ("train", "Validation"), ("training", "Val")]
+
+
+@pytest.mark.parametrize(("train", "test"), NAMES)
+@pytest.mark.parametrize("layout", ["classes", "clients"])
+def test_splits_are_known_by_the_names_people_give_them(tmp_path: Path, train: str, test: str, layout: str) -> None:
+    """As the same tree under the names train/ and test/."""
+    client = "north/" if layout == "clients" else ""
+    names = [f"SPLIT/{client}{label}/{n}.png" for label in ("cat", "dog") for n in range(2)]
+    put(tmp_path / "own", *(n.replace("SPLIT", s) for s in (train, test) for n in names))
+    put(tmp_path / "plain", *(n.replace("SPLIT", s) for s in ("train", "test") for n in names))
+    own, plain = (folder(tmp_path / where, layout=layout) for where in ("own", "plain"))
+    assert own.train.class_names == ("cat", "dog")
+    assert own.notes == ()
+    assert np.array_equal(own.train.pixels, plain.train.pixels)
+    assert np.array_equal(own.test.pixels, plain.test.pixels)
+    assert own.test.labels.tolist() == [0, 0, 1, 1]
+    listed = catalogued(SourceConfig(name="imagefolder", path=tmp_path / "own", layout=layout))
+    assert (listed.splits, listed.class_names) == ((("train", 4), ("test", 4)), ("cat", "dog"))
+
+
+def test_clients_may_hold_splits_by_other_names(tmp_path: Path) -> None:
+    root = tmp_path / "d"
+    made = put(root, "a/Training/x/1.png", "a/Testing/x/2.png", "a/valid/x/3.png", "a/valid/x/4.png", "b/train/x/5.png")
+    data = folder(root, layout="clients")
+    assert np.array_equal(data.train.pixels, [made["a/Training/x/1.png"], made["b/train/x/5.png"]])
+    assert np.array_equal(data.test.pixels, [made["a/Testing/x/2.png"]])
+    assert data.notes == ("the clients' val/ (2 images) is not used where test/ is there",)
+
+
+def test_images_of_val_beside_test_are_named_as_not_used(tmp_path: Path) -> None:
+    root = tmp_path / "d"
+    made = put(root, "train/a/1.png", "test/a/2.png", *(f"valid/a/{n}.png" for n in range(3)))
+    data = folder(root)
+    assert np.array_equal(data.test.pixels, [made["test/a/2.png"]])
+    assert data.notes == ("valid/ (3 images) is not used: test/ is there",)
+    (root / "test/a/2.png").unlink()  # a test folder without images is none
+    data = folder(root)
+    assert (len(data.test), data.notes) == (3, ())
+
+
+def test_valid_and_invalid_may_be_classes(tmp_path: Path) -> None:
+    root = tmp_path / "d"
+    put(root, *(f"{label}/{n}.png" for label in ("valid", "invalid") for n in range(5)))
+    data = folder(root)
+    assert data.train.class_names == ("invalid", "valid")
+    put(tmp_path / "e", "Testing/1.png", "cats/1.png")
+    assert "has no folder train/" in refusal(tmp_path / "e")
+
+
+def test_two_folders_of_one_split_are_refused_unless_they_are_the_same_folder(tmp_path: Path) -> None:
+    root = tmp_path / "d"
+    put(root, "train/a/1.png", "test/a/2.png")
+    (root / "Train").symlink_to("train")
+    assert len(folder(root).train) == 1
+    put(root, "Testing/a/3.png")
+    assert "has Testing/ and test/, which are names of one split; rename one" in refusal(root)
