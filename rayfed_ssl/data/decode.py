@@ -2,7 +2,7 @@
 
 Images of at most 8 bits keep their values. Grey images of more (12-bit and 16-bit PNG and TIFF, float TIFF) are scaled
 to 0..255 by ``data.range`` or, without one, by their own smallest and largest value. Images that carry an orientation
-(EXIF) are turned upright.
+(EXIF) are turned upright. Of several frames (TIFF, GIF) the first is read.
 
 Shape legend: S image size, C channels (1 or 3).
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -63,10 +63,12 @@ class Form:
 
 @dataclass(frozen=True)
 class Decoded:
-    """``pixels`` (S, S, C) uint8; ``deep`` if the image had more than 8 bits and was scaled."""
+    """``pixels`` (S, S, C) uint8; ``deep`` if the image had more than 8 bits and was scaled; ``frames`` if the file has
+    more than one, of which the first was read."""
 
     pixels: NDArray[np.uint8]
     deep: bool
+    frames: bool = False
 
 
 def decode(payload: Payload, form: Form) -> Decoded:
@@ -83,7 +85,9 @@ def decode(payload: Payload, form: Form) -> Decoded:
         raise BadImage("no image bytes")
     try:
         with _opened(payload) as image:
-            return _decoded(image, form, lambda image: image.draft(form.mode, (2 * form.size, 2 * form.size)))
+            frames = _has_frames(image)
+            decoded = _decoded(image, form, lambda image: image.draft(form.mode, (2 * form.size, 2 * form.size)))
+            return replace(decoded, frames=frames)
     except BadImage:
         raise
     except Exception as error:  # decoders of damaged files raise anything: OSError, SyntaxError, struct.error, ...
@@ -131,6 +135,19 @@ def _opened(payload: bytes | Path | NDArray[np.generic]) -> Image.Image:
         pixels = payload[..., 0] if payload.ndim == 3 and payload.shape[2] == 1 else payload
         return Image.fromarray(np.ascontiguousarray(pixels))
     return Image.open(io.BytesIO(payload) if isinstance(payload, bytes) else payload, formats=FORMATS)
+
+
+def _has_frames(image: Image.Image) -> bool:
+    """Whether an unread file holds several frames, by its directory alone: no pixels are decoded.
+
+    A photograph with a preview or a depth map beside it (MPO) is one image.
+    """
+    if image.format == "MPO":
+        return False
+    try:
+        return bool(getattr(image, "is_animated", False))
+    except Exception:  # damage after a GIF's first frame
+        return False
 
 
 def _upright(image: Image.Image) -> Image.Image:

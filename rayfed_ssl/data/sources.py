@@ -40,9 +40,10 @@ from rayfed_ssl.data.source_folder import Layout, folder_source
 from rayfed_ssl.data.source_hub import hub_source
 from rayfed_ssl.data.source_parquet import Columns, parquet_source
 from rayfed_ssl.data.source_torchvision import torchvision_source
-from rayfed_ssl.data.store import FORMAT, cached, default_cache
+from rayfed_ssl.data.store import FORMAT, NOTICED, cached, default_cache
 
 CONTENT_DIGEST_BYTES = 256 * 2**20
+SAID = {"frames": "have several frames: the first is read"}  # of so many images, besides how deep ones were scaled
 
 
 SourceName = Annotated[str, NameOf(lambda: SOURCES)]
@@ -225,8 +226,10 @@ def load(
     test = found["test"].images if "test" in found else _none_of(train.images)
     digest = hashlib.blake2b(" ".join(stored.digest for stored in found.values()).encode(), digest_size=16).hexdigest()
     skipped = tuple(name for stored in found.values() for name in stored.skipped)
-    scaling = _scaling(config, sum(stored.deep for stored in found.values()), key)
-    notes = source.notes + (() if scaling is None else (str(scaling),))
+    counts = {trait: sum(stored.counts[trait] for stored in found.values()) for trait in NOTICED}
+    scaling = _scaling(config, counts["deep"], key)
+    read = tuple(f"{counts[trait]} images {said}" for trait, said in SAID.items() if counts[trait])
+    notes = source.notes + (() if scaling is None else (str(scaling),)) + read
     return Dataset(config.name, train.images, test, digest, skipped, notes, scaling)
 
 

@@ -35,8 +35,9 @@ from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.decode import BadImage, Decoded, Form, decode
 from rayfed_ssl.data.images import Images, Listing, Payload
 
-FORMAT = 3  # 3: images are turned as their EXIF orientation says
+FORMAT = 4  # 4: counts of images by what was noticed in decoding
 BLOCK = 256  # images decoded, and checked, at a time
+NOTICED = ("deep", "frames")  # what of ``Decoded`` is counted
 THREADS = min(16, os.cpu_count() or 1)
 
 
@@ -46,13 +47,13 @@ class BadStore(Exception):
 
 @dataclass(frozen=True)
 class Stored:
-    """What a store file holds: the images, a digest of all of them, the names of those left out, and how many of them
-    had more than 8 bits and were scaled."""
+    """What a store file holds: the images, a digest of all of them, the names of those left out, and of how many each
+    of ``NOTICED`` is true."""
 
     images: Images
     digest: str
     skipped: tuple[str, ...]
-    deep: int
+    counts: dict[str, int]
 
 
 def default_cache() -> Path:
@@ -104,7 +105,7 @@ def read(path: Path) -> Stored:
             Images(pixels, labels, tuple(head["class_names"]), groups, tuple(head["group_names"])),
             head["digest"],
             tuple(head["skipped"]),
-            head["deep"],
+            {trait: int(head["counts"][trait]) for trait in NOTICED},
         )
         state = _state(path)
         if _checked.get(path) != state and head["checks"] != _checks(pixels, labels, groups):
@@ -154,7 +155,7 @@ def _write(path: Path, listing: Listing, form: Form, skip_bad: bool, key: str) -
     raw, partial = path.with_suffix(".raw.tmp"), path.with_suffix(".arrow.tmp")
     shape = (form.size, form.size, form.channels)
     try:
-        kept, skipped, deep, digest = _decode_to(raw, listing, form, skip_bad, key)
+        kept, skipped, counts, digest = _decode_to(raw, listing, form, skip_bad, key)
         labels = np.ascontiguousarray(listing.labels[kept], dtype=np.int64)
         groups = None if listing.groups is None else np.ascontiguousarray(listing.groups[kept], dtype=np.int64)
         names = {"class_names": listing.class_names, "group_names": listing.group_names}
@@ -162,7 +163,7 @@ def _write(path: Path, listing: Listing, form: Form, skip_bad: bool, key: str) -
             digest.update(part)
         empty = np.empty((0, *shape), np.uint8)
         pixels = np.memmap(raw, np.uint8, "r", shape=(len(labels), *shape)) if len(labels) else empty
-        head = {"format": FORMAT, "shape": shape, "grouped": groups is not None, "skipped": skipped, "deep": deep}
+        head = {"format": FORMAT, "shape": shape, "grouped": groups is not None, "skipped": skipped, "counts": counts}
         head |= names | {"checks": _checks(pixels, labels, groups), "digest": digest.hexdigest()}
         _write_arrow(partial, pixels, labels, groups, json.dumps(head))
         os.replace(partial, path)
@@ -189,14 +190,14 @@ def _write_arrow(
 
 def _decode_to(
     raw: Path, listing: Listing, form: Form, skip_bad: bool, key: str
-) -> tuple[NDArray[np.bool_], list[str], int, hashlib.blake2b]:
+) -> tuple[NDArray[np.bool_], list[str], dict[str, int], hashlib.blake2b]:
     """Append the decoded images to ``raw``.
 
-    Returns the rows kept (N,), the names left out, the number of deep images, and the pixels' digest.
+    Returns the rows kept (N,), the names left out, the counts of ``Stored``, and the pixels' digest.
     """
     kept = np.zeros(len(listing.labels), dtype=np.bool_)
     skipped: list[str] = []
-    deep = row = 0
+    counts, row = dict.fromkeys(NOTICED, 0), 0
     digest = hashlib.blake2b(digest_size=16)
     with open(raw, "wb") as file:
         for names, results in decoded_blocks(listing.read(), form):
@@ -205,8 +206,9 @@ def _decode_to(
                     raise UserError(f"{key}.path: more images were read than the {len(kept)} listed")
                 if isinstance(result, Decoded):
                     kept[row] = True
-                    if result.deep:
-                        deep += 1
+                    for trait in NOTICED:
+                        if getattr(result, trait):
+                            counts[trait] += 1
                     file.write(result.pixels.data)
                     digest.update(result.pixels.data)
                 elif skip_bad:
@@ -219,7 +221,7 @@ def _decode_to(
                 row += 1
     if row != len(kept):
         raise UserError(f"{key}.path: {row} images were read where {len(kept)} were listed; did the files just change?")
-    return kept, skipped, deep, digest
+    return kept, skipped, counts, digest
 
 
 Name = TypeVar("Name")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, TiffImagePlugin
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.catalogue import catalogued
@@ -153,3 +153,49 @@ def test_two_folders_of_one_split_are_refused_unless_they_are_the_same_folder(tm
     assert len(folder(root).train) == 1
     put(root, "Testing/a/3.png")
     assert "has Testing/ and test/, which are names of one split; rename one" in refusal(root)
+
+
+# -- what is noticed in decoding ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["tiff", "gif", "png", "webp"])
+def test_images_of_several_frames_are_counted_and_their_first_frame_is_read(tmp_path: Path, kind: str) -> None:
+    root, frames = tmp_path / "d", [Image.fromarray(pixels) for pixels in pictures(3)]
+    (root / "train").mkdir(parents=True)
+    for name in "ab":
+        frames[0].save(root / f"train/{name}.{kind}", save_all=True, append_images=frames[1:], lossless=True)
+    frames[1].save(root / f"train/single.{kind}", lossless=True)
+    data = folder(root)
+    for name, pixels in zip(("a", "b", "single"), data.train.pixels, strict=True):
+        with Image.open(root / f"train/{name}.{kind}") as image:
+            assert getattr(image, "n_frames", 1) == (1 if name == "single" else 3)
+            image.seek(0)
+            assert np.array_equal(pixels, np.asarray(image.convert("RGB")))
+    assert data.notes == ("2 images have several frames: the first is read",)
+    assert folder(root).notes == data.notes  # from the cache
+    (root / "train/single.txt").write_text("")
+    assert folder(root, limit=1).notes == ("1 images have several frames: the first is read",)
+
+
+def test_frames_are_counted_without_decoding_an_image_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, frames = tmp_path / "d", [Image.fromarray(pixels) for pixels in pictures(3)]
+    (root / "train").mkdir(parents=True)
+    frames[0].save(root / "train/a.tiff", save_all=True, append_images=frames[1:], compression="tiff_lzw")
+    read: list[str] = []
+    load_tiff = TiffImagePlugin.TiffImageFile._load_libtiff
+    monkeypatch.setattr(
+        TiffImagePlugin.TiffImageFile, "_load_libtiff", lambda image: (read.append(image.filename), load_tiff(image))[1]
+    )
+    assert folder(root).notes[0].startswith("1 images")
+    assert len(read) == 1
+
+
+def test_a_stack_that_is_damaged_after_its_first_frame_is_still_read(tmp_path: Path) -> None:
+    root, frames = tmp_path / "d", [Image.fromarray(pixels) for pixels in pictures(2)]
+    (root / "train").mkdir(parents=True)
+    frames[0].save(root / "train/a.tiff", save_all=True, append_images=frames[1:])
+    whole = (root / "train/a.tiff").read_bytes()
+    (root / "train/a.tiff").write_bytes(whole[: len(whole) // 2 + 50])
+    with Image.open(root / "train/a.tiff") as image:
+        assert image.is_animated
+    assert np.array_equal(folder(root).train.pixels, [np.asarray(frames[0])])
