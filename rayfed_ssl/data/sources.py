@@ -229,7 +229,8 @@ def load(
     counts = {trait: sum(stored.counts[trait] for stored in found.values()) for trait in NOTICED}
     scaling = _scaling(config, counts["deep"], key)
     read = tuple(f"{counts[trait]} images {said}" for trait, said in SAID.items() if counts[trait])
-    notes = source.notes + (() if scaling is None else (str(scaling),)) + read
+    listed = tuple(note for stored in found.values() for note in stored.notes)
+    notes = source.notes + listed + (() if scaling is None else (str(scaling),)) + read
     return Dataset(config.name, train.images, test, digest, skipped, notes, scaling)
 
 

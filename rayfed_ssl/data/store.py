@@ -47,13 +47,14 @@ class BadStore(Exception):
 
 @dataclass(frozen=True)
 class Stored:
-    """What a store file holds: the images, a digest of all of them, the names of those left out, and of how many each
-    of ``NOTICED`` is true."""
+    """What a store file holds: the images, a digest of all of them, the names of those left out, of how many each of
+    ``NOTICED`` is true, and the listing's notes."""
 
     images: Images
     digest: str
     skipped: tuple[str, ...]
     counts: dict[str, int]
+    notes: tuple[str, ...]
 
 
 def default_cache() -> Path:
@@ -106,6 +107,7 @@ def read(path: Path) -> Stored:
             head["digest"],
             tuple(head["skipped"]),
             {trait: int(head["counts"][trait]) for trait in NOTICED},
+            tuple(head["notes"]),
         )
         state = _state(path)
         if _checked.get(path) != state and head["checks"] != _checks(pixels, labels, groups):
@@ -164,6 +166,7 @@ def _write(path: Path, listing: Listing, form: Form, skip_bad: bool, key: str) -
         empty = np.empty((0, *shape), np.uint8)
         pixels = np.memmap(raw, np.uint8, "r", shape=(len(labels), *shape)) if len(labels) else empty
         head = {"format": FORMAT, "shape": shape, "grouped": groups is not None, "skipped": skipped, "counts": counts}
+        head["notes"] = listing.notes
         head |= names | {"checks": _checks(pixels, labels, groups), "digest": digest.hexdigest()}
         _write_arrow(partial, pixels, labels, groups, json.dumps(head))
         os.replace(partial, path)
