@@ -19,7 +19,7 @@ def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def is_text(kind: pa.DataType) -> bool:
     """Whether a column of this type holds text."""
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def text_values(column: pa.ChunkedArray) -> tuple[pa.Array, int]:
@@ -29,8 +29,21 @@ def text_values(column: pa.ChunkedArray) -> tuple[pa.Array, int]:
     return pc.if_else(blank, pa.scalar(None, pa.string()), text), int(pc.sum(blank).as_py() or 0)
 
 
+def whole_numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Floats as integers where all of them are whole, NaN as null: pandas writes integers with gaps so. Other columns,
+    and floats that are not whole, as they are.
+    """
+    if not pa.types.is_floating(column.type):
+        return column
+    values = column.cast(pa.float64())
+    values = pc.if_else(pc.is_nan(values), pa.scalar(None, pa.float64()), values)
+    whole = pc.and_(pc.equal(pc.floor(values), values), pc.less(pc.abs(values), float(2**53)))
+    return values.cast(pa.int64()) if pc.all(whole).as_py() in (True, None) else column
+
+
 def label_values(column: pa.ChunkedArray, what: str, key: str) -> NDArray[np.int64]:
-    """A label column as int64, -1 where it is null. ``what`` names it. Raises UserError."""
+    """A label column as int64, -1 where it is null. ``what`` names it; false and true are 0 and 1. Raises UserError."""
+    column = column.cast(pa.int8()) if pa.types.is_boolean(column.type) else whole_numbers(column)
     if not pa.types.is_integer(column.type):
         raise UserError(
             f"{key}.path: column {what} is of type {printable(column.type)}; labels are integers from 0, or text"

@@ -3,7 +3,8 @@
 A row holds an encoded image, as a struct of ``bytes`` and ``path`` (or plain binary) named ``img`` or ``image``, and a
 label named ``label``, ``labels`` or ``fine_label``; a file without such a column, or with nulls in it, holds images
 that nobody labelled (label -1). Labels are integers from 0, or text, whose sorted values are the classes. Text that is
-empty or blank, in the label or the client column, counts as null, with a note.
+empty or blank, in the label or the client column, counts as null, with a note. As pandas writes them, integers may be
+floats with NaN for null, and labels booleans.
 ``data.columns`` names other columns, and one that says which client holds the image (text or integers; the partition
 ``natural``). ``path`` is a single file, of which a fixed fifth per class (always the
 same one) becomes the test split; or a folder with ``train*.parquet`` and ``test*.parquet`` (or ``validation*``,
@@ -30,7 +31,7 @@ from numpy.typing import NDArray
 
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.data.column_values import is_text, label_values, plain, text_values
+from rayfed_ssl.data.column_values import is_text, label_values, plain, text_values, whole_numbers
 from rayfed_ssl.data.holdout import TEST_SHARE, stratified_halves
 from rayfed_ssl.data.images import Listing, Payload, Source
 
@@ -46,7 +47,8 @@ class Columns(Block):
     """The images; null: ``img`` or ``image``."""
     label: str | None = None
     """The labels, as integers from 0 or as text, whose sorted values are the classes; null: ``label``, ``labels`` or
-    ``fine_label``, where there is one. Empty text is no label.
+    ``fine_label``, where there is one. Whole floats (NaN: unknown) and booleans count as integers, and empty text is no
+    label.
     """
     client: str | None = None
     """Who holds an image, as text or integers; null: nobody does. Nor where the text is empty."""
@@ -267,6 +269,7 @@ def _read_clients(file: Path, columns: Columns, key: str) -> tuple[list[str | in
     if is_text(column.type):
         text, blank = text_values(column)
         return text.to_pylist(), blank
+    column = whole_numbers(column)
     if not pa.types.is_integer(column.type):
         raise UserError(
             f"{key}.columns.client: column {printable(name)} of {printable(file)} is of type {printable(column.type)}; "

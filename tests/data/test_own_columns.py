@@ -68,3 +68,52 @@ def test_blank_labels_of_one_file_are_counted_once_and_null_is_no_blank(tmp_path
     assert data.notes[1:] == ("1 images have an empty label: unlabelled",)
     write(tmp_path / "numbers.parquet", label=[0] * 8 + [-1, None])
     assert len(read(tmp_path / "numbers.parquet").notes) == 1
+
+
+VIEW = pa.string_view()
+AS_PANDAS_WRITES_THEM = {
+    "float64": (pa.array([0.0, float("nan"), 2.0, 1.0, None]), [0, -1, 2, 1, -1], ("0", "1", "2")),
+    "float32": (pa.array([0.0, float("nan"), 2.0, -1.0, 1.0], pa.float32()), [0, -1, 2, -1, 1], ("0", "1", "2")),
+    "all NaN": (pa.array([float("nan")] * 5), [-1] * 5, ()),
+    "bool": (pa.array([True, False, None, True, False]), [1, 0, -1, 1, 0], ("0", "1")),
+    "string_view": (pa.array(["b", "a", None, "b", ""], VIEW), [1, 0, -1, 1, -1], ("a", "b")),
+    "large_string": (pa.array(["b", "a", None, "b", ""], pa.large_string()), [1, 0, -1, 1, -1], ("a", "b")),
+}
+
+
+@pytest.mark.parametrize("name", AS_PANDAS_WRITES_THEM)
+def test_labels_may_be_of_the_types_that_pandas_writes(tmp_path: Path, name: str) -> None:
+    column, labels, class_names = AS_PANDAS_WRITES_THEM[name]
+    write(tmp_path / "d/train.parquet", label=column)
+    assert pq.read_schema(tmp_path / "d/train.parquet").field("label").type == column.type
+    write(tmp_path / "d/test.parquet", label=column)
+    data = read(tmp_path / "d")
+    assert data.train.labels.tolist() == data.test.labels.tolist() == labels
+    assert data.train.class_names == class_names
+    found = catalogued(config(tmp_path / "d"))
+    assert found.labels.tolist() == labels * 2
+
+
+def test_clients_may_be_whole_floats_as_integers_with_gaps_are(tmp_path: Path) -> None:
+    write(tmp_path / "d/train.parquet", label=[0] * 4, site=pa.array([10.0, float("nan"), 9.0, 10.0]))
+    write(tmp_path / "d/test.parquet", label=[0], site=pa.array([9]))
+    data = read(tmp_path / "d", client="site")
+    assert data.train.group_names == ("9", "10")
+    assert data.train.groups.tolist() == [1, -1, 0, 1]
+    assert data.test.groups is not None
+    assert data.test.groups.tolist() == [0]
+
+
+@pytest.mark.parametrize("values", [[0.5, 1.0], [float("inf"), 1.0], [1e300, 0.0], [float("nan"), 0.1]])
+def test_floats_that_are_not_whole_are_refused(tmp_path: Path, values: list[float]) -> None:
+    write(tmp_path / "d/train.parquet", label=values)
+    write(tmp_path / "d/test.parquet", label=[0, 1])
+    with pytest.raises(UserError, match=r"column label of .* is of type double; labels are integers from 0, or text"):
+        read(tmp_path / "d")
+
+
+def test_floats_beyond_the_classes_are_refused_as_integers_are(tmp_path: Path) -> None:
+    write(tmp_path / "d/train.parquet", label=[0.0, 1e8])
+    write(tmp_path / "d/test.parquet", label=[0, 1])
+    with pytest.raises(UserError, match="holds the label 100000000; allowed: 0 to 1048575"):
+        read(tmp_path / "d")
