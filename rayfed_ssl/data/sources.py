@@ -77,7 +77,7 @@ class SourceConfig(Block):
     value.
     """
     on_bad_image: Literal["fail", "skip"] = "fail"
-    """Whether an image that cannot be decoded ends the run, or is left out and named."""
+    """Whether images that cannot be decoded end the run, all of them named up to 20, or are left out and named."""
     max_pixels: int = Field(50_000_000, ge=64, le=178_956_970)
     """A larger image counts as one that cannot be decoded."""
     limit: int | None = Field(None, ge=1)

@@ -37,6 +37,7 @@ from rayfed_ssl.data.images import Images, Listing, Payload
 
 FORMAT = 4  # 4: counts of images by what was noticed in decoding
 BLOCK = 256  # images decoded, and checked, at a time
+MOST_NAMED = 20  # images that cannot be decoded
 NOTICED = ("deep", "frames")  # what of ``Decoded`` is counted
 THREADS = min(16, os.cpu_count() or 1)
 
@@ -194,13 +195,13 @@ def _write_arrow(
 def _decode_to(
     raw: Path, listing: Listing, form: Form, skip_bad: bool, key: str
 ) -> tuple[NDArray[np.bool_], list[str], dict[str, int], hashlib.blake2b]:
-    """Append the decoded images to ``raw``.
+    """Append the decoded images to ``raw``. Raises UserError, once all are tried, for any that cannot be decoded.
 
     Returns the rows kept (N,), the names left out, the counts of ``Stored``, and the pixels' digest.
     """
     kept = np.zeros(len(listing.labels), dtype=np.bool_)
     skipped: list[str] = []
-    counts, row = dict.fromkeys(NOTICED, 0), 0
+    counts, row, reason = dict.fromkeys(NOTICED, 0), 0, ""
     digest = hashlib.blake2b(digest_size=16)
     with open(raw, "wb") as file:
         for names, results in decoded_blocks(listing.read(), form):
@@ -214,17 +215,28 @@ def _decode_to(
                             counts[trait] += 1
                     file.write(result.pixels.data)
                     digest.update(result.pixels.data)
-                elif skip_bad:
-                    skipped.append(printable(name))
                 else:
-                    raise UserError(
-                        f"{key}.on_bad_image: {printable(name)} cannot be decoded ({result}); mend or remove it, or "
-                        f"set {key}.on_bad_image=skip to leave such images out"
-                    )
+                    skipped.append(printable(name))
+                    reason = reason or str(result)
                 row += 1
+    if skipped and not skip_bad:
+        raise _undecodable(skipped, reason, key)
     if row != len(kept):
         raise UserError(f"{key}.path: {row} images were read where {len(kept)} were listed; did the files just change?")
     return kept, skipped, counts, digest
+
+
+def _undecodable(names: list[str], reason: str, key: str) -> UserError:
+    """The one line on images that cannot be decoded: all of them at once, for ``reason`` the first."""
+    if len(names) == 1:
+        found, them = f"{names[0]} cannot be decoded ({reason})", "it"
+    else:
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        listed = ", ".join(names[:MOST_NAMED]) + more
+        found, them = f"{len(names)} images cannot be decoded: {listed} (the first: {reason})", "them"
+    return UserError(
+        f"{key}.on_bad_image: {found}; mend or remove {them}, or set {key}.on_bad_image=skip to leave such images out"
+    )
 
 
 Name = TypeVar("Name")

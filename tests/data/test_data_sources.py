@@ -205,7 +205,11 @@ def test_parquet_rows_that_cannot_be_decoded(tmp_path):
     rows = [*pictures(9), png(pictures(1, 64)[0], "JPEG")[:-300], None, *pictures(3, seed=2)]
     write_parquet(tmp_path / "train.parquet", rows, [0] * 14)
     write_parquet(tmp_path / "test.parquet", pictures(2), [0, 0])
-    refused(r"data\.on_bad_image: .*train\.parquet row 9 cannot be decoded .*truncated", tmp_path, "parquet")
+    refused(
+        r"data\.on_bad_image: 2 images cannot be decoded: .*train\.parquet row 9, .*row 10 \(the first: .*truncated",
+        tmp_path,
+        "parquet",
+    )
     data = fetch(tmp_path, "parquet", on_bad_image="skip")
     assert len(data.train) == 12
     assert [name.rsplit("/")[-1] for name in data.skipped] == ["train.parquet row 9", "train.parquet row 10"]

@@ -155,6 +155,28 @@ def test_two_folders_of_one_split_are_refused_unless_they_are_the_same_folder(tm
     assert "has Testing/ and test/, which are names of one split; rename one" in refusal(root)
 
 
+# -- images that cannot be decoded -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [2, 20, 23])
+def test_all_images_that_cannot_be_decoded_are_named_at_once(tmp_path: Path, bad: int) -> None:
+    """In several blocks of the pool that decodes them, up to twenty by name, and nothing is kept."""
+    root = tmp_path / "d"
+    put(root, *(f"train/{n:03}.png" for n in range(300)))
+    damaged = [f"{n:03}.png" for n in (*range(0, 300, 17), *range(290, 300))[:bad]]
+    for name in damaged:
+        (root / "train" / name).write_bytes(b"no image")
+    said = refusal(root)
+    damaged = sorted(damaged)
+    assert said.startswith(f"data.on_bad_image: {bad} images cannot be decoded: {root}/train/{damaged[0]}, ")
+    names, end = said.split(": ", 2)[2].split(" (the first: UnidentifiedImageError: ")
+    named = [str(root / "train" / name) for name in damaged[:20]]
+    assert names == ", ".join(named) + (" and 3 more" if bad == 23 else "")
+    assert end.endswith("; mend or remove them, or set data.on_bad_image=skip to leave such images out")
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == []
+    assert len(folder(root, on_bad_image="skip").skipped) == bad
+
+
 # -- what is noticed in decoding ---------------------------------------------------------------------------------------
 
 
