@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.data.holdout import TEST_SHARE, stratified_halves
+from rayfed_ssl.data.holdout import TEST_SHARE, stratified_halves, untested
 from rayfed_ssl.data.images import Listing, Payload, Source
 from rayfed_ssl.data.split_folders import split_folders
 from rayfed_ssl.data.walking import SUFFIXES, entries, images_below, unread_below
@@ -144,7 +144,7 @@ def _unsplit(path: Path, layout: Layout, key: str) -> tuple[_Split, _Split | Non
         f"{printable(path)} has no train/ and test/: its {where} ({_some(class_names)}) are the classes, and a fifth "
         f"of each, {len(test.files)} of {len(files)} images, is held out as test images"
     )
-    return train, test if test.files else None, [note, *unread]
+    return train, test if test.files else None, [note, *untested(labels, held_out, class_names, TEST_SHARE), *unread]
 
 
 def _split_within(path: Path, folders: list[Path], key: str) -> tuple[_Split, _Split | None, list[str]]:

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.column_values import is_text, label_values, plain, text_values, whole_numbers
-from rayfed_ssl.data.holdout import TEST_SHARE, stratified_halves
+from rayfed_ssl.data.holdout import TEST_SHARE, stratified_halves, untested
 from rayfed_ssl.data.images import Listing, Payload, Source
 
 IMAGE_COLUMNS = ("img", "image")
@@ -90,19 +90,22 @@ def parquet_source(
 
     def listing(split: str) -> Listing:
         splits, texts = read()
-        chosen = np.arange(len(splits[split].labels))
+        labels = splits[split].labels
+        named = tuple(printable(text) for text in texts) or _class_names(parts["train"][0], splits, columns, key)
+        chosen, notes = np.arange(len(labels)), () if split == "test" else _blank_notes(splits)
         if single:
-            rest, held_out = stratified_halves(splits[split].labels, TEST_SHARE)
+            rest, held_out = stratified_halves(labels, TEST_SHARE)
             chosen = held_out if split == "test" else rest
+            notes += () if split == "test" else untested(labels, held_out, named, TEST_SHARE)
         chosen = chosen[: limits[split]]
         groups, names = _groups(splits["train"].clients, splits[split].clients)
         return Listing(
-            splits[split].labels[chosen],
-            tuple(printable(text) for text in texts) or _class_names(parts["train"][0], splits, columns, key),
+            labels[chosen],
+            named,
             lambda: _rows(parts[split], chosen, columns, key),
             None if groups is None else groups[chosen],
             names,
-            _blank_notes(splits) if split == "train" else (),
+            notes,
         )
 
     note = f"{shown} is one file without a test split: a fifth of each class is held out as test images"

@@ -117,3 +117,13 @@ def test_floats_beyond_the_classes_are_refused_as_integers_are(tmp_path: Path) -
     write(tmp_path / "d/test.parquet", label=[0, 1])
     with pytest.raises(UserError, match="holds the label 100000000; allowed: 0 to 1048575"):
         read(tmp_path / "d")
+
+
+def test_classes_of_one_file_that_are_too_small_for_a_test_image_are_named(tmp_path: Path) -> None:
+    write(tmp_path / "all.parquet", label=["x"] * 8 + ["y", "z", "z"])
+    write(tmp_path / "numbers.parquet", label=[0] * 8 + [3, 2, 2, -1])
+    for name, small in (("all", "y, z"), ("numbers", "2, 3")):
+        for _ in range(2):  # the second time from the cache
+            data = read(tmp_path / f"{name}.parquet")
+            assert data.notes[1:] == (f"classes {small} have no test image: too few images to hold a share of 0.2 out",)
+            assert set(data.test.labels.tolist()) == {0}

@@ -155,6 +155,21 @@ def test_two_folders_of_one_split_are_refused_unless_they_are_the_same_folder(tm
     assert "has Testing/ and test/, which are names of one split; rename one" in refusal(root)
 
 
+def test_classes_too_small_for_a_test_image_are_named(tmp_path: Path) -> None:
+    root = tmp_path / "d"
+    put(
+        root,
+        *(f"{name}/{n}.png" for name, count in {"a": 10, "ring": 2, "blob": 1, "c": 3}.items() for n in range(count)),
+    )
+    data = folder(root)
+    assert data.train.class_names == ("a", "blob", "c", "ring")
+    assert set(data.test.labels.tolist()) == {0, 2}
+    assert data.notes[1:] == ("classes blob, ring have no test image: too few images to hold a share of 0.2 out",)
+    put(root, *(f"k{n:02}/1.png" for n in range(30)))
+    assert "blob, k00, k01" in folder(root).notes[1]
+    assert "k18 and 12 more have no test" in folder(root).notes[1]
+
+
 # -- images that cannot be decoded -------------------------------------------------------------------------------------
 
 
