@@ -3,6 +3,7 @@
 Images of at most 8 bits keep their values. Grey images of more (12-bit and 16-bit PNG and TIFF, float TIFF) are scaled
 to 0..255 by ``data.range`` or, without one, by their own smallest and largest value. Images that carry an orientation
 (EXIF) are turned upright. Of several frames (TIFF, GIF) the first is read.
+Transparent pixels are laid on black, whatever colour lies hidden in them.
 
 Shape legend: S image size, C channels (1 or 3).
 """
@@ -64,11 +65,12 @@ class Form:
 @dataclass(frozen=True)
 class Decoded:
     """``pixels`` (S, S, C) uint8; ``deep`` if the image had more than 8 bits and was scaled; ``frames`` if the file has
-    more than one, of which the first was read."""
+    more than one, of which the first was read; ``transparent`` if any pixel was, and was laid on black."""
 
     pixels: NDArray[np.uint8]
     deep: bool
     frames: bool = False
+    transparent: bool = False
 
 
 def decode(payload: Payload, form: Form) -> Decoded:
@@ -127,7 +129,9 @@ def _decoded(image: Image.Image, form: Form, draft: Callable[[Image.Image], obje
     image = _upright(image)
     deep = _is_deep(image)
     shallow = _scaled(image, form.range) if deep else image
-    return Decoded(_square(shallow.convert(form.mode), form), deep or deep_colour)
+    opaque = _on_black(shallow)
+    pixels = _square(opaque.convert(form.mode), form)
+    return Decoded(pixels, deep or deep_colour, transparent=opaque is not shallow)
 
 
 def _opened(payload: bytes | Path | NDArray[np.generic]) -> Image.Image:
@@ -161,6 +165,16 @@ def _upright(image: Image.Image) -> Image.Image:
     except Exception:  # damaged tags raise anything: SyntaxError, struct.error, ...; the pixels are whole
         return image
     return image if turn is None else image.transpose(turn)
+
+
+def _on_black(image: Image.Image) -> Image.Image:
+    """The image itself where every pixel is opaque, else laid on black."""
+    if image.mode not in ("LA", "La", "PA", "RGBA", "RGBa") and "transparency" not in image.info:
+        return image
+    coloured = image.convert("RGBA")
+    if coloured.getchannel("A").getextrema() == (255, 255):
+        return image
+    return Image.alpha_composite(Image.new("RGBA", image.size, "black"), coloured)
 
 
 def _is_deep(image: Image.Image) -> bool:

@@ -43,7 +43,10 @@ from rayfed_ssl.data.source_torchvision import torchvision_source
 from rayfed_ssl.data.store import FORMAT, NOTICED, cached, default_cache
 
 CONTENT_DIGEST_BYTES = 256 * 2**20
-SAID = {"frames": "have several frames: the first is read"}  # of so many images, besides how deep ones were scaled
+SAID = {  # of so many images, besides how deep ones were scaled
+    "frames": "have several frames: the first is read",
+    "transparent": "have transparent pixels, which are laid on black",
+}
 
 
 SourceName = Annotated[str, NameOf(lambda: SOURCES)]

@@ -35,10 +35,10 @@ from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.decode import BadImage, Decoded, Form, decode
 from rayfed_ssl.data.images import Images, Listing, Payload
 
-FORMAT = 4  # 4: counts of images by what was noticed in decoding
+FORMAT = 5  # 5: transparent pixels are laid on black
 BLOCK = 256  # images decoded, and checked, at a time
 MOST_NAMED = 20  # images that cannot be decoded
-NOTICED = ("deep", "frames")  # what of ``Decoded`` is counted
+NOTICED = ("deep", "frames", "transparent")  # what of ``Decoded`` is counted
 THREADS = min(16, os.cpu_count() or 1)
 
 

@@ -236,3 +236,45 @@ def test_a_stack_that_is_damaged_after_its_first_frame_is_still_read(tmp_path: P
     with Image.open(root / "train/a.tiff") as image:
         assert image.is_animated
     assert np.array_equal(folder(root).train.pixels, [np.asarray(frames[0])])
+
+
+def hidden(mode: str) -> Image.Image:
+    """Random colours, a third of them fully and a third half transparent."""
+    rgba = np.random.default_rng(1).integers(0, 256, (SIZE, SIZE, 4), dtype=np.uint8)
+    rgba[..., 3] = np.resize([0, 128, 255], (SIZE, SIZE))
+    return Image.fromarray(rgba).convert(mode) if mode != "P" else palette()
+
+
+def palette() -> Image.Image:
+    image = Image.fromarray(np.resize(np.arange(5, dtype=np.uint8), (SIZE, SIZE)), "P")
+    image.putpalette([200, 10, 20, 0, 255, 0, 9, 9, 9, 80, 90, 100, 255, 255, 255])
+    image.info["transparency"] = bytes([0, 255, 128, 255, 255])
+    return image
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_transparent_pixels_are_laid_on_black(tmp_path: Path, mode: str, channels: int) -> None:
+    root = tmp_path / "d"
+    (root / "train").mkdir(parents=True)
+    hidden(mode).save(root / "train/a.png")
+    data = folder(root, channels=channels)
+    with Image.open(root / "train/a.png") as image:
+        rgba = np.asarray(image.convert("RGBA")).astype(np.float64)
+    assert (rgba[..., 3] == 0).any()
+    on_black = rgba[..., :3] * rgba[..., 3:] / 255  # of a black ground nothing is added
+    if channels == 1:
+        on_black = on_black @ [[0.299], [0.587], [0.114]]
+    assert np.abs(data.train.pixels[0] - on_black).max() <= 1
+    assert not data.train.pixels[0][rgba[..., 3] == 0].any()
+    assert data.notes == ("1 images have transparent pixels, which are laid on black",)
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA"])
+def test_an_opaque_image_with_an_alpha_channel_is_what_it_would_be_without(tmp_path: Path, mode: str) -> None:
+    root, image = tmp_path / "d", Image.fromarray(pictures(1)[0]).convert(mode)
+    (root / "train").mkdir(parents=True)
+    image.save(root / "train/a.png")
+    data = folder(root)
+    assert np.array_equal(data.train.pixels, [np.asarray(image.convert("RGB"))])
+    assert data.notes == ()
