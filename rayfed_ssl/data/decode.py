@@ -65,12 +65,14 @@ class Form:
 @dataclass(frozen=True)
 class Decoded:
     """``pixels`` (S, S, C) uint8; ``deep`` if the image had more than 8 bits and was scaled; ``frames`` if the file has
-    more than one, of which the first was read; ``transparent`` if any pixel was, and was laid on black."""
+    more than one, of which the first was read; ``transparent`` if any pixel was, and was laid on black; ``cropped`` if
+    the central square is less than half of the image."""
 
     pixels: NDArray[np.uint8]
     deep: bool
     frames: bool = False
     transparent: bool = False
+    cropped: bool = False
 
 
 def decode(payload: Payload, form: Form) -> Decoded:
@@ -131,7 +133,8 @@ def _decoded(image: Image.Image, form: Form, draft: Callable[[Image.Image], obje
     shallow = _scaled(image, form.range) if deep else image
     opaque = _on_black(shallow)
     pixels = _square(opaque.convert(form.mode), form)
-    return Decoded(pixels, deep or deep_colour, transparent=opaque is not shallow)
+    cropped = max(width, height) > 2 * min(width, height)
+    return Decoded(pixels, deep or deep_colour, transparent=opaque is not shallow, cropped=cropped)
 
 
 def _opened(payload: bytes | Path | NDArray[np.generic]) -> Image.Image:

@@ -46,6 +46,7 @@ CONTENT_DIGEST_BYTES = 256 * 2**20
 SAID = {  # of so many images, besides how deep ones were scaled
     "frames": "have several frames: the first is read",
     "transparent": "have transparent pixels, which are laid on black",
+    "cropped": "lose more than half of their area: of each the central square is taken",
 }
 
 
@@ -72,7 +73,9 @@ class SourceConfig(Block):
     download: bool = False
     """Whether ``hub`` and torchvision may fetch files that are not there."""
     image_size: int = Field(32, ge=8, le=1024)
-    """S: images become squares of S x S pixels."""
+    """S: of each image the central square is taken, as large as its short side, and becomes S x S pixels. What lies
+    beside it is lost: two thirds of an image three times as wide as high.
+    """
     channels: Literal[1, 3] = 3
     """3: RGB; 1: grey."""
     range: tuple[float, float] | None = None

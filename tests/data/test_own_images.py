@@ -278,3 +278,25 @@ def test_an_opaque_image_with_an_alpha_channel_is_what_it_would_be_without(tmp_p
     data = folder(root)
     assert np.array_equal(data.train.pixels, [np.asarray(image.convert("RGB"))])
     assert data.notes == ()
+
+
+def test_images_of_which_more_than_half_is_cut_away_are_counted(tmp_path: Path) -> None:
+    root, rng = tmp_path / "d", np.random.default_rng(2)
+    (root / "train").mkdir(parents=True)
+    shapes = {"strip": (16, 480), "tall": (33, 16), "half": (16, 32), "photo": (16, 24)}  # height, width
+    made = {name: rng.integers(0, 256, (*shape, 3), dtype=np.uint8) for name, shape in shapes.items()}
+    for name, pixels in made.items():
+        Image.fromarray(pixels).save(root / f"train/{name}.png")
+    data = folder(root)
+    assert np.array_equal(data.train.pixels[0], made["half"][:, 8:24])
+    assert np.array_equal(data.train.pixels[2], made["strip"][:, 232:248])
+    assert data.notes == ("2 images lose more than half of their area: of each the central square is taken",)
+    assert folder(root).notes == data.notes  # from the cache
+
+
+def test_a_large_jpeg_is_measured_before_it_is_read_at_a_smaller_scale(tmp_path: Path) -> None:
+    root = tmp_path / "d"
+    (root / "train").mkdir(parents=True)
+    for name, width in {"a": 1201, "b": 1200}.items():
+        Image.fromarray(np.zeros((600, width), np.uint8)).save(root / f"train/{name}.jpg")
+    assert folder(root).notes[0].startswith("1 images lose more than half")
