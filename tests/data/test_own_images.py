@@ -187,6 +187,7 @@ def test_all_images_that_cannot_be_decoded_are_named_at_once(tmp_path: Path, bad
     names, end = said.split(": ", 2)[2].split(" (the first: UnidentifiedImageError: ")
     named = [str(root / "train" / name) for name in damaged[:20]]
     assert names == ", ".join(named) + (" and 3 more" if bad == 23 else "")
+    assert damaged[0] in end  # the reason of the first
     assert end.endswith("; mend or remove them, or set data.on_bad_image=skip to leave such images out")
     assert [path.name for path in (tmp_path / "cache").iterdir()] == []
     assert len(folder(root, on_bad_image="skip").skipped) == bad
