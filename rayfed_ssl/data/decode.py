@@ -2,7 +2,8 @@
 
 Images of at most 8 bits keep their values. Grey images of more (12-bit and 16-bit PNG and TIFF, float TIFF) are scaled
 to 0..255 by ``data.range`` or, without one, by their own smallest and largest value. Images that carry an orientation
-(EXIF) are turned upright.
+(EXIF) are turned upright. Of several frames (TIFF, GIF) the first is read.
+Transparent pixels are laid on black, whatever colour lies hidden in them.
 
 Shape legend: S image size, C channels (1 or 3).
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -63,10 +64,15 @@ class Form:
 
 @dataclass(frozen=True)
 class Decoded:
-    """``pixels`` (S, S, C) uint8; ``deep`` if the image had more than 8 bits and was scaled."""
+    """``pixels`` (S, S, C) uint8; ``deep`` if the image had more than 8 bits and was scaled; ``frames`` if the file has
+    more than one, of which the first was read; ``transparent`` if any pixel was, and was laid on black; ``cropped`` if
+    the central square is less than half of the image."""
 
     pixels: NDArray[np.uint8]
     deep: bool
+    frames: bool = False
+    transparent: bool = False
+    cropped: bool = False
 
 
 def decode(payload: Payload, form: Form) -> Decoded:
@@ -83,7 +89,9 @@ def decode(payload: Payload, form: Form) -> Decoded:
         raise BadImage("no image bytes")
     try:
         with _opened(payload) as image:
-            return _decoded(image, form, lambda image: image.draft(form.mode, (2 * form.size, 2 * form.size)))
+            frames = _has_frames(image)
+            decoded = _decoded(image, form, lambda image: image.draft(form.mode, (2 * form.size, 2 * form.size)))
+            return replace(decoded, frames=frames)
     except BadImage:
         raise
     except Exception as error:  # decoders of damaged files raise anything: OSError, SyntaxError, struct.error, ...
@@ -123,7 +131,10 @@ def _decoded(image: Image.Image, form: Form, draft: Callable[[Image.Image], obje
     image = _upright(image)
     deep = _is_deep(image)
     shallow = _scaled(image, form.range) if deep else image
-    return Decoded(_square(shallow.convert(form.mode), form), deep or deep_colour)
+    opaque = _on_black(shallow)
+    pixels = _square(opaque.convert(form.mode), form)
+    cropped = max(width, height) > 2 * min(width, height)
+    return Decoded(pixels, deep or deep_colour, transparent=opaque is not shallow, cropped=cropped)
 
 
 def _opened(payload: bytes | Path | NDArray[np.generic]) -> Image.Image:
@@ -131,6 +142,19 @@ def _opened(payload: bytes | Path | NDArray[np.generic]) -> Image.Image:
         pixels = payload[..., 0] if payload.ndim == 3 and payload.shape[2] == 1 else payload
         return Image.fromarray(np.ascontiguousarray(pixels))
     return Image.open(io.BytesIO(payload) if isinstance(payload, bytes) else payload, formats=FORMATS)
+
+
+def _has_frames(image: Image.Image) -> bool:
+    """Whether an unread file holds several frames, by its directory alone: no pixels are decoded.
+
+    A photograph with a preview or a depth map beside it (MPO) is one image.
+    """
+    if image.format == "MPO":
+        return False
+    try:
+        return bool(getattr(image, "is_animated", False))
+    except Exception:  # damage after a GIF's first frame
+        return False
 
 
 def _upright(image: Image.Image) -> Image.Image:
@@ -144,6 +168,16 @@ def _upright(image: Image.Image) -> Image.Image:
     except Exception:  # damaged tags raise anything: SyntaxError, struct.error, ...; the pixels are whole
         return image
     return image if turn is None else image.transpose(turn)
+
+
+def _on_black(image: Image.Image) -> Image.Image:
+    """The image itself where every pixel is opaque, else laid on black."""
+    if image.mode not in ("LA", "La", "PA", "RGBA", "RGBa") and "transparency" not in image.info:
+        return image
+    coloured = image.convert("RGBA")
+    if coloured.getchannel("A").getextrema() == (255, 255):
+        return image
+    return Image.alpha_composite(Image.new("RGBA", image.size, "black"), coloured)
 
 
 def _is_deep(image: Image.Image) -> bool:

@@ -75,7 +75,8 @@ class Dataset:
 class Listing:
     """One split before decoding: what a source hands to the store.
 
-    ``read`` yields N pairs (name for error messages, payload), in the order of ``labels``.
+    ``read`` yields N pairs (name for error messages, payload), in the order of ``labels``. ``notes`` become the data
+    set's, as those of ``Source``, and are kept with the images.
     """
 
     labels: NDArray[np.int64]
@@ -83,6 +84,7 @@ class Listing:
     read: Callable[[], Iterator[tuple[str, Payload]]]
     groups: NDArray[np.int64] | None = None
     group_names: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

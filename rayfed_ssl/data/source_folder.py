@@ -10,11 +10,13 @@
 ``data.layout: flat``
     ``train/.../x.jpg``: no folder is a class, and no image is labelled. Test images may lie in any folders too.
 
-The test folder may be absent only where no training image is labelled. A root without ``train/``, ``test/`` and
-``val/`` is read like a folder ``train/``, and a fixed fifth of each class (always the same one) becomes the test split;
-with ``clients`` its client folders may also hold a ``train/`` and a ``test/`` each: ``<client>/train/<class>/x.jpg``.
-Class numbers follow the sorted names of the training classes. Files and folders whose name begins with a dot, and files
-that are no images by their suffix, are ignored; links are followed.
+Splits are also found as ``Training/``, ``Testing/``, ``valid/`` or ``validation/``, in any case. Images of ``val/``
+beside those of ``test/`` are not used, with a note. The test folder may be absent only where no training image is
+labelled. A root without ``train/``, ``test/`` and ``val/`` is read like a folder ``train/``, and a fixed fifth of each
+class (always the same one) becomes the test split; with ``clients`` its client folders may also hold a ``train/`` and a
+``test/`` each: ``<client>/train/<class>/x.jpg``. Class numbers follow the sorted names of the training classes. Files
+and folders whose name begins with a dot, and files that are no images by their suffix, are ignored, the latter with a
+note; links are followed.
 
 Tiny-ImageNet-200 works as unpacked: ``train/<wnid>/images/*.JPEG``, and ``val/images/*.JPEG`` with the classes in
 ``val/val_annotations.txt`` (its ``test/`` is unlabelled and is passed over). ImageNet-100: merge ``train.X1`` to
@@ -34,13 +36,14 @@ from numpy.typing import NDArray
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.data.holdout import TEST_SHARE, stratified_halves
+from rayfed_ssl.data.holdout import TEST_SHARE, stratified_halves, untested
 from rayfed_ssl.data.images import Listing, Payload, Source
-from rayfed_ssl.data.walking import SUFFIXES, entries, images_below
+from rayfed_ssl.data.split_folders import split_folders
+from rayfed_ssl.data.walking import SUFFIXES, entries, images_below, unread_below
 
 Layout = Literal["classes", "clients", "flat"]
 CLASS_DEPTH = {"classes": 0, "clients": 1}  # folders above the class; with flat none is one
-TEST_FOLDERS = ("test", "val")
+TEST_FOLDERS = ("test", "val")  # the first that holds images; names of split_folders
 ANNOTATIONS = "val_annotations.txt"  # of Tiny-ImageNet's validation images
 TABLES = {".csv", ".tsv", ".xlsx", ".json", ".jsonl"}
 TREES = {
@@ -89,10 +92,9 @@ def folder_source(path: Path, layout: Layout, limits: dict[str, int | None], key
     Raises:
         UserError: no training images, links in a circle, an entry that cannot be read.
     """
-    if (path / "train").is_dir():
+    if "train" in split_folders(path, key):
         train = _train_split(path, layout, key)
-        test = _held_out(path, layout, _known(train.classes), _known(train.clients), key)
-        notes = list[str]()
+        test, notes = _held_out(path, layout, _known(train.classes), _known(train.clients), key)
     else:
         train, test, notes = _unsplit(path, layout, key)
     class_names, client_names = _known(train.classes), _known(train.clients)
@@ -101,13 +103,14 @@ def folder_source(path: Path, layout: Layout, limits: dict[str, int | None], key
         if test is not None:
             _check_trained(test, train, layout, class_names, client_names, key)
         elif class_names:
-            raise _layout_error(path, layout, _untested(train, class_names, layout, key), key)
+            raise _layout_error(path, layout, _untested(path, train, class_names, layout, key), key)
 
     def listing(split: str) -> Listing:
         chosen = (test or _Split(path / "test", [], [], [])) if split == "test" else train
         return _listing(chosen, class_names, client_names, limits[split])
 
     notes += _maybe_clients(train, key) if layout == "classes" else []
+    notes += filter(None, [unread_below(*dict.fromkeys(split.folder for split in (train, test) if split))])
     deciding = (*train.files, *((*test.files, *test.named_in) if test else ()))
     return Source(deciding, listing, tuple(notes), check, root=path)
 
@@ -115,15 +118,17 @@ def folder_source(path: Path, layout: Layout, limits: dict[str, int | None], key
 def _unsplit(path: Path, layout: Layout, key: str) -> tuple[_Split, _Split | None, list[str]]:
     """(training images, test images, what to say) of a root without ``train/``. Raises UserError."""
     _, folders, _ = entries(path, key)
-    within = [folder for folder in folders if (folder / "train").is_dir()]
+    within = [inner["train"] for folder in folders if "train" in (inner := split_folders(folder, key))]
     if within and layout == "clients":
-        return *_split_within(path, folders, key), []
+        return _split_within(path, folders, key)
     if within:
         hint = f"if its folders are clients: {key}.layout=clients with {key}.partition.name=folders"
-        raise _layout_error(path, layout, f"has no folder train/, but {printable(within[0].name)}/train/; {hint}", key)
+        shown = printable(within[0].relative_to(path))
+        raise _layout_error(path, layout, f"has no folder train/, but {shown}/; {hint}", key)
     files = images_below(path, key)
-    if not files or any(folder.name in TEST_FOLDERS for folder in folders):
-        raise _layout_error(path, layout, "has no folder train/" + ("" if files else " and no images"), key)
+    if not files or split_folders(path, key):
+        problem = "has no folder train/" + ("" if files else f" and no images{_instead(path)}")
+        raise _layout_error(path, layout, problem, key)
     clients = [_folder(file, path, 0) if layout == "clients" else None for file in files]
     whole = _Split(path, files, [_class(file, path, layout) for file in files], clients)
     tables = sorted(entry.name for entry in path.iterdir() if entry.suffix.lower() in TABLES)
@@ -139,24 +144,28 @@ def _unsplit(path: Path, layout: Layout, key: str) -> tuple[_Split, _Split | Non
         f"{printable(path)} has no train/ and test/: its {where} ({_some(class_names)}) are the classes, and a fifth "
         f"of each, {len(test.files)} of {len(files)} images, is held out as test images"
     )
-    return train, test if test.files else None, [note, *unread]
+    return train, test if test.files else None, [note, *untested(labels, held_out, class_names, TEST_SHARE), *unread]
 
 
-def _split_within(path: Path, folders: list[Path], key: str) -> tuple[_Split, _Split | None]:
-    """The splits of ``<client>/train/<class>/x.jpg`` and ``<client>/test/<class>/x.jpg``. Raises UserError."""
+def _split_within(path: Path, folders: list[Path], key: str) -> tuple[_Split, _Split | None, list[str]]:
+    """Like ``_unsplit``, of ``<client>/train/<class>/x.jpg`` and ``<client>/test/<class>/x.jpg``. Raises UserError."""
     train, test = _Split(path, [], [], []), _Split(path, [], [], [])
+    unused = 0
     for client in folders:
-        if not (client / "train").is_dir():
+        splits = split_folders(client, key)
+        if "train" not in splits:
             if not images_below(client, key):
                 continue
             raise _layout_error(path, "clients", f"has {printable(client.name)}/ without train/ in it", key)
-        train.add(client / "train", client.name, key)
-        held_out = next((client / name for name in TEST_FOLDERS if (client / name).is_dir()), None)
-        if held_out is not None:
-            test.add(held_out, client.name, key)
+        train.add(splits["train"], client.name, key)
+        held_out = [splits[name] for name in TEST_FOLDERS if name in splits]
+        for folder in held_out[:1]:
+            test.add(folder, client.name, key)
+        unused += sum(len(images_below(folder, key)) for folder in held_out[1:])
     if not train.files:
-        raise _layout_error(path, "clients", "has no images below its clients' train/", key)
-    return train, test if test.files else None
+        raise _layout_error(path, "clients", f"has no images below its clients' train/{_instead(path)}", key)
+    note = f"the clients' val/ ({unused} images) is not used where test/ is there"
+    return train, test if test.files else None, [note] if unused else []
 
 
 def _maybe_clients(train: _Split, key: str) -> list[str]:
@@ -181,21 +190,18 @@ def _some(names: Sequence[str], most: int = 5) -> str:
 
 
 def _train_split(path: Path, layout: Layout, key: str) -> _Split:
-    train = path / "train"
-    if not train.is_dir():
-        raise _layout_error(path, layout, "has no folder train/", key)
+    train = split_folders(path, key)["train"]
     files = images_below(train, key)
     if not files:
-        suffixes = " ".join(sorted(SUFFIXES))
-        raise _layout_error(path, layout, f"has no images below train/ (known suffixes: {suffixes})", key)
+        raise _layout_error(path, layout, f"has no images below {printable(train.name)}/{_instead(train)}", key)
     classes = [_class(file, train, layout) for file in files]
     clients = [_folder(file, train, 0) if layout == "clients" else None for file in files]
     return _Split(train, files, classes, clients)
 
 
-def _untested(train: _Split, class_names: tuple[str, ...], layout: Layout, key: str) -> str:
+def _untested(path: Path, train: _Split, class_names: tuple[str, ...], layout: Layout, key: str) -> str:
     """What is wrong with labelled images and no test images, and what to do where the folders are no classes."""
-    if train.folder.name != "train":
+    if train.folder == path:
         return "has no test images, and of no class enough images to hold a fifth out: labelled images need test images"
     loose = sum(name is None for name in train.classes)
     beside = f", with {loose} unlabelled images beside them" if loose else ""
@@ -208,16 +214,23 @@ def _untested(train: _Split, class_names: tuple[str, ...], layout: Layout, key: 
 
 def _held_out(
     path: Path, layout: Layout, class_names: tuple[str, ...], client_names: tuple[str, ...], key: str
-) -> _Split | None:
-    """The first test folder with images in it."""
-    if layout != "flat" and (path / "val" / ANNOTATIONS).is_file():
-        return _annotated(path / "val", key)
-    for folder in (path / name for name in TEST_FOLDERS):
-        if folder.is_dir() and (files := images_below(folder, key)):
-            below = [() if layout == "flat" else _folders(file, folder) for file in files]
-            places = [_test_place(folders, class_names, client_names) for folders in below]
-            return _Split(folder, files, [label for _, label in places], [client for client, _ in places])
-    return None
+) -> tuple[_Split | None, list[str]]:
+    """The first test folder with images in it, and a line on the other one."""
+    splits = split_folders(path, key)
+    if layout != "flat" and "val" in splits and (splits["val"] / ANNOTATIONS).is_file():
+        return _annotated(splits["val"], key), []
+    folders = [splits[name] for name in TEST_FOLDERS if name in splits]
+    found = [(folder, files) for folder in folders if (files := images_below(folder, key))]
+    if not found:
+        return None, []
+    (folder, files), *unused = found
+    below = [() if layout == "flat" else _folders(file, folder) for file in files]
+    places = [_test_place(inner, class_names, client_names) for inner in below]
+    split = _Split(folder, files, [label for _, label in places], [client for client, _ in places])
+    test = printable(folder.name)
+    return split, [
+        f"{printable(other.name)}/ ({len(rest)} images) is not used: {test}/ is there" for other, rest in unused
+    ]
 
 
 def every_image(path: Path, layout: Layout, key: str) -> list[tuple[Path, str | None, str | None]]:
@@ -231,18 +244,18 @@ def every_image(path: Path, layout: Layout, key: str) -> list[tuple[Path, str | 
         UserError: no images, links in a circle, an entry that cannot be read.
     """
     train, test = None, None
-    if (path / "train").is_dir():
+    splits, folders = split_folders(path, key), entries(path, key)[1]
+    if "train" in splits:
         train = _train_split(path, layout, key)
-        test = _held_out(path, layout, _known(train.classes), _known(train.clients), key)
-    elif layout != "flat" and (folders := entries(path, key)[1]) and all((f / "train").is_dir() for f in folders):
-        train, test = _split_within(path, folders, key)
+        test, _ = _held_out(path, layout, _known(train.classes), _known(train.clients), key)
+    elif layout != "flat" and folders and all("train" in split_folders(folder, key) for folder in folders):
+        train, test, _ = _split_within(path, folders, key)
     if train is None:
         files = images_below(path, key)
         if not files:
-            suffixes = " ".join(sorted(SUFFIXES))
-            raise UserError(f"{key}.path: found no images below {printable(path)} (known suffixes: {suffixes})")
-        if {file.relative_to(path).parts[0] for file in files} <= set(TEST_FOLDERS):
-            held_out = _held_out(path, layout, (), (), key)
+            raise UserError(f"{key}.path: found no images below {printable(path)}{_instead(path)}")
+        if {file.relative_to(path).parts[0] for file in files} <= {folder.name for folder in splits.values()}:
+            held_out, _ = _held_out(path, layout, (), (), key)
             assert held_out is not None
             return [(file, "test", label) for file, label in zip(held_out.files, held_out.classes, strict=True)]
         return [(file, None, _class(file, path, layout)) for file in files]
@@ -257,7 +270,7 @@ def has_client_folders(path: Path, key: str) -> bool:
     """Whether every image, of those below ``train/`` where there is such a folder, lies two folders deep or deeper: as
     ``layout: clients`` wants labelled images. Raises UserError where the folders cannot be walked.
     """
-    root = path / "train" if (path / "train").is_dir() else path
+    root = split_folders(path, key).get("train", path)
     files = images_below(root, key)
     return bool(files) and all(_folder(file, root, 1) is not None for file in files)
 
@@ -346,13 +359,19 @@ def _class(file: Path, root: Path, layout: Layout) -> str | None:
     return _folder(file, root, CLASS_DEPTH[layout]) if layout in CLASS_DEPTH else None
 
 
+def _instead(folder: Path) -> str:
+    """What to say of a folder without images: the suffixes that images have, and what is there instead."""
+    unread = unread_below(folder)
+    return f" (known suffixes: {' '.join(sorted(SUFFIXES))})" + (f"; {unread}" if unread else "")
+
+
 def _layout_error(path: Path, layout: Layout, problem: str, key: str) -> UserError:
     trees = "; ".join(f"with {key}.layout={name}: {TREES[name]}" for name in sorted(TREES, key=lambda n: n != layout))
-    return UserError(f"{key}.path: {printable(path)} {problem}; found {_found(path)}; accepted {trees}")
+    return UserError(f"{key}.path: {printable(path)} {problem}; found {_found(path, key)}; accepted {trees}")
 
 
-def _found(path: Path, most: int = 5) -> str:
-    """What lies below a folder, in a few words: its first entries, and those of train/, test/ and val/."""
+def _found(path: Path, key: str, most: int = 5) -> str:
+    """What lies below a folder, in a few words: its first entries, and those of its splits."""
 
     def shown(folder: Path) -> list[str]:
         try:
@@ -363,6 +382,7 @@ def _found(path: Path, most: int = 5) -> str:
         return names + ([f"and {len(found) - most} more"] if len(found) > most else [])
 
     words = shown(path)
-    for name in ("train", *TEST_FOLDERS):
-        words += [f"{name}/{inner}" for inner in shown(path / name)[:3]]
+    splits = split_folders(path, key)
+    for folder in (splits[name] for name in ("train", *TEST_FOLDERS) if name in splits):
+        words += [f"{printable(folder.name)}/{inner}" for inner in shown(folder)[:3]]
     return ", ".join(words) or "nothing"

@@ -2,7 +2,9 @@
 
 A row holds an encoded image, as a struct of ``bytes`` and ``path`` (or plain binary) named ``img`` or ``image``, and a
 label named ``label``, ``labels`` or ``fine_label``; a file without such a column, or with nulls in it, holds images
-that nobody labelled (label -1). Labels are integers from 0, or text, whose sorted values are the classes.
+that nobody labelled (label -1). Labels are integers from 0, or text, whose sorted values are the classes. Text that is
+empty or blank, in the label or the client column, counts as null, with a note. As pandas writes them, integers may be
+floats with NaN for null, and labels booleans.
 ``data.columns`` names other columns, and one that says which client holds the image (text or integers; the partition
 ``natural``). ``path`` is a single file, of which a fixed fifth per class (always the
 same one) becomes the test split; or a folder with ``train*.parquet`` and ``test*.parquet`` (or ``validation*``,
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -28,8 +31,9 @@ from numpy.typing import NDArray
 
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.data.holdout import TEST_SHARE, stratified_halves
-from rayfed_ssl.data.images import MOST_CLASSES, Listing, Payload, Source
+from rayfed_ssl.data.column_values import is_text, label_values, plain, text_values, whole_numbers
+from rayfed_ssl.data.holdout import TEST_SHARE, stratified_halves, untested
+from rayfed_ssl.data.images import Listing, Payload, Source
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "labels", "fine_label")
@@ -43,18 +47,21 @@ class Columns(Block):
     """The images; null: ``img`` or ``image``."""
     label: str | None = None
     """The labels, as integers from 0 or as text, whose sorted values are the classes; null: ``label``, ``labels`` or
-    ``fine_label``, where there is one.
+    ``fine_label``, where there is one. Whole floats (NaN: unknown) and booleans count as integers, and empty text is no
+    label.
     """
     client: str | None = None
-    """Who holds an image, as text or integers; null: nobody does."""
+    """Who holds an image, as text or integers; null: nobody does. Nor where the text is empty."""
 
 
 @dataclass(frozen=True)
 class _Split:
-    """A split before decoding: ``labels`` (n,), -1 unknown; ``clients`` the client column's values, or None."""
+    """A split before decoding: ``labels`` (n,), -1 unknown; ``clients`` the client column's values, or None; ``blanks``
+    how many labels and clients are blank, by file and by what they count as."""
 
     labels: NDArray[np.int64]
     clients: list[str | int | None] | None
+    blanks: dict[tuple[Path, str], int]
 
 
 def parquet_source(
@@ -83,18 +90,22 @@ def parquet_source(
 
     def listing(split: str) -> Listing:
         splits, texts = read()
-        chosen = np.arange(len(splits[split].labels))
+        labels = splits[split].labels
+        named = tuple(printable(text) for text in texts) or _class_names(parts["train"][0], splits, columns, key)
+        chosen, notes = np.arange(len(labels)), () if split == "test" else _blank_notes(splits)
         if single:
-            rest, held_out = stratified_halves(splits[split].labels, TEST_SHARE)
+            rest, held_out = stratified_halves(labels, TEST_SHARE)
             chosen = held_out if split == "test" else rest
+            notes += () if split == "test" else untested(labels, held_out, named, TEST_SHARE)
         chosen = chosen[: limits[split]]
         groups, names = _groups(splits["train"].clients, splits[split].clients)
         return Listing(
-            splits[split].labels[chosen],
-            tuple(printable(text) for text in texts) or _class_names(parts["train"][0], splits, columns, key),
+            labels[chosen],
+            named,
             lambda: _rows(parts[split], chosen, columns, key),
             None if groups is None else groups[chosen],
             names,
+            notes,
         )
 
     note = f"{shown} is one file without a test split: a fifth of each class is held out as test images"
@@ -191,16 +202,27 @@ def image_column(schema: pa.Schema, columns: Columns, file: Path, key: str) -> s
 def _read_splits(parts: dict[str, list[Path]], columns: Columns, key: str) -> tuple[dict[str, _Split], tuple[str, ...]]:
     """The splits, and the names of the classes where labels are text: sorted, those of both splits together."""
     found = {
-        name: [(read_labels(file, columns, key), _read_clients(file, columns, key)) for file in files]
+        name: [(*_read_labels(file, columns, key), *_read_clients(file, columns, key)) for file in files]
         for name, files in parts.items()
     }
-    texts = label_texts([labels for rows in found.values() for labels, _ in rows])
+    texts = label_texts([labels for rows in found.values() for labels, *_ in rows])
     splits = {}
     for name, rows in found.items():
-        clients = [client for _, mine in rows for client in mine]
-        labels = [np.empty(0, np.int64), *(numbered(labels, texts, key) for labels, _ in rows)]
-        splits[name] = _Split(np.concatenate(labels), None if columns.client is None else clients)
+        clients = [client for _, _, mine, _ in rows for client in mine]
+        labels = [np.empty(0, np.int64), *(numbered(labels, texts, key) for labels, *_ in rows)]
+        blanks = dict[tuple[Path, str], int]()
+        for file, (_, blank_labels, _, blank_clients) in zip(parts[name], rows, strict=True):
+            blanks |= {(file, "label: unlabelled"): blank_labels, (file, "client: nobody's"): blank_clients}
+        splits[name] = _Split(np.concatenate(labels), None if columns.client is None else clients, blanks)
     return splits, texts
+
+
+def _blank_notes(splits: dict[str, _Split]) -> tuple[str, ...]:
+    """A line on blank labels, and one on blank clients, where there are any."""
+    blanks: Counter[str] = Counter()
+    for (_, meaning), count in {place: n for split in splits.values() for place, n in split.blanks.items()}.items():
+        blanks[meaning] += count
+    return tuple(f"{count} images have an empty {meaning}" for meaning, count in blanks.items() if count)
 
 
 def read_labels(file: Path, columns: Columns, key: str) -> pa.Array:
@@ -209,17 +231,21 @@ def read_labels(file: Path, columns: Columns, key: str) -> pa.Array:
     Raises:
         UserError: a file that cannot be read, a column that is missing or of a type that cannot be used.
     """
+    return _read_labels(file, columns, key)[0]
+
+
+def _read_labels(file: Path, columns: Columns, key: str) -> tuple[pa.Array, int]:
+    """A file's labels, and how many of them are blank text."""
     with readable(file, key) as opened:
         schema = opened.schema_arrow
         image_column(schema, columns, file, key)
         name = column_named(schema, columns.label, LABEL_COLUMNS, "label", file, key)
         if not name or pa.types.is_null(schema.field(name).type):
-            return pa.array(np.full(opened.metadata.num_rows, -1, np.int64))
-        column = opened.read(columns=[name]).column(name)
-    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return column.cast(pa.string()).combine_chunks()
-    return pa.array(label_values(column, f"{printable(name)} of {printable(file)}", key))
+            return pa.array(np.full(opened.metadata.num_rows, -1, np.int64)), 0
+        column = plain(opened.read(columns=[name]).column(name))
+    if is_text(column.type):
+        return text_values(column)
+    return pa.array(label_values(column, f"{printable(name)} of {printable(file)}", key)), 0
 
 
 def label_texts(found: Sequence[pa.Array]) -> tuple[str, ...]:
@@ -236,35 +262,23 @@ def numbered(labels: pa.Array, texts: Sequence[str], key: str) -> NDArray[np.int
     return np.asarray(labels.to_numpy(zero_copy_only=False), np.int64)
 
 
-def label_values(column: pa.ChunkedArray, what: str, key: str) -> NDArray[np.int64]:
-    """A label column as int64, -1 where it is null. ``what`` names it."""
-    if not pa.types.is_integer(column.type):
-        raise UserError(
-            f"{key}.path: column {what} is of type {printable(column.type)}; labels are integers from 0, or text"
-        )
-    for value in (pc.min(column).as_py(), pc.max(column).as_py()):
-        if value is not None and not -1 <= value < MOST_CLASSES:
-            raise UserError(
-                f"{key}.path: column {what} holds the label {value}; allowed: 0 to {MOST_CLASSES - 1}, -1 or null "
-                "where it is unknown"
-            )
-    return np.asarray(column.cast(pa.int64()).fill_null(-1).to_numpy(), dtype=np.int64)
-
-
-def _read_clients(file: Path, columns: Columns, key: str) -> list[str | int | None]:
-    """The client column's values; none without such a column in the configuration."""
+def _read_clients(file: Path, columns: Columns, key: str) -> tuple[list[str | int | None], int]:
+    """The client column's values, and how many are blank text; none without such a column in the configuration."""
     if columns.client is None:
-        return []
+        return [], 0
     with readable(file, key) as opened:
         name = column_named(opened.schema_arrow, columns.client, (), "client", file, key)
-        column = opened.read(columns=[name]).column(name)
-    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)):
+        column = plain(opened.read(columns=[name]).column(name))
+    if is_text(column.type):
+        text, blank = text_values(column)
+        return text.to_pylist(), blank
+    column = whole_numbers(column)
+    if not pa.types.is_integer(column.type):
         raise UserError(
-            f"{key}.columns.client: column {printable(name)} of {printable(file)} is of type {printable(kind)}; "
+            f"{key}.columns.client: column {printable(name)} of {printable(file)} is of type {printable(column.type)}; "
             "clients are text or integers"
         )
-    return list(column.to_pylist())
+    return list(column.to_pylist()), 0
 
 
 def _groups(

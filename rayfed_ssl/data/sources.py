@@ -40,9 +40,14 @@ from rayfed_ssl.data.source_folder import Layout, folder_source
 from rayfed_ssl.data.source_hub import hub_source
 from rayfed_ssl.data.source_parquet import Columns, parquet_source
 from rayfed_ssl.data.source_torchvision import torchvision_source
-from rayfed_ssl.data.store import FORMAT, cached, default_cache
+from rayfed_ssl.data.store import FORMAT, NOTICED, cached, default_cache
 
 CONTENT_DIGEST_BYTES = 256 * 2**20
+SAID = {  # of so many images, besides how deep ones were scaled
+    "frames": "have several frames: the first is read",
+    "transparent": "have transparent pixels, which are laid on black",
+    "cropped": "lose more than half of their area: of each the central square is taken",
+}
 
 
 SourceName = Annotated[str, NameOf(lambda: SOURCES)]
@@ -68,7 +73,9 @@ class SourceConfig(Block):
     download: bool = False
     """Whether ``hub`` and torchvision may fetch files that are not there."""
     image_size: int = Field(32, ge=8, le=1024)
-    """S: images become squares of S x S pixels."""
+    """S: of each image the central square is taken, as large as its short side, and becomes S x S pixels. What lies
+    beside it is lost: two thirds of an image three times as wide as high.
+    """
     channels: Literal[1, 3] = 3
     """3: RGB; 1: grey."""
     range: tuple[float, float] | None = None
@@ -76,7 +83,7 @@ class SourceConfig(Block):
     value.
     """
     on_bad_image: Literal["fail", "skip"] = "fail"
-    """Whether an image that cannot be decoded ends the run, or is left out and named."""
+    """Whether images that cannot be decoded end the run, all of them named up to 20, or are left out and named."""
     max_pixels: int = Field(50_000_000, ge=64, le=178_956_970)
     """A larger image counts as one that cannot be decoded."""
     limit: int | None = Field(None, ge=1)
@@ -225,8 +232,11 @@ def load(
     test = found["test"].images if "test" in found else _none_of(train.images)
     digest = hashlib.blake2b(" ".join(stored.digest for stored in found.values()).encode(), digest_size=16).hexdigest()
     skipped = tuple(name for stored in found.values() for name in stored.skipped)
-    scaling = _scaling(config, sum(stored.deep for stored in found.values()), key)
-    notes = source.notes + (() if scaling is None else (str(scaling),))
+    counts = {trait: sum(stored.counts[trait] for stored in found.values()) for trait in NOTICED}
+    scaling = _scaling(config, counts["deep"], key)
+    read = tuple(f"{counts[trait]} images {said}" for trait, said in SAID.items() if counts[trait])
+    listed = tuple(note for stored in found.values() for note in stored.notes)
+    notes = source.notes + listed + (() if scaling is None else (str(scaling),)) + read
     return Dataset(config.name, train.images, test, digest, skipped, notes, scaling)
 
 

@@ -35,8 +35,10 @@ from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.decode import BadImage, Decoded, Form, decode
 from rayfed_ssl.data.images import Images, Listing, Payload
 
-FORMAT = 3  # 3: images are turned as their EXIF orientation says
+FORMAT = 6  # 5: transparent pixels are laid on black; 6: images of which little is left are counted
 BLOCK = 256  # images decoded, and checked, at a time
+MOST_NAMED = 20  # images that cannot be decoded
+NOTICED = ("deep", "frames", "transparent", "cropped")  # what of ``Decoded`` is counted
 THREADS = min(16, os.cpu_count() or 1)
 
 
@@ -46,13 +48,14 @@ class BadStore(Exception):
 
 @dataclass(frozen=True)
 class Stored:
-    """What a store file holds: the images, a digest of all of them, the names of those left out, and how many of them
-    had more than 8 bits and were scaled."""
+    """What a store file holds: the images, a digest of all of them, the names of those left out, of how many each of
+    ``NOTICED`` is true, and the listing's notes."""
 
     images: Images
     digest: str
     skipped: tuple[str, ...]
-    deep: int
+    counts: dict[str, int]
+    notes: tuple[str, ...]
 
 
 def default_cache() -> Path:
@@ -104,7 +107,8 @@ def read(path: Path) -> Stored:
             Images(pixels, labels, tuple(head["class_names"]), groups, tuple(head["group_names"])),
             head["digest"],
             tuple(head["skipped"]),
-            head["deep"],
+            {trait: int(head["counts"][trait]) for trait in NOTICED},
+            tuple(head["notes"]),
         )
         state = _state(path)
         if _checked.get(path) != state and head["checks"] != _checks(pixels, labels, groups):
@@ -154,7 +158,7 @@ def _write(path: Path, listing: Listing, form: Form, skip_bad: bool, key: str) -
     raw, partial = path.with_suffix(".raw.tmp"), path.with_suffix(".arrow.tmp")
     shape = (form.size, form.size, form.channels)
     try:
-        kept, skipped, deep, digest = _decode_to(raw, listing, form, skip_bad, key)
+        kept, skipped, counts, digest = _decode_to(raw, listing, form, skip_bad, key)
         labels = np.ascontiguousarray(listing.labels[kept], dtype=np.int64)
         groups = None if listing.groups is None else np.ascontiguousarray(listing.groups[kept], dtype=np.int64)
         names = {"class_names": listing.class_names, "group_names": listing.group_names}
@@ -162,7 +166,8 @@ def _write(path: Path, listing: Listing, form: Form, skip_bad: bool, key: str) -
             digest.update(part)
         empty = np.empty((0, *shape), np.uint8)
         pixels = np.memmap(raw, np.uint8, "r", shape=(len(labels), *shape)) if len(labels) else empty
-        head = {"format": FORMAT, "shape": shape, "grouped": groups is not None, "skipped": skipped, "deep": deep}
+        head = {"format": FORMAT, "shape": shape, "grouped": groups is not None, "skipped": skipped, "counts": counts}
+        head["notes"] = listing.notes
         head |= names | {"checks": _checks(pixels, labels, groups), "digest": digest.hexdigest()}
         _write_arrow(partial, pixels, labels, groups, json.dumps(head))
         os.replace(partial, path)
@@ -189,14 +194,14 @@ def _write_arrow(
 
 def _decode_to(
     raw: Path, listing: Listing, form: Form, skip_bad: bool, key: str
-) -> tuple[NDArray[np.bool_], list[str], int, hashlib.blake2b]:
-    """Append the decoded images to ``raw``.
+) -> tuple[NDArray[np.bool_], list[str], dict[str, int], hashlib.blake2b]:
+    """Append the decoded images to ``raw``. Raises UserError, once all are tried, for any that cannot be decoded.
 
-    Returns the rows kept (N,), the names left out, the number of deep images, and the pixels' digest.
+    Returns the rows kept (N,), the names left out, the counts of ``Stored``, and the pixels' digest.
     """
     kept = np.zeros(len(listing.labels), dtype=np.bool_)
     skipped: list[str] = []
-    deep = row = 0
+    counts, row, reason = dict.fromkeys(NOTICED, 0), 0, ""
     digest = hashlib.blake2b(digest_size=16)
     with open(raw, "wb") as file:
         for names, results in decoded_blocks(listing.read(), form):
@@ -205,21 +210,33 @@ def _decode_to(
                     raise UserError(f"{key}.path: more images were read than the {len(kept)} listed")
                 if isinstance(result, Decoded):
                     kept[row] = True
-                    if result.deep:
-                        deep += 1
+                    for trait in NOTICED:
+                        if getattr(result, trait):
+                            counts[trait] += 1
                     file.write(result.pixels.data)
                     digest.update(result.pixels.data)
-                elif skip_bad:
-                    skipped.append(printable(name))
                 else:
-                    raise UserError(
-                        f"{key}.on_bad_image: {printable(name)} cannot be decoded ({result}); mend or remove it, or "
-                        f"set {key}.on_bad_image=skip to leave such images out"
-                    )
+                    skipped.append(printable(name))
+                    reason = reason or str(result)
                 row += 1
+    if skipped and not skip_bad:
+        raise _undecodable(skipped, reason, key)
     if row != len(kept):
         raise UserError(f"{key}.path: {row} images were read where {len(kept)} were listed; did the files just change?")
-    return kept, skipped, deep, digest
+    return kept, skipped, counts, digest
+
+
+def _undecodable(names: list[str], reason: str, key: str) -> UserError:
+    """The one line on images that cannot be decoded: all of them at once, for ``reason`` the first."""
+    if len(names) == 1:
+        found, them = f"{names[0]} cannot be decoded ({reason})", "it"
+    else:
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        listed = ", ".join(names[:MOST_NAMED]) + more
+        found, them = f"{len(names)} images cannot be decoded: {listed} (the first: {reason})", "them"
+    return UserError(
+        f"{key}.on_bad_image: {found}; mend or remove {them}, or set {key}.on_bad_image=skip to leave such images out"
+    )
 
 
 Name = TypeVar("Name")

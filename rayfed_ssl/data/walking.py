@@ -1,4 +1,6 @@
-"""The image files below a folder: links are followed, hidden entries and files that are no images are not."""
+"""The image files below a folder, and how many other files are not read. Links are followed; hidden entries and files
+that are no images by their suffix are not read.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,18 @@ from pathlib import Path
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 
-SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
+SUFFIXES = {
+    ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm",
+}  # fmt: skip
+BESIDE_IMAGES = {
+    ".csv", ".tsv", ".xls", ".xlsx", ".ods", ".json", ".jsonl", ".xml", ".yaml", ".yml", ".toml", ".ini", ".txt", ".md",
+    ".rst", ".log", ".html", ".pdf", ".py", ".ipynb", ".sh", ".db", ".md5", ".sha256",
+}  # fmt: skip
+"""Files of words and tables lie beside images everywhere (``.db``: Windows' thumbnails): nobody takes them for images.
+"""
+NAMES_BESIDE_IMAGES = {"readme", "license", "licence", "changelog", "authors", "makefile"}
+SCANS = {".dcm", ".dicom", ".ima", ".nii", ".nii.gz", ""}  # DICOM and NIfTI; DICOM files often have no suffix
+MOST_KINDS = 8  # of files that are not read, named with their number
 MOST_WAYS = 1000  # links may lead to one folder in so many ways
 
 
@@ -57,3 +70,37 @@ def entries(folder: Path, key: str) -> tuple[list[Path], list[Path], tuple[int, 
         elif is_image:
             files.append(entry)
     return files, folders, (own.st_dev, own.st_ino)
+
+
+def unread_below(*roots: Path) -> str:
+    """How many files below folders are neither images nor files of words, by suffix; "" where there are none.
+
+    The folders are those whose images were found: links lead into no circle.
+    """
+    found: Counter[str] = Counter()
+    for root in roots:
+        for _, folders, names in os.walk(root, followlinks=True):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            found.update(_suffix(name) for name in names if not name.startswith("."))
+    for suffix in SUFFIXES | BESIDE_IMAGES:
+        del found[suffix]
+    if not found:
+        return ""
+    kinds = sorted(found.items(), key=lambda item: (-item[1], item[0]))
+    listed = ", ".join(f"{count} {suffix or 'without suffix'}" for suffix, count in kinds[:MOST_KINDS])
+    more = f" and {found.total() - sum(count for _, count in kinds[:MOST_KINDS])} others"
+    files = "1 file is" if found.total() == 1 else f"{found.total()} files are"
+    advice = "; DICOM and NIfTI are to be converted to PNG or TIFF" if SCANS & set(found) else ""
+    return f"{files} not read: {printable(listed)}{more if len(kinds) > MOST_KINDS else ''}{advice}"
+
+
+def _suffix(name: str) -> str:
+    """The suffix of a file's name in small letters, ``.nii.gz`` whole; "" for none and for numbers, as in DICOM's ids.
+    The suffix of text for a name like README.
+    """
+    if name.lower() in NAMES_BESIDE_IMAGES:
+        return ".txt"
+    *before, last = [suffix.lower() for suffix in Path(name).suffixes] or [""]
+    if last in (".gz", ".bz2", ".xz") and before:
+        last = before[-1] + last
+    return "" if last[1:].isdigit() else last

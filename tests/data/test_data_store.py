@@ -124,7 +124,8 @@ def test_decode_brings_every_mode_to_rgb(tmp_path):
     assert np.array_equal(decode(grey, 12, PLENTY), expected)
     assert np.array_equal(decode(encoded(grey), 12, PLENTY), expected)
     with_alpha = np.dstack([photo(12, 12), grey])
-    assert np.array_equal(decode(encoded(with_alpha), 12, PLENTY), photo(12, 12))
+    on_black = photo(12, 12) * (grey[..., None] / 255)
+    assert np.abs(decode(encoded(with_alpha), 12, PLENTY) - on_black).max() <= 1
     path = tmp_path / "palette.gif"
     Image.fromarray(expected).quantize(256).save(path)
     assert np.abs(decode(path, 12, PLENTY).astype(int) - expected).max() <= 8

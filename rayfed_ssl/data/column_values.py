@@ -1,0 +1,57 @@
+"""What the values of a Parquet file's label and client columns mean: numbers, text, or nothing where it is blank."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import printable
+from rayfed_ssl.data.images import MOST_CLASSES
+
+
+def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The column's values themselves where it is dictionary-encoded."""
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds text."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def text_values(column: pa.ChunkedArray) -> tuple[pa.Array, int]:
+    """(text, null where it is empty or blank; how many were): an empty cell of a table is no class and no client."""
+    text = column.cast(pa.string()).combine_chunks()
+    blank = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(text), ""), False)
+    return pc.if_else(blank, pa.scalar(None, pa.string()), text), int(pc.sum(blank).as_py() or 0)
+
+
+def whole_numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Floats as integers where all of them are whole, NaN as null: pandas writes integers with gaps so. Other columns,
+    and floats that are not whole, as they are.
+    """
+    if not pa.types.is_floating(column.type):
+        return column
+    values = column.cast(pa.float64())
+    values = pc.if_else(pc.is_nan(values), pa.scalar(None, pa.float64()), values)
+    whole = pc.and_(pc.equal(pc.floor(values), values), pc.less(pc.abs(values), float(2**53)))
+    return values.cast(pa.int64()) if pc.all(whole).as_py() in (True, None) else column
+
+
+def label_values(column: pa.ChunkedArray, what: str, key: str) -> NDArray[np.int64]:
+    """A label column as int64, -1 where it is null. ``what`` names it; false and true are 0 and 1. Raises UserError."""
+    column = column.cast(pa.int8()) if pa.types.is_boolean(column.type) else whole_numbers(column)
+    if not pa.types.is_integer(column.type):
+        raise UserError(
+            f"{key}.path: column {what} is of type {printable(column.type)}; labels are integers from 0, or text"
+        )
+    for value in (pc.min(column).as_py(), pc.max(column).as_py()):
+        if value is not None and not -1 <= value < MOST_CLASSES:
+            raise UserError(
+                f"{key}.path: column {what} holds the label {value}; allowed: 0 to {MOST_CLASSES - 1}, -1 or null "
+                "where it is unknown"
+            )
+    return np.asarray(column.cast(pa.int64()).fill_null(-1).to_numpy(), dtype=np.int64)

@@ -1,0 +1,129 @@
+"""Label and client columns as people's tables have them, against what pyarrow reads of the same files."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.data.catalogue import catalogued
+from rayfed_ssl.data.images import Dataset
+from rayfed_ssl.data.partition import Natural, partition
+from rayfed_ssl.data.sources import SourceConfig, load
+
+SIZE = 8
+
+
+def write(path: Path, **columns: object) -> None:
+    """A Parquet file of different images with these columns."""
+    count = len(next(iter(columns.values())))  # type: ignore[arg-type]
+    images = []
+    for pixels in np.random.default_rng(0).integers(0, 256, (count, SIZE, SIZE, 3), dtype=np.uint8):
+        file = io.BytesIO()
+        Image.fromarray(pixels).save(file, "PNG")
+        images.append(file.getvalue())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"image": images, **columns}), path)
+
+
+def config(path: Path, **columns: str) -> SourceConfig:
+    return SourceConfig.model_validate({"name": "parquet", "path": path, "image_size": SIZE, "columns": columns})
+
+
+def read(path: Path, **columns: str) -> Dataset:
+    return load(config(path, **columns), path.parent / "cache")
+
+
+TEXTS = [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())]
+
+
+@pytest.mark.parametrize("kind", TEXTS, ids=str)
+def test_empty_and_blank_text_is_no_class_and_no_client(tmp_path: Path, kind: pa.DataType) -> None:
+    root = tmp_path / "d"
+    labels, clients = ["sick", "", " \t", None, "well"], ["a", "b", "", None, " "]
+    write(root / "train.parquet", label=pa.array(labels).cast(kind), hospital=pa.array(clients).cast(kind))
+    write(root / "test.parquet", label=pa.array(["", "sick"]).cast(kind), hospital=pa.array(["a", "a"]).cast(kind))
+    for _ in range(2):  # the second time from the cache
+        data = read(root, client="hospital")
+        assert data.train.class_names == ("sick", "well")
+        assert data.train.labels.tolist() == [0, -1, -1, -1, 1]
+        assert data.test.labels.tolist() == [-1, 0]
+        assert data.train.group_names == ("a", "b")
+        assert data.train.groups.tolist() == [0, 1, -1, -1, -1]
+        assert data.notes == ("3 images have an empty label: unlabelled", "2 images have an empty client: nobody's")
+    with pytest.raises(UserError, match="3 images lie in no client's folder or have no client"):  # as of null
+        partition(Natural(), data.train.labels, 2, 0, data.train.groups)
+    assert catalogued(config(root)).class_names == ("sick", "well")
+
+
+def test_blank_labels_of_one_file_are_counted_once_and_null_is_no_blank(tmp_path: Path) -> None:
+    write(tmp_path / "all.parquet", label=["x"] * 8 + ["", None])
+    data = read(tmp_path / "all.parquet")
+    assert data.notes[1:] == ("1 images have an empty label: unlabelled",)
+    write(tmp_path / "numbers.parquet", label=[0] * 8 + [-1, None])
+    assert len(read(tmp_path / "numbers.parquet").notes) == 1
+
+
+VIEW = pa.string_view()
+AS_PANDAS_WRITES_THEM = {
+    "float64": (pa.array([0.0, float("nan"), 2.0, 1.0, None]), [0, -1, 2, 1, -1], ("0", "1", "2")),
+    "float32": (pa.array([0.0, float("nan"), 2.0, -1.0, 1.0], pa.float32()), [0, -1, 2, -1, 1], ("0", "1", "2")),
+    "all NaN": (pa.array([float("nan")] * 5), [-1] * 5, ()),
+    "bool": (pa.array([True, False, None, True, False]), [1, 0, -1, 1, 0], ("0", "1")),
+    "string_view": (pa.array(["b", "a", None, "b", ""], VIEW), [1, 0, -1, 1, -1], ("a", "b")),
+    "large_string": (pa.array(["b", "a", None, "b", ""], pa.large_string()), [1, 0, -1, 1, -1], ("a", "b")),
+}
+
+
+@pytest.mark.parametrize("name", AS_PANDAS_WRITES_THEM)
+def test_labels_may_be_of_the_types_that_pandas_writes(tmp_path: Path, name: str) -> None:
+    column, labels, class_names = AS_PANDAS_WRITES_THEM[name]
+    write(tmp_path / "d/train.parquet", label=column)
+    assert pq.read_schema(tmp_path / "d/train.parquet").field("label").type == column.type
+    write(tmp_path / "d/test.parquet", label=column)
+    data = read(tmp_path / "d")
+    assert data.train.labels.tolist() == data.test.labels.tolist() == labels
+    assert data.train.class_names == class_names
+    found = catalogued(config(tmp_path / "d"))
+    assert found.labels.tolist() == labels * 2
+
+
+def test_clients_may_be_whole_floats_as_integers_with_gaps_are(tmp_path: Path) -> None:
+    write(tmp_path / "d/train.parquet", label=[0] * 4, site=pa.array([10.0, float("nan"), 9.0, 10.0]))
+    write(tmp_path / "d/test.parquet", label=[0], site=pa.array([9]))
+    data = read(tmp_path / "d", client="site")
+    assert data.train.group_names == ("9", "10")
+    assert data.train.groups.tolist() == [1, -1, 0, 1]
+    assert data.test.groups is not None
+    assert data.test.groups.tolist() == [0]
+
+
+@pytest.mark.parametrize("values", [[0.5, 1.0], [float("inf"), 1.0], [1e300, 0.0], [float("nan"), 0.1]])
+def test_floats_that_are_not_whole_are_refused(tmp_path: Path, values: list[float]) -> None:
+    write(tmp_path / "d/train.parquet", label=values)
+    write(tmp_path / "d/test.parquet", label=[0, 1])
+    with pytest.raises(UserError, match=r"column label of .* is of type double; labels are integers from 0, or text"):
+        read(tmp_path / "d")
+
+
+def test_floats_beyond_the_classes_are_refused_as_integers_are(tmp_path: Path) -> None:
+    write(tmp_path / "d/train.parquet", label=[0.0, 1e8])
+    write(tmp_path / "d/test.parquet", label=[0, 1])
+    with pytest.raises(UserError, match="holds the label 100000000; allowed: 0 to 1048575"):
+        read(tmp_path / "d")
+
+
+def test_classes_of_one_file_that_are_too_small_for_a_test_image_are_named(tmp_path: Path) -> None:
+    write(tmp_path / "all.parquet", label=["x"] * 8 + ["y", "z", "z"])
+    write(tmp_path / "numbers.parquet", label=[0] * 8 + [3, 2, 2, -1])
+    for name, small in (("all", "y, z"), ("numbers", "2, 3")):
+        for _ in range(2):  # the second time from the cache
+            data = read(tmp_path / f"{name}.parquet")
+            assert data.notes[1:] == (f"classes {small} have no test image: too few images to hold a share of 0.2 out",)
+            assert set(data.test.labels.tolist()) == {0}
