@@ -1,8 +1,8 @@
 """The actor in which clients run: a warm process with a worker, and nothing that matters.
 
 Everything a client needs comes in as arguments. Everything it changes goes out as return values, new states apart from
-the rest. What an actor returns belongs to the caller and survives the actor;
-what it put into the store itself would not.
+the rest. What an actor returns belongs to the caller and survives the actor; what it put into the store itself would
+not.
 """
 
 from __future__ import annotations

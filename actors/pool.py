@@ -106,9 +106,8 @@ class Pool:
         self.say: Callable[[str], None]
         self.slots = [Slot(number, actor) for number, actor in enumerate(begun or [None] * plan.actors)]
         self.background: deque[Call] = deque()  # evaluations not yet sent
-        self.again: deque[Call] = (
-            deque()
-        )  # calls to be repeated, and suspected ones, which wait for an actor of their own
+        # Calls to be repeated, and suspected ones, which wait for an actor of their own.
+        self.again: deque[Call] = deque()
         self.draining = False
         self.replaced = 0
         self.opened = False  # whether all were ready once

@@ -40,6 +40,8 @@ def decorrelation(x: Tensor) -> Tensor:
 
 
 class OnTheClient(ClientPlugin[Config]):
+    needs_features = True
+
     def penalty(self, projections: tuple[Tensor, ...], features: tuple[Tensor, ...] = ()) -> Tensor | None:
         terms = [decorrelation(view.float()) for view in features if len(view) > 1]
         return self.config.weight * torch.stack(terms).mean() if terms else None

@@ -82,5 +82,7 @@ def run_folder(config: Path | None, name: str, resume: bool) -> Path:
 
 
 def _begun(folder: Path) -> bool:
-    """Whether a run has written its records there, or its first checkpoint."""
+    """Whether a run has written its records there, or its first checkpoint. What was killed before that has nothing to
+    resume.
+    """
     return any((folder / made).exists() for made in ("environment.json", "checkpoints"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
@@ -31,6 +31,8 @@ Loss = Callable[[tuple[Tensor, ...], Tensor], Step]  # views, V tensors (B, 3, H
 
 class Attached(Protocol):
     """What a client knows of the client's half of a plug-in; see ``federated.plugin``."""
+
+    needs_features: ClassVar[bool]
 
     def receive(self, fields: Mapping[str, Any]) -> None: ...
 
@@ -272,7 +274,12 @@ class EncoderClient(Generic[Config]):
         with self.autocast():
             step = loss(views, rows)
         value = step.loss
-        for plugin in self.plugins.values():
+        for name, plugin in self.plugins.items():
+            if plugin.needs_features and not step.features:
+                raise ValueError(
+                    f"{name} needs the encoder's features of the views, and the loss gives none: "
+                    "Step(loss, projections, features); see rayfed_ssl.objectives.base.encoded"
+                )
             if (term := plugin.penalty(step.projections, step.features)) is not None:
                 value = value + term
         return value

@@ -5,7 +5,7 @@ server's half adds fields to the message and keeps what comes back.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from torch import Tensor
 
@@ -21,6 +21,9 @@ Config = TypeVar("Config", bound=PluginConfig)
 
 class ClientPlugin(Generic[Config]):
     """A plug-in's client half, made anew for every training operation."""
+
+    needs_features: ClassVar[bool] = False
+    """Whether its term is on the encoder's features, so that a loss which gives none is an error."""
 
     def __init__(self, config: Config, client: EncoderClient[MethodConfig]) -> None:
         self.config = config

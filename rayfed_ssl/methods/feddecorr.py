@@ -43,11 +43,11 @@ class Config(PluginConfig):
 
 
 class ClientHalf(ClientPlugin[Config]):
+    needs_features = True
+
     def penalty(self, projections: tuple[Tensor, ...], features: tuple[Tensor, ...] = ()) -> Tensor | None:
         if self.config.weight == 0:
             return None
-        if not features:
-            raise ValueError("feddecorr needs the encoder's features of the views; the loss gives none (Step.features)")
         terms = [decorrelation(view, batch_free=self.config.batch_free) for view in features]
         return self.config.weight * torch.stack(terms).mean()
 

@@ -34,8 +34,8 @@ class Step(NamedTuple):
     graph, so that plug-ins can add terms on it.
 
     ``projections`` has one (B, D) tensor per view; it is empty for objectives without a projector. ``features`` has
-    what the encoder made of each of the same views, (B, H): of no other images that the loss also reads. A plug-in that
-    needs features refuses a step that gives none.
+    what the encoder made of each of the same views, (B, H): of no other images that the loss also reads (rotation: of
+    each turn). A plug-in that needs features refuses a step that gives none.
     """
 
     loss: Tensor

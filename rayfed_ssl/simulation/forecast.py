@@ -31,6 +31,7 @@ from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.federated.workload import Traffic, fit_steps
 from rayfed_ssl.methods import METHODS, plugin_halves
+from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives import build as build_objective
 from rayfed_ssl.simulation.checks import check_labels, check_shards, describe, with_start
 from rayfed_ssl.simulation.memory import Estimate, Place, amount, check_fits, estimate, free_memory
@@ -208,9 +209,15 @@ def check_steps_fit(config: RunConfig, federation: Federation, free: Place) -> l
     for encoder in sorted({config.clients.encoder(client) for client in federation.clients}):
         sizes = [int(federation.sizes[one]) for one in federation.clients if config.clients.encoder(one) == encoder]
         rows = min(config.train.batch_size, max(sizes))
+        network = Initial(config, federation).network(encoder)
+        if any("attention" in type(module).__name__.lower() for module in network.modules()):
+            notes.append(
+                f"the memory of a step of {encoder} is not known beforehand: its attention decides while it runs"
+            )
+            continue
         try:
-            needed = views * backward_bytes(config, federation, encoder, rows)
-        except (NotImplementedError, RuntimeError) as error:
+            needed = views * backward_bytes(network, (rows, *_channels_and_sides(config, federation)), config)
+        except Exception as error:  # somebody's encoder, which may want values: its real step says what is wrong
             notes.append(f"the memory of a step of {encoder} is not known beforehand ({last_line(str(error))})")
             continue
         if needed > free.bytes:
@@ -223,26 +230,32 @@ def check_steps_fit(config: RunConfig, federation: Federation, free: Place) -> l
     return notes
 
 
-def backward_bytes(config: RunConfig, federation: Federation, encoder: str, rows: int) -> float:
-    """What one view of ``rows`` images keeps for the backward pass of encoder and projector, counted on tensors that
-    have a shape and no values.
+def _channels_and_sides(config: RunConfig, federation: Federation) -> tuple[int, int, int]:
+    return int(federation.dataset.train.pixels.shape[3]), config.data.image_size, config.data.image_size
+
+
+def backward_bytes(network: Network, shape: tuple[int, ...], config: RunConfig) -> float:
+    """What one view, images of ``shape`` (B, C, S, S), keeps for the backward pass of encoder and projector, counted on
+    tensors that have a shape and no values.
     """
-    network = Initial(config, federation).network(encoder).to("meta").train()
-    size, channels = config.data.image_size, federation.dataset.train.pixels.shape[3]
-    with kept_for_backward() as kept:
-        features = network.represent(torch.empty(rows, channels, size, size, device="meta"))
+    network = network.to("meta").train()
+    with kept_for_backward(network) as kept:
+        features = network.represent(torch.empty(shape, device="meta"))
         _ = features if network.projector is None else network.project_features(features)
     return sum(kept.values()) / (2 if config.train.precision == "bfloat16" else 1)
 
 
 @contextlib.contextmanager
-def kept_for_backward() -> Iterator[dict[int, int]]:
-    """Which storages are kept for a backward pass, and their bytes; parameters are not counted."""
+def kept_for_backward(network: torch.nn.Module) -> Iterator[dict[int, int]]:
+    """Which storages are kept for a backward pass, and their bytes; those of the network's parameters, which are there
+    anyway, are not counted.
+    """
     kept: dict[int, int] = {}
+    own = {parameter.untyped_storage()._cdata for parameter in network.parameters()}
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
-        if not isinstance(tensor, torch.nn.Parameter):
-            storage = tensor.untyped_storage()
+        storage = tensor.untyped_storage()
+        if storage._cdata not in own:
             kept[storage._cdata] = storage.nbytes()
         return tensor
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,15 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.messages import ClientError
 from rayfed_ssl.methods import feddecorr
 from rayfed_ssl.methods.feddecorr import ClientHalf, Config
 from rayfed_ssl.objectives.decorrelation import decorrelation
+from rayfed_ssl.objectives.simclr import SimCLR
 from rayfed_ssl.simulation.worker import Worker
 from tests import reference
 from tests.methods.rounds import client, started, worker
-from tests.tiny import tiny
+from tests.tiny import run_locally, tiny
 
 torch.set_num_threads(1)
 
@@ -47,8 +50,19 @@ def test_the_penalty_is_the_mean_over_views() -> None:
     assert free is not None
     assert free.item() == pytest.approx(0.3 * reference.decorrelation(x) * (9 / 8**2) * (63**2 / 64), rel=1e-6)
     assert penalty(Config(weight=0), x) is None
-    with pytest.raises(ValueError, match=r"feddecorr needs the encoder's features of the views; the loss gives none"):
-        penalty(Config())
+
+
+@pytest.mark.parametrize("method", ["feddecorr", "fedsimclr"])
+def test_a_loss_without_features_is_refused(method: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A loss of somebody else's may give none; nobody else minds."""
+    step = SimCLR.step
+    monkeypatch.setattr(SimCLR, "step", lambda *given: step(*given)._replace(features=()))
+    config = tiny(method, train__rounds=1, evaluation__protocols=[])
+    if method == "fedsimclr":
+        assert run_locally(config, tmp_path / "run")["status"] == "complete"
+        return
+    with pytest.raises(ClientError, match="feddecorr needs the encoder's features of the views, and the loss gives"):
+        run_locally(config, tmp_path / "run")
 
 
 def test_one_steps_loss_is_the_objectives_plus_the_penalty_of_the_encoders_features() -> None:

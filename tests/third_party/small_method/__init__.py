@@ -17,7 +17,7 @@ from rayfed_ssl.models.base import Encoder
 from rayfed_ssl.models.encoders import Family
 from rayfed_ssl.models.heads import ModelConfig
 from rayfed_ssl.models.network import Network
-from rayfed_ssl.objectives.base import Batch, Objective, ObjectiveConfig, Step
+from rayfed_ssl.objectives.base import Batch, Objective, ObjectiveConfig, Step, encoded
 from rayfed_ssl.settings.blocks import MethodConfig
 
 
@@ -59,8 +59,9 @@ class Cosine(Objective):
     heads: ClassVar[frozenset[str]] = frozenset({"projector"})
 
     def step(self, network: Network, batch: Batch) -> Step:
-        a, b = (F.normalize(network.project(view), dim=1) for view in batch.views)
-        return Step((a * b.roll(1, 0)).sum(1).mean() - (a * b).sum(1).mean(), (a, b))
+        features, projections = encoded(network, batch.views)
+        a, b = (F.normalize(projection, dim=1) for projection in projections)
+        return Step((a * b.roll(1, 0)).sum(1).mean() - (a * b).sum(1).mean(), (a, b), features)
 
 
 class PixelsMean(Encoder):
