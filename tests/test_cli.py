@@ -162,7 +162,7 @@ REFUSALS = {
     "more clients than images": (["clients.count=99"], "clients.count: 99, but there are only 60 images"),
     "an objective the method does not allow": (["objective.name=byol"], "found 'byol'; fedsimclr allows simclr"),
     "a batch below the objective's need": (["train.batch_size=1"], "train.batch_size: found 1"),
-    "shards below the objective's need": (["clients.count=60"], "clients.count: client 0 has 1 images"),
+    "shards below the objective's need": (["clients.count=60"], "clients.count: client 0 has 1 image; "),
     "a learning rate in words": (["train.optimizer.lr=fast"], "train.optimizer.lr: found 'fast'; must be a number"),
     "an unwritable out folder": (["--out", "text.parquet/run"], "--out: cannot write to text.parquet/run"),
     "an override without a value": (["seed"], "command line: found 'seed'; must be key=value"),

@@ -31,7 +31,7 @@ def test_a_new_method_runs_and_its_test_passes(call: Call, tmp_path: Path) -> No
         cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "3 passed" in done.stdout
+    assert "4 passed" in done.stdout
 
 
 def test_nothing_is_written_over_and_names_are_checked(call: Call, tmp_path: Path) -> None:
