@@ -74,8 +74,8 @@ def embed(
         overwrite: whether the table takes the place of a file that is there.
         progress: is told (images done, images in all).
     Raises:
-        UserError: no such data, an image that cannot be decoded, embeddings that are not finite, a place that cannot
-            be written to.
+        UserError: no such data, an image that cannot be decoded, embeddings that are not finite, a file that is there
+            and is not to be overwritten, a place that cannot be written to.
     """
     images, source = _images(data, id_column, encoder)
     _check_out(out, data, overwrite)
