@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from leaderboard_rows import ONE, REFERENCE, Record
+from leaderboard_rows import MEASURES, ONE, REFERENCE, Record
 from leaderboard_tables import complete, of_table
 
 from rayfed_ssl.reporting.comparison import difference
 
-MEASURES = {"knn": "kNN", "linear": "linear", "fewshot": "few-shot"}
 LEAST_TABLES = 3  # for an interval that says something
 
 

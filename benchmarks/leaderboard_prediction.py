@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from leaderboard_rows import MEASURE, ONE, Record
+from leaderboard_rows import MEASURE, MEASURES, ONE, Record
 from numpy.typing import NDArray
 
 PREDICTORS = {  # column -> in words, and what runs have to share
@@ -99,15 +99,24 @@ def predictions(rows: Sequence[Record], measure: str = MEASURE, references: Sequ
 
 
 def table(rows: Sequence[Record], references: Sequence[str] = ()) -> str:
-    """The predictions as Markdown."""
-    found = predictions(rows, references=references)
-    if not found:
+    """The predictions of each of ``MEASURES`` as Markdown."""
+    found = {measure: {one.predictor: one for one in predictions(rows, measure, references)} for measure in MEASURES}
+    shown = [column for column in PREDICTORS if column in found[MEASURE]]
+    if not shown:
         return f"Shown from {LEAST} runs on; not run yet."
-    lines = [
-        "| early in the run | Kendall's tau with the final kNN accuracy [95%] | runs | groups |",
-        "|---" * 4 + "|",
+    heads = [
+        "early in the run",
+        *(f"tau with the final {words} [95%]" for words in MEASURES.values()),
+        "runs",
+        "groups",
     ]
-    for one in found:
-        cell = f"{one.tau:+.2f} [{one.low:+.2f}, {one.high:+.2f}]"
-        lines.append(f"| {PREDICTORS[one.predictor][0]} | {cell} | {one.runs} | {one.groups} |")
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for column in shown:
+        cells = [_cell(found[measure].get(column)) for measure in MEASURES]
+        of = found[MEASURE][column]
+        lines.append(f"| {PREDICTORS[column][0]} | {' | '.join(cells)} | {of.runs} | {of.groups} |")
     return "\n".join(lines)
+
+
+def _cell(one: Prediction | None) -> str:
+    return "-" if one is None else f"{one.tau:+.2f} [{one.low:+.2f}, {one.high:+.2f}]"

@@ -31,6 +31,7 @@ NOWHERE = Path("images")  # stands for the images where only configurations are 
 EARLY = 0.1  # of the rounds, after which a run's end is predicted
 SCORES = ("linear", "knn", "fewshot", "semi_1")
 MEASURE = "knn"  # whose 90% bytes and hours are counted to
+MEASURES = {"knn": "kNN", "linear": "linear", "fewshot": "few-shot"}  # what methods are compared by, in words
 TEXTS = (
     "data", "partition", "table", "method", "objective", "status", "keys", "settings", "commit", "machine", "torch",
     "split",

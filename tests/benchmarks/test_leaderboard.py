@@ -539,6 +539,9 @@ def test_losses_are_compared_within_an_objective() -> None:
     assert found["early_loss"].tau == pytest.approx(1.0)
     assert "early_uniformity" not in found  # no run has it
     assert "not run yet" in prediction.table(made[:9])
+    other_way = [one | {"linear": -one["knn"], "fewshot": None} for one in made]
+    cells = next(line for line in prediction.table(other_way).splitlines() if "training loss" in line).split(" | ")
+    assert [cell.split()[0] for cell in cells[1:4]] == ["+1.00", "-1.00", "-"]
 
 
 def test_images_that_are_not_there_are_missed_before_anything_is_run(
