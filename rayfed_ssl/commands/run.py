@@ -21,7 +21,7 @@ def run(
         str | None,
         typer.Option(
             metavar="PATH",
-            help="The run folder, or its URI; by default runs/<name>, or with --resume the folder of the config.yaml given.",
+            help="The run folder, or its URI; by default runs/<name>; resuming RUN/config.yaml: RUN.",
         ),
     ] = None,
     resume: Annotated[
