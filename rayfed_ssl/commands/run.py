@@ -18,11 +18,7 @@ def run(
     config: Annotated[Path, typer.Argument(help="A YAML file, such as configs/demo.yaml.")],
     changes: Annotated[list[str] | None, typer.Argument(metavar="[key=value]...", help="Dotted overrides.")] = None,
     out: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATH",
-            help="The run folder, or its URI; by default runs/<name>; resuming RUN/config.yaml: RUN.",
-        ),
+        str | None, typer.Option(metavar="PATH", help="Folder or URI; by default runs/<name>, of RUN/config.yaml: RUN.")
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue from the newest complete checkpoint; train.rounds may grow.")
