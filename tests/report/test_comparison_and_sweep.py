@@ -96,6 +96,44 @@ def test_of_several_seeds_paired_differences_say_what_is_level() -> None:
     )
 
 
+def of_seeds(name: str, values: dict[int, float], unfinished: str | None = None) -> dict[str, Any]:
+    known = {str(seed): value for seed, value in values.items()}
+    return {
+        "row": name, "runs": len(known), "unfinished": unfinished, "values": {"knn": known}, "test_images": {"knn": 50},
+        "knn.mean": sum(known.values()) / len(known) if known else None,
+    }  # fmt: skip
+
+
+def test_rows_are_ordered_over_the_seeds_that_all_have() -> None:
+    seed = {0: 0.2, 1: 0.0, 2: -0.1}  # what a seed adds to everybody; b is better by two points in each
+    a, b = of_seeds("a", {0: 0.7 + seed[0]}), of_seeds("b", {s: 0.72 + of for s, of in seed.items()})
+    found = comparison.verdict([a, b, {**of_seeds("untrained encoder", {0: 0.5, 1: 0.1}), "runs": 0}], ["knn"])
+    assert found.sentence.startswith(
+        "By kNN, b is first of 2 with 92.0 % over the 1 seed that all have, and 1 other is level with it; 2 of 2 beat "
+        "the untrained encoder (50.0 %)."
+    )
+    shared = of_seeds("a", {0: 0.90, 1: 0.70, 9: 0.99})
+    assert (
+        "b is first of 2 with 82.0 % over the 2 seeds that all have, 2.0 points"
+        in comparison.verdict([shared, b], ["knn"]).sentence
+    )
+    apart = comparison.verdict([a, of_seeds("c", {7: 0.5})], ["knn"])
+    assert apart.sentence == "By kNN, no row is first: they have no seed in common."
+    assert apart.kind is None
+
+
+def test_a_row_whose_runs_diverged_is_not_first() -> None:
+    whole = of_seeds("b", {0: 0.93, 1: 0.70, 2: 0.71})
+    lucky = of_seeds("a", {0: 0.95}, "seed 1: diverged, seed 2: diverged")
+    never = of_seeds("c", {}, "seed 0: diverged, seed 1: diverged, trial-00005: not finished")
+    said = comparison.verdict([lucky, whole, never], ["knn"]).sentence
+    assert said == "By kNN, b is first of 1 with 78.0 %; not ranked: a (1 of 3 seeds); not ranked: c (0 of 3 seeds)."
+    waiting = {**whole, "unfinished": "trial-00004: not finished"}  # none is whole: all that is there counts
+    said = comparison.verdict([of_seeds("a", {0: 0.9}, "seed 1: diverged"), waiting], ["knn"]).sentence
+    assert said.startswith("By kNN, b is first of 2 with 93.0 % over the 1 seed that all have, and 1 other is level")
+    assert "not ranked" not in said
+
+
 @pytest.mark.parametrize("text", ["", "[]", '{"rows": 3}', '{"rows": []}', '{"rows": [{"row": "a"}]}'])
 def test_a_damaged_comparison_is_one_line(tmp_path: Path, text: str) -> None:
     (tmp_path / "comparison.json").write_text(text)
