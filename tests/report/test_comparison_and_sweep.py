@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.report import comparison, sweep
+from rayfed_ssl.report import comparison
 from rayfed_ssl.report.any import report_of
 from rayfed_ssl.reporting import comparison_files
 from rayfed_ssl.reporting.comparison_rows import of_runs
@@ -160,7 +160,7 @@ def results(folder: Path, *, scores: tuple[float | None, ...] = (0.5, 0.75, None
 
 def test_a_sweep(tmp_path: Path) -> None:
     page = Parsed(report_of(results(tmp_path)))
-    assert "Of 2 configurations with a score, number 1 is the best by select.knn: 75.0 % with" in page.words
+    assert "Of 2 configurations that ran to the end, number 1 is the best by select.knn: 75.0 % with" in page.words
     assert "train.optimizer.lr = 0.1, augment.preset = <b>digits; each was trained once" in page.words
     assert "b" not in {tag for tag, _ in page.tags}
     scores = [float(a["value"] or "nan") for a in page.of("data") if str(a.get("data-key")).endswith("/score")]
@@ -170,9 +170,30 @@ def test_a_sweep(tmp_path: Path) -> None:
 
 
 def test_the_smallest_is_the_best_where_the_sweep_says_so(tmp_path: Path) -> None:
-    rows = pq.read_table(results(tmp_path) / "results.parquet").to_pylist()
-    assert sweep.ranked(rows, "max") == [1, 0]
-    assert sweep.ranked(rows, "min") == [0, 1]
+    path = results(tmp_path) / "sweep.yaml"
+    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "mode": "min"}))
+    assert "number 0 is the best by select.knn: 50.0 % with" in Parsed(report_of(tmp_path)).words
+
+
+def test_what_did_not_run_to_the_end_is_not_chosen(tmp_path: Path) -> None:
+    for statuses, scores, said in (
+        (("complete", "stopped", "waiting"), (0.5, 0.6, 0.7),
+         "Of 1 configuration that ran to the end, number 0 is the best by select.knn: 50.0 % with train.optimizer.lr = "
+         "1, augment.preset = <b>digits; each was trained once, so differences may be chance; 2 others with a score "
+         "did not run to the end and cannot be chosen."),
+        (("stopped", "waiting", "failed"), (0.5, 0.6, None),
+         "No configuration has run to its end yet; 2 configurations with a score so far."),
+        (("complete", "complete", "complete"), (0.4, 0.5, 0.5),
+         "number 1 is the best by select.knn: 50.0 % with train.optimizer.lr = 0.1, augment.preset = <b>digits; level "
+         "with it: number 2, because their values are the same."),
+    ):  # fmt: skip
+        rows = pq.read_table(results(tmp_path, scores=scores) / "results.parquet").to_pylist()
+        rows = [{**row, "status": status} for row, status in zip(rows, statuses, strict=True)]
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "results.parquet")
+        words = Parsed(report_of(tmp_path)).words
+        assert said in words
+        assert words.count("complete chosen") == (said[:2] != "No")
+        assert words.count("complete level") == ("level with it" in said)
 
 
 def test_a_damaged_sweep_is_one_line_or_a_note(tmp_path: Path) -> None:
