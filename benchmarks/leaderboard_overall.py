@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from leaderboard_rows import MEASURES, ONE, REFERENCE, Record
-from leaderboard_tables import complete, of_table
+from leaderboard_tables import of_table, over
 
 from rayfed_ssl.reporting.comparison import difference
 
@@ -21,17 +21,8 @@ def differences(rows: Sequence[Record], board: Mapping[str, Any], name: str) -> 
     found: dict[str, list[float]] = {}
     for data in board["data"]:
         for partition in board["partitions"]:
-            methods = of_table(rows, data, partition, ONE)
-            reference = {row["seed"]: row[name] for row in complete(methods.get(REFERENCE, {}))}
-            for method, seeds in methods.items():
-                own = {row["seed"]: row[name] for row in complete(seeds)}
-                pairs = [
-                    own[seed] - reference[seed]
-                    for seed in own.keys() & reference.keys()
-                    if own[seed] is not None and reference[seed] is not None
-                ]
-                if pairs:
-                    found.setdefault(method, []).append(fmean(pairs))
+            for method, value in over(of_table(rows, data, partition, ONE), REFERENCE, name).items():
+                found.setdefault(method, []).append(value)
     return found
 
 
@@ -46,9 +37,9 @@ def overall(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
     for method in sorted(shown, key=lambda m: (m in board["references"], -fmean(by_measure["knn"][m]))):
         each = by_measure["knn"][method]
         above = f"{sum(value > 0 for value in each)} of {len(each)}"
-        over = [_interval(found.get(method, [])) for found in by_measure.values()]
+        beside = [_interval(found.get(method, [])) for found in by_measure.values()]
         more = f"{1e-6 * fmean(sent[method]):+.2f}" if method in sent else "-"
-        lines.append(f"| `{method}` | {len(each)} | {' | '.join(over)} | {above} | {more} |")
+        lines.append(f"| `{method}` | {len(each)} | {' | '.join(beside)} | {above} | {more} |")
     return "\n".join(lines) if len(lines) > 2 else f"No method has {LEAST_TABLES} tables yet."
 
 

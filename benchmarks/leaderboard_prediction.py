@@ -2,7 +2,8 @@
 
 Runs are ranked within their group only (data set and partition; for losses the objective, too), because others differ
 in more than what is asked; a group has two methods or more. Kendall's tau-b over the pairs of runs of all groups, with
-a bootstrap interval over methods: a method's seeds come and go together, because they are alike.
+a bootstrap interval over methods: a method's runs, of all seeds and groups, come and go together, because they are
+alike.
 """
 
 from __future__ import annotations
@@ -63,14 +64,13 @@ def _taus(groups: Sequence[Group], times: Sequence[NDArray[np.float64]]) -> NDAr
 
 
 def interval(groups: Sequence[Group], draws: int = DRAWS, seed: int = SEED) -> tuple[float, float]:
-    """The 2.5th and 97.5th percentile of tau over bootstrap draws of methods, each with all its runs, by group."""
+    """The 2.5th and 97.5th percentile of tau over bootstrap draws of methods, each with all its runs of all groups."""
     rng = np.random.default_rng(seed)
-    methods = [np.unique(group.method, return_inverse=True)[1] for group in groups]  # of each run, by number
-    counts = [np.zeros((draws, of_runs.max() + 1)) for of_runs in methods]
-    for draw in range(draws):
-        for of_group in counts:
-            np.add.at(of_group[draw], rng.integers(len(of_group[draw]), size=len(of_group[draw])), 1)
-    found = _taus(groups, [of_group[:, of_runs] for of_group, of_runs in zip(counts, methods, strict=True)])
+    names = np.unique(np.concatenate([group.method for group in groups]))
+    counts = np.zeros((draws, len(names)))
+    for of_draw in counts:
+        np.add.at(of_draw, rng.integers(len(names), size=len(names)), 1)
+    found = _taus(groups, [counts[:, np.searchsorted(names, group.method)] for group in groups])
     low, high = np.nanpercentile(found, [2.5, 97.5])
     return float(low), float(high)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from leaderboard_rows import BOARD, MEASURE, MIXED, ONE, REFERENCE, TUNED, Record
+from leaderboard_rows import BOARD, MEASURE, MEASURES, MIXED, ONE, REFERENCE, TUNED, Record
 from scipy.stats import kendalltau, rankdata
 
 from rayfed_ssl.reporting.comparison import difference, spread
@@ -54,23 +54,41 @@ def complete(seeds: Seeds) -> list[Record]:
     return [row for _, row in sorted(seeds.items()) if row["status"] == "complete"]
 
 
-# -- ranks -------------------------------------------------------------------------------------------------------------
+# -- differences to the reference, ranks -------------------------------------------------------------------------------
 
 
-def ranks(methods: Mapping[str, Seeds], measure: str = MEASURE) -> dict[int, dict[str, float]]:
-    """Seed -> method -> rank by ``measure``, 1 the best, of equal ones the mean rank. A seed ranks what it has."""
-    found = {}
-    for seed in sorted({seed for seeds in methods.values() for seed in seeds}):
-        values = {m: s[seed][measure] for m, s in methods.items() if seed in s and s[seed][measure] is not None}
-        order = rankdata([-value for value in values.values()])
-        found[seed] = {method: float(rank) for method, rank in zip(values, order, strict=True)}
-    return found
+def paired(seeds: Seeds, reference: Seeds, measure: str) -> list[float]:
+    """``measure`` less the reference's, one for each seed in which both are complete and have it."""
+    runs, others = ({row["seed"]: row[measure] for row in complete(each)} for each in (seeds, reference))
+    both = sorted(runs.keys() & others.keys())
+    return [runs[seed] - others[seed] for seed in both if None not in (runs[seed], others[seed])]
 
 
-def stability(of_seeds: Mapping[int, Mapping[str, float]]) -> float | None:
-    """Mean over pairs of seeds of Kendall's tau between their ranks of the methods both have; None without a pair in
+def over(methods: Mapping[str, Seeds], reference: str, measure: str = MEASURE) -> dict[str, float]:
+    """Method -> mean paired difference to the reference, which itself has 0, of those with a seed in common.
+
+    Methods have different seeds, and a seed's split and first values move all of them: their own means cannot be
+    compared, their differences to the same reference can.
+    """
+    found = {method: paired(seeds, methods.get(reference, {}), measure) for method, seeds in methods.items()}
+    return {method: fmean(pairs) for method, pairs in found.items() if pairs}
+
+
+def ranks(differences: Mapping[str, float]) -> dict[str, float]:
+    """Method -> rank, 1 the largest difference, of equal ones the mean rank."""
+    order = rankdata([-value for value in differences.values()])
+    return {method: float(rank) for method, rank in zip(differences, order, strict=True)}
+
+
+def stability(methods: Mapping[str, Seeds], measure: str = MEASURE) -> float | None:
+    """Mean over pairs of seeds of Kendall's tau between the methods that are complete in both; None without a pair in
     which two methods differ.
     """
+    of_seeds: dict[int, dict[str, float]] = {}
+    for method, seeds in methods.items():
+        for row in complete(seeds):
+            if row[measure] is not None:
+                of_seeds.setdefault(row["seed"], {})[method] = row[measure]
     taus = []
     for a, b in combinations(of_seeds.values(), 2):
         common = [method for method in a if method in b]
@@ -78,6 +96,20 @@ def stability(of_seeds: Mapping[int, Mapping[str, float]]) -> float | None:
             taus.append(float(kendalltau([a[m] for m in common], [b[m] for m in common]).statistic))
     known = [tau for tau in taus if not math.isnan(tau)]
     return fmean(known) if known else None
+
+
+def placed(methods: Mapping[str, Seeds], board: Mapping[str, Any], reference: str) -> list[str]:
+    """The methods in a table's order: by their kNN over the reference, then those without a seed of the reference's,
+    then the board's references, then what has no accuracy.
+    """
+    differences = over(methods, reference)
+
+    def place(method: str) -> tuple[bool, bool, bool, float]:
+        values = [row[MEASURE] for row in complete(methods[method]) if row[MEASURE] is not None]
+        own = differences[method] if method in differences else fmean(values or [0.0])
+        return not values, method in board["references"], method not in differences, -own
+
+    return sorted(methods, key=place)
 
 
 # -- cells -------------------------------------------------------------------------------------------------------------
@@ -102,34 +134,27 @@ def megabytes(runs: Sequence[Record]) -> str:
 
 def over_reference(seeds: Seeds, reference: Seeds, measure: str) -> str:
     """The mean paired difference and its 95% interval; of one seed no interval, without a common one a dash."""
-    pairs = [
-        seeds[seed][measure] - reference[seed][measure]
-        for seed in sorted(seeds.keys() & reference.keys())
-        if seeds[seed][measure] is not None and reference[seed][measure] is not None
-    ]
-    if (found := difference(pairs)) is None:
+    if (found := difference(paired(seeds, reference, measure))) is None:
         return "-"
     text = f"{found.mean:+.3f}"
     return text if found.low is None else f"{text} [{found.low:+.3f}, {found.high:+.3f}]"
 
 
-def _cells(method: str, seeds: Seeds, reference: Seeds, of_seeds: Mapping[int, Mapping[str, float]]) -> list[str]:
+def _cells(method: str, seeds: Seeds, reference: Seeds, rank: float | None) -> list[str]:
     runs = complete(seeds)
     if not runs:
         status = ", ".join(sorted({row["status"] for row in seeds.values()})) or NOT_RUN
         return [f"`{method}`", str(len(seeds)), status, *[""] * (len(COLUMNS) - 3)]
-    ended = {row["seed"]: row for row in runs}
 
     def of(name: str, digits: int = 3, none: str = "-", scale: float = 1.0) -> str:
         return number([None if row[name] is None else scale * row[name] for row in runs], digits, none)
 
-    over = [over_reference(ended, reference, m) if ended != reference else "-" for m in ("knn", "linear")]
-    own = [of_seeds[seed][method] for seed in ended if method in of_seeds.get(seed, {})]
+    beside = [over_reference(seeds, reference, m) if seeds is not reference else "-" for m in ("knn", "linear")]
     count = str(len(runs)) if len(runs) == len(seeds) else f"{len(runs)} of {len(seeds)}"
     return [
         f"`{method}`", count, of("knn"), of("linear"), of("fewshot"), of("semi_1", none=NOT_RUN),
         of("effective_rank", 1), megabytes(runs), of("bytes_to_90", 1, scale=1e-6),
-        of("hours_to_90", 0, scale=3600.0), of("epsilon", 2), *over, f"{fmean(own):.1f}" if own else "-",
+        of("hours_to_90", 0, scale=3600.0), of("epsilon", 2), *beside, "-" if rank is None else f"{rank:g}",
         of("minutes", 1),
     ]  # fmt: skip
 
@@ -150,20 +175,14 @@ def _before(methods: Mapping[str, Seeds]) -> list[str]:
 
 
 def table(rows: Sequence[Record], board: Mapping[str, Any], data: str, partition: str, kind: str) -> str:
-    """One table: the best by kNN first, then references, then what has not run."""
+    """One table: the best by kNN over the reference first, then references, then what has not run."""
     methods = of_table(rows, data, partition, kind)
     named = board["mixed"]["methods"] if kind == MIXED else board["methods"]
-    ranked = {m: s for m, s in methods.items() if m not in board["references"]}
-    of_seeds = ranks(ranked)
     compared = COMPARED[kind]
-    reference = {row["seed"]: row for row in complete(methods.get(compared, {}))}
-
-    def place(method: str) -> tuple[bool, bool, float]:
-        values = [row[MEASURE] for row in complete(methods.get(method, {})) if row[MEASURE] is not None]
-        return not values, method in board["references"], -fmean(values) if values else 0.0
-
+    rank = ranks({m: value for m, value in over(methods, compared).items() if m not in board["references"]})
     body = [_before(methods)]
-    body += [_cells(m, methods[m], reference, of_seeds) for m in sorted(methods, key=place)]
+    reference = methods.get(compared, {})
+    body += [_cells(m, methods[m], reference, rank.get(m)) for m in placed(methods, board, compared)]
     if absent := [f"`{method}`" for method in named if method not in methods]:
         body.append([", ".join(absent), "0", NOT_RUN, *[""] * (len(COLUMNS) - 3)])
     lines = [f"| {' | '.join(COLUMNS).format(compared, compared)} |", "|---" * len(COLUMNS) + "|"]
@@ -174,23 +193,22 @@ def table(rows: Sequence[Record], board: Mapping[str, Any], data: str, partition
 
 
 def caption(rows: Sequence[Record], board: Mapping[str, Any], data: str, partition: str, kind: str) -> str:
-    """What a reader of one table has to know: seeds, commits, whether it was tuned, how stable ranks are."""
+    """What a reader of one table has to know: runs, commits, how settings were chosen, what ranks mean."""
     methods = of_table(rows, data, partition, kind)
     runs = [row for seeds in methods.values() for row in seeds.values()]
     commits = sorted({row["commit"] for row in runs})
     parts = [f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}, made at {', '.join(commits)}."]
     parts.append(
-        "Each method as its grid chose on another split, see [below](#tuning)."
-        if kind == TUNED
-        else "No method was tuned: each has its defaults, the keys of `benchmarks/leaderboard.yaml`, and the config's "
-        "learning rate."
+        "Each method as its grid chose on another split, see [below](#tuning)." if kind == TUNED else board["untuned"]
     )
-    tau = stability(ranks({m: s for m, s in methods.items() if m not in board["references"]}))
-    parts.append(
-        "Ranks are by kNN, of one seed or one method: their stability is not run yet."
-        if tau is None
-        else f"Ranks by kNN; Kendall's tau between seeds is {tau:.2f} in the mean."
-    )
+    ranked = {method: seeds for method, seeds in methods.items() if method not in board["references"]}
+    by, tau = f"Ranks by kNN over `{COMPARED[kind]}`", stability(ranked)
+    if tau is None:
+        one = len({seed for seeds in ranked.values() for seed in seeds}) == 1
+        told = f", of {'one seed' if one else 'seeds that share no two methods'}: how stable they are is not known."
+    else:
+        told = f"; Kendall's tau between two seeds, over the methods both have, is {tau:.2f} in the mean."
+    parts.append(by + told)
     return " ".join(parts)
 
 
@@ -216,22 +234,20 @@ def page(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
-def _means(rows: Sequence[Record], board: Mapping[str, Any], data: str, partition: str) -> dict[str, list[float]]:
-    """Ranked method -> means over seeds of kNN, linear and few-shot accuracy, where it has all three."""
-    found = {}
-    for method, seeds in of_table(rows, data, partition, ONE).items():
-        values = [[row[measure] for row in complete(seeds)] for measure in ("knn", "linear", "fewshot")]
-        if method not in board["references"] and values[0] and not any(None in own for own in values):
-            found[method] = [fmean(own) for own in values]
-    return found
+def _over_all(rows: Sequence[Record], board: Mapping[str, Any], data: str, partition: str) -> dict[str, list[float]]:
+    """Ranked method -> kNN, linear and few-shot accuracy over the reference's, where it has all three."""
+    methods = of_table(rows, data, partition, ONE)
+    found = [over(methods, REFERENCE, measure) for measure in MEASURES]
+    known = [m for m in methods if m not in board["references"] and all(m in differences for differences in found)]
+    return {method: [differences[method] for differences in found] for method in known}
 
 
 def agreement(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
-    """Whether tables order the methods alike: Kendall's tau between their means over seeds, for every pair of tables
-    with five or more ranked methods in common.
+    """Whether tables order the methods alike: Kendall's tau between their differences to the reference, for every pair
+    of tables with five or more ranked methods in common.
     """
     tables = {
-        f"{NAMES.get(data, data)}, {SPLITS.get(partition, partition)}": _means(rows, board, data, partition)
+        f"{NAMES.get(data, data)}, {SPLITS.get(partition, partition)}": _over_all(rows, board, data, partition)
         for data in board["data"]
         for partition in board["partitions"]
     }
@@ -249,19 +265,15 @@ def short(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
     """README's table: one data set and partition, some methods, the best by kNN first, references last."""
     shown = board["short"]
     methods = of_table(rows, shown["data"], shown["partition"], ONE)
-    reference = {row["seed"]: row for row in complete(methods.get(REFERENCE, {}))}
     ended = {name: runs for name in shown["methods"] if (runs := complete(methods.get(name, {})))}
-    references = [name for name in ended if name in board["references"]]
-    ranked = [name for name in ended if name not in references]
     body = [["untrained encoder", *_before(methods)[1:4], "", "", ""]]
-    for names in (ranked, references):
-        for name in sorted(names, key=lambda name: -fmean(row[MEASURE] for row in ended[name])):
-            runs = ended[name]
-            over = over_reference({row["seed"]: row for row in runs}, reference, MEASURE) if name != REFERENCE else "-"
-            sent = megabytes(runs)
-            until = number([None if row["hours_to_90"] is None else 3600 * row["hours_to_90"] for row in runs], 0)
-            scores = [number([row[measure] for row in runs]) for measure in ("knn", "linear")]
-            body.append([f"`{name}`", str(len(runs)), *scores, over, sent, until])
+    for name in [name for name in placed(methods, board, REFERENCE) if name in ended]:
+        runs = ended[name]
+        beside = over_reference(methods[name], methods.get(REFERENCE, {}), MEASURE) if name != REFERENCE else "-"
+        sent = megabytes(runs)
+        until = number([None if row["hours_to_90"] is None else 3600 * row["hours_to_90"] for row in runs], 0)
+        scores = [number([row[measure] for row in runs]) for measure in ("knn", "linear")]
+        body.append([f"`{name}`", str(len(runs)), *scores, beside, sent, until])
     heads = ["method", "seeds", "kNN", "linear", f"kNN over {REFERENCE}", "MB per round", "virtual s to 90%"]
     lines = [f"| {' | '.join(cells)} |" for cells in (heads, ["---"] * len(heads), *body)]
     commits = sorted({row["commit"] for runs in ended.values() for row in runs})
@@ -327,15 +339,15 @@ def gained(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
     for data in board["data"]:
         for partition in board["partitions"]:
             plain, tuned = (of_table(rows, data, partition, kind) for kind in (ONE, TUNED))
-            for method in sorted(tuned, key=lambda m: -fmean([row[MEASURE] or 0.0 for row in tuned[m].values()])):
+            for method in placed(tuned, board, COMPARED[TUNED]):
                 now, before = ({row["seed"]: row for row in complete(t.get(method, {}))} for t in (tuned, plain))
                 if not now:
                     continue
                 chosen = _changed(next(iter(now.values())), before)
-                over = [over_reference(now, before, m) for m in ("knn", "linear")] if chosen else ["the same run"] * 2
+                gains = [over_reference(now, before, m) for m in ("knn", "linear")] if chosen else ["the same run"] * 2
                 title = f"{NAMES.get(data, data)}, {SPLITS.get(partition, partition)}"
                 knn = number([row["knn"] for row in now.values()])
-                cells = (title, f"`{method}`", chosen or "its defaults", str(len(now)), knn, *over)
+                cells = (title, f"`{method}`", chosen or "its defaults", str(len(now)), knn, *gains)
                 lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) if len(lines) > 2 else f"Tuned methods are {NOT_RUN}."
 

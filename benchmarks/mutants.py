@@ -1,4 +1,4 @@
-"""Would the tests notice? Lines that a paper's equation fixes are broken on purpose, one at a time, and tests are run.
+"""Would the tests notice? Lines that an equation fixes are broken on purpose, one at a time, and tests are run.
 
     python benchmarks/mutants.py                        # all of benchmarks/mutants.toml; make mutants
     python benchmarks/mutants.py --only flesd --jobs 2  # those whose file, text or equation holds "flesd"
@@ -30,6 +30,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = Path(__file__).with_suffix(".toml")
+SOURCES = ("rayfed_ssl", "actors", "tune", "benchmarks")  # where files are looked for
 COPIED = ("rayfed_ssl", "actors", "tune", "tests", "benchmarks", "configs", "docs", "pyproject.toml")
 CONTEXT = multiprocessing.get_context("forkserver")
 PRELOADED = ["torch", "torchvision", "sklearn.linear_model", "scipy.optimize", "pyarrow.parquet", "pydantic", "pytest"]
@@ -45,7 +46,7 @@ class BadTable(ValueError):
 class Mutant:
     """One broken line."""
 
-    file: str  # name of a file below rayfed_ssl/, wherever it lies
+    file: str  # name of a file below SOURCES, wherever it lies
     breaks: str  # the equation, and what is wrong without the line
     text: str  # found once in the files of that name
     replacement: str
@@ -56,7 +57,8 @@ class Mutant:
 
     def applied(self, root: Path) -> tuple[Path, str]:
         """The file this changes below ``root``, and its new content. Raises BadTable."""
-        holders = [(p, s) for p in sorted((root / "rayfed_ssl").rglob(self.file)) if self.text in (s := read(p))]
+        paths = [path for source in SOURCES for path in sorted((root / source).rglob(self.file))]
+        holders = [(path, source) for path in paths if self.text in (source := read(path))]
         found = sum(source.count(self.text) for _, source in holders)
         if found != 1:
             raise BadTable(f"{self}: found {found} times in files named {self.file}, wanted once: {self.text!r}")

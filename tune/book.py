@@ -120,12 +120,18 @@ def measured(summary: Mapping[str, Any], metric: str) -> float | None:
     return fmean(numbers) if numbers else None
 
 
-def score(values: list[float | None], how: str) -> float | None:
-    """A configuration's score from its repeats': their min, mean or max. None while one is missing."""
+def score(values: list[float | None], how: str, mode: str) -> float | None:
+    """A configuration's score from its repeats': their worst, mean or best. None while one is missing.
+
+    Args:
+        mode: ``max`` where larger values are better, ``min`` where smaller ones are.
+    """
     known = [value for value in values if value is not None]
     if not known or len(known) < len(values):
         return None
-    return fmean(known) if how == "mean" else (min if how == "min" else max)(known)
+    if how == "mean":
+        return fmean(known)
+    return max(known) if (how == "best") == (mode == "max") else min(known)
 
 
 def history(folder: Path) -> list[dict[str, Any]]:

@@ -43,6 +43,7 @@ TRIALS = 20
 MOST = 10_000  # trials: each one's config is built before the first starts
 OF_PROTOCOLS = ("select", "accuracy", "best", "untrained", "features")  # parts of a summary with a value per protocol
 METRICS = (*OF_PROTOCOLS, "communication", "epsilon", "wall_s", "train_images_per_s")
+BYTES = ("communication.up_bytes", "communication.down_bytes")  # a summary's, of all clients
 SMALLER = ("features.alignment", "features.uniformity", "communication", "epsilon", "wall_s")  # metrics that begin so
 PERTURBED = ("method", "objective", "plugins", "augment", "train")  # blocks that may change under a trained network
 
@@ -75,18 +76,22 @@ class SweepConfig(Block):
     """Which trials end early; its name alone is short for its defaults."""
     repeat: Annotated[int, Field(ge=1)] = 1
     """Trials of each configuration, with seeds one apart."""
-    score: Literal["min", "mean", "max"] = "min"
-    """What of a configuration's repeats counts."""
+    score: Literal["worst", "mean", "best"] = "worst"
+    """What of a configuration's repeats counts, worst and best by ``mode``."""
     concurrent: Annotated[int, Field(ge=1)] | None = None
     """Trials at a time; null: as many as fit."""
 
     @model_validator(mode="before")
     @classmethod
     def _better(cls, document: Any) -> Any:
-        if not isinstance(document, dict) or "mode" in document:
+        """The mode where none is given; ``min`` or ``max`` for a score, as in older files, in today's words."""
+        if not isinstance(document, dict):
             return document
-        metric = str(document.get("metric", ""))
-        return {**document, "mode": "min"} if metric.startswith(SMALLER) else document
+        smaller = str(document.get("metric", "")).startswith(SMALLER)
+        made = {**document, "mode": document.get("mode", "min" if smaller else "max")}
+        if made.get("score") in ("min", "max"):
+            made["score"] = "best" if made["score"] == made["mode"] else "worst"
+        return made
 
     @field_validator("scheduler", mode="before")
     @classmethod
@@ -112,6 +117,8 @@ class SweepConfig(Block):
             raise ValueError("space.seed: found with repeat > 1, which varies the seed; must be one of them")
         if self.metric.split(".")[0] not in METRICS:
             raise ValueError(f"metric: found '{self.metric}'; must be a key of summary.json under {', '.join(METRICS)}")
+        if self.metric.startswith("communication") and self.metric not in BYTES:
+            raise ValueError(f"metric: found '{self.metric}'; must be {' or '.join(BYTES)}")
         if self.scheduler.name != "none" and not self.metric.startswith(("select.", "accuracy.", "features.")):
             raise ValueError(
                 f"metric: found '{self.metric}' with scheduler={self.scheduler.name}; must be select.PROTOCOL, "
@@ -194,10 +201,11 @@ class Sweep:
         kind, _, rest = self.settings.metric.partition(".")
         for config in runs:
             measured = measured_by(config, kind)
-            if kind in OF_PROTOCOLS and rest.split(".")[0] not in measured:
-                allowed = ", ".join(f"{kind}.{name}" for name in measured) or MISSING.get(
-                    kind, "none: nothing is evaluated"
-                )
+            name, _, part = rest.partition(".")
+            if kind in OF_PROTOCOLS and (name not in measured or (kind == "best" and part != "value")):
+                value = ".value" if kind == "best" else ""  # beside the round it is of
+                allowed = ", ".join(f"{kind}.{name}{value}" for name in measured)
+                allowed = allowed or MISSING.get(kind, "none: nothing is evaluated")
                 raise UserError(f"metric: found '{self.settings.metric}'; this sweep's runs have {allowed}")
             if self.settings.scheduler.name != "none" and not config.evaluation.every:
                 raise UserError(
@@ -320,7 +328,13 @@ def _write(path: Path, document: Mapping[str, Any]) -> None:
 
 def refuse_changed(old: Sweep, new: Sweep, folder: Path) -> None:
     """Raise UserError naming what differs from the sweep in the folder; ``concurrent`` may, and ``trials`` may grow."""
-    a, b = (s.settings.model_dump(mode="json", exclude={"base", "concurrent", "trials"}) for s in (old, new))
+    free = {
+        "base",
+        "concurrent",
+        "trials",
+        *(["score"] if new.settings.repeat == 1 else []),
+    }  # of one repeat all are one
+    a, b = (s.settings.model_dump(mode="json", exclude=free) for s in (old, new))
     changed = [key for key in a if a[key] != b[key]]
     if old.document != new.document or old.imports != new.imports:
         changed.append("base")

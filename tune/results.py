@@ -1,14 +1,14 @@
 """What a sweep came to: a table, ``results.parquet``, the winner as ``best.yaml``, parallel coordinates.
 
-A configuration's score is the worst (or the mean, the best) of its repeats; only one whose repeats all ran to their
-last round can win. Those whose means cannot be told from the winner's are level with it.
+A configuration's score is the worst (or the mean, the best) of its repeats; :mod:`rayfed_ssl.reporting.sweep_choice`
+says which of them wins.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 from rich import box
 from rich.table import Table
 
-from rayfed_ssl.reporting.comparison import difference
 from rayfed_ssl.reporting.summary import HELD_OUT_LABELS, NO_LABELS, TEST_LABELS
+from rayfed_ssl.reporting.sweep_choice import Choice, choose
 from rayfed_ssl.reporting.tables import replace_file
 from rayfed_ssl.settings import files as configfile
 from tune.book import OVER, Book, scheduled
@@ -31,18 +31,12 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Results:
-    """``rows``: one per trial. ``ranking``: configurations with a score, the best first, of which ``winner`` is one.
-
-    ``level``: the other finished configurations whose interval (see ``interval``) overlaps the winner's, or whose value
-    is the same where there is one training of each.
-    """
+    """``rows``: one per trial. ``choice``: the configurations with a score in order, and which of them wins."""
 
     sweep: Sweep
     folder: Path
     rows: list[Row]
-    ranking: list[int]
-    winner: int | None
-    level: tuple[int, ...] = ()
+    choice: Choice
 
     @property
     def counts(self) -> dict[str, int]:
@@ -77,20 +71,14 @@ class Results:
 def collect(sweep: Sweep, book: Book) -> Results:
     """Gather all trials and write the files."""
     rows = rows_of(sweep, book)
-    scores = {c: configuration_score(sweep, book, c) for c in range(book.configurations)}
-    sign = -1.0 if sweep.settings.mode == "max" else 1.0
-    ranking = sorted((c for c, s in scores.items() if s is not None), key=lambda c: (sign * (scores[c] or 0.0), c))
-    finished = [c for c in ranking if all(e.status == "complete" for e in book.of(c))]
-    results = Results(sweep, book.folder, rows, ranking, finished[0] if finished else None)
-    level = [c for c in finished[1:] if overlap(results.values(finished[0]), results.values(c))]
-    results = replace(results, level=tuple(level))
+    results = Results(sweep, book.folder, rows, choose(rows, sweep.settings.metric, sweep.settings.mode))
     replace_file(book.folder / "results.parquet", lambda path: pq.write_table(table(rows), path))
     for row in rows:
         tell_tensorboard(sweep, book.folder / row["folder"], row)
-    if ranking:
+    if results.choice.ranking:
         draw_parallel(results, book.folder)
-    if results.winner is not None:
-        entry = book.of(results.winner)[0]
+    if (winner := results.choice.winner) is not None:
+        entry = book.of(winner)[0]
         config = sweep.run(scheduled(book.folder / entry.name, entry.point), name=f"{book.folder.name}-best")
         configfile.dump(config, book.folder / "best.yaml")
     return results
@@ -105,20 +93,6 @@ def tell_tensorboard(sweep: Sweep, folder: Path, row: Row) -> None:
     varied = {key: row[key] for key in sweep.settings.keys if key in row}
     metric = sweep.settings.metric
     hparams.write(folder, varied, metric, row[metric], row["rounds"], over=row["status"] in OVER)
-
-
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """The 95% confidence interval of the mean by Student's t; of a single value that value alone."""
-    found = difference(values)
-    if found is None or found.low is None or found.high is None:
-        return (mean := float(np.mean(values))), mean
-    return found.low, found.high
-
-
-def overlap(a: Sequence[float], b: Sequence[float]) -> bool:
-    """Whether the intervals of two configurations' values have a point in common."""
-    (low, high), (lower, higher) = interval(a), interval(b)
-    return low <= higher and lower <= high
 
 
 def rows_of(sweep: Sweep, book: Book) -> list[Row]:
@@ -182,7 +156,7 @@ def ranked(results: Results) -> Table:
     spread = ["mean +- deviation"] if settings.repeat > 1 else []
     shown = Table("", "folder", *settings.keys, head, *spread, "rounds", "MB up", "status", box=box.SIMPLE)
     shown.caption = "; ".join(remarks(results))
-    for configuration in results.ranking:
+    for configuration in results.choice.ranking:
         rows = results.of(configuration)
         first, last = rows[0], rows[-1]
         folders = first["folder"] if len(rows) == 1 else f"{first['folder']} to {last['folder'].rpartition('-')[2]}"
@@ -203,22 +177,19 @@ def ranked(results: Results) -> Table:
 def remarks(results: Results) -> list[str]:
     """What a reader of the table has to know of the choice: whose labels made it, and whether there is a winner."""
     lines = [f"chosen by {results.chosen_by}"] if results.chosen_by else []
-    if results.level:
-        how = (
-            "their means' 95% intervals (Student's t) overlap"
-            if results.sweep.settings.repeat > 1
-            else "their values are the same"
-        )
-        lines.append(f"level: {len(results.level) + 1} configurations (=), because {how}")
-    elif results.winner is not None and results.sweep.settings.repeat == 1:
+    choice = results.choice
+    if choice.level:
+        lines.append(f"level: {len(choice.level) + 1} configurations (=), because {choice.why_level}")
+    elif choice.winner is not None and results.sweep.settings.repeat == 1:
         lines.append("one training of each, so differences may be chance (repeat: 3 shows their spread)")
     return lines
 
 
 def _mark(results: Results, configuration: int) -> str:
-    if results.level:
-        return "=" if configuration in (results.winner, *results.level) else ""
-    return "*" if configuration == results.winner else ""
+    choice = results.choice
+    if choice.level:
+        return "=" if configuration in (choice.winner, *choice.level) else ""
+    return "*" if configuration == choice.winner else ""
 
 
 def _spread(values: Sequence[float]) -> str:
@@ -240,7 +211,7 @@ def draw_parallel(results: Results, folder: Path) -> None:
     from rayfed_ssl.reporting.figures import save_figure
 
     settings = results.sweep.settings
-    rows = [results.of(c)[0] for c in results.ranking]
+    rows = [results.of(c)[0] for c in results.choice.ranking]
     names = [*settings.keys, "score"]
     ranges = {key: "log" if d.loguniform else "linear" for key, d in settings.space.items() if d.values is None}
     scales = {**ranges, "score": "linear"}
@@ -252,7 +223,7 @@ def draw_parallel(results: Results, folder: Path) -> None:
     figure = Figure(figsize=(max(5.0, 1.9 * len(names)), 4.2), dpi=120, layout="constrained")
     axes = figure.add_subplot()
     for number in reversed(range(len(rows))):
-        best = results.ranking[number] == results.winner
+        best = results.choice.ranking[number] == results.choice.winner
         shade = colormaps["viridis"](colour(scores[number]))
         axes.plot(range(len(names)), [height[number] for height in heights], color=shade, lw=3.0 if best else 1.2)
     for at, marks in enumerate(ticks):

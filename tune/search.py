@@ -113,7 +113,8 @@ def configuration_score(sweep: Sweep, book: Book, configuration: int) -> float |
     entries = book.of(configuration)
     if any(entry.status in WITHOUT_SCORE for entry in entries):
         return None
-    return score([book.value(entry, sweep.settings.metric) for entry in entries], sweep.settings.score)
+    settings = sweep.settings
+    return score([book.value(entry, settings.metric) for entry in entries], settings.score, settings.mode)
 
 
 def _name(configuration: int) -> str:

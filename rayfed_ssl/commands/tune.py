@@ -36,10 +36,10 @@ def tune(
     with stop_signals(say) as stopping:
         results = run_sweep(load(config, changes or ()), folder, resume=resume, say=say, stopping=stopping)
         stopped = stopping()
-    if results.ranking:
+    if results.choice.ranking:
         show(screen, ranked(results), keys=2)
-    if results.winner is not None:
-        name = f"first of {len(results.level) + 1} level" if results.level else "winner"
+    if results.choice.winner is not None:
+        name = f"first of {len(results.choice.level) + 1} level" if results.choice.level else "winner"
         say(f"{name:<13} {folder / 'best.yaml'}")
     say(f"{'table':<13} {folder / 'results.parquet'}")
     say(f"{'curves':<13} tensorboard --logdir {folder}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from rayfed_ssl.report.page import Cell, Page, Section, Table, write
 from rayfed_ssl.report.style import GRID, INK, MUTED, SERIES, Drawing, Studio, lines, logarithmic
 from rayfed_ssl.report.verdict import BETTER, LEVEL_WITH, WORSE, Compared, Verdict, compared, protocol_name
 from rayfed_ssl.reporting.comparison import RAW_PIXELS, UNTRAINED, OneRun, difference, ordered, read_run, spread
+from rayfed_ssl.reporting.comparison_choice import Order, in_order
 
 FILE = "comparison.json"
 SPREAD = 20.0  # of bytes, from which on their axis is logarithmic
@@ -80,64 +82,77 @@ def _value(row: Mapping[str, Any], key: str) -> float | None:
 
 def verdict(rows: Sequence[Row], scores: Sequence[str]) -> Verdict:
     """Which row is first by the main measure, whether others are level with it, and how many beat the untrained one.
-    Rows on other images than the first row's are left out.
+    Rows on other images than the first row's are left out; which others are, and over which seeds the rows are
+    ordered, :func:`in_order` says.
     """
-    trained = [row for row in rows if row.get("runs") and row.get("same_images") is not False]
+    trained = [row for row in rows if row.get("runs") or row.get("unfinished")]
+    alike = [row for row in trained if row.get("same_images") is not False]
     for name in scores:
-        known = sorted(
-            (row for row in trained if _value(row, f"{name}.mean") is not None),
-            key=lambda row: -(_value(row, f"{name}.mean") or 0.0),
-        )
-        if known:
-            return _of(rows, known, name)
+        values = {row["row"]: _by_seed(row, name) for row in alike if not row.get("runs") or _by_seed(row, name)}
+        if any(values.values()):
+            order = in_order(values, {row["row"]: str(row.get("unfinished") or "").count(": ") for row in alike})
+            return _of({row["row"]: row for row in rows}, order, name)
     return Verdict("Nothing was measured that could be compared.")
 
 
-def against(row: Row, other: Row, name: str) -> Compared | None:
-    """How ``row`` does beside ``other``: level is a 95% interval of the difference that holds zero.
+def _by_seed(row: Row, name: str) -> dict[str, float]:
+    known = ((row.get("values") or {}).get(name) or {}).items()
+    return {seed: float(value) for seed, value in known if isinstance(value, int | float)}
+
+
+def against(row: Row, other: Row, name: str, seeds: Sequence[str]) -> Compared | None:
+    """How ``row`` does beside ``other``, over those of ``seeds`` that both have: level is a 95% interval of the
+    difference that holds zero.
 
     Of two seeds or more the interval is of the paired differences; of one seed it is what the number of test images
     allows, which knows nothing of the seed. None where no seed has both.
     """
-    own, theirs = ((one.get("values") or {}).get(name) or {} for one in (row, other))
-    seeds = [s for s in own if all(isinstance(v.get(s), int | float) for v in (own, theirs))]
-    if len(seeds) == 1:
+    own, theirs = _by_seed(row, name), _by_seed(other, name)
+    both = [seed for seed in seeds if seed in own and seed in theirs]
+    if len(both) == 1:
         images = (row.get("test_images") or {}).get(name) or (other.get("test_images") or {}).get(name)
-        return compared(own[seeds[0]], theirs[seeds[0]], images)
-    found = difference([own[seed] - theirs[seed] for seed in seeds])
+        return compared(own[both[0]], theirs[both[0]], images)
+    found = difference([own[seed] - theirs[seed] for seed in both])
     if found is None or found.low is None or found.high is None:
         return None
     kind = LEVEL_WITH if found.level else BETTER if found.mean > 0 else WORSE
     return Compared(kind, found.mean, found.low, found.high, plural(found.count, "seed"))
 
 
-def _of(rows: Sequence[Row], known: Sequence[Row], name: str) -> Verdict:
-    best, others = known[0], known[1:]
-    text = f"By {protocol_name(name)}, {printable(best['row'], 60)} is first of {len(known)} with "
-    text += percent(_value(best, f"{name}.mean"))
-    level = [row for row in others if (of := against(row, best, name)) is None or of.kind == LEVEL_WITH]
+def _of(rows: Mapping[str, Row], order: Order, name: str) -> Verdict:
+    less = "".join(f"; not ranked: {printable(row, 60)} ({count})" for row, count in order.left_out.items())
+    if not order.means:
+        return Verdict(f"By {protocol_name(name)}, no row is first: they have no seed in common{less}.", None, name)
+    best, *others = (rows[row] for row in order.means)
+    first, *means = order.means.values()
+    text = (
+        f"By {protocol_name(name)}, {printable(best['row'], 60)} is first of {len(order.means)} with {percent(first)}"
+    )
+    text += f" over the {plural(len(order.seeds), 'seed')} that all have" if order.fewer else ""
+    level = [row for row in others if (of := against(row, best, name, order.seeds)) is None or of.kind == LEVEL_WITH]
     if level:
         text += f", and {plural(len(level), 'other')} {'is' if len(level) == 1 else 'are'} level with it"
     elif others:
-        gap = (_value(best, f"{name}.mean") or 0.0) - (_value(others[0], f"{name}.mean") or 0.0)
-        text += f", {100 * gap:.1f} points before {printable(others[0]['row'], 60)}"
-    base = next((row for row in rows if row["row"] == UNTRAINED and _value(row, f"{name}.mean") is not None), None)
-    if base is None:
-        return Verdict(f"{text}. {_rule(best, others, name)}".rstrip(), None, name)
-    found = [against(row, base, name) for row in known]
+        text += f", {100 * (first - means[0]):.1f} points before {printable(others[0]['row'], 60)}"
+    text += less
+    base = rows.get(UNTRAINED, {})
+    began = [value for seed, value in _by_seed(base, name).items() if seed in order.seeds]
+    if not began:
+        return Verdict(f"{text}. {_rule(best, others, name, order.seeds)}".rstrip(), None, name)
+    found = [against(row, base, name, order.seeds) for row in (best, *others)]
     counts = {kind: sum(of is not None and of.kind == kind for of in found) for kind in (BETTER, LEVEL_WITH, WORSE)}
     told = ", ".join(
         f"{count} {word}" for kind, word in ((LEVEL_WITH, "level with it"), (WORSE, "worse")) if (count := counts[kind])
     )
-    text += f"; {counts[BETTER]} of {len(known)} beat the untrained encoder ({percent(_value(base, f'{name}.mean'))})"
+    text += f"; {counts[BETTER]} of {len(found)} beat the untrained encoder ({percent(fmean(began))})"
     text += f", {told}" if told else ""
     kind = None if found[0] is None else found[0].kind
-    return Verdict(f"{text}. {_rule(best, [*others, base], name)}".rstrip(), kind, name)
+    return Verdict(f"{text}. {_rule(best, [*others, base], name, order.seeds)}".rstrip(), kind, name)
 
 
-def _rule(best: Row, others: Sequence[Row], name: str) -> str:
+def _rule(best: Row, others: Sequence[Row], name: str, seeds: Sequence[str]) -> str:
     """What level means here."""
-    of = next((found for row in others if (found := against(row, best, name)) is not None), None)
+    of = next((found for row in others if (found := against(row, best, name, seeds)) is not None), None)
     if of is None:
         return ""
     if not of.interval:

@@ -19,6 +19,7 @@ from rayfed_ssl.report.formats import number, percent, plural, size, span
 from rayfed_ssl.report.page import Cell, Page, Section, Table, Text, Tile, words, write
 from rayfed_ssl.report.style import MUTED, SERIES, Drawing, Studio, logarithmic, rules, whole_numbers
 from rayfed_ssl.report.verdict import Verdict
+from rayfed_ssl.reporting.sweep_choice import Choice, choose
 from rayfed_ssl.settings import files as configfile
 
 RESULTS = "results.parquet"
@@ -50,17 +51,18 @@ def report(folder: Path) -> Path:
     notes: list[str] = []
     rows = _rows(folder / RESULTS)
     settings = _settings(folder / "sweep.yaml", notes)
-    metric = str(settings.get("metric") or "score")
+    metric = str(settings.get("metric"))
+    metric = metric if metric in rows[0] else "score"
     mode = "min" if settings.get("mode") == "min" else "max"
     keys = _keys(rows, metric)
-    ranking = ranked(rows, mode)
+    choice = choose(rows, metric, mode)
     studio = Studio(folder)
-    drawings = [_against(studio, key, rows, ranking, metric, place) for place, key in enumerate(keys[:KEYS])]
+    drawings = [_against(studio, key, rows, choice.winner, metric, place) for place, key in enumerate(keys[:KEYS])]
     if (course := _course(studio, folder, metric, notes)) is not None:
         drawings.append(course)
     sections = [
-        Section("ranking", "Configurations", tables=[_table(rows, ranking, keys, metric)]),
-        Section("keys", f"{metric} against each key", "A point is a trial; filled: the best configuration.",
+        Section("ranking", "Configurations", tables=[_table(rows, choice, keys, metric)]),
+        Section("keys", f"{metric} against each key", "A point is a trial; filled: the configuration that is chosen.",
                 drawings=drawings),
         Section("settings", "The sweep", texts=[Text("sweep.yaml", yaml.safe_dump(settings, sort_keys=False))]),
         Section("notes", "Notes", notes=notes),
@@ -70,7 +72,7 @@ def report(folder: Path) -> Path:
     tiles = [Tile(printable(status, 30), Cell(number(count)), "trials") for status, count in counts.items()]
     facts = [plural(len({row.get("configuration") for row in rows}), "configuration"), plural(len(rows), "trial"),
              f"{mode}imum of {printable(metric, 60)}"]  # fmt: skip
-    page = Page("Sweep", folder.resolve().name, facts, verdict(rows, ranking, keys, metric), tiles, sections)
+    page = Page("Sweep", folder.resolve().name, facts, verdict(rows, choice, keys, metric), tiles, sections)
     return write(page, folder)
 
 
@@ -81,7 +83,7 @@ def _rows(path: Path) -> list[Row]:
         raise UserError(
             f"{path}: cannot be read ({' '.join(str(error).split())}); the sweep's records are damaged"
         ) from None
-    if not rows or not all("configuration" in row for row in rows):
+    if not rows or not {"configuration", "status", "score"} <= rows[0].keys():
         raise UserError(f"{path}: found no trials; the sweep's records are damaged")
     return rows
 
@@ -99,34 +101,37 @@ def _keys(rows: Sequence[Row], metric: str) -> list[str]:
     return [key for key in rows[0] if key not in (*COLUMNS, metric) and not key.startswith(FRACTIONS)]
 
 
-def ranked(rows: Sequence[Row], mode: str) -> list[int]:
-    """The configurations with a score, the best first."""
-    scores = {row["configuration"]: row["score"] for row in rows if row.get("score") is not None}
-    sign = 1 if mode == "min" else -1
-    return sorted(scores, key=lambda c: (sign * scores[c], c))
-
-
 def _score(value: float | None, metric: str) -> str:
     return percent(value) if metric.startswith(FRACTIONS) else number(value)
 
 
-def verdict(rows: Sequence[Row], ranking: Sequence[int], keys: Sequence[str], metric: str) -> Verdict:
-    """The best configuration and what it is; a single training of each is said to be one."""
-    if not ranking:
+def verdict(rows: Sequence[Row], choice: Choice, keys: Sequence[str], metric: str) -> Verdict:
+    """The configuration that the sweep chose and what it is; others that are level with it, and those that have a score
+    and cannot win; a single training of each is said to be one.
+    """
+    if not choice.ranking:
         return Verdict("No configuration has a score yet.")
-    own = [row for row in rows if row["configuration"] == ranking[0]]
+    some = plural(len(choice.ranking), "configuration")
+    if choice.winner is None:
+        return Verdict(f"No configuration has run to its end yet; {some} with a score so far.")
+    own = [row for row in rows if row["configuration"] == choice.winner]
     told = ", ".join(f"{key} = {words(own[0].get(key))}" for key in keys)
     labels = " (chosen by test labels)" if metric.startswith(("accuracy.", "best.")) else ""
-    once = "; each was trained once, so differences may be chance" if len(own) == 1 else ""
-    return Verdict(
-        f"Of {plural(len(ranking), 'configuration')} with a score, number {ranking[0]} is the best by "
-        f"{printable(metric, 60)}{labels}: {_score(own[0].get('score'), metric)} with {told}{once}."
-    )
+    text = f"Of {plural(len(choice.finished), 'configuration')} that ran to the end, number {choice.winner} is "
+    text += f"the best by {printable(metric, 60)}{labels}: {_score(own[0]['score'], metric)} with {told}"
+    if choice.level:
+        text += f"; level with it: number {', '.join(map(str, choice.level))}, because {choice.why_level}"
+    elif choice.repeats == 1:
+        text += "; each was trained once, so differences may be chance"
+    if others := len(choice.ranking) - len(choice.finished):
+        text += f"; {plural(others, 'other')} with a score did not run to the end and cannot be chosen"
+    return Verdict(f"{text}.")
 
 
-def _table(rows: Sequence[Row], ranking: Sequence[int], keys: Sequence[str], metric: str) -> Table:
+def _table(rows: Sequence[Row], choice: Choice, keys: Sequence[str], metric: str) -> Table:
     body = []
-    for configuration in ranking[:LISTED]:
+    marks: dict[int | None, str] = {**dict.fromkeys(choice.level, "level"), choice.winner: "chosen"}
+    for configuration in choice.ranking[:LISTED]:
         own = [row for row in rows if row["configuration"] == configuration]
         values = [row[metric] for row in own if row.get(metric) is not None]
         spread = f"{_score(min(values), metric)} to {_score(max(values), metric)}" if len(values) > 1 else ""
@@ -139,7 +144,10 @@ def _table(rows: Sequence[Row], ranking: Sequence[int], keys: Sequence[str], met
                 Cell(_score(own[0]["score"], metric), own[0]["score"], f"{own[0]['trial']}/score", spread),
                 Cell(size(fmean(sent)) if sent else "–"),
                 Cell(span(fmean(seconds)) if seconds else "–"),
-                Cell(", ".join(dict.fromkeys(printable(row.get("status"), 30) for row in own))),
+                Cell(
+                    ", ".join(dict.fromkeys(printable(row.get("status"), 30) for row in own)),
+                    note=marks.get(configuration, ""),
+                ),
             ]
         )
     head = [
@@ -156,9 +164,8 @@ def _table(rows: Sequence[Row], ranking: Sequence[int], keys: Sequence[str], met
 # -- figures -----------------------------------------------------------------------------------------------------------
 
 
-def _against(studio: Studio, key: str, rows: Sequence[Row], ranking: Sequence[int], metric: str, place: int) -> Drawing:
+def _against(studio: Studio, key: str, rows: Sequence[Row], best: int | None, metric: str, place: int) -> Drawing:
     known = [row for row in rows if row.get(metric) is not None and row.get(key) is not None]
-    best = ranking[0] if ranking else None
     return studio.draw(
         f"sweep_key_{place}", printable(key, 60), lambda f: _paint_key(f, key, known, best, metric),
         alt=f"{metric} of {len(known)} trials against {key}.", height=2.0,

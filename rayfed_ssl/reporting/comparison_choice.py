@@ -1,14 +1,54 @@
-"""Which row of a comparison is best by a measure that reads no test label: effective rank, or held-out images."""
+"""Which row of a comparison is first, over the seeds that all have, and the choice by a measure without test labels."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.evaluation import PROTOCOLS, Protocol
-from rayfed_ssl.reporting.comparison import Comparison, Row
+from rayfed_ssl.reporting.comparison import Comparison, difference
 
 SMALLER = ("features/alignment", "features/uniformity")  # the better
 PREFIXES = {"select": "held-out labels", "features": "no labels"}
+
+
+@dataclass(frozen=True)
+class Order:
+    """``means``: row -> mean over ``seeds``, which all of these rows have, the best first; empty where they share none.
+    ``fewer``: whether some of them have other seeds, too. ``left_out``: row -> ``1 of 3 seeds``.
+    """
+
+    means: dict[str, float]
+    seeds: tuple[str, ...]
+    fewer: bool
+    left_out: dict[str, str]
+
+
+def in_order(values: Mapping[str, Mapping[str, float]], missing: Mapping[str, int], *, smaller: bool = False) -> Order:
+    """Rows by their means over the seeds that all have: a seed's split and first values move every row's value.
+
+    A row with runs that diverged or have not ended is left out where others are whole, because what ended may be what
+    went well.
+
+    Args:
+        values: row -> seed -> value; empty of a row none of whose runs is complete.
+        missing: row -> how many of its runs are not complete.
+        smaller: whether smaller values are better.
+    """
+    known = [row for row, of_seeds in values.items() if of_seeds]
+    ranked = [row for row in known if not missing[row]] or known
+    counts = {row: f"{len(values[row])} of {len(values[row]) + missing[row]} seeds" for row in values}
+    seeds = [seed for seed in values[ranked[0]] if all(seed in values[row] for row in ranked)] if ranked else []
+    means = {row: fmean(values[row][seed] for seed in seeds) for row in ranked} if seeds else {}
+    return Order(
+        dict(sorted(means.items(), key=lambda item: item[1] if smaller else -item[1])),
+        tuple(seeds),
+        any(len(values[row]) > len(seeds) for row in ranked),
+        {row: count for row, count in counts.items() if row not in ranked},
+    )
 
 
 def named(asked: str) -> str:
@@ -23,7 +63,7 @@ def named(asked: str) -> str:
 
 def choice(comparison: Comparison, asked: str) -> str:
     """The best row by a measure in one sentence, and the rows that are level with it; rows on other images than the
-    first row's are left out.
+    first row's are left out, and those that :func:`in_order` leaves out are named.
 
     Level is a 95% interval of the paired difference over seeds that holds zero; of one seed there is none.
 
@@ -40,19 +80,29 @@ def choice(comparison: Comparison, asked: str) -> str:
         known = ", ".join(name.removeprefix("features/").replace("/", ".") for name in allowed)
         missing = "nothing without test labels: name rank in evaluation.protocols, or set evaluation.select"
         raise UserError(f"--select: found {printable(asked)}; these runs have {known or missing}")
-    sign = -1.0 if measure in SMALLER else 1.0
-    means = {row.name: sum(row.values[measure].values()) / len(row.values[measure]) for row in rows}
-    best = max(rows, key=lambda row: sign * means[row.name])
-    told = f"chosen by {asked}, by {PREFIXES[measure.partition('/')[0]]}: {best.name} ({means[best.name]:.4g})"
-    if len(rows) == 1:
-        return told
-    if all(len(row.values[measure]) == 1 for row in rows):
-        return f"{told}; of one seed each, so differences may be chance"
-    level = [row.name for row in rows if row is not best and _level(row, best, measure)]
-    return f"{told}; level with it: {', '.join(level)}" if level else f"{told}; no other is level with it"
+    values = {
+        row.name: {str(seed): value for seed, value in row.values.get(measure, {}).items()}
+        for row in alike
+        if row in rows or not row.runs
+    }
+    found = in_order(values, {row.name: len(row.unfinished) for row in alike}, smaller=measure in SMALLER)
+    by = f"chosen by {asked}, by {PREFIXES[measure.partition('/')[0]]}"
+    less = "".join(f"; not ranked: {name} ({count})" for name, count in found.left_out.items())
+    if not found.means:
+        return f"{by}: none, because the rows have no seed in common{less}"
+    best, *others = found.means
+    count = len(found.seeds)
+    over = f" over {count} seed{'s' if count > 1 else ''} that all have" if found.fewer else ""
+    told = f"{by}: {best} ({found.means[best]:.4g}{over})"
+    if others and count == 1:
+        told += "; of one seed, so differences may be chance"
+    elif others:
+        level = ", ".join(name for name in others if _level(values[name], values[best], found.seeds))
+        told += f"; level with it: {level}" if level else "; no other is level with it"
+    return told + less
 
 
-def _level(row: Row, best: Row, measure: str) -> bool:
-    """Whether the difference may be chance; without two common seeds nothing says that it is not."""
-    found = row.difference(best, measure)
-    return found is None or found.low is None or found.high is None or found.low <= 0 <= found.high
+def _level(own: Mapping[str, float], best: Mapping[str, float], seeds: Sequence[str]) -> bool:
+    """Whether the paired differences over ``seeds`` may be chance."""
+    found = difference([own[seed] - best[seed] for seed in seeds])
+    return found is None or found.level is not False

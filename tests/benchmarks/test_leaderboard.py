@@ -281,7 +281,7 @@ def test_a_table_shows_means_paired_differences_and_what_is_missing() -> None:
     assert cells[5] == "not run yet"  # 1% of the labels
     assert found["`fedsimclr`"][11] == "-"
     assert found["`fedprox`"][2] == "diverged"
-    assert (cells[13], found["`fedsimclr`"][13], found["`centralized`"][13]) == ("1.0", "2.0", "-")
+    assert (cells[13], found["`fedsimclr`"][13], found["`centralized`"][13]) == ("1", "2", "-")
     (absent,) = [cells for cells in found.values() if cells[2] == "not run yet"]
     assert "`fedbyol`" in absent[0]
     assert "`fedca`" not in absent[0]
@@ -294,16 +294,72 @@ def test_a_value_that_one_seed_lacks_is_no_mean() -> None:
     assert tables.number([0.5]) == "0.500"
 
 
-def test_ranks_and_their_stability() -> None:
+EFFECTS = {"fedca": 0.03, "fedprox": 0.01, "fedsimclr": 0.0, "fedsc": -0.02, "flesd": -0.05}  # the truth, best first
+SEEN = {"fedca": (1,), "fedprox": (0, 1), "fedsimclr": (0, 1, 2, 3, 4), "fedsc": (0,), "flesd": (0, 1)}
+OF_SEEDS = (0.1, -0.1, 0.02, 0.05, -0.03)  # what a seed adds to every method's accuracy
+
+
+def additive(seen: dict[str, tuple[int, ...]], **others: Any) -> list[rows.Record]:
+    """Rows whose accuracy is the method's effect and the seed's."""
+    return [
+        row(method, seed, value := 0.5 + EFFECTS[method] + OF_SEEDS[seed], linear=value, fewshot=value, **others)
+        for method, seeds in seen.items()
+        for seed in seeds
+    ]
+
+
+def test_ranks_are_of_the_methods_whatever_seeds_they_have() -> None:
+    made = [*additive(SEEN), row("fedbyol", 0, None, status="diverged"), row("fedx", 9, 0.95), row("local", 0, 0.9)]
+    methods = tables.of_table(made, "cifar10", "iid", rows.ONE)
+    found = tables.over(methods, "fedsimclr")
+    assert {method: found[method] for method in EFFECTS} == pytest.approx(EFFECTS)
+    assert found.keys() == {*EFFECTS, "local"}  # the others have no seed in common with FedSimCLR
+    cells = lines_of(made)
+    order = [f"`{method}`" for method in (*EFFECTS, "fedx", "local", "fedbyol")]
+    assert [name for name in cells if name in order] == order
+    assert [cells[name][13] for name in order] == ["1", "2", "3", "4", "5", "-", "-", ""]
+    means = {m: np.mean([r["knn"] for r in s.values()]) for m, s in methods.items() if m in EFFECTS}
+    assert sorted(means, key=lambda m: -means[m])[0] == "fedsc"  # what the seeds alone would say
+    assert tables.ranks({"a": 0.1, "b": 0.1, "c": 0.3}) == {"a": 2.5, "b": 2.5, "c": 1}
+
+
+def test_readmes_table_and_the_tuned_ones_have_the_order_of_the_tables() -> None:
+    made = additive(SEEN, partition="dirichlet", minutes=1.0, keys="{}")
+    shown = tables.short(made, BOARD).splitlines()[5:]
+    assert [line.split("`")[1] for line in shown] == ["fedca", "fedprox", "fedsimclr", "fedsc", "flesd"]
+    tuned = tables.gained([{**each, "table": rows.TUNED} for each in made], BOARD).splitlines()[2:]
+    assert [line.split("`")[1] for line in tuned] == list(EFFECTS)
+
+
+def test_stability_is_of_the_methods_that_two_seeds_have() -> None:
     values = {0: [0.5, 0.4, 0.3, 0.2], 1: [0.5, 0.4, 0.2, 0.3], 2: [0.2, 0.4, 0.3, 0.5]}
     methods = {m: {s: row(m, s, values[s][i]) for s in values} for i, m in enumerate("abcd")}
-    found = tables.ranks(methods)
-    assert found[1] == {"a": 1, "b": 2, "c": 4, "d": 3}
     taus = [stats.kendalltau(values[a], values[b]).statistic for a, b in ((0, 1), (0, 2), (1, 2))]
-    assert tables.stability(found) == pytest.approx(np.mean(taus))
-    assert tables.stability({0: found[0]}) is None
-    methods["a"][0]["knn"] = 0.4
-    assert tables.ranks(methods)[0] == {"a": 1.5, "b": 1.5, "c": 3, "d": 4}
+    assert tables.stability(methods) == pytest.approx(np.mean(taus))
+    assert tables.stability({m: {0: seeds[0]} for m, seeds in methods.items()}) is None
+    methods |= {"e": {0: row("e", 0, 0.1)}, "f": {1: row("f", 1, 0.9)}, "g": {2: row("g", 2, 0.9, status="diverged")}}
+    assert tables.stability(methods) == pytest.approx(np.mean(taus))  # of one seed each: no pair has them
+
+
+def test_a_caption_says_what_ranks_are_and_how_settings_were_chosen() -> None:
+    def told(made: list[rows.Record], kind: str = rows.ONE, board: Any = BOARD) -> str:
+        return tables.caption([{**each, "table": kind} for each in made], board, "cifar10", "iid", kind)
+
+    made = additive(SEEN)
+    stable = "; Kendall's tau between two seeds, over the methods both have, is 1.00 in the mean."
+    assert told(made).endswith(f"Ranks by kNN over `fedsimclr`{stable}")
+    one = [each for each in made if each["seed"] == 0]
+    assert "Ranks by kNN over `fedsimclr`, of one seed: how stable they are is not known." in told(one)
+    assert "Ranks by kNN over `local`, of one seed:" in told(one, rows.MIXED)
+    apart = [each for each in made if each["method"] == ("fedca" if each["seed"] == 1 else "fedsc")]
+    assert "of seeds that share no two methods: how stable" in told(apart)
+    gain = (
+        "The config's views, temperature and learning rate were chosen by FedSimCLR's gain; no other method was tuned"
+    )
+    assert f"{gain}: each has its defaults and the keys of `benchmarks/leaderboard.yaml`. Ranks" in told(made)
+    assert gain not in told(made, rows.TUNED)
+    other = told(made, board=tables.load_board(rows.FIELD))
+    assert "each has its defaults and the keys of `benchmarks/field.yaml`. Ranks" in other
 
 
 def test_tables_that_order_methods_alike() -> None:
@@ -320,6 +376,10 @@ def test_tables_that_order_methods_alike() -> None:
         line == "| Fashion-MNIST, IID; CIFAR-10, IID | 5 | +0.80 | +0.80 | +0.80 |"
     )  # of ten pairs one is turned round
     assert tables.agreement(known[2:], BOARD) == "No two tables have 5 methods in common yet."
+    seeds = {**SEEN, "fedca": (0,), "fedsc": (1,), "fedprox": (1,)}  # the same effects, on other seeds
+    same = [*additive(SEEN), *additive(seeds, data="fashion_mnist")]
+    (line,) = tables.agreement(same, BOARD).splitlines()[2:]
+    assert line.endswith("| 5 | +1.00 | +1.00 | +1.00 |")
 
 
 def test_a_method_beside_the_reference_over_all_tables() -> None:
@@ -357,7 +417,7 @@ def test_the_page_names_tables_without_a_row() -> None:
     assert text.count("| method |") == 1
     assert "Fashion-MNIST, Dirichlet 0.1, mixed architectures" in text.splitlines()[-1]
     assert "CIFAR-10, IID, one architecture" not in text.splitlines()[-1]
-    assert "No method was tuned" in text
+    assert "no other method was tuned" in text
 
 
 def test_the_criterion_is_of_gain_and_spread() -> None:
@@ -523,6 +583,25 @@ def test_a_methods_seeds_are_drawn_together() -> None:
     alone = prediction.interval([group(np.repeat(x, 3), np.repeat(y, 3))], draws=400)
     assert thrice == pytest.approx(once, abs=0.05)
     assert alone[1] - alone[0] < 0.8 * (once[1] - once[0])
+
+
+def test_a_methods_runs_of_all_groups_are_drawn_together() -> None:
+    """Other data sets' copies of the runs tell nothing new: every draw has the same tau, and so the interval."""
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=12)
+    y = x + rng.normal(size=12)
+    one, names = group(x, y), [f"m{i}" for i in range(12)]
+    once = prediction.interval([one], draws=300)
+    assert prediction.interval([one] * 4, draws=300) == pytest.approx(once)
+    # groups that have only some of the methods: the draws by hand, one method after the other
+    seen = [names, names[:7], names[5:]]
+    groups = [group(x[: len(own)], y[-len(own) :], own) for own in seen]
+    draws, taus = np.random.default_rng(prediction.SEED), []
+    for _ in range(300):
+        drawn = [sorted(names)[i] for i in draws.integers(12, size=12)]
+        picked = [[i for name in drawn for i in np.flatnonzero(each.method == name)] for each in groups]
+        taus.append(prediction.tau([group(g.early[i], g.final[i]) for g, i in zip(groups, picked, strict=True)]))
+    assert prediction.interval(groups, draws=300) == pytest.approx(tuple(np.nanpercentile(taus, [2.5, 97.5])))
 
 
 def test_losses_are_compared_within_an_objective() -> None:

@@ -115,7 +115,7 @@ def test_a_sweep_killed_after_two_trials_is_restored_and_runs_no_trial_twice(tmp
     top = max(after.values(), key=lambda s: s["accuracy"]["knn"])["accuracy"]["knn"]
     alone = run_locally(best, tmp_path / "alone")
     assert alone["accuracy"]["knn"] == top
-    winner = next(row["folder"] for row in table if row["configuration"] == results.winner)
+    winner = next(row["folder"] for row in table if row["configuration"] == results.choice.winner)
     assert encoders(tmp_path / "alone") == encoders(out / winner)
 
 
@@ -141,7 +141,7 @@ def test_asha_stops_trials_at_their_round_as_ordinary_run_folders(tmp_path: Path
         assert found is not None
         assert found[0] == summary["rounds"]
         assert damaged == []
-        assert row["configuration"] != results.winner
+        assert row["configuration"] != results.choice.winner
     again, lines = swept(made, tmp_path / "out", resume=True)  # nothing is left: what was stopped stays so
     assert lines == [
         "3 trials, 3 of them over already; 1 trial(s) at a time, each with 1 client actor(s) of 0.5 CPU, 0.5 GPU"
@@ -157,10 +157,10 @@ def test_a_stop_ends_trials_after_their_round_and_one_that_diverges_is_over(tmp_
     assert stopped.counts == {"waiting": 2}
     assert summaries(out)["trial-00000"]["status"] == "stopped"
     assert not (out / "trial-00001" / "config.yaml").exists()
-    assert stopped.winner is None
+    assert stopped.choice.winner is None
     results, lines = swept(made, out, resume=True)
     assert results.counts == {"complete": 1, "diverged": 1}
-    assert results.winner == 0
+    assert results.choice.winner == 0
     assert any(line.startswith("trial-00001  diverged  ") and "diverged in round 1" in line for line in lines)
     assert not (out / "trial-00001" / "error.txt").exists()
     assert results.left == 0

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.report import comparison, sweep
+from rayfed_ssl.report import comparison
 from rayfed_ssl.report.any import report_of
 from rayfed_ssl.reporting import comparison_files
 from rayfed_ssl.reporting.comparison_rows import of_runs
@@ -96,6 +96,44 @@ def test_of_several_seeds_paired_differences_say_what_is_level() -> None:
     )
 
 
+def of_seeds(name: str, values: dict[int, float], unfinished: str | None = None) -> dict[str, Any]:
+    known = {str(seed): value for seed, value in values.items()}
+    return {
+        "row": name, "runs": len(known), "unfinished": unfinished, "values": {"knn": known}, "test_images": {"knn": 50},
+        "knn.mean": sum(known.values()) / len(known) if known else None,
+    }  # fmt: skip
+
+
+def test_rows_are_ordered_over_the_seeds_that_all_have() -> None:
+    seed = {0: 0.2, 1: 0.0, 2: -0.1}  # what a seed adds to everybody; b is better by two points in each
+    a, b = of_seeds("a", {0: 0.7 + seed[0]}), of_seeds("b", {s: 0.72 + of for s, of in seed.items()})
+    found = comparison.verdict([a, b, {**of_seeds("untrained encoder", {0: 0.5, 1: 0.1}), "runs": 0}], ["knn"])
+    assert found.sentence.startswith(
+        "By kNN, b is first of 2 with 92.0 % over the 1 seed that all have, and 1 other is level with it; 2 of 2 beat "
+        "the untrained encoder (50.0 %)."
+    )
+    shared = of_seeds("a", {0: 0.90, 1: 0.70, 9: 0.99})
+    assert (
+        "b is first of 2 with 82.0 % over the 2 seeds that all have, 2.0 points"
+        in comparison.verdict([shared, b], ["knn"]).sentence
+    )
+    apart = comparison.verdict([a, of_seeds("c", {7: 0.5})], ["knn"])
+    assert apart.sentence == "By kNN, no row is first: they have no seed in common."
+    assert apart.kind is None
+
+
+def test_a_row_whose_runs_diverged_is_not_first() -> None:
+    whole = of_seeds("b", {0: 0.93, 1: 0.70, 2: 0.71})
+    lucky = of_seeds("a", {0: 0.95}, "seed 1: diverged, seed 2: diverged")
+    never = of_seeds("c", {}, "seed 0: diverged, seed 1: diverged, trial-00005: not finished")
+    said = comparison.verdict([lucky, whole, never], ["knn"]).sentence
+    assert said == "By kNN, b is first of 1 with 78.0 %; not ranked: a (1 of 3 seeds); not ranked: c (0 of 3 seeds)."
+    waiting = {**whole, "unfinished": "trial-00004: not finished"}  # none is whole: all that is there counts
+    said = comparison.verdict([of_seeds("a", {0: 0.9}, "seed 1: diverged"), waiting], ["knn"]).sentence
+    assert said.startswith("By kNN, b is first of 2 with 93.0 % over the 1 seed that all have, and 1 other is level")
+    assert "not ranked" not in said
+
+
 @pytest.mark.parametrize("text", ["", "[]", '{"rows": 3}', '{"rows": []}', '{"rows": [{"row": "a"}]}'])
 def test_a_damaged_comparison_is_one_line(tmp_path: Path, text: str) -> None:
     (tmp_path / "comparison.json").write_text(text)
@@ -122,7 +160,7 @@ def results(folder: Path, *, scores: tuple[float | None, ...] = (0.5, 0.75, None
 
 def test_a_sweep(tmp_path: Path) -> None:
     page = Parsed(report_of(results(tmp_path)))
-    assert "Of 2 configurations with a score, number 1 is the best by select.knn: 75.0 % with" in page.words
+    assert "Of 2 configurations that ran to the end, number 1 is the best by select.knn: 75.0 % with" in page.words
     assert "train.optimizer.lr = 0.1, augment.preset = <b>digits; each was trained once" in page.words
     assert "b" not in {tag for tag, _ in page.tags}
     scores = [float(a["value"] or "nan") for a in page.of("data") if str(a.get("data-key")).endswith("/score")]
@@ -132,9 +170,30 @@ def test_a_sweep(tmp_path: Path) -> None:
 
 
 def test_the_smallest_is_the_best_where_the_sweep_says_so(tmp_path: Path) -> None:
-    rows = pq.read_table(results(tmp_path) / "results.parquet").to_pylist()
-    assert sweep.ranked(rows, "max") == [1, 0]
-    assert sweep.ranked(rows, "min") == [0, 1]
+    path = results(tmp_path) / "sweep.yaml"
+    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "mode": "min"}))
+    assert "number 0 is the best by select.knn: 50.0 % with" in Parsed(report_of(tmp_path)).words
+
+
+def test_what_did_not_run_to_the_end_is_not_chosen(tmp_path: Path) -> None:
+    for statuses, scores, said in (
+        (("complete", "stopped", "waiting"), (0.5, 0.6, 0.7),
+         "Of 1 configuration that ran to the end, number 0 is the best by select.knn: 50.0 % with train.optimizer.lr = "
+         "1, augment.preset = <b>digits; each was trained once, so differences may be chance; 2 others with a score "
+         "did not run to the end and cannot be chosen."),
+        (("stopped", "waiting", "failed"), (0.5, 0.6, None),
+         "No configuration has run to its end yet; 2 configurations with a score so far."),
+        (("complete", "complete", "complete"), (0.4, 0.5, 0.5),
+         "number 1 is the best by select.knn: 50.0 % with train.optimizer.lr = 0.1, augment.preset = <b>digits; level "
+         "with it: number 2, because their values are the same."),
+    ):  # fmt: skip
+        rows = pq.read_table(results(tmp_path, scores=scores) / "results.parquet").to_pylist()
+        rows = [{**row, "status": status} for row, status in zip(rows, statuses, strict=True)]
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "results.parquet")
+        words = Parsed(report_of(tmp_path)).words
+        assert said in words
+        assert words.count("complete chosen") == (said[:2] != "No")
+        assert words.count("complete level") == ("level with it" in said)
 
 
 def test_a_damaged_sweep_is_one_line_or_a_note(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 from pathlib import Path
@@ -95,6 +96,13 @@ def test_a_searched_method_brings_its_own_block_and_objective(tmp_path: Path) ->
         (["space.resources.actors={grid: [1]}"], "set it in overrides"),
         (["space.seed={grid: [1]}", "repeat=3"], "must be one of them"),
         (["metric=accuracy.linear"], "this sweep's runs have accuracy.knn"),
+        (["metric=best.knn"], "metric: found 'best.knn'; this sweep's runs have best.knn.value"),
+        (["metric=best.knn.round"], "metric: found 'best.knn.round'; this sweep's runs have best.knn.value"),
+        (
+            ["metric=communication"],
+            "metric: found 'communication'; must be communication.up_bytes or communication.down_bytes",
+        ),
+        (["score=median"], "score: found 'median'"),
         (["metric=speed"], "metric: found 'speed'"),
         (["search=bayes"], "search: found 'bayes'"),
         (["trials=0"], "trials: found 0"),
@@ -263,6 +271,38 @@ def test_smaller_values_are_better_where_the_metric_says_so(tmp_path: Path, chan
     assert sweep(tmp_path, *changes, space={LR: {"grid": [0.1, 0.2]}}).settings.mode == mode
 
 
+@pytest.mark.parametrize(
+    ("changes", "score"),
+    [
+        ([], "worst"),
+        (["score=min"], "worst"),  # of accuracies
+        (["score=max"], "best"),
+        (["score=min", "metric=features.alignment"], "best"),  # of which smaller ones are better
+        (["score=max", "metric=features.alignment"], "worst"),
+        (["score=min", "metric=features.alignment", "mode=max"], "worst"),
+        (["score=mean", "metric=features.alignment"], "mean"),
+        (["score=best", "metric=features.alignment"], "best"),
+    ],
+)
+def test_a_score_of_min_or_max_is_read_as_what_it_said(tmp_path: Path, changes: list[str], score: str) -> None:
+    assert sweep(tmp_path, *changes, space={LR: {"grid": [0.1, 0.2]}}).settings.score == score
+
+
+def test_an_older_sweeps_folder_is_resumed(tmp_path: Path) -> None:
+    """Its ``sweep.yaml`` says min, the default then."""
+    for repeat, metric in itertools.product((1, 3), ("train_images_per_s", "wall_s")):
+        made = sweep(tmp_path, f"repeat={repeat}", f"metric={metric}", space={LR: {"grid": [0.1]}})
+        sweep_config.dump(made, out := tmp_path / f"{metric}{repeat}")
+        found = yaml.safe_load((out / "sweep.yaml").read_text())
+        assert found["score"] == "worst"
+        (out / "sweep.yaml").write_text(yaml.safe_dump({**found, "score": "min"}))
+        if (repeat, metric) == (3, "wall_s"):  # it went by the best of its repeats
+            with pytest.raises(UserError, match="cannot resume with changed score;"):
+                sweep_config.refuse_changed(load(out / "sweep.yaml"), made, out)
+        else:
+            sweep_config.refuse_changed(load(out / "sweep.yaml"), made, out)
+
+
 def test_a_sweep_cannot_choose_by_what_its_runs_do_not_hold_out(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"found 'select\.knn'; this sweep's runs have none: set evaluation\.select\.share"
@@ -284,6 +324,8 @@ def test_a_sweep_cannot_choose_by_what_its_runs_do_not_hold_out(tmp_path: Path) 
     with pytest.raises(UserError, match=r"'accuracy\.knn'; this sweep's runs have none: nothing is evaluated$"):
         sweep(tmp_path, "metric=accuracy.knn", "evaluation.protocols=[]").check()
     sweep(tmp_path, rank, "metric=features.uniformity", "mode=min", "scheduler=asha").check()
+    sweep(tmp_path, "metric=best.knn.value").check()
+    sweep(tmp_path, "metric=communication.down_bytes").check()
 
 
 def test_what_describes_an_encoder_is_what_it_is_described_by(tmp_path: Path) -> None:
@@ -319,7 +361,7 @@ def test_fedlinked_has_the_thesis_ranges() -> None:
         "method.batch_ratio": (0.008, 0.12),
         "train.optimizer.lr": (1e-4, 1e-2),
     }
-    assert (settings.repeat, settings.score) == (3, "min")
+    assert (settings.repeat, settings.score) == (3, "worst")
 
 
 def test_two_etas_of_the_fedlinked_sweep_give_different_encoders(tmp_path: Path) -> None:

@@ -14,14 +14,17 @@ import scipy.stats
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.config import load as load_run
+from rayfed_ssl.report.any import report_of
+from rayfed_ssl.reporting.sweep_choice import interval
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.blocks import ResourcesConfig
 from rayfed_ssl.storage import checkpoint
 from tests.tune.sweeps import GRID, LR, sweep
+from tune import config as sweep_config
 from tune import room as room_module
 from tune.book import Book, scheduled
 from tune.config import Sweep
-from tune.results import axis, collect, interval, ranked, remarks, table
+from tune.results import axis, collect, ranked, remarks, table
 from tune.room import room
 from tune.sweep import run_sweep
 from tune.trial import exploit
@@ -49,8 +52,8 @@ def test_the_winner_has_the_best_worst_repeat_among_complete_configurations(tmp_
     statuses = ["complete"] * 5 + ["stopped", "complete", "failed"]
     ends = list(zip(statuses, [0.9, 0.1, 0.5, 0.4, 0.99, 0.98, 0.7, None], strict=True))
     results = collect(made, booked(made, out, dict(enumerate(ends))))
-    assert results.ranking == [2, 1, 0]  # worst repeats: 0.98, 0.4, 0.1; the last configuration has none
-    assert results.winner == 1  # the first in rank did not run to its end
+    assert results.choice.ranking == (2, 1, 0)  # worst repeats: 0.98, 0.4, 0.1; the last configuration has none
+    assert results.choice.winner == 1  # the first in rank did not run to its end
     best = load_run(out / "best.yaml")
     assert (best.train.optimizer.lr, best.seed, best.name) == (0.2, 5, "out-best")
     rows = pq.read_table(out / "results.parquet").to_pylist()
@@ -69,7 +72,7 @@ def test_configurations_whose_intervals_overlap_are_level(tmp_path: Path) -> Non
     made = sweep(tmp_path, space={LR: {"grid": [0.1, 0.2, 0.3]}}, repeat=3, score="mean")
     out = tmp_path / "out"
     results = collect(made, booked(made, out, {n: ("complete", value) for n, value in enumerate(values)}))
-    assert (results.winner, results.level) == (0, (1,))
+    assert (results.choice.winner, results.choice.level) == (0, (1,))
     theirs = scipy.stats.t.interval(0.95, 2, loc=np.mean(values[3:6]), scale=scipy.stats.sem(values[3:6]))
     assert interval(values[3:6]) == pytest.approx(theirs)
     shown = ranked(results)
@@ -86,7 +89,7 @@ def test_one_training_each_is_level_only_with_its_equals(tmp_path: Path) -> None
         made = sweep(tmp_path / name, space=space)
         ends = {n: ("complete", value) for n, value in enumerate(values)}
         results = collect(made, booked(made, tmp_path / name / "out", ends))
-        assert (results.winner, results.level) == (0, level)
+        assert (results.choice.winner, results.choice.level) == (0, level)
         assert next(iter(ranked(results).columns[0].cells)) == mark
         assert ("same" in remarks(results)[1]) == bool(level)
         assert ("one training of each" in remarks(results)[1]) == (not level)
@@ -112,7 +115,7 @@ def test_the_table_says_whose_labels_chose(tmp_path: Path) -> None:
             }
             path.write_text(json.dumps(summary))
         results = collect(made, book)
-        assert results.winner == (1 if metric in ("select.knn", "features.rankme") else 0)
+        assert results.choice.winner == (1 if metric in ("select.knn", "features.rankme") else 0)
         assert remarks(results)[0] == words
         assert pq.read_table(out / "results.parquet").to_pylist()[1]["select.knn"] == 0.7
     made = sweep(tmp_path, "metric=communication.up_bytes", space={LR: {"grid": [0.1]}})
@@ -125,14 +128,15 @@ def test_a_smaller_value_wins_with_mode_min(tmp_path: Path) -> None:
     book = booked(made, out, {0: ("complete", 0.9), 1: ("complete", 0.1)})
     path = out / "trial-00001" / "summary.json"
     path.write_text(path.read_text().replace('"up_bytes": 10', '"up_bytes": 5'))
-    assert collect(made, book).winner == 1
+    choice = collect(made, book).choice
+    assert (choice.winner, choice.level) == (1, ())
 
 
 def test_nothing_finished_is_a_table_and_no_winner(tmp_path: Path) -> None:
     made = sweep(tmp_path)
     (tmp_path / "out").mkdir()
     results = collect(made, booked(made, tmp_path / "out", {}))
-    assert (results.winner, results.ranking, results.left) == (None, [], 6)
+    assert (results.choice.winner, results.choice.ranking, results.left) == (None, (), 6)
     assert not (tmp_path / "out" / "best.yaml").exists()
 
 
@@ -229,3 +233,31 @@ def test_exploiting_takes_the_donors_checkpoint_and_writes_down_what_changed(tmp
     }
     assert scheduled(mine, {LR: 0.1}) == point
     assert scheduled(donor, {LR: 0.1}) == {LR: 0.1}
+
+
+def test_the_report_names_the_configuration_of_best_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Statuses, values, repeats and directions at random, as the book has them and as the written table has."""
+    monkeypatch.setattr("rayfed_ssl.report.style.FORMATS", ("svg",))
+    draws, named = np.random.default_rng(7), 0
+    for case in range(12):
+        mode, repeat = ("max", "min")[case % 2], (1, 2)[case % 3 == 0]
+        made = sweep(tmp_path / str(case), f"mode={mode}", space={LR: {"grid": [0.1, 0.2, 0.3, 0.4]}}, repeat=repeat)
+        statuses = draws.choice(["complete", "complete", "stopped", "waiting"], 4 * repeat)
+        ends = {n: (str(s), round(float(draws.integers(1, 8)) / 10, 1)) for n, s in enumerate(statuses)}
+        out = tmp_path / str(case) / "out"
+        book = booked(made, out, ends)
+        sweep_config.dump(made, out)
+        book.save()
+        results = collect(made, book)
+        text = report_of(out).read_text()
+        if (winner := results.choice.winner) is None:
+            assert "has run to its end yet" in text
+            continue
+        named += 1
+        assert load_run(out / "best.yaml").train.optimizer.lr == pytest.approx(0.1 * (winner + 1))
+        assert f"number {winner} is the best by" in text
+        assert ("level with it" in text) == bool(results.choice.level)
+        chosen = [c for c in range(4) if all(ends[c * repeat + r][0] == "complete" for r in range(repeat))]
+        worst = {c: (min if mode == "max" else max)(ends[c * repeat + r][1] for r in range(repeat)) for c in chosen}
+        assert worst[winner] == (max if mode == "max" else min)(worst.values())
+    assert named > 6

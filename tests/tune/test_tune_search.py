@@ -123,11 +123,24 @@ def test_a_trial_that_is_resumed_reports_a_round_once(tmp_path: Path) -> None:
 
 
 def test_scores_of_repeats() -> None:
-    assert score([0.3, 0.1, 0.2], "min") == 0.1
-    assert score([0.3, 0.1, 0.2], "max") == 0.3
-    assert score([0.3, 0.1, 0.2], "mean") == pytest.approx(0.2)
-    assert score([0.3, None], "min") is None
-    assert score([], "min") is None
+    values: list[float | None] = [0.3, 0.1, 0.2]
+    ordered = {"max": sorted(values), "min": sorted(values, reverse=True)}  # the worst first
+    for mode, (worst, _, best) in ordered.items():
+        assert score(values, "worst", mode) == worst
+        assert score(values, "best", mode) == best
+        assert score(values, "mean", mode) == pytest.approx(0.2)
+    assert score([0.3, None], "worst", "max") is None
+    assert score([], "worst", "max") is None
+
+
+def test_of_a_metric_to_be_small_the_default_score_is_the_largest(tmp_path: Path) -> None:
+    made = sweep(tmp_path, "metric=communication.up_bytes", space={LR: {"grid": [0.1]}}, repeat=3)
+    book = Book(tmp_path, 3)
+    for entry, value in zip(book.add({LR: 0.1}), (1, 9, 9), strict=True):
+        finish(tmp_path, entry.trial, 0.5)
+        path = tmp_path / entry.name / "summary.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "communication": {"up_bytes": value}}))
+    assert search.configuration_score(made, book, 0) == 9
 
 
 def test_a_metric_of_several_clients_is_their_mean() -> None:
