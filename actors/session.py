@@ -29,7 +29,6 @@ import ray
 from actors.shares import environment
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.data.partition import FromFile
 from rayfed_ssl.storage.lock import Lock, left_behind
 
 NAMESPACE = "rayfed-ssl"
@@ -249,8 +248,7 @@ def check_paths(config: RunConfig, folder: Path) -> None:
     for key, source in (("data", config.data), ("data.public.images", public)):
         if source is not None and source.name != "hub":  # whose path is OWNER/NAME
             paths[f"{key}.path"] = source.path
-    if isinstance(config.data.partition, FromFile):
-        paths["data.partition.path"] = config.data.partition.path
+    paths |= {f"data.partition.{key}": path for key, path in config.data.partition.files.items()}
     if (system := config.system) is not None:
         paths["system.devices"] = system.devices
         paths["system.availability.path"] = getattr(system.availability, "path", None)

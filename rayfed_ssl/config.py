@@ -17,11 +17,11 @@ from rayfed_ssl import extensions
 from rayfed_ssl.base.choice import OneOf
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.data.partition import FromFile, Iid, Natural
 from rayfed_ssl.defaults import as_made, replace_objective, with_defaults
 from rayfed_ssl.extensions import Extension
 from rayfed_ssl.methods import METHODS
-from rayfed_ssl.models import check_options
+from rayfed_ssl.models import HEADS, check_options
+from rayfed_ssl.objectives import OBJECTIVES
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.blocks import MethodConfig
 from rayfed_ssl.settings.errors import kind_of
@@ -46,8 +46,8 @@ class RunConfig(RunSettings):
     """A run's settings, its method and plug-ins of kinds that exist, and all blocks fitting each other."""
 
     imports: tuple[str, ...] = ()
-    """Python files, or modules, that define methods, objectives, encoders, sources or protocols. A path is relative to
-    the file that it stands in; on the command line, to the working folder."""
+    """Python files, or modules, that define methods, objectives, heads, encoders, sources, partitions or protocols. A
+    path is relative to the file that it stands in; on the command line, to the working folder."""
     method: Annotated[MethodConfig, OneOf(method_kinds)]
     """The federated method; ``rayfed-ssl methods`` lists what each transmits and needs."""
     plugins: tuple[Annotated[PluginConfig, OneOf(plugin_kinds)], ...] = ()
@@ -81,6 +81,7 @@ class RunConfig(RunSettings):
     @model_validator(mode="after")
     def _consistent(self) -> RunConfig:
         _check_objective(self)
+        _check_heads(self)
         _check_data(self)
         _check_schedule(self)
         method = METHODS[self.method.name]
@@ -121,6 +122,18 @@ def _check_objective(config: RunConfig) -> None:
             raise ValueError(f"objective.name: found '{found}'; the plug-in {name} allows {', '.join(allowed)}")
 
 
+def _check_heads(config: RunConfig) -> None:
+    """Raise ValueError for a head that the objective, or the method, needs and nobody brings."""
+    objective, method = config.objective.name, config.method
+    needs = {("objective", objective): OBJECTIVES[objective].heads, ("method", method.name): method.heads}
+    for (block, found), heads in needs.items():
+        for head in sorted(heads - HEADS.keys()):
+            raise ValueError(
+                f"{block}.name: found '{found}', which needs the head '{head}'; must be one of {', '.join(HEADS)}"
+                f"{HEADS.nearest(head)}"
+            )
+
+
 def _check_model(config: RunConfig) -> None:
     """Raise ValueError for a key of the model block that no encoder of the run has, a server's student included."""
     own = config.clients.encoders
@@ -137,14 +150,14 @@ def _check_data(config: RunConfig) -> None:
             f"allowed: below {data.image_size}"
         )
     if config.uses_public and data.public.source == "none" and data.tasks is None:
-        allowed = "client 0, source" if isinstance(data.partition, Natural) else "client 0, share, source"
+        allowed = "client 0, source" if data.partition.natural else "client 0, share, source"
         raise ValueError(f"data.public.source: {config.method.name} needs public images; allowed: {allowed}")
-    if data.tasks is not None and data.partition != Iid(seed=data.partition.seed):
+    if data.tasks is not None and data.partition.name != "iid":
         raise ValueError(
             f"data.partition: found '{data.partition.name}' beside data.tasks, which says itself who holds "
             "what; allowed then: data.partition={name: iid}"
         )
-    if isinstance(data.partition, Natural) and data.public.source == "share":
+    if data.partition.natural and data.public.source == "share":
         name = data.partition.name
         raise ValueError(f"data.public.source: 'share' cannot be taken out of `{name}`; allowed: client 0, source")
     if data.tasks is not None and config.evaluation.select is not None:
@@ -156,10 +169,10 @@ def _check_data(config: RunConfig) -> None:
         raise ValueError(
             f"evaluation.tasks_on: found {config.evaluation.tasks_on} without data.tasks; allowed then: own"
         )
-    if isinstance(data.partition, FromFile) and config.evaluation.select is not None:
+    if data.partition.listed and config.evaluation.select is not None:
         raise ValueError(
-            "evaluation.select: found a share beside data.partition.name=file, which says itself who holds what; "
-            "allowed then: null"
+            f"evaluation.select: found a share beside data.partition.name={data.partition.name}, which says itself who "
+            "holds what; allowed then: null"
         )
 
 

@@ -1,12 +1,13 @@
-"""A run's ``imports``: files and modules of the user's that add methods, objectives, encoders, sources and protocols.
+"""A run's ``imports``: files and modules of the user's that add methods, objectives, encoders, partitions and more.
 
     imports: [my_method.py]            # a path, seen from the config's folder; of 'imports=[..]' on the command line,
                                        # or imports=[..] in a call, from the working folder
     imports: [my_package.methods]      # an installed module
 
 Such a module defines what it adds under the tables' names: ``METHODS = {"mine": Method(...)}``, ``OBJECTIVES``,
-``ENCODERS``, ``SOURCES``, ``PROTOCOLS``. A file's source travels inside the run's config: whoever unpickles the config,
-a driver or a client actor on another machine, has the module, too. A run folder holds a copy beside its config.yaml.
+``HEADS``, ``ENCODERS``, ``SOURCES``, ``PARTITIONS``, ``PROTOCOLS``. A file's source travels inside the run's config:
+whoever unpickles the config, a driver or a client actor on another machine, has the module, too. A run folder holds a
+copy beside its config.yaml.
 """
 
 from __future__ import annotations
@@ -25,17 +26,20 @@ from typing import Any
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.table import Table
+from rayfed_ssl.data.partition import PARTITIONS
 from rayfed_ssl.data.sources import SOURCES
 from rayfed_ssl.evaluation import PROTOCOLS
 from rayfed_ssl.methods import METHODS
-from rayfed_ssl.models import ENCODERS
+from rayfed_ssl.models import ENCODERS, HEADS
 from rayfed_ssl.objectives import OBJECTIVES
 
 TABLES: dict[str, Table[Any]] = {
     "METHODS": METHODS,
     "OBJECTIVES": OBJECTIVES,
+    "HEADS": HEADS,
     "ENCODERS": ENCODERS,
     "SOURCES": SOURCES,
+    "PARTITIONS": PARTITIONS,
     "PROTOCOLS": PROTOCOLS,
 }
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")

@@ -10,7 +10,7 @@ import pytest
 from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import deal
-from rayfed_ssl.models.heads import HEADS, ModelConfig
+from rayfed_ssl.models.heads import HEAD_SHAPES, ModelConfig
 from rayfed_ssl.settings.files import dump, read
 from rayfed_ssl.testing.tiny import BASE
 
@@ -48,7 +48,7 @@ def test_what_was_filled_in_is_written_down_and_read_again(tmp_path: Path) -> No
     dump(config, tmp_path / "config.yaml")
     assert read(tmp_path / "config.yaml")["model"]["projector"]["batch_norm"] == "all"
     assert build(read(tmp_path / "config.yaml"), {}, origin="again") == config
-    assert HEADS["fedx"].batch_norm == "none"
+    assert HEAD_SHAPES["fedx"].batch_norm == "none"
 
 
 def test_the_projectors_shape_stays_and_its_output_is_normalised() -> None:

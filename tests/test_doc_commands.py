@@ -20,6 +20,7 @@ from typer.main import get_command
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.cli import app, main
 from rayfed_ssl.config import RunConfig, load
+from rayfed_ssl.extensions import unload
 from rayfed_ssl.settings.keys import find, keys
 from tune import config as sweeps
 
@@ -144,11 +145,12 @@ def runnable(line: Line) -> bool:
         return True
     if name == "compare":
         return given["base"] is not None and load(ROOT / str(given["base"])).data.name == "digits"  # type: ignore[call-overload]
-    return (
-        name == "run"
-        and not given["detach"]
-        and load(ROOT / str(given["config"]), list(given["changes"] or ())).data.name == "digits"
-    )  # type: ignore[call-overload]
+    if name != "run" or given["detach"]:
+        return False
+    config = load(ROOT / str(given["config"]), list(given["changes"] or ()))  # type: ignore[call-overload]
+    for extension in config.extensions:  # tests are collected here: what one imports is none of the others' business
+        unload(extension)
+    return config.data.name == "digits"
 
 
 RUNNABLE = {" ".join(line.ours or ()): line for line in LINES if runnable(line)}

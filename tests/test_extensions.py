@@ -159,7 +159,7 @@ def test_another_file_of_that_name_is_not_written_over(tmp_path: Path) -> None:
         ("not a module", None, "must be a path that ends in .py, or the name of a module"),
         ("my_method.py", "x = 1\ny = 1 / 0\n", r"cannot be imported, line 2 \(ZeroDivisionError: division by zero\)"),
         ("my_method.py", "def f(:\n", r"cannot be imported, line 1 \(SyntaxError"),
-        ("my_method.py", "x = 1\n", "defines none of METHODS, OBJECTIVES, ENCODERS, SOURCES, PROTOCOLS"),
+        ("my_method.py", "x = 1\n", "defines none of METHODS, OBJECTIVES, HEADS, ENCODERS, SOURCES, PARTITIONS, PROT"),
         ("my_method.py", MINE.format(name="fedsc", halves=1), "found method 'fedsc', which rayfed-ssl itself defines"),
     ],
 )  # fmt: skip

@@ -53,12 +53,14 @@ def test_the_contract_suite_runs_over_an_installed_method(which: str, count: int
 def test_an_installed_package_stands_in_every_list(site: Path) -> None:
     done = run(
         site, "-c", COMMANDS,
-        "methods --json", "config method.halfway objective", "run configs/demo.yaml objective.name=cosin",
+        "methods --json", "config method.halfway objective data.partition.striped",
+        "run configs/demo.yaml objective.name=cosin",
     )  # fmt: skip
     methods, keys, refused = done.stdout.split("status 0\n")
     assert '"halfway"' in methods
     assert "method.step: 0.5\n    number\n    How far the server goes towards the mean.\n" in keys
     assert "objective.name=cosine\n" in keys
+    assert "data.partition.skipped: 0\n    whole number\n    So many images at the front are nobody's.\n" in keys
     assert refused == "status 2\n"
     assert "cosine" in done.stderr
 

@@ -41,10 +41,15 @@ class OneOf:
 
     Args:
         kinds: name -> the block of that kind, asked anew at every validation.
+        default: the name that a mapping without one has; None: it needs one.
     """
 
-    def __init__(self, kinds: Callable[[], Mapping[str, type[Block]]]) -> None:
-        self.kinds = kinds
+    def __init__(self, kinds: Callable[[], Mapping[str, type[Block]]], default: str | None = None) -> None:
+        self.kinds, self.default = kinds, default
+
+    def named(self, value: object) -> object:
+        """The name of the kind that ``value`` is of; None where it has none."""
+        return value.get("name", self.default) if isinstance(value, Mapping) else None
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(
@@ -62,7 +67,7 @@ class OneOf:
             return value
         if not isinstance(value, Mapping):
             raise PydanticCustomError("model_type", "must be a mapping of keys to values")
-        kinds, name = self.kinds(), value.get("name")
+        kinds, name = self.kinds(), self.named(value)
         if name is None:
             raise PydanticCustomError("union_tag_not_found", "needs a name", {"discriminator": "'name'"})
         if not isinstance(name, str) or name not in kinds:
@@ -71,7 +76,7 @@ class OneOf:
                 "found {tag}; must be one of {expected_tags}",
                 {"discriminator": "'name'", "tag": str(name), "expected_tags": ", ".join(f"'{k}'" for k in kinds)},
             )
-        return kinds[name].model_validate(value)
+        return kinds[name].model_validate({"name": name, **value})
 
 
 class NameOf:

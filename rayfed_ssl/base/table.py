@@ -1,4 +1,4 @@
-"""Tables of named things that others can add to: methods, objectives, encoders, sources, protocols.
+"""Tables of named things that others can add to: methods, objectives, heads, encoders, sources, partitions, protocols.
 
 A table is a literal dictionary of ours, plus what installed packages offer as entry points of its group, plus what a
 run's ``imports`` add. A name means one thing: whoever adds one that is taken is refused.
@@ -7,7 +7,7 @@ run's ``imports`` add. A name means one thing: whoever adds one that is taken is
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import entry_points
 from typing import TypeVar
 
@@ -23,10 +23,14 @@ class Table(Mapping[str, Row]):
         what: a row in words, for messages ("method").
         group: the entry points that add rows: ``name = "package.module:ROW"`` below ``[project.entry-points.GROUP]``.
         rows: our own.
+        wrong: what is wrong with a row that somebody else brings, in words that go on after its name ("which ..");
+            empty where nothing is.
     """
 
-    def __init__(self, what: str, group: str, rows: Mapping[str, Row]) -> None:
-        self.what, self.group = what, group
+    def __init__(
+        self, what: str, group: str, rows: Mapping[str, Row], wrong: Callable[[str, object], str] = lambda *_: ""
+    ) -> None:
+        self.what, self.group, self.wrong = what, group, wrong
         self._rows: dict[str, Row] = dict(rows)
         self._origins: dict[str, str] = {}  # of rows that are not ours
         self._discovered = False
@@ -35,13 +39,15 @@ class Table(Mapping[str, Row]):
         """Add a row that ``origin`` (a package, a file) brings. Adding the same row again does nothing.
 
         Raises:
-            UserError: the name is taken.
+            UserError: the name is taken, or the row is none of this table's.
         """
         if name in self._rows:
             if self._rows[name] is row:
                 return
             owner = self._origins.get(name, "rayfed-ssl itself")
             raise UserError(f"{origin}: found {self.what} {name!r}, which {owner} defines; choose another name")
+        if wrong := self.wrong(name, row):
+            raise UserError(f"{origin}: found {self.what} {name!r}, {wrong}")
         self._rows[name] = row
         self._origins[name] = origin
 
@@ -56,9 +62,12 @@ class Table(Mapping[str, Row]):
 
     def unknown(self, key: str, name: object) -> str:
         """The line for a name that is not there: ``key: found 'x'; must be one of ..; did you mean y?``"""
+        return f"{key}: found {name!r}; must be one of {', '.join(self)}{self.nearest(name)}"
+
+    def nearest(self, name: object) -> str:
+        """``; did you mean y?`` with the name most like ``name``; empty where none is."""
         near = difflib.get_close_matches(name.lower(), list(self), n=1, cutoff=0.6) if isinstance(name, str) else []
-        hint = f"; did you mean {near[0]}?" if near else ""
-        return f"{key}: found {name!r}; must be one of {', '.join(self)}{hint}"
+        return f"; did you mean {near[0]}?" if near else ""
 
     def _discover(self) -> None:
         """Add what installed packages offer. Raises UserError for one that cannot be imported or is taken."""

@@ -14,44 +14,60 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.data.corruptions import CORRUPTIONS, Pixels
 from rayfed_ssl.data.decode import Form
 from rayfed_ssl.data.images import Dataset, Listing, Payload
-from rayfed_ssl.data.partition import FeatureSkew
+from rayfed_ssl.data.partition_base import Partition
 from rayfed_ssl.data.store import FORMAT, cached, default_cache
 
+SEVERITIES = range(1, 6)
 
-def corrupted(pixels: Pixels, row: int, name: str, config: FeatureSkew, seed: int) -> Pixels:
-    """The image ``pixels`` (S, S, C) uint8 of a row with the corruption ``name``."""
-    return CORRUPTIONS[name](pixels, config.severity, numpy_generator(config.split_seed(seed), "corruption", row))
+
+def corrupted(pixels: Pixels, row: int, change: tuple[str, int], seed: int) -> Pixels:
+    """The image ``pixels`` (S, S, C) uint8 of a row with the corruption and severity ``change``; ``seed`` is the
+    split's.
+    """
+    name, severity = change
+    return CORRUPTIONS[name](pixels, severity, numpy_generator(seed, "corruption", row))
 
 
 def skew_features(
-    dataset: Dataset, config: FeatureSkew, shards: list[NDArray[np.int64]], seed: int, cache: Path | None = None
+    dataset: Dataset, config: Partition, shards: list[NDArray[np.int64]], seed: int, cache: Path | None = None
 ) -> Dataset:
     """``dataset`` with client j's training images (rows ``shards[j]``) changed by client j's corruption.
 
     Images that no client holds, and test images, stay as they are. Noise is addressed by ``seed`` (or the partition's
-    own) and the image's row.
+    own) and the image's row. Raises UserError for a corruption or a severity that there is not.
     """
-    train = dataset.train
-    corruption = np.full(len(train), "none", dtype=object)
+    train, seed = dataset.train, config.split_seed(seed)
+    changes = [config.corruption(client) for client in range(len(shards))]
+    done = dict.fromkeys(change for change in changes if change is not None)
+    if odd := [change for change in done if change[0] not in CORRUPTIONS or change[1] not in SEVERITIES]:
+        raise UserError(
+            f"data.partition: {config.name} changes images by {odd[0]}; must be one of {', '.join(CORRUPTIONS)} and a "
+            f"severity of {SEVERITIES[0]} to {SEVERITIES[-1]}"
+        )
+    holder = np.full(len(train), -1)  # of each image; -1: nobody
     for client, shard in enumerate(shards):
-        corruption[shard] = config.corruption(client)
+        holder[shard] = client
 
     def rows() -> Iterator[tuple[str, Payload]]:
-        for row, name in enumerate(corruption):
-            yield f"{dataset.name} row {row}", corrupted(train.pixels[row], row, name, config, seed)
+        for row, client in enumerate(holder):
+            change = None if client < 0 else changes[client]
+            pixels = train.pixels[row] if change is None else corrupted(train.pixels[row], row, change, seed)
+            yield f"{dataset.name} row {row}", pixels
 
     def listing() -> Listing:
         return Listing(train.labels, train.class_names, rows, train.groups, train.group_names)
 
-    settings = [FORMAT, dataset.digest, config.severity, config.split_seed(seed), corruption.tolist()]
+    settings = [FORMAT, dataset.digest, seed, changes, holder.tolist()]
     key = hashlib.blake2b(json.dumps(settings).encode(), digest_size=12).hexdigest()
     size, _, channels = train.pixels.shape[1:]
     path = (cache or default_cache()) / f"feature_skew-{size}-{key}-train.arrow"
     stored = cached(path, listing, Form(size, channels=channels), skip_bad=False)
     digest = hashlib.blake2b(f"{dataset.digest} {stored.digest}".encode(), digest_size=16).hexdigest()
-    note = f"clients' training images were changed by {', '.join(config.corruptions)} at severity {config.severity}"
+    listed = ", ".join(f"{name} at severity {severity}" for name, severity in done)
+    note = f"clients' training images were changed by {listed}"
     return replace(dataset, train=stored.images, digest=digest, notes=(*dataset.notes, note))

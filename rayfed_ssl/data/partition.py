@@ -1,45 +1,45 @@
 """Who holds which images: index arrays per client, drawn from an address and disjoint by construction.
 
-Shape legend: n images to share out, N clients, C classes. The rules are in ``partition_rules``, partitions from files
-in ``partition_file``; feature skew, where clients' pixels differ, in ``corruptions``.
+``PARTITIONS`` is the table of partitions, which others can add to; what one is made of is in ``partition_base``. The
+rules are in ``partition_rules``, partitions from files in ``partition_file``; feature skew, where clients' pixels
+differ, in ``corruptions``.
+
+Shape legend: n images to share out, N clients, C classes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from rayfed_ssl.base.schema import Block, UserError
+from rayfed_ssl.base.choice import OneOf
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import numpy_generator
+from rayfed_ssl.base.table import Table
 from rayfed_ssl.data import partition_rules as rules
 from rayfed_ssl.data.images import Images
+from rayfed_ssl.data.partition_base import Deal, Indices, Partition, checked
 from rayfed_ssl.data.partition_file import read_partition
 
-Indices = NDArray[np.int64]
 
-
-class Split(Block):
-    """What all partitions have."""
-
-    seed: int | None = Field(None, ge=0)
-    """Draws the split; with one of their own, runs of several seeds share a split; null: the run's seed."""
-
-    def split_seed(self, run_seed: int) -> int:
-        return run_seed if self.seed is None else self.seed
-
-
-class Iid(Split):
+class Iid(Partition):
     """A random split into equal parts (sizes differ by one at most)."""
 
     name: Literal["iid"] = "iid"
 
+    def shards(self, deal: Deal) -> Sequence[Indices]:
+        return rules.evenly(deal.chosen, deal.clients, deal.draw)
 
-class Dirichlet(Split):
+
+class Dirichlet(Partition):
     """Every class is shared out by its own draw from a Dirichlet distribution over the clients."""
+
+    by_label = True
 
     name: Literal["dirichlet"] = "dirichlet"
     alpha: float = Field(0.5, gt=0)
@@ -64,24 +64,39 @@ class Dirichlet(Split):
                 raise ValueError(f"seed: found {self.seed}; allowed with 'largest_remainder': below {2**32}")
         return self
 
+    def shards(self, deal: Deal) -> Sequence[Indices]:
+        if self.rounding == "largest_remainder":
+            return rules.dirichlet_largest_remainder(deal.chosen, deal.labels, deal.clients, self.alpha, deal.seed)
+        return rules.dirichlet(deal.chosen, deal.labels, deal.clients, self.alpha, self.min_size, deal.draw)
 
-class ClassesPerClient(Split):
+
+class ClassesPerClient(Partition):
     """Every client holds parts of some classes, which overlap between clients."""
+
+    by_label = True
 
     name: Literal["classes_per_client"] = "classes_per_client"
     classes: int = Field(2, ge=1)
     """How many each client holds parts of."""
 
+    def shards(self, deal: Deal) -> Sequence[Indices]:
+        return rules.classes_per_client(deal.chosen, deal.labels, deal.clients, self.classes, deal.draw)
 
-class ClassBlocks(Split):
+
+class ClassBlocks(Partition):
     """Client j holds all of the classes j*c to (j+1)*c - 1."""
+
+    by_label = True
 
     name: Literal["class_blocks"] = "class_blocks"
     classes: int | None = Field(None, ge=1)
     """c, classes of a client; null: the classes divided evenly among the clients."""
 
+    def shards(self, deal: Deal) -> Sequence[Indices]:
+        return rules.class_blocks(deal.chosen, deal.labels, deal.clients, self.classes)
 
-class Quantity(Split):
+
+class Quantity(Partition):
     """Clients differ in size alone: sizes are shares of a log-normal draw, images are drawn at random."""
 
     name: Literal["quantity"] = "quantity"
@@ -90,8 +105,11 @@ class Quantity(Split):
     min_size: int = Field(10, ge=1)
     """Redraw until the smallest client has so many images."""
 
+    def shards(self, deal: Deal) -> Sequence[Indices]:
+        return rules.quantity(deal.chosen, deal.clients, self.sigma, self.min_size, deal.draw)
 
-class FeatureSkew(Split):
+
+class FeatureSkew(Partition):
     """Clients differ in what their images look like: a random equal split, and client j's training images are changed
     by the corruption j mod K of the K listed, as strongly as ``severity`` says. Test images stay as they are.
 
@@ -112,22 +130,35 @@ class FeatureSkew(Split):
             raise ValueError("corruptions: found []; allowed: one or more names")
         return self
 
-    def corruption(self, client: int) -> str:
-        return self.corruptions[client % len(self.corruptions)]
+    def shards(self, deal: Deal) -> Sequence[Indices]:
+        return rules.evenly(deal.chosen, deal.clients, deal.draw)
+
+    def corruption(self, client: int) -> tuple[str, int]:
+        return self.corruptions[client % len(self.corruptions)], self.severity
 
 
-class Natural(Split):
+class Natural(Partition):
     """Client j holds the j-th natural group of the images: a client folder (sorted by name), or a value of the column
     ``data.columns.client``. ``folders`` and ``natural`` are two names of it.
     """
 
+    by_group = natural = True
+
     name: Literal["folders", "natural"] = "natural"
 
+    def shards(self, deal: Deal) -> Sequence[Indices]:
+        return rules.by_group(deal.chosen, deal.groups, deal.clients)
 
-class FromFile(Split):
+    def names(self, images: Images) -> Sequence[str]:
+        return images.group_names
+
+
+class FromFile(Partition):
     """Client j holds the j-th list of a file: JSON (a list of lists of indices into the training images) or Parquet
     (columns ``client`` and ``index``, such as a run folder's ``partition.parquet``).
     """
+
+    by_group = listed = True
 
     name: Literal["file"] = "file"
     path: Path
@@ -135,16 +166,46 @@ class FromFile(Split):
     partial: bool = False
     """Whether the file may leave images out, which nobody then holds."""
 
+    def shards(self, deal: Deal) -> Sequence[Indices]:
+        lists = read_partition(self.path, deal.labels, self.partial).of(deal.clients)
+        return [np.intersect1d(held, deal.chosen) for held in lists]
 
-Partition = Iid | Dirichlet | ClassesPerClient | ClassBlocks | Quantity | FeatureSkew | Natural | FromFile
+    def names(self, images: Images) -> Sequence[str] | None:
+        return read_partition(self.path, images.labels, self.partial).names
+
+    def public(self, labels: NDArray[np.int64]) -> Indices | None:
+        found = read_partition(self.path, labels, self.partial).public  # rows without a client
+        return found if len(found) else None
 
 
-def _iid_unless_named(document: object) -> object:
-    """``data.partition.seed=3`` alone is the seed of the default partition."""
-    return {"name": "iid", **document} if isinstance(document, dict) else document
+def _wrong(name: str, row: object) -> str:
+    """What is wrong with a partition of somebody else's; empty where nothing is."""
+    if not (isinstance(row, type) and issubclass(row, Partition)):
+        return "which is no subclass of rayfed_ssl.data.partition_base.Partition"
+    if name not in get_args(row.model_fields["name"].annotation):
+        return f'whose block has another name; must have name: Literal["{name}"] = "{name}"'
+    return "which has no rule; must define shards" if row.shards is Partition.shards else ""
 
 
-PartitionConfig = Annotated[Partition, Field(discriminator="name"), BeforeValidator(_iid_unless_named)]
+PARTITIONS: Table[type[Partition]] = Table(
+    "partition",
+    "rayfed_ssl.partitions",
+    {
+        "iid": Iid,
+        "dirichlet": Dirichlet,
+        "classes_per_client": ClassesPerClient,
+        "class_blocks": ClassBlocks,
+        "quantity": Quantity,
+        "feature_skew": FeatureSkew,
+        "folders": Natural,
+        "natural": Natural,
+        "file": FromFile,
+    },
+    _wrong,
+)
+
+PartitionConfig = Annotated[Partition, OneOf(lambda: PARTITIONS, default="iid")]
+"""The ``data.partition:`` block of a run. ``data.partition.seed=3`` alone is the seed of the default partition."""
 
 
 def partition(
@@ -159,70 +220,53 @@ def partition(
 
     ``labels`` and ``groups`` describe all images; ``indices`` are those to share out (default: all of them), for when
     public images were taken out first. ``seed`` is the run's; the partition's own goes before it. Returns one sorted
-    index array per client, none of them empty. Raises UserError where the configuration does not fit the data.
+    index array per client, none of them empty. Raises UserError where the configuration does not fit the data, and
+    where a rule gives what is no partition.
     """
     chosen = np.arange(len(labels)) if indices is None else np.sort(np.asarray(indices, dtype=np.int64))
     if clients > len(chosen):
         raise UserError(f"clients.count: {clients}, but there are only {len(chosen)} images to share out")
-    shards = _shards(config, chosen, labels, clients, config.split_seed(seed), groups)
-    empty = [client for client, shard in enumerate(shards) if not len(shard)]
-    if empty:
+    if config.by_label and (unlabelled := int((labels[chosen] < 0).sum())):
+        others = ", ".join(name for name, kind in PARTITIONS.items() if not kind.by_label)
         raise UserError(
-            f"data.partition: {config.name} leaves {len(empty)} of {clients} clients (first: {empty[0]}) empty"
+            f"data.partition.name: {config.name} goes by labels, but {unlabelled} of {len(chosen)} images have"
+            f" none; allowed here: {others}"
         )
-    return [np.sort(shard).astype(np.int64) for shard in shards]
+    deal = Deal(chosen, labels, groups, clients, config.split_seed(seed))
+    return checked(config.shards(deal), deal, _called(config))
 
 
-def _shards(
-    config: Partition,
-    chosen: Indices,
-    labels: NDArray[np.int64],
-    clients: int,
-    seed: int,
-    groups: NDArray[np.int64] | None,
-) -> list[Indices]:
-    draw = numpy_generator(seed, "partition")
-    if isinstance(config, Iid | FeatureSkew):
-        return np.array_split(draw.permutation(chosen), clients)
-    if isinstance(config, Quantity):
-        return rules.quantity(chosen, clients, config.sigma, config.min_size, draw)
-    if isinstance(config, Natural):
-        return rules.by_group(chosen, groups, clients)
-    if isinstance(config, FromFile):
-        lists = read_partition(config.path, labels, config.partial).of(clients)
-        return [np.intersect1d(held, chosen) for held in lists]
-    if len(unlabelled := np.flatnonzero(labels[chosen] < 0)):
-        raise UserError(
-            f"data.partition.name: {config.name} goes by labels, but {len(unlabelled)} of {len(chosen)} images have"
-            " none; allowed here: iid, quantity, feature_skew, natural, folders, file"
-        )
-    if isinstance(config, Dirichlet) and config.rounding == "largest_remainder":
-        return rules.dirichlet_largest_remainder(chosen, labels, clients, config.alpha, seed)
-    if isinstance(config, Dirichlet):
-        return rules.dirichlet(chosen, labels, clients, config.alpha, config.min_size, draw)
-    if isinstance(config, ClassesPerClient):
-        return rules.classes_per_client(chosen, labels, clients, config.classes, draw)
-    return rules.class_blocks(chosen, labels, clients, config.classes)
+def _called(config: Partition) -> str:
+    """The key and the partition's name, with who brought it, where that was somebody else."""
+    origin = PARTITIONS.origin(config.name)
+    return f"data.partition: {config.name}" + ("" if origin is None else f" ({origin})")
 
 
 def client_names(config: Partition, images: Images, clients: int) -> tuple[str, ...]:
-    """The names of the N clients: their folder or value of the client column, their name in a partition file, else
-    ``client 0`` and so on."""
-    names = None
-    if isinstance(config, Natural):
-        names = images.group_names
-    elif isinstance(config, FromFile):
-        names = read_partition(config.path, images.labels, config.partial).names
-    return names or tuple(f"client {client}" for client in range(clients))
+    """The names of the N clients: those that the partition knows, else ``client 0`` and so on. Raises UserError where
+    it names others than there are.
+    """
+    names = config.names(images)
+    if names is not None and len(names) != clients:
+        raise UserError(f"{_called(config)} names {len(names)} clients; must be clients.count={clients}, or none")
+    return tuple(names or (f"client {client}" for client in range(clients)))
 
 
-def take_public(config: Partition, labels: NDArray[np.int64], share: float, seed: int) -> tuple[Indices, Indices]:
-    """(public, rest), both sorted: what a partition file calls public (rows without a client), else ``hold_out``."""
-    if isinstance(config, FromFile):
-        public = np.sort(read_partition(config.path, labels, config.partial).public)
-        if len(public):
-            return public, np.setdiff1d(np.arange(len(labels)), public)
-    return hold_out(len(labels), share, config.split_seed(seed))
+def take_public(
+    config: Partition, labels: NDArray[np.int64], share: float, seed: int, among: Indices | None = None
+) -> tuple[Indices, Indices]:
+    """(public, rest) of the images ``among`` (ascending; default: all), both ascending: what the partition itself calls
+    public, else ``hold_out``. Raises UserError for an index that is none, or a share that cannot be taken.
+    """
+    among = np.arange(len(labels)) if among is None else among
+    own = config.public(labels)
+    if own is None:
+        taken, kept = hold_out(len(among), share, config.split_seed(seed))
+        return among[taken], among[kept]
+    if len(beyond := own[(own < 0) | (own >= len(labels))]):
+        raise UserError(f"{_called(config)} calls the image {beyond[0]} public; there are {len(labels)}, from 0 on")
+    public = np.intersect1d(own, among)
+    return public, np.setdiff1d(among, public)
 
 
 def hold_out(count: int, share: float, seed: int) -> tuple[Indices, Indices]:

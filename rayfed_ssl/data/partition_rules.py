@@ -16,6 +16,11 @@ Indices = NDArray[np.int64]
 REDRAWS = 10_000
 
 
+def evenly(chosen: Indices, clients: int, draw: np.random.Generator) -> list[Indices]:
+    """A random split into parts whose sizes differ by one at most."""
+    return np.array_split(draw.permutation(chosen), clients)
+
+
 def dirichlet(
     chosen: Indices,
     labels: NDArray[np.int64],

@@ -110,7 +110,8 @@ def _training(encoder: RunEncoder, summary: Mapping[str, Any]) -> Iterator[tuple
     yield "data", _data(config)
     for said in scalings(_read(encoder.run / "environment.json") or {}):
         yield "grey values", said
-    yield "partition", _block(config.data.partition.model_dump(mode="json", exclude={"path"}, exclude_none=True))
+    split = config.data.partition
+    yield "partition", _block(split.model_dump(mode="json", exclude=set(split.files), exclude_none=True))
     if config.data.tasks is not None:
         yield "tasks", json.dumps(config.data.tasks)
     yield "clients", f"{summary['clients']}, {_held(encoder.run)}"

@@ -67,8 +67,9 @@ class Initial:
         size, channels = self.config.data.image_size, self.federation.dataset.train.pixels.shape[3]
         with forked(self.config.seed, "initial", encoder, *self.whose(client)):
             return build_network(
-                encoder, self.config.model, size, heads=self.heads - without, classes=classes, channels=channels
-            )
+                encoder, self.config.model, size, heads=self.heads - without, classes=classes, channels=channels,
+                objective=self.config.objective,
+            )  # fmt: skip
 
     def whose(self, client: int | None) -> tuple[int, ...]:
         """The client that initial values depend on: itself, or nobody."""

@@ -19,7 +19,8 @@ from rayfed_ssl.data import partition as partitions
 from rayfed_ssl.data import sources
 from rayfed_ssl.data.feature_skew import skew_features
 from rayfed_ssl.data.images import Dataset, Images, Scaling
-from rayfed_ssl.data.partition import hold_out, stratified_share
+from rayfed_ssl.data.partition import stratified_share
+from rayfed_ssl.data.partition_base import Partition
 from rayfed_ssl.data.tasks import split_tasks
 from rayfed_ssl.settings.run import RunSettings
 
@@ -115,15 +116,12 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
     if config.evaluation.select is not None:
         held_out = stratified_share(train.labels, config.evaluation.select.share, config.seed)
         rest = np.delete(rest, held_out)
-    if public_config.source == "share" and held_out is None:
-        public_indices, rest = partitions.take_public(split, train.labels, public_config.share, config.seed)
-    elif public_config.source == "share":
-        taken, kept = hold_out(len(rest), public_config.share, split.split_seed(config.seed))
-        public_indices, rest = rest[taken], rest[kept]
+    if public_config.source == "share":
+        public_indices, rest = partitions.take_public(split, train.labels, public_config.share, config.seed, rest)
     shards = partitions.partition(
         split, train.labels, config.clients.count, config.seed, groups=train.groups, indices=rest
     )
-    if isinstance(split, partitions.FeatureSkew):
+    if any(split.corruption(client) is not None for client in range(len(shards))):
         dataset = skew_features(dataset, split, shards, config.seed, cache)
         train = dataset.train
     if public_config.source == "client 0" and config.uses_public:  # others train on that shard like any other
@@ -145,7 +143,7 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
         public = _subset(train, public_indices)
     names = partitions.client_names(split, train, config.clients.count)
     dealt = tuple({"train": shard} for shard in shards)
-    own_tests = _own_tests(split, dataset)
+    own_tests = _own_tests(split, dataset, len(shards))
     return Federation(
         dataset, dealt, public, public_indices, names, None, own_tests, held_out, public_scaling, public_digest
     )
@@ -166,12 +164,12 @@ def _largest_class(dataset: Dataset) -> Iterator[str]:
         )
 
 
-def _own_tests(split: partitions.Partition, dataset: Dataset) -> tuple[np.ndarray, ...] | None:
+def _own_tests(split: Partition, dataset: Dataset, clients: int) -> tuple[np.ndarray, ...] | None:
     """Rows of the test images in each client's folder, or of its value of the client column."""
     groups = dataset.test.groups
-    if groups is None or not isinstance(split, partitions.Natural):
+    if groups is None or not split.natural:
         return None
-    return tuple(np.flatnonzero(groups == client) for client in range(len(dataset.train.group_names)))
+    return tuple(np.flatnonzero(groups == client) for client in range(clients))
 
 
 def _deal_tasks(config: RunSettings, dataset: Dataset) -> Federation:

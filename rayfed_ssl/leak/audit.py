@@ -25,7 +25,6 @@ from rayfed_ssl.base.weights import Weights, unpack
 from rayfed_ssl.data.augment import augment
 from rayfed_ssl.data.feature_skew import corrupted
 from rayfed_ssl.data.images import Images
-from rayfed_ssl.data.partition import FeatureSkew
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.leak.auc import Told, told
@@ -218,10 +217,10 @@ class Audit:
         """(n, S, S, C) training images; those that no client holds with the corruption that the client's have."""
         train, split = self.tap.federation.dataset.train, self.config.data.partition
         found = np.asarray(train.pixels[rows])
-        if isinstance(split, FeatureSkew):
+        if (change := split.corruption(self.client)) is not None:
             found = found.copy()
             for at in np.flatnonzero(~np.isin(rows, self.tap.federation.shards[self.client]["train"])):
-                found[at] = corrupted(found[at], int(rows[at]), split.corruption(self.client), split, self.config.seed)
+                found[at] = corrupted(found[at], int(rows[at]), change, split.split_seed(self.config.seed))
         return found
 
     def _network(self, weights: Weights) -> Network:

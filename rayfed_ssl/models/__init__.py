@@ -11,17 +11,19 @@ from rayfed_ssl.models.encoders import (
     check_options,
 )
 from rayfed_ssl.models.exported import describe, load_exported, rebuild
-from rayfed_ssl.models.heads import HEADS, HeadConfig, ModelConfig, StartConfig, mlp
-from rayfed_ssl.models.network import Network, build_network
+from rayfed_ssl.models.heads import HEAD_SHAPES, HeadConfig, ModelConfig, StartConfig, mlp
+from rayfed_ssl.models.network import HEADS, HeadInputs, Network, build_network
 from rayfed_ssl.models.start import StartReport, pinned, start_values
 
 __all__ = [
     "ENCODERS",
     "HEADS",
+    "HEAD_SHAPES",
     "Encoder",
     "EncoderName",
     "Family",
     "HeadConfig",
+    "HeadInputs",
     "ModelConfig",
     "Network",
     "StartConfig",

@@ -32,7 +32,7 @@ class HeadConfig(Block):
 
 # The heads of the papers, usable by name in YAML: ``model: {projector: fedsc}``. Their input is the encoder's feature
 # (512 of a ResNet-18, 2048 in FedCA).
-HEADS: dict[str, HeadConfig] = {
+HEAD_SHAPES: dict[str, HeadConfig] = {
     "flesd": HeadConfig(hidden=(512,), dim=128),
     "fedsc": HeadConfig(hidden=(1024,), dim=512),  # projector and, in its BYOL family, predictor
     "easyfl": HeadConfig(hidden=(4096,), dim=2048, batch_norm="hidden"),  # FedBYOL, FedU, FedEMA; predictor likewise
@@ -47,12 +47,12 @@ HEADS: dict[str, HeadConfig] = {
 def _named_head(value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    if value not in HEADS:
-        raise ValueError(f"unknown head {value!r}; allowed: {', '.join(HEADS)}, or dim, hidden, batch_norm, bias")
-    return HEADS[value]
+    if value not in HEAD_SHAPES:
+        raise ValueError(f"unknown head {value!r}; allowed: {', '.join(HEAD_SHAPES)}, or dim, hidden, batch_norm, bias")
+    return HEAD_SHAPES[value]
 
 
-Head = Annotated[HeadConfig, BeforeValidator(_named_head), Short(lambda: HEADS)]
+Head = Annotated[HeadConfig, BeforeValidator(_named_head), Short(lambda: HEAD_SHAPES)]
 
 
 class StartConfig(Block):

@@ -1,35 +1,104 @@
 """A client's network: encoder f, projector g, predictor p, and the heads other objectives need.
 
 Which heads there are is the objective's choice; the encoder is built first, so one seed gives one encoder whatever
-stands on it. Shapes: B batch, C channels, S image side, D projection.
+stands on it. ``HEADS`` is the table of heads, which others can add to. Shapes: B batch, C channels, S image side, D
+projection.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.schema import Block, UserError
+from rayfed_ssl.base.table import Table
 from rayfed_ssl.models.base import Encoder
 from rayfed_ssl.models.decoder import Decoder
 from rayfed_ssl.models.encoders import build_encoder
 from rayfed_ssl.models.heads import ModelConfig, mlp
 
-HEAD_NAMES = frozenset(
-    {"projector", "predictor", "prototypes", "classifier", "decoder", "rotation", "projected_rotation"}
-)
 ROTATIONS = 4  # 0, 90, 180, 270 degrees
+
+
+@dataclass(frozen=True)
+class HeadInputs:
+    """What a head is built from."""
+
+    dim: int  # of the encoder's features
+    config: ModelConfig
+    image_size: int
+    channels: int  # of the images
+    classes: int | None  # of the data, or of the client's own task
+    objective: Block | None  # the run's ``objective:`` block, where a head of somebody else's has its keys
+
+
+Builder = Callable[[HeadInputs], nn.Module]
+"""Makes a head. Its values come from torch's global generator, which is seeded then."""
+
+
+def _projector(inputs: HeadInputs) -> nn.Module:
+    return mlp(inputs.dim, inputs.config.projector)
+
+
+def _calibration(inputs: HeadInputs) -> nn.Module:
+    if inputs.config.calibration is None:
+        raise UserError("model.calibration: found null; must be given where the head calibration is asked for")
+    return nn.Linear(inputs.config.projector.dim, inputs.config.calibration)
+
+
+def _predictor(inputs: HeadInputs) -> nn.Module:
+    config = inputs.config
+    predictor = config.resolved_predictor
+    if predictor.dim != config.projection_dim:
+        raise UserError(
+            f"model.predictor.dim: {predictor.dim} given; it must equal the projection dimension "
+            f"{config.projection_dim}"
+        )
+    return mlp(config.projection_dim, predictor)
+
+
+def _prototypes(inputs: HeadInputs) -> nn.Module:
+    config = inputs.config
+    prototypes = nn.Linear(config.projection_dim, config.prototypes, bias=False)
+    directions = torch.randn(config.prototypes, config.projection_dim)
+    prototypes.weight = nn.Parameter(F.normalize(directions, dim=1))
+    return prototypes
+
+
+def _classifier(inputs: HeadInputs) -> nn.Module:
+    if inputs.classes is None:
+        raise ValueError("a classifier needs the number of classes")
+    return nn.Sequential(nn.Dropout(inputs.config.head_dropout), nn.Linear(inputs.dim, inputs.classes))
+
+
+def _rotation(inputs: HeadInputs) -> nn.Module:
+    return nn.Linear(inputs.dim, ROTATIONS)
+
+
+def _projected_rotation(inputs: HeadInputs) -> nn.Module:
+    return nn.Linear(inputs.config.projection_dim, ROTATIONS)
+
+
+def _decoder(inputs: HeadInputs) -> nn.Module:
+    return Decoder(inputs.dim, inputs.config, inputs.image_size, inputs.channels)
 
 
 class Network(nn.Module):
     """Encoder f -> projector g (-> calibration) -> predictor p, with optional prototypes of projections, classifier,
-    rotation heads (of features, or of projections) and decoder.
+    rotation heads (of features, or of projections) and decoder, or heads of somebody else's.
 
-    A head that was not asked for is None; the method that needs it says so.
+    A head is the attribute of its name in ``HEADS``. One that was not asked for is None; the method that needs it says
+    so.
     """
+
+    projector: nn.Module | None
+    calibration: nn.Module | None
+    prototypes: nn.Linear | None
+    classifier: nn.Module | None
 
     def __init__(
         self, encoder_name: str, encoder: Encoder, config: ModelConfig, image_size: int, channels: int = 3
@@ -38,14 +107,8 @@ class Network(nn.Module):
         self.encoder_name, self.config = encoder_name, config
         self.image_size, self.channels = image_size, channels
         self.encoder = encoder
-        self.projector: nn.Module | None = None
-        self.calibration: nn.Module | None = None
-        self.predictor: nn.Module | None = None
-        self.prototypes: nn.Linear | None = None
-        self.classifier: nn.Module | None = None
-        self.rotation: nn.Module | None = None
-        self.projected_rotation: nn.Module | None = None
-        self.decoder: nn.Module | None = None
+        for name in HEADS:
+            setattr(self, name, None)
 
     @property
     def dim(self) -> int:
@@ -81,31 +144,55 @@ class Network(nn.Module):
             raise RuntimeError("this network was built without prototypes")
         return self.prototypes.weight
 
-    def classify(self, images: Tensor) -> Tensor:
-        """Class logits: (B, C, S, S) -> (B, classes)."""
-        return self.through("classifier", self.represent(images))
-
-    def classify_rotation(self, images: Tensor) -> Tensor:
-        """Logits of the four quarter turns: (B, C, S, S) -> (B, 4)."""
-        return self.through("rotation", self.represent(images))
-
     def classify_projected_rotation(self, images: Tensor) -> Tensor:
         """Logits of the four quarter turns, from projections: (B, C, S, S) -> (B, 4)."""
         return self.through("projected_rotation", self.project(images))
 
-    def reconstruct(self, images: Tensor) -> Tensor:
-        """decoder(f(x)): (B, C, S, S) -> (B, C, S, S)."""
-        return self.through("decoder", self.represent(images))
-
     def through(self, head: str, inputs: Tensor) -> Tensor:
-        """What one of ``HEAD_NAMES``, or the calibration layer, makes of its inputs. Raises RuntimeError where it was
-        not asked for.
-        """
-        module = getattr(self, head)
+        """What one of ``HEADS`` makes of its inputs. Raises RuntimeError where it was not asked for."""
+        module = getattr(self, head, None)
         if module is None:
             raise RuntimeError(f"this network was built without a {head}")
         outputs: Tensor = module(inputs)
         return outputs
+
+
+def _wrong(name: str, row: object) -> str:
+    """What is wrong with a head of somebody else's; empty where nothing is."""
+    if not callable(row):
+        return "which is not callable; must make a module from rayfed_ssl.models.network.HeadInputs"
+    if not name.isidentifier() or name.startswith("_"):
+        return "which is no name of an attribute; must be letters, digits and _"
+    bare = Network("", Encoder(), ModelConfig(), 0)
+    return "which every network has already; must be another name" if name in dir(bare) else ""
+
+
+HEADS: Table[Builder] = Table(
+    "head",
+    "rayfed_ssl.heads",
+    {
+        "projector": _projector,
+        "calibration": _calibration,
+        "predictor": _predictor,
+        "prototypes": _prototypes,
+        "classifier": _classifier,
+        "rotation": _rotation,
+        "projected_rotation": _projected_rotation,
+        "decoder": _decoder,
+    },
+    _wrong,
+)
+
+
+def in_order(heads: Iterable[str]) -> list[str]:
+    """The heads in the order in which they are built, drawn and packed: ours as in the table, then others by name,
+    whichever of them was loaded first. Raises UserError for one that is not in ``HEADS``.
+    """
+    wanted = frozenset(heads)
+    for name in sorted(wanted - HEADS.keys()):
+        raise UserError(HEADS.unknown("heads of the network", name))
+    ours = [name for name in HEADS if name in wanted and HEADS.origin(name) is None]
+    return [*ours, *sorted(wanted.difference(ours))]
 
 
 def build_network(
@@ -116,40 +203,24 @@ def build_network(
     heads: Iterable[str],
     classes: int | None = None,
     channels: int = 3,
+    objective: Block | None = None,
 ) -> Network:
-    """The network of a client with the named encoder and the heads asked for, a subset of ``HEAD_NAMES``.
+    """The network of a client with the named encoder and the heads asked for, of ``HEADS``; ``calibration`` comes with
+    the projector where the config has it.
 
     Weights come from torch's global generator: call it inside ``seeding.forked(...)``. ``classes`` is the classifier's
-    output and is needed only with it; ``channels`` are the images'. Raises UserError for what the config can get wrong.
+    output and is needed only with it; ``channels`` are the images'; ``objective`` is the run's block, for heads that
+    read it. Raises UserError for what the config can get wrong, and for a head that there is not.
     """
-    wanted = frozenset(heads)
-    if unknown := wanted - HEAD_NAMES:
-        raise ValueError(f"unknown heads {sorted(unknown)}; allowed: {sorted(HEAD_NAMES)}")
+    wanted = set(heads)
+    if "projector" in wanted and config.calibration is not None:
+        wanted.add("calibration")
+    order = in_order(wanted)
     network = Network(encoder, build_encoder(encoder, config, image_size, channels), config, image_size, channels)
-    if "projector" in wanted:
-        network.projector = mlp(network.dim, config.projector)
-        if config.calibration is not None:
-            network.calibration = nn.Linear(config.projector.dim, config.calibration)
-    if "predictor" in wanted:
-        predictor = config.resolved_predictor
-        if predictor.dim != config.projection_dim:
-            raise UserError(
-                f"model.predictor.dim: {predictor.dim} given; it must equal the projection dimension "
-                f"{config.projection_dim}"
-            )
-        network.predictor = mlp(config.projection_dim, predictor)
-    if "prototypes" in wanted:
-        network.prototypes = nn.Linear(config.projection_dim, config.prototypes, bias=False)
-        directions = torch.randn(config.prototypes, config.projection_dim)
-        network.prototypes.weight = nn.Parameter(F.normalize(directions, dim=1))
-    if "classifier" in wanted:
-        if classes is None:
-            raise ValueError("a classifier needs the number of classes")
-        network.classifier = nn.Sequential(nn.Dropout(config.head_dropout), nn.Linear(network.dim, classes))
-    if "rotation" in wanted:
-        network.rotation = nn.Linear(network.dim, ROTATIONS)
-    if "projected_rotation" in wanted:
-        network.projected_rotation = nn.Linear(config.projection_dim, ROTATIONS)
-    if "decoder" in wanted:
-        network.decoder = Decoder(network.dim, config, image_size, channels)
+    inputs = HeadInputs(network.dim, config, image_size, channels, classes, objective)
+    for name in order:
+        head = HEADS[name](inputs)
+        if not isinstance(head, nn.Module):
+            raise UserError(f"{HEADS.origin(name)}: head {name!r} is made as {type(head).__name__}; must be a module")
+        setattr(network, name, head)
     return network

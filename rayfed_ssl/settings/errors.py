@@ -193,10 +193,10 @@ def _among(metadata: Iterable[object], value: object) -> _Shape | None:
     choice = next((extra for extra in metadata if isinstance(extra, OneOf)), None)
     if choice is None:
         return None
-    kinds, name = choice.kinds(), value.get("name") if isinstance(value, Mapping) else None
+    kinds, name = choice.kinds(), choice.named(value)
     if isinstance(name, str) and name in kinds:
         return _Shape((kinds[name],), None)
-    return _Shape(tuple(kinds.values()), "name")
+    return _Shape(tuple(dict.fromkeys(kinds.values())), "name")
 
 
 def _labelled(member: Any, label: str) -> bool:

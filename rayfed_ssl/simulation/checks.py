@@ -16,7 +16,6 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.config import RunConfig, load_untrusted, result_affecting
 from rayfed_ssl.config import load as load_config
-from rayfed_ssl.data.partition import FromFile
 from rayfed_ssl.defaults import as_made
 from rayfed_ssl.extensions import refuse_other
 from rayfed_ssl.federated.bench import Initial
@@ -204,9 +203,7 @@ def check_same_public(folder: Path, federation: Federation) -> None:
 
 def files_of(config: RunConfig) -> dict[str, Path]:
     """The files beside the images that a run's result depends on, by the key that names them."""
-    found = {}
-    if isinstance(config.data.partition, FromFile):
-        found["data.partition.path"] = config.data.partition.path.expanduser()
+    found = {f"data.partition.{key}": path.expanduser() for key, path in config.data.partition.files.items()}
     if config.system is not None and config.system.devices is not None:
         found["system.devices"] = config.system.devices
     if config.system is not None and isinstance(config.system.availability, Trace):
@@ -278,7 +275,7 @@ def check_labels(config: RunConfig, federation: Federation) -> None:
 def ignored_clients(config: RunConfig, federation: Federation) -> list[str]:
     """A line where images come in client folders, or with a client column, and are dealt without regard to them."""
     names = federation.dataset.train.group_names
-    if federation.dataset.train.groups is None or config.data.partition.name in ("folders", "natural", "file"):
+    if federation.dataset.train.groups is None or config.data.partition.by_group:
         return []
     return [
         f"data.partition.name: {config.data.partition.name} deals the images of {len(names)} client folders or values "

@@ -278,5 +278,6 @@ def test_labels_are_learnt() -> None:
     worker.train(bench.initial("small_cnn_bn"))
     worker.network.eval()
     with torch.no_grad():
-        found = worker.network.classify(bench.clean(worker.pixels())).argmax(1)
+        features = worker.network.represent(bench.clean(worker.pixels()))
+        found = worker.network.through("classifier", features).argmax(1)
     assert float((found == worker.labels()).float().mean()) > 0.6

@@ -407,7 +407,8 @@ def right(cohort: LocalCohort, client: int, model: Any, split: str) -> float:
     for index in rows:
         pixels = torch.tensor(np.array(images.pixels[index]))[None].permute(0, 3, 1, 2)
         with torch.no_grad():
-            logits = network.classify(clean(pixels, cohort.config.augment.recipe()))
+            features = network.represent(clean(pixels, cohort.config.augment.recipe()))
+            logits = network.through("classifier", features)
         hits.append(task[int(logits.argmax())] == images.labels[index])
     return float(np.mean(hits))
 

@@ -15,8 +15,7 @@ from torch import nn
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import forked
 from rayfed_ssl.base.weights import layout_of
-from rayfed_ssl.models import HEADS, HeadConfig, ModelConfig, build_network, describe, mlp, rebuild
-from rayfed_ssl.models.network import HEAD_NAMES
+from rayfed_ssl.models import HEAD_SHAPES, HEADS, HeadConfig, ModelConfig, build_network, describe, mlp, rebuild
 
 torch.set_num_threads(1)
 THIN = ModelConfig(width=0.25, projector=HeadConfig(hidden=(12,), dim=6))
@@ -50,7 +49,7 @@ def kinds(module: nn.Module) -> list[str]:
 def test_the_papers_heads(name: str, in_dim: int, count: int) -> None:
     head = mlp(in_dim, ModelConfig.model_validate({"projector": name}).projector)
     assert sum(p.numel() for p in head.parameters()) == count
-    assert head(torch.randn(3, in_dim)).shape == (3, HEADS[name].dim)
+    assert head(torch.randn(3, in_dim)).shape == (3, HEAD_SHAPES[name].dim)
 
 
 def test_layers_of_a_head() -> None:
@@ -115,17 +114,19 @@ def test_predictor_of_another_dimension_is_refused() -> None:
 
 
 def test_heads_asked_for_and_no_others() -> None:
-    network = build_network("small_cnn", THIN, 16, heads=HEAD_NAMES, classes=5)
-    assert network.classify(IMAGES).shape == (4, 5)
-    assert network.classify_rotation(IMAGES).shape == (4, 4)
-    assert network.reconstruct(IMAGES).shape == IMAGES.shape
+    network = build_network("small_cnn", THIN, 16, heads=HEADS.keys() - {"calibration"}, classes=5)
+    h = network.represent(IMAGES)
+    assert network.through("classifier", h).shape == (4, 5)
+    assert network.through("rotation", h).shape == network.classify_projected_rotation(IMAGES).shape == (4, 4)
+    assert network.through("decoder", h).shape == IMAGES.shape
     bare = build_network("small_cnn", THIN, 16, heads=())
     assert {name.split(".")[0] for name, _ in bare.named_parameters()} == {"encoder"}
-    for call in (bare.project, bare.predict, bare.classify, bare.classify_rotation, bare.reconstruct):
+    for call in (bare.project, bare.predict, bare.classify_projected_rotation):
         with pytest.raises(RuntimeError, match="built without a"):
             call(IMAGES)
-    with pytest.raises(ValueError, match="unknown heads"):
-        build_network("small_cnn", THIN, 16, heads={"projektor"})
+    for head in HEADS:
+        with pytest.raises(RuntimeError, match=f"built without a {head}"):
+            bare.through(head, h)
     with pytest.raises(ValueError, match="number of classes"):
         build_network("small_cnn", THIN, 16, heads={"classifier"})
 
@@ -140,13 +141,13 @@ def test_classifier_drops_features_at_the_configured_rate() -> None:
         kept = network.classifier[0](torch.ones(2000, 32)).bool().float().mean()
     assert kept.item() == pytest.approx(0.21, abs=0.01)
     h = network.eval().represent(IMAGES)
-    torch.testing.assert_close(network.classify(IMAGES), h.sum(1, keepdim=True).expand(4, 3))
+    torch.testing.assert_close(network.through("classifier", h), h.sum(1, keepdim=True).expand(4, 3))
 
 
 @pytest.mark.parametrize("size", [16, 32, 48])
 def test_decoder_reaches_the_image_size(size: int) -> None:
     network = build_network("small_cnn", THIN, size, heads={"decoder"})
-    images = network.reconstruct(torch.randn(2, 3, size, size))
+    images = network.through("decoder", network.represent(torch.randn(2, 3, size, size)))
     assert images.shape == (2, 3, size, size)
     assert images.min() < 0 < images.max()
 
@@ -155,7 +156,7 @@ def test_decoder_reaches_the_image_size(size: int) -> None:
 def test_an_autoencoder_gives_back_as_many_channels(channels: int) -> None:
     network = build_network("small_cnn", THIN, 16, heads={"decoder"}, channels=channels)
     images = torch.randn(2, channels, 16, 16)
-    assert network.reconstruct(images).shape == images.shape
+    assert network.through("decoder", network.represent(images)).shape == images.shape
     assert describe(network)["channels"] == channels
     assert rebuild(describe(network))(images).shape == (2, network.dim)
 

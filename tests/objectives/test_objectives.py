@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 
 from rayfed_ssl.base.seeding import forked, generator
 from rayfed_ssl.federated.method import anything, projecting, unlabelled
-from rayfed_ssl.models.network import HEAD_NAMES
+from rayfed_ssl.models.network import HEADS
 from rayfed_ssl.objectives import (
     OBJECTIVES,
     Memory,
@@ -166,7 +166,7 @@ def test_after_step_leaves_the_network_alone(name: str) -> None:
 
 
 def test_networks_have_the_heads_that_objectives_ask_for() -> None:
-    assert all(objective.heads <= HEAD_NAMES for objective in OBJECTIVES.values())
+    assert all(objective.heads <= HEADS.keys() for objective in OBJECTIVES.values())
 
 
 def test_what_objectives_need_is_asked_of_them() -> None:

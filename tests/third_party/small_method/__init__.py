@@ -1,4 +1,4 @@
-"""A method, an objective and an encoder of somebody else's, installed beside rayfed-ssl and found by entry points."""
+"""A method, an objective, its head, an encoder and a partition of somebody else's, found by entry points."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rayfed_ssl.base.weights import Weights
+from rayfed_ssl.data.partition_base import Deal, Indices, Partition
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.method import Info, Method, unlabelled
@@ -16,7 +17,7 @@ from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.models.base import Encoder
 from rayfed_ssl.models.encoders import Family
 from rayfed_ssl.models.heads import ModelConfig
-from rayfed_ssl.models.network import Network
+from rayfed_ssl.models.network import HeadInputs, Network
 from rayfed_ssl.objectives.base import Batch, Objective, ObjectiveConfig, Step, encoded
 from rayfed_ssl.settings.blocks import MethodConfig
 
@@ -48,6 +49,13 @@ class Server(MethodServer[HalfwayConfig]):
 
 class CosineConfig(ObjectiveConfig):
     name: Literal["cosine"] = "cosine"
+    mixed: int = 5
+    """Dimensions in which views are compared."""
+
+
+def build_mixer(inputs: HeadInputs) -> nn.Module:
+    assert isinstance(inputs.objective, CosineConfig)
+    return nn.Linear(inputs.config.projection_dim, inputs.objective.mixed)
 
 
 @dataclass(frozen=True)
@@ -56,12 +64,23 @@ class Cosine(Objective):
 
     config: CosineConfig
     block: ClassVar[type[ObjectiveConfig]] = CosineConfig
-    heads: ClassVar[frozenset[str]] = frozenset({"projector"})
+    heads: ClassVar[frozenset[str]] = frozenset({"projector", "mixer"})
 
     def step(self, network: Network, batch: Batch) -> Step:
         features, projections = encoded(network, batch.views)
-        a, b = (F.normalize(projection, dim=1) for projection in projections)
-        return Step((a * b.roll(1, 0)).sum(1).mean() - (a * b).sum(1).mean(), (a, b), features)
+        a, b = (F.normalize(network.through("mixer", projection), dim=1) for projection in projections)
+        return Step((a * b.roll(1, 0)).sum(1).mean() - (a * b).sum(1).mean(), projections, features)
+
+
+class Striped(Partition):
+    """Client j holds every N-th image from the j-th on."""
+
+    name: Literal["striped"] = "striped"
+    skipped: int = 0
+    """So many images at the front are nobody's."""
+
+    def shards(self, deal: Deal) -> list[Indices]:
+        return [deal.chosen[self.skipped + client :: deal.clients] for client in range(deal.clients)]
 
 
 class PixelsMean(Encoder):

@@ -1,0 +1,129 @@
+"""What a partition is made of: a block of configuration that brings its rule, and what its shards are held to.
+
+Shape legend: n images to share out of M training images, N clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from rayfed_ssl.base.schema import Block, UserError
+from rayfed_ssl.base.seeding import numpy_generator
+from rayfed_ssl.data.images import Images
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Deal:
+    """What a partition is asked: to share n of the M training images out to N clients."""
+
+    chosen: Indices  # (n,) the images to share out, ascending
+    labels: NDArray[np.int64]  # (M,) of all training images, negative where unknown
+    groups: NDArray[np.int64] | None  # (M,) the natural group of each, -1 for none; None where there are no groups
+    clients: int  # N
+    seed: int  # of the split
+
+    @cached_property
+    def draw(self) -> np.random.Generator:
+        """The split's generator: all that is random in it is drawn from here."""
+        return numpy_generator(self.seed, "partition")
+
+
+class Partition(Block):
+    """Base of every ``data.partition`` block: its keys, its rule, and what the rest of a run needs to know of it. A
+    subclass gives ``name`` its one value as the default.
+    """
+
+    by_label: ClassVar[bool] = False
+    """Whether the rule reads labels: images without one are then refused."""
+
+    by_group: ClassVar[bool] = False
+    """Whether it heeds the natural groups of images (client folders, values of the client column): else a run notes
+    that they are dealt anew.
+    """
+
+    natural: ClassVar[bool] = False
+    """Whether client j is the j-th natural group: test images of that group are its own, and no share of its images
+    becomes public.
+    """
+
+    listed: ClassVar[bool] = False
+    """Whether it names the images of every client, so that none can be held out before (``evaluation.select``)."""
+
+    seed: int | None = Field(None, ge=0)
+    """Draws the split; with one of their own, runs of several seeds share a split; null: the run's seed."""
+    name: str
+    """The rule."""
+
+    def split_seed(self, run_seed: int) -> int:
+        return run_seed if self.seed is None else self.seed
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """The files it reads, by key: every value that is a path. A run records their digests, and a resumed one is
+        held to them.
+        """
+        return {key: value for key in type(self).model_fields if isinstance(value := getattr(self, key), Path)}
+
+    def shards(self, deal: Deal) -> Sequence[Indices]:
+        """The indices that each of the N clients holds, in any order, of ``deal.chosen`` and each at most once. Nobody
+        need hold an image, but every client at least one. Raises UserError for keys that do not fit the images.
+        """
+        raise NotImplementedError
+
+    def names(self, images: Images) -> Sequence[str] | None:
+        """The names of the N clients; None: ``client 0`` and so on."""
+        return None
+
+    def public(self, labels: NDArray[np.int64]) -> Indices | None:
+        """The images that it says are public, where a share of them is to be; None: they are drawn."""
+        return None
+
+    def corruption(self, client: int) -> tuple[str, int] | None:
+        """What is done to the training images of a client: one of ``CORRUPTIONS``, and its severity; None: nothing."""
+        return None
+
+
+def checked(shards: Sequence[Indices], deal: Deal, where: str) -> list[Indices]:
+    """The shards, each sorted. Raises UserError where they are no partition of the images to share out."""
+    if not isinstance(shards, list | tuple) or len(shards) != deal.clients:
+        given = f"{len(shards)} shards" if isinstance(shards, list | tuple) else type(shards).__name__
+        raise UserError(f"{where} gives {given}; must be a list with one array of indices for each of the "
+                        f"{deal.clients} clients")  # fmt: skip
+    held = [_flat(np.asarray(shard), client, where) for client, shard in enumerate(shards)]
+    sizes = [len(mine) for mine in held]
+    if empty := [client for client, size in enumerate(sizes) if not size]:
+        raise UserError(f"{where} leaves {len(empty)} of {deal.clients} clients (first: {empty[0]}) empty")
+    together, holder = np.concatenate(held), np.repeat(np.arange(deal.clients), sizes)
+    if len(foreign := np.flatnonzero(~np.isin(together, deal.chosen))):
+        raise UserError(
+            f"{where} gives client {holder[foreign[0]]} the image {together[foreign[0]]}, which is not among the "
+            f"{len(deal.chosen)} to share out"
+        )
+    order = np.argsort(together, kind="stable")
+    if len(again := np.flatnonzero(np.diff(together[order]) == 0)):
+        first, second = order[again[0]], order[again[0] + 1]
+        raise UserError(
+            f"{where} gives the image {together[first]} twice, to client {holder[first]} and to client "
+            f"{holder[second]}; an image has one client at most"
+        )
+    return [np.sort(mine) for mine in held]
+
+
+def _flat(mine: NDArray[np.generic], client: int, where: str) -> Indices:
+    """The indices of a client. Raises UserError where they are no whole numbers."""
+    if mine.ndim != 1 or (len(mine) and mine.dtype.kind not in "iu"):
+        raise UserError(
+            f"{where} gives client {client} values of shape {mine.shape} and type {mine.dtype}; must be whole numbers, "
+            "the indices of training images, in a flat array"
+        )
+    return mine.astype(np.int64)
