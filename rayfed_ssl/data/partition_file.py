@@ -1,9 +1,9 @@
 """Partitions from a file: JSON (a list of lists of indices) or Parquet (columns ``client`` and ``index``).
 
 A run folder's ``partition.parquet`` has more columns, which are respected: ``split`` (of a client's rows only ``train``
-is shared out, of nobody's only ``public`` is public; the rest counts as known), ``label`` (has to be the data set's) and
-``client_name``. Without a column ``split`` all rows without a client are public. Public rows are client 0's where client
-0 has no others.
+is shared out, of nobody's only ``public`` is public; the rest counts as known), ``label`` (has to be the data set's)
+and ``client_name``. Without a column ``split`` all rows without a client are public. Public rows are client 0's where
+client 0 has no others.
 """
 
 from __future__ import annotations
