@@ -39,6 +39,8 @@ def embed(
         found = embedding.embed(
             encoder, data, out, id_column=id_column, skip_bad=skip_bad, overwrite=overwrite, progress=counter
         )
+    for note in found.notes:
+        counter.line(f"{'note':<13} {note}")
     for name in found.skipped[:5]:
         counter.line(f"left out      {name}")
     left_out = f", {len(found.skipped)} left out that cannot be decoded" if found.skipped else ""

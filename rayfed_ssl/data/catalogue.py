@@ -25,19 +25,10 @@ from numpy.typing import NDArray
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.images import Payload
+from rayfed_ssl.data.parquet_files import TEST_NAMES, homes_of, readable
 from rayfed_ssl.data.source_folder import every_image
 from rayfed_ssl.data.source_hub import hub_folder
-from rayfed_ssl.data.source_parquet import (
-    TEST_NAMES,
-    Columns,
-    class_names,
-    homes_of,
-    image_column,
-    label_texts,
-    numbered,
-    read_labels,
-    readable,
-)
+from rayfed_ssl.data.source_parquet import Columns, class_names, image_column, label_texts, numbered, read_labels
 from rayfed_ssl.data.sources import SOURCES, SourceConfig, existing
 from rayfed_ssl.data.store import default_cache
 
@@ -50,13 +41,14 @@ class Catalogue:
     """``labels`` (N,) int64, -1 where unknown; ``class_names[label]``, None where only numbers are known.
 
     ``splits`` are (name, number of images) in order; empty where the data set has none. ``read`` yields N pairs of id
-    and encoded image.
+    and encoded image. ``notes`` are lines on images and files that are not among these.
     """
 
     labels: NDArray[np.int64]
     class_names: tuple[str, ...] | None
     splits: tuple[tuple[str, int], ...]
     read: Callable[[], Iterator[tuple[str, Payload]]]
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -108,7 +100,7 @@ def _of_source(config: SourceConfig, key: str) -> Catalogue:
 def _of_folder(path: Path, config: SourceConfig, key: str) -> Catalogue:
     if not path.is_dir():
         raise UserError(f"{key}.path: {printable(path)} is a file; {key}.name=imagefolder needs a folder of images")
-    rows = every_image(path, config.layout, key)
+    rows, notes = every_image(path, config.layout, key)
     names = tuple(sorted({label for _, _, label in rows if label is not None}))
     number = {name: position for position, name in enumerate(names)}
     labels = np.array([-1 if label is None else number[label] for _, _, label in rows], np.int64)
@@ -121,7 +113,7 @@ def _of_folder(path: Path, config: SourceConfig, key: str) -> Catalogue:
                 raise UserError(f"{key}.path: {printable(file)} is no regular file (a FIFO, socket or device)")
             yield _text(file.relative_to(path).as_posix()), file
 
-    return Catalogue(labels, tuple(printable(name) for name in names) or None, splits, read)
+    return Catalogue(labels, tuple(printable(name) for name in names) or None, splits, read, tuple(notes))
 
 
 # -- Parquet -----------------------------------------------------------------------------------------------------------

@@ -15,10 +15,13 @@ MOST_NAMED = 20  # classes without a test image
 
 
 def stratified_halves(labels: NDArray[np.int64], share: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Row numbers (rest, held out), each sorted: a share of every class, rounded, drawn the same way in every run."""
+    """Row numbers (rest, held out), each sorted: a share of every class, rounded, drawn the same way in every run.
+
+    Rows without a label (negative) are in the rest: nothing could be measured on them.
+    """
     draw = numpy_generator(0, "source", "test split")
     held_out = np.zeros(len(labels), dtype=np.bool_)
-    for label in np.unique(labels):
+    for label in np.unique(labels[labels >= 0]):
         rows = draw.permutation(np.flatnonzero(labels == label))
         held_out[rows[: round(share * len(rows))]] = True
     return np.flatnonzero(~held_out), np.flatnonzero(held_out)

@@ -1,8 +1,9 @@
 """Partitions from a file: JSON (a list of lists of indices) or Parquet (columns ``client`` and ``index``).
 
-A run folder's ``partition.parquet`` has more columns, which are respected: ``split`` (only ``train`` rows are shared
-out; the rest counts as known), ``label`` (has to be the data set's) and ``client_name``. Rows without a client are
-public; they are client 0's where client 0 has no others.
+A run folder's ``partition.parquet`` has more columns, which are respected: ``split`` (of a client's rows only ``train``
+is shared out, of nobody's only ``public`` is public; the rest counts as known), ``label`` (has to be the data set's)
+and ``client_name``. Without a column ``split`` all rows without a client are public. Public rows are client 0's where
+client 0 has no others.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from rayfed_ssl.base.text import printable
 
 Indices = NDArray[np.int64]
 KEY = "data.partition.path"
-SHARED_OUT = "train"
+SHARED_OUT, PUBLIC = "train", "public"  # splits
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,8 @@ class FilePartition:
 
 @dataclass(frozen=True)
 class _Rows:
-    """``client`` (r,) positions in the lists, -1 for none; ``shared_out`` (r,) whether that client trains on it."""
+    """``client`` (r,) positions in the lists, -1 for none; ``shared_out`` (r,) whether that client trains on it, or,
+    where there is none, whether it is public."""
 
     client: NDArray[np.int64]
     index: NDArray[np.int64]
@@ -87,7 +89,7 @@ def read_partition(path: Path, labels: NDArray[np.int64], partial: bool = False)
             f"{labels[rows.index[first]]} here ({len(other)} such images): it was made for another data set"
         )
     lists = [rows.index[rows.shared_out & (rows.client == client)] for client in range(rows.clients)]
-    public = rows.index[rows.client < 0]
+    public = rows.index[rows.shared_out & (rows.client < 0)]
     if lists and not len(lists[0]) and len(public):  # client 0's images were the public ones of that run
         lists[0], public = public, public[:0]
     return FilePartition(tuple(lists), rows.names, public)
@@ -142,13 +144,16 @@ def _from_parquet(path: Path) -> _Rows:
     try:
         index = np.asarray(table.column("index").cast(pa.int64()).to_numpy(), np.int64)
         client, names = _positions(table.column("client"), path)
-        split = table.column("split").to_pylist() if "split" in table.column_names else [SHARED_OUT] * len(index)
+        shared_out = np.ones(len(index), np.bool_)
+        if "split" in table.column_names:
+            used = [PUBLIC if number < 0 else SHARED_OUT for number in client.tolist()]
+            split = table.column("split").to_pylist()
+            shared_out = np.array([mine == name for mine, name in zip(split, used, strict=True)], np.bool_)
         label = None
         if "label" in table.column_names:
             label = np.asarray(table.column("label").cast(pa.int64()).fill_null(-1).to_numpy(), np.int64)
     except pa.ArrowException as error:
         raise _unlike(path, printable(error, 100)) from error
-    shared_out = np.array([name == SHARED_OUT for name in split], np.bool_)
     count = len(names) if names is not None else int(client.max(initial=-1)) + 1
     if names is None and "client_name" in table.column_names:
         names = _names_beside(client, table.column("client_name").to_pylist(), count)

@@ -29,7 +29,7 @@ def hub_source(
     """
     snapshot, where = hub_folder(name, revision, cache, key)
     source = parquet_source(where, limits, key, columns, shown=printable(name))
-    return replace(source, notes=(f"{name} of the Hugging Face Hub at commit {snapshot.name}",))
+    return replace(source, notes=(f"{name} of the Hugging Face Hub at commit {snapshot.name}", *source.notes))
 
 
 def hub_folder(name: str, revision: str | None, cache: Path, key: str) -> tuple[Path, Path]:

@@ -7,14 +7,14 @@ empty or blank, in the label or the client column, counts as null, with a note. 
 floats with NaN for null, and labels booleans.
 ``data.columns`` names other columns, and one that says which client holds the image (text or integers; the partition
 ``natural``). ``path`` is a single file, of which a fixed fifth per class (always the
-same one) becomes the test split; or a folder with ``train*.parquet`` and ``test*.parquet`` (or ``validation*``,
-``val*``), in one or several parts, there or in its ``data/`` folder or in its only folder that has them; folders
-``train/`` and ``test/`` with Parquet files in them do as well.
+same one) becomes the test split, while all images without a label train; or a folder with ``train*.parquet`` and
+``test*.parquet`` (or ``validation*``, ``val*``), in one or several parts, there or in its ``data/`` folder or in its
+only folder that has them; folders ``train/`` and ``test/`` with Parquet files in them do as well. Other Parquet files,
+such as those of ``validation*`` beside ``test*``, are not used, with a note.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from rayfed_ssl.base.schema import Block, UserError
@@ -34,10 +33,11 @@ from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.column_values import is_text, label_values, plain, text_values, whole_numbers
 from rayfed_ssl.data.holdout import TEST_SHARE, stratified_halves, untested
 from rayfed_ssl.data.images import Listing, Payload, Source
+from rayfed_ssl.data.limits import FIRST_ROWS, unseen_classes
+from rayfed_ssl.data.parquet_files import TEST_NAMES, homes_of, missing, parts_of, readable, unused
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "labels", "fine_label")
-TEST_NAMES = ("test", "validation", "val")
 
 
 class Columns(Block):
@@ -75,7 +75,7 @@ def parquet_source(
     """
     columns, shown = columns or Columns(), shown or printable(path)
     single = path.is_file()
-    parts = {"train": [path], "test": [path]} if single else _parts(path, key, shown)
+    parts = {"train": [path], "test": [path]} if single else parts_of(path, key, shown)
     files = tuple(dict.fromkeys(parts["train"] + parts["test"]))
 
     @cache
@@ -84,7 +84,7 @@ def parquet_source(
 
     def check() -> None:
         if not parts["test"]:
-            raise _missing(homes_of(path, key, shown)[0], TEST_NAMES, shown, key)
+            raise missing(homes_of(path, key, shown)[0], TEST_NAMES, shown, key)
         splits, texts = read()
         _check_test(splits["train"], splits["test"], texts, printable(parts["test"][0]), key)
 
@@ -96,7 +96,8 @@ def parquet_source(
         if single:
             rest, held_out = stratified_halves(labels, TEST_SHARE)
             chosen = held_out if split == "test" else rest
-            notes += () if split == "test" else untested(labels, held_out, named, TEST_SHARE)
+            notes = () if split == "test" else _held_out_notes(labels, held_out, named) + notes
+        notes += unseen_classes(split, labels[chosen], np.arange(len(chosen))[: limits[split]], FIRST_ROWS)
         chosen = chosen[: limits[split]]
         groups, names = _groups(splits["train"].clients, splits[split].clients)
         return Listing(
@@ -108,61 +109,7 @@ def parquet_source(
             notes,
         )
 
-    note = f"{shown} is one file without a test split: a fifth of each class is held out as test images"
-    return Source(files, listing, notes=(note,) if single else (), check=check)
-
-
-# -- which files -------------------------------------------------------------------------------------------------------
-
-
-def _parts(path: Path, key: str, shown: str) -> dict[str, list[Path]]:
-    """The files of each split; none of the test split where it is missing. Raises UserError."""
-    homes = homes_of(path, key, shown)
-    if not homes:
-        raise _missing(path, ("train",), shown, key)
-    test = next((found for home in (*homes, path, path / "data") if (found := _find(home, TEST_NAMES))), [])
-    return {"train": _find(homes[0], ("train",)), "test": test}
-
-
-def homes_of(path: Path, key: str, shown: str) -> list[Path]:
-    """The folders that hold a folder's training parts: itself, its ``data/``, or its only one that has them.
-
-    Raises:
-        UserError: several have them.
-    """
-    if homes := [folder for folder in (path, path / "data") if _find(folder, ("train",))]:
-        return homes
-    homes = sorted(folder for folder in path.iterdir() if folder.is_dir() and _find(folder, ("train",)))
-    if len(homes) > 1:
-        choices = printable(", ".join(f"{shown}/{home.name}" for home in homes))
-        raise UserError(f"{key}.path: {shown} holds {len(homes)} data sets; give one of them: {choices}")
-    return homes
-
-
-def _find(folder: Path, names: tuple[str, ...]) -> list[Path]:
-    """The parts of the first of ``names`` that lies in a folder: ``train*.parquet``, else ``train/*.parquet``."""
-    for pattern in ("{}*.parquet", "{}/*.parquet"):
-        for name in names:
-            if found := sorted(folder.glob(pattern.format(name))):
-                return found
-    return []
-
-
-def _missing(path: Path, names: tuple[str, ...], shown: str, key: str) -> UserError:
-    files = sorted(str(file.relative_to(path)) for file in path.rglob("*.parquet"))[:5]
-    present = printable(", ".join(files)) or "no Parquet file"
-    wanted = " or ".join(f"{name}*.parquet" for name in names)
-    return UserError(f"{key}.path: {shown} lacks its {names[0]} split: wanted {wanted}, found {present}")
-
-
-@contextlib.contextmanager
-def readable(file: Path, key: str) -> Iterator[pq.ParquetFile]:
-    try:
-        with pq.ParquetFile(file) as opened:
-            yield opened
-    except (pa.ArrowException, OSError) as error:
-        reason = printable(" ".join(str(error).split()))
-        raise UserError(f"{key}.path: {printable(file)} cannot be read as Parquet ({reason})") from error
+    return Source(files, listing, notes=() if single else unused(path, parts, key), check=check)
 
 
 # -- which columns -----------------------------------------------------------------------------------------------------
@@ -215,6 +162,17 @@ def _read_splits(parts: dict[str, list[Path]], columns: Columns, key: str) -> tu
             blanks |= {(file, "label: unlabelled"): blank_labels, (file, "client: nobody's"): blank_clients}
         splits[name] = _Split(np.concatenate(labels), None if columns.client is None else clients, blanks)
     return splits, texts
+
+
+def _held_out_notes(labels: NDArray[np.int64], held_out: NDArray[np.int64], names: tuple[str, ...]) -> tuple[str, ...]:
+    """Lines on what a file without a test split has lost to one. They name no file: they are kept with the images."""
+    if not len(held_out):
+        return ()
+    note = (
+        f"one Parquet file without a test split: a fifth of each class, {len(held_out)} of {len(labels)} images, is "
+        "held out as test images"
+    )
+    return (note, *untested(labels, held_out, names, TEST_SHARE))
 
 
 def _blank_notes(splits: dict[str, _Split]) -> tuple[str, ...]:

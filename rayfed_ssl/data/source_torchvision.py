@@ -17,6 +17,7 @@ import numpy as np
 from rayfed_ssl.base.late import Late
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.images import Listing, Payload, Source
+from rayfed_ssl.data.limits import FIRST_ROWS, unseen_classes
 
 datasets = Late("torchvision.datasets")
 
@@ -92,7 +93,8 @@ def torchvision_source(name: str, root: Path, download: bool, limits: dict[str, 
         def read() -> Iterator[tuple[str, Payload]]:
             return ((f"{name} {split} {row}", pixels[row]) for row in range(count))
 
-        return Listing(labels[:count], class_names, read)
+        notes = unseen_classes(split, labels, np.arange(count), FIRST_ROWS)
+        return Listing(labels[:count], class_names, read, notes=notes)
 
     return Source(files, listing)
 

@@ -34,9 +34,10 @@ from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.table import Table
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.decode import Form
+from rayfed_ssl.data.folder_layouts import Layout
 from rayfed_ssl.data.images import MOST_CLASSES, Dataset, Images, Listing, Scaling, Source
 from rayfed_ssl.data.source_digits import digits_source
-from rayfed_ssl.data.source_folder import Layout, folder_source
+from rayfed_ssl.data.source_folder import folder_source
 from rayfed_ssl.data.source_hub import hub_source
 from rayfed_ssl.data.source_parquet import Columns, parquet_source
 from rayfed_ssl.data.source_torchvision import torchvision_source
@@ -87,7 +88,9 @@ class SourceConfig(Block):
     max_pixels: int = Field(50_000_000, ge=64, le=178_956_970)
     """A larger image counts as one that cannot be decoded."""
     limit: int | None = Field(None, ge=1)
-    """At most so many training images: the first rows, of an ``imagefolder`` evenly spaced ones; null: all."""
+    """At most so many training images: the first rows, of an ``imagefolder`` evenly spaced ones; null: all. A note says
+    where they show fewer classes than all images do, as the first rows of a file sorted by class.
+    """
     test_limit: int | None = Field(None, ge=1)
     """At most so many test images, likewise; null: all."""
 

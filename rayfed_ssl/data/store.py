@@ -35,7 +35,7 @@ from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.decode import BadImage, Decoded, Form, decode
 from rayfed_ssl.data.images import Images, Listing, Payload
 
-FORMAT = 6  # 5: transparent pixels are laid on black; 6: images of which little is left are counted
+FORMAT = 7  # 6: images of which little is left are counted; 7: unlabelled rows of one Parquet file all train
 BLOCK = 256  # images decoded, and checked, at a time
 MOST_NAMED = 20  # images that cannot be decoded
 NOTICED = ("deep", "frames", "transparent", "cropped")  # what of ``Decoded`` is counted

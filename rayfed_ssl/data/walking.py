@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import stat
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 from rayfed_ssl.base.schema import UserError
@@ -70,6 +71,30 @@ def entries(folder: Path, key: str) -> tuple[list[Path], list[Path], tuple[int, 
         elif is_image:
             files.append(entry)
     return files, folders, (own.st_dev, own.st_ino)
+
+
+def images_beside(root: Path, read: Iterable[Path], key: str) -> list[tuple[str, int]]:
+    """(folder, number of images below it) of the folders in ``root`` that hold images which are not below one of
+    ``read``, then ("", number) of the images that lie in ``root`` itself. Raises UserError where it cannot be read.
+
+    A folder that cannot be walked has none: nobody asks for it.
+    """
+    files, folders, _ = entries(root, key)
+    known = [folder.resolve() for folder in read]
+    found = []
+    for folder in folders:
+        own = folder.resolve()
+        if any(own.is_relative_to(place) for place in known):
+            continue  # another way to what is read
+        try:
+            images = images_below(folder, key)
+        except UserError:
+            continue
+        if any(place.is_relative_to(own) for place in known):
+            images = [file for file in images if not any(file.resolve().is_relative_to(place) for place in known)]
+        if images:
+            found.append((folder.name, len(images)))
+    return found + ([("", len(files))] if files else [])
 
 
 def unread_below(*roots: Path) -> str:

@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from rayfed_ssl.base.schema import Block
-from rayfed_ssl.evaluation.material import FrozenEncoder
+from rayfed_ssl.evaluation.material import FrozenEncoder, drawn_rows
 from rayfed_ssl.evaluation.protocol import Comparison
 
 TAG = "features/angle"
@@ -25,7 +25,7 @@ class AnglesConfig(Block):
     """Angles between encoders."""
 
     images: int = Field(1000, ge=1)
-    """Test images looked at, the first ones."""
+    """Test images looked at, drawn by the run's seed; all where there are fewer."""
     clients: int = Field(10, ge=2)
     """Clients of a round looked at during a run, the first of those that reply."""
 
@@ -39,9 +39,9 @@ def mean_angle(a: Tensor, b: Tensor) -> float:
     return float((2 * (a - b).norm(dim=1).atan2((a + b).norm(dim=1))).rad2deg().mean())
 
 
-def look(encoder: FrozenEncoder, pixels: NDArray[np.uint8], config: AnglesConfig) -> Tensor:
-    """Features (n, D) of the first images."""
-    return encoder.features(pixels[: config.images])
+def look(encoder: FrozenEncoder, pixels: NDArray[np.uint8], config: AnglesConfig, seed: int) -> Tensor:
+    """Features (n, D) of images (N, S, S, 3), the same ones for every encoder of a run."""
+    return encoder.features(pixels[np.sort(drawn_rows(len(pixels), config.images, seed, "angles"))])
 
 
 def compare(features: Mapping[str, Tensor], config: AnglesConfig) -> dict[str, float]:

@@ -43,11 +43,18 @@ def by_client(subject: int | None, values: Mapping[str, float]) -> dict[int | No
     return found
 
 
+def drawn_rows(rows: NDArray[np.int64] | int, most: int, seed: int, purpose: str) -> NDArray[np.int64]:
+    """At most ``most`` of ``rows`` (of all of so many rows), the first in an order seeded by ``seed`` and ``purpose``:
+    rows that follow one another are often of one class.
+    """
+    return numpy_generator(seed, "evaluation", purpose).permutation(rows)[:most]
+
+
 def labelled_rows(labels: NDArray[np.int64], limit: int | None, seed: int) -> NDArray[np.int64]:
     """Rows with a label (not negative), ascending; at most ``limit``, the first in an order seeded by ``seed``."""
     rows = np.flatnonzero(labels >= 0)
     if limit is not None and len(rows) > limit:
-        rows = np.sort(numpy_generator(seed, "evaluation", "train_images").permutation(rows)[:limit])
+        rows = np.sort(drawn_rows(rows, limit, seed, "train_images"))
     return rows
 
 

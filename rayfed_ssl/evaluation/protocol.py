@@ -54,8 +54,10 @@ class Comparison(Generic[Settings]):
     config: type[Settings]
     tag: str
     """The tag, beginning with ``features/``, that a run records; others, of single pairs, it leaves out."""
-    look: Callable[[FrozenEncoder, NDArray[np.uint8], Settings], Tensor]
-    """An encoder and images (N, S, S, 3) -> what it is compared by (n, D), on the CPU; made where the encoder is."""
+    look: Callable[[FrozenEncoder, NDArray[np.uint8], Settings, int], Tensor]
+    """An encoder, images (N, S, S, 3), settings and the run's seed -> what the encoder is compared by (n, D), on the
+    CPU; made where the encoder is.
+    """
     compare: Callable[[Mapping[str, Tensor], Settings], dict[str, float]]
     """``{name: what an encoder is compared by}`` -> ``{tag: value}``; empty where no two can be compared."""
     clients: Callable[[Settings], int]

@@ -11,8 +11,8 @@ from pydantic import Field
 from torch import Tensor
 
 from rayfed_ssl.base.schema import Block
-from rayfed_ssl.base.seeding import generator, numpy_generator
-from rayfed_ssl.evaluation.material import Material
+from rayfed_ssl.base.seeding import generator
+from rayfed_ssl.evaluation.material import Material, drawn_rows
 from rayfed_ssl.evaluation.protocol import Protocol
 
 GROUP = "features/"
@@ -74,8 +74,7 @@ def measure(material: Material, config: RankConfig) -> dict[str, float]:
     mode.
     """
     encoder, pool = material.encoder, material.pool
-    rows = numpy_generator(material.seed, "evaluation", "rank").permutation(material.pool_rows)[: config.images]
-    pixels = pool[rows]
+    pixels = pool[drawn_rows(material.pool_rows, config.images, material.seed, "rank")]
     draws = generator(material.seed, "evaluation", "rank", "views", device=encoder.device)
     first: list[Tensor] = []
     second: list[Tensor] = []

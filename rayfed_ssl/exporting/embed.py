@@ -46,12 +46,13 @@ KEY = "data"
 
 @dataclass(frozen=True)
 class Embedded:
-    """``images`` rows of ``dim`` numbers were written; the images with these ids cannot be decoded and were left
-    out."""
+    """``images`` rows of ``dim`` numbers were written; the images with the ids ``skipped`` cannot be decoded and were
+    left out. ``notes`` are lines on images and files that are not taken."""
 
     images: int
     dim: int
     skipped: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 def embed(
@@ -88,7 +89,7 @@ def embed(
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else printable(error)
         raise UserError(f"--out: {printable(out)} cannot be written ({reason})") from error
-    return Embedded(table.written, encoder.module.dim, tuple(table.skipped))
+    return Embedded(table.written, encoder.module.dim, tuple(table.skipped), images.notes)
 
 
 def _check_out(out: Path, data: str, overwrite: bool) -> None:

@@ -208,7 +208,8 @@ class Workbench:
         config, dataset, training = self.config.evaluation, self.federation.dataset, network.training
         pixels = dataset.test.pixels if len(dataset.test) else dataset.train.pixels
         frozen = self.frozen(network)
-        found = {name: row.look(frozen, pixels, config.of(name)).numpy() for name, row in config.comparisons.items()}
+        seed, rows = self.config.seed, config.comparisons
+        found = {name: row.look(frozen, pixels, config.of(name), seed).numpy() for name, row in rows.items()}
         network.train(training)
         return found
 

@@ -44,6 +44,7 @@ class Federation:
     held_out: np.ndarray | None = None  # training images that nobody holds, to choose by (evaluation.select)
     public_scaling: Scaling | None = None  # of public images of another source
     public_digest: str | None = None  # of all of them, of another source
+    public_notes: tuple[str, ...] = ()  # on how they were read
 
     @property
     def scaled(self) -> dict[str, Scaling]:
@@ -55,7 +56,7 @@ class Federation:
     def notes(self) -> tuple[str, ...]:
         """Lines on how the images were read, those of public images of another source among them, and on a test set of
         mostly one class."""
-        public = () if self.public_scaling is None else (f"{PUBLIC}: {self.public_scaling}",)
+        public = (f"{PUBLIC}: {note}" for note in self.public_notes)
         return (*self.dataset.notes, *public, *_largest_class(self.dataset))
 
     @cached_property
@@ -112,6 +113,7 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
     split, public, public_indices, held_out = config.data.partition, None, None, None
     public_scaling: Scaling | None = None
     public_digest: str | None = None
+    public_notes: tuple[str, ...] = ()
     rest = np.arange(len(train.labels))
     if config.evaluation.select is not None:
         held_out = stratified_share(train.labels, config.evaluation.select.share, config.seed)
@@ -137,6 +139,7 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
             resized = public_config.images.model_copy(update=form)
             public_set = sources.load(resized, cache, PUBLIC, ("train",))
         public, public_scaling, public_digest = public_set.train, public_set.scaling, public_set.digest
+        public_notes = public_set.notes
         if public_config.sample is not None:
             public = _sample(public, public_config.sample, config.seed)
     elif public_indices is not None:
@@ -145,8 +148,9 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
     dealt = tuple({"train": shard} for shard in shards)
     own_tests = _own_tests(split, dataset, len(shards))
     return Federation(
-        dataset, dealt, public, public_indices, names, None, own_tests, held_out, public_scaling, public_digest
-    )
+        dataset, dealt, public, public_indices, names, None, own_tests, held_out,
+        public_scaling, public_digest, public_notes,
+    )  # fmt: skip
 
 
 def _largest_class(dataset: Dataset) -> Iterator[str]:

@@ -15,7 +15,7 @@ from matplotlib.text import Annotation
 from numpy.typing import NDArray
 from PIL import Image
 
-from rayfed_ssl.report.representations import MAPPED, Look, neighbours, plane, queries, similarities
+from rayfed_ssl.report.representations import Look, mapped, neighbours, plane, queries, similarities
 from rayfed_ssl.report.style import MAP, MARKERS, MUTED, SERIES, Drawing, Studio
 
 PER_CLASS = 12  # images of each class in the map of similarities
@@ -50,14 +50,14 @@ def whose(seen: Look) -> str:
 
 def figures(seen: Look, studio: Studio) -> Iterator[Drawing]:
     """The map, untrained beside trained, and the similarities by class."""
-    shown = slice(0, MAPPED)
+    shown = mapped(len(seen.labels), seen.seed)
     given = {"untrained": seen.before, "trained": seen.features}
     maps = {name: plane(x[shown], seen.seed) for name, x in given.items() if x is not None}
     kind = next(iter(maps.values()))[1]
-    count = len(seen.labels[shown])
+    count = len(shown)
     for name, (places, _) in maps.items():
         yield studio.draw(
-            f"map_{name}", f"Map, {name}", lambda f, p=places: _map(f, p, seen),  # type: ignore[misc]
+            f"map_{name}", f"Map, {name}", lambda f, p=places: _map(f, p, seen, shown),  # type: ignore[misc]
             alt=f"{kind} of the features of {count} {seen.split} images by {whose(seen)}, {name}, coloured by class.",
             caption=f"{kind} of {count} {seen.split} images, {whose(seen) if name == 'trained' else 'before training'}."
             + (" Colours and names are classes." if (seen.labels >= 0).any() else ""),
@@ -73,9 +73,8 @@ def figures(seen: Look, studio: Studio) -> Iterator[Drawing]:
         )  # fmt: skip
 
 
-def _map(figure: Figure, places: NDArray[np.float64], seen: Look) -> None:
-    axes = figure.add_subplot()
-    labels = seen.labels[: len(places)]
+def _map(figure: Figure, places: NDArray[np.float64], seen: Look, shown: NDArray[np.int64]) -> None:
+    axes, labels = figure.add_subplot(), seen.labels[shown]
     classes, names = [int(c) for c in np.unique(labels) if c >= 0], []
     if not 0 < len(classes) <= CLASSES:
         axes.scatter(places[:, 0], places[:, 1], s=5, color=SERIES[0], linewidth=0, alpha=0.7)

@@ -121,13 +121,18 @@ def neighbours(features: NDArray[np.float64], row: int, count: int = NEIGHBOURS)
     return [(int(i), float(cosines[i])) for i in np.argsort(-cosines, kind="stable")[:count] if i != row]
 
 
+def mapped(count: int, seed: int) -> NDArray[np.int64]:
+    """Which of ``count`` images stand on the map, ascending: rows drawn by the seed, for first rows are of few classes
+    where folders are."""
+    return np.sort(numpy_generator(seed, "report", "map").permutation(count)[:MAPPED])
+
+
 def queries(labels: NDArray[np.int64], count: int = QUERIES) -> list[int]:
-    """Rows to ask for neighbours of: the first of each class in turn, evenly over the classes; else the first rows."""
+    """Rows to ask for neighbours of: the first of each class in turn, evenly over the classes; else over the rows."""
     classes = [int(label) for label in np.unique(labels) if label >= 0]
-    if not classes:
-        return list(range(min(count, len(labels))))
-    chosen = [classes[i * len(classes) // min(count, len(classes))] for i in range(min(count, len(classes)))]
-    return [int(np.flatnonzero(labels == label)[0]) for label in chosen]
+    asked = classes or range(len(labels))
+    chosen = [asked[i * len(asked) // min(count, len(asked))] for i in range(min(count, len(asked)))]
+    return [int(np.flatnonzero(labels == label)[0]) for label in chosen] if classes else chosen
 
 
 def principal(features: NDArray[np.float64], count: int) -> NDArray[np.float64]:

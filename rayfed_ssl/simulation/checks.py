@@ -254,7 +254,7 @@ def check_shards(config: RunConfig, federation: Federation) -> None:
 
 def check_labels(config: RunConfig, federation: Federation) -> None:
     """Refuse an objective, or protocols, that need labels where images have none, before rounds are spent on them: a
-    line for each.
+    line for each, and, where no training image has one, how the images were read.
     """
     lines: list[str] = []
     trained = np.concatenate([federation.dataset.train.labels[shard["train"]] for shard in federation.shards])
@@ -269,7 +269,8 @@ def check_labels(config: RunConfig, federation: Federation) -> None:
     except UserError as error:
         lines.append(str(error))
     if lines:
-        raise UserError("\n".join(lines))
+        told = () if (train.labels >= 0).any() else federation.dataset.notes
+        raise UserError("\n".join([*lines, *(f"data: {note}" for note in told)]))
 
 
 def ignored_clients(config: RunConfig, federation: Federation) -> list[str]:

@@ -78,6 +78,30 @@ def test_a_runs_own_partition_comes_out_again(tmp_path, public):
     assert all(np.array_equal(one, other) for one, other in zip(shards, again, strict=True))
 
 
+@pytest.mark.parametrize("public", ["none", "share", "client 0"])
+def test_images_to_choose_by_are_nobodys_and_never_public(tmp_path, public):
+    """Of a run with ``evaluation.select``: its rows without a client are public by their split, not by having none."""
+    given, select = np.array([0, 3, 6, 9]), np.array([2, 5, 8, 11])
+    shards = {0: {"train": np.array([1, 4])}, 1: {"train": np.array([7, 10] if public != "none" else [7, 10, *given])}}
+    if public == "client 0":
+        shards[0] = {"train": given[:0]}
+        select = np.array([1, 2, 4, 5, 8, 11])
+    taken = None if public == "none" else given
+    write_partition(tmp_path, shards, LABELS, taken, None if taken is None else LABELS[taken], select)
+    config = FromFile(path=tmp_path / "partition.parquet")
+    found = read_partition(config.path, LABELS)
+    assert found.public.tolist() == (given.tolist() if public == "share" else [])
+    assert found.lists[0].tolist() == (given.tolist() if public == "client 0" else [1, 4])
+    assert not set(select.tolist()) & {index for mine in found.lists for index in mine.tolist()}
+    if public == "none":  # the share asked for
+        assert np.array_equal(take_public(config, LABELS, 0.25, 3)[0], hold_out(12, 0.25, 3)[0])
+
+
+def test_rows_of_nobody_are_public_where_a_table_has_no_splits(tmp_path):
+    rows = {"client": [0] * 6 + [1] * 4 + [None] * 2, "index": list(range(12))}
+    assert read_partition(parquet(tmp_path / "p.parquet", **rows), LABELS).public.tolist() == [10, 11]
+
+
 def test_tasks_splits_are_known_but_only_train_is_shared_out(tmp_path):
     splits = {"train": np.array([0, 1]), "es": np.array([2]), "rb": np.array([3]), "test": np.array([4, 5])}
     other = {"train": np.array([6, 7, 8]), "es": np.array([9]), "rb": np.array([10]), "test": np.array([11])}

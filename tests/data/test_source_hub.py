@@ -118,6 +118,15 @@ def test_a_data_set_is_downloaded_once(tmp_path, hub):
     assert not [line for line in hub.asked if line.startswith("GET datasets/")]
 
 
+def test_files_of_no_split_are_noted_beside_the_commit(tmp_path, hub):
+    publish("lab/cells")
+    extra = hub.root / "lab/cells" / COMMITS["main"] / "data/validation-00000-of-00001.parquet"
+    write_parquet(extra, pictures(3), [0] * 3)
+    commit, note = fetch(tmp_path, "lab/cells").notes
+    assert commit.endswith("a" * 40)
+    assert note.startswith("data/validation-00000-of-00001.parquet (3 rows) is not used: the images are those of data/")
+
+
 def test_a_catalogue_takes_every_split_of_one_data_set(tmp_path, hub, monkeypatch):
     monkeypatch.setenv("RAYFED_SSL_CACHE", str(tmp_path / "cache"))
     publish("lab/cells")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -114,11 +115,12 @@ def test_angles_between_encoders() -> None:
     encoders = {name: small_encoder(seed=seed) for name, seed in (("x", 1), ("y", 2), ("z", 1))}
     pixels, _ = images(50, 0)
     config = AnglesConfig(images=20)
-    looks = {name: look(encoder, pixels, config) for name, encoder in encoders.items()}
+    looks = {name: look(encoder, pixels, config, 5) for name, encoder in encoders.items()}
     values = compare(looks, config)
     assert list(values) == ["features/angle", "features/angle/x y", "features/angle/x z", "features/angle/y z"]
     assert values["features/angle/x z"] == pytest.approx(0.0, abs=1e-4)
-    features = [encoders[name].features(pixels[:20]).double().numpy() for name in ("x", "y")]
+    rows = numpy_generator(5, "evaluation", "angles").permutation(50)[:20]
+    features = [encoders[name].features(pixels[rows]).double().numpy() for name in ("x", "y")]
     cosines = [float(unit(one) @ unit(other)) for one, other in zip(*features, strict=True)]
     expected = np.mean([math.degrees(math.acos(min(1.0, cosine))) for cosine in cosines])
     assert values["features/angle/x y"] == pytest.approx(expected, rel=1e-5)
@@ -128,6 +130,25 @@ def test_angles_between_encoders() -> None:
     assert compare({"x": looks["x"]}, config) == {}
     other = compare({**looks, "of 2 dimensions": looks["x"][:, :2]}, config)
     assert other == values  # pairs of one dimension only
+
+
+def test_angles_look_at_every_class_of_images_sorted_by_class() -> None:
+    """Two encoders that differ in the last of four classes alone, which first images would not show."""
+    labels = np.repeat(np.arange(4), 500)
+    pixels = np.broadcast_to(labels.astype(np.uint8)[:, None, None, None] + 1, (2000, 4, 4, 3))
+    config, angles = AnglesConfig(), []
+    for last in (0.0, 90.0):
+
+        class Rows(torch.nn.Module):
+            def forward(self, x: torch.Tensor, last: float = last) -> torch.Tensor:
+                turned = math.radians(last) * (x.mean((1, 2, 3)) * 255 > 3.5)
+                return torch.stack([turned.cos(), turned.sin()], 1)
+
+        encoder = replace(small_encoder(), module=Rows(), dim=2)
+        angles.append(look(encoder, pixels, config, 0))
+        assert torch.equal(look(encoder, pixels[:1000], config, 0), encoder.features(pixels[:1000]))  # all, in order
+    found = compare({"a": angles[0], "b": angles[1]}, config)["features/angle"]
+    assert found == pytest.approx(90 / 4, abs=4)  # three standard deviations of a share of a quarter in 1000 images
 
 
 def test_metrics_equal_scikit_learn_and_absent_classes_take_no_part() -> None:

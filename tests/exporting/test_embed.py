@@ -123,6 +123,22 @@ def test_tables_are_written_in_row_groups_while_images_are_read(
     assert read(tmp_path / "x.parquet")["id"][-1] == f"image {count - 1}"
 
 
+def test_every_split_has_rows_and_what_has_none_is_said(
+    run: Path, encoder: RunEncoder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for place, count in {"train/a": 10, "val/a": 8, "test/a": 6, "extra": 7}.items():
+        put(tmp_path / "images", {f"{place}/{row}.png": pixels for row, pixels in enumerate(pictures(count))})
+    note = "extra/ (7 images) is not used: the images are those of train/ and test/ and val/"
+    assert embed(encoder, str(tmp_path / "images"), tmp_path / "x.parquet").notes == (note,)
+    found = read(tmp_path / "x.parquet")
+    assert found["split"] == ["train"] * 10 + ["test"] * 6 + ["val"] * 8
+    status, shown, _ = command(capsys, "embed", run, tmp_path / "images", "--out", tmp_path / "y.parquet")
+    said = " ".join(shown.split())
+    assert status == 0
+    assert f"note {note} embeddings" in said
+    assert ": 24 images, " in said
+
+
 def test_a_bad_image_leaves_the_table_that_was_there_or_is_left_out(encoder: RunEncoder, tmp_path: Path) -> None:
     put(tmp_path / "images", {f"{row}.png": pixels for row, pixels in enumerate(pictures(3))})
     (tmp_path / "images/1.png").write_bytes(b"no image")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 
@@ -71,7 +72,32 @@ def test_no_name_on_a_map_covers_another(spread: float) -> None:
 def test_every_class_is_asked_for_in_turn() -> None:
     assert representations.queries(np.array([2, 0, 0, 1, 2]), 3) == [1, 3, 0]
     assert representations.queries(np.arange(12)[::-1].copy(), 6) == [11, 9, 7, 5, 3, 1]
-    assert representations.queries(np.full(9, -1), 4) == [0, 1, 2, 3]
+    assert representations.queries(np.full(9, -1), 4) == [0, 2, 4, 6]
+    assert representations.queries(np.full(3, -1), 4) == [0, 1, 2]
+
+
+def test_the_map_shows_every_class_of_images_sorted_by_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    labels = np.repeat(np.arange(3), 400)
+    features = np.eye(3)[labels] + 0.01 * np.random.default_rng(3).normal(size=(1200, 3))
+    pixels = np.zeros((1200, 8, 8, 3), np.uint8)
+    seen = Look(pixels, labels, ("a", "b", "c"), features, None, "global", "test", 7)
+    monkeypatch.setattr(maps, "plane", lambda features, seed: (features[:, :2].copy(), "PCA"))
+    drawn: list[Figure] = []
+
+    class Studio:
+        def draw(self, name: str, title: str, draw: Callable[[Figure], None], **words: object) -> None:
+            if name.startswith("map"):
+                drawn.append(Figure())
+                draw(drawn[-1])
+
+    list(maps.figures(seen, Studio()))  # type: ignore[arg-type]
+    (figure,) = drawn
+    counts = [len(points.get_offsets()) for points in figure.axes[0].collections]
+    assert sum(counts) == 500
+    assert min(counts) > 120  # of about 167 each
+    for points, corner in zip(figure.axes[0].collections, [(1, 0), (0, 1), (0, 0)], strict=True):
+        assert np.abs(np.asarray(points.get_offsets()) - corner).max() < 0.1  # each place has its own image's class
+    assert representations.mapped(500, 7).tolist() == list(range(500))
 
 
 def test_agreement_counts_neighbours_of_the_same_class() -> None:

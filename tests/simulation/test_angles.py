@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.base.weights import Weights, unpack
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.augment import clean
@@ -34,15 +35,17 @@ def recorded(folder: Path) -> dict[int, float]:
 
 
 def trained(config: RunConfig, round: int, weights: Weights | None = None) -> Iterator[np.ndarray]:
-    """Unit features of the first 40 test images by each client's network after its local training, by hand."""
+    """Unit features of 40 test images by each client's network after its local training, by hand."""
     worker = Worker(config, deal(config))
+    test = worker.federation.dataset.test.pixels
+    drawn = test[numpy_generator(config.seed, "evaluation", "angles").permutation(len(test))[:40]]
     for client in worker.federation.clients:
         start = worker.initial("small_cnn_bn") if weights is None else weights
         reply = worker.execute("train", client, round, {"weights": start}, None)[0].reply
         network = worker.network("small_cnn_bn", "evaluated")
         unpack(reply["weights"], network)
         network.eval()
-        pixels = torch.tensor(worker.federation.dataset.test.pixels[:40]).permute(0, 3, 1, 2)
+        pixels = torch.tensor(drawn).permute(0, 3, 1, 2)
         features = network.encoder(clean(pixels, worker.recipe)).detach().double().numpy()
         yield features / np.linalg.norm(features, axis=1, keepdims=True)
 

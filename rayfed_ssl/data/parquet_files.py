@@ -1,0 +1,96 @@
+"""Which Parquet files of a folder are those of its splits, and which are of none."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import printable
+
+TEST_NAMES = ("test", "validation", "val")
+MOST_NAMED = 5  # of files that are not used
+
+
+def parts_of(path: Path, key: str, shown: str) -> dict[str, list[Path]]:
+    """The files of each split in a folder; none of the test split where it is missing.
+
+    Raises:
+        UserError: no training files, or several folders that have some.
+    """
+    homes = homes_of(path, key, shown)
+    if not homes:
+        raise missing(path, ("train",), shown, key)
+    test = next((found for home in (*homes, path, path / "data") if (found := _find(home, TEST_NAMES))), [])
+    return {"train": _find(homes[0], ("train",)), "test": test}
+
+
+def homes_of(path: Path, key: str, shown: str) -> list[Path]:
+    """The folders that hold a folder's training parts: itself, its ``data/``, or its only one that has them.
+
+    Raises:
+        UserError: several have them.
+    """
+    if homes := [folder for folder in (path, path / "data") if _find(folder, ("train",))]:
+        return homes
+    homes = sorted(folder for folder in path.iterdir() if folder.is_dir() and _find(folder, ("train",)))
+    if len(homes) > 1:
+        choices = printable(", ".join(f"{shown}/{home.name}" for home in homes))
+        raise UserError(f"{key}.path: {shown} holds {len(homes)} data sets; give one of them: {choices}")
+    return homes
+
+
+def _find(folder: Path, names: tuple[str, ...]) -> list[Path]:
+    """The parts of the first of ``names`` that lies in a folder: ``train*.parquet``, else ``train/*.parquet``."""
+    for pattern in ("{}*.parquet", "{}/*.parquet"):
+        for name in names:
+            if found := sorted(folder.glob(pattern.format(name))):
+                return found
+    return []
+
+
+def unused(path: Path, parts: dict[str, list[Path]], key: str) -> tuple[str, ...]:
+    """A line on the Parquet files below ``path`` that are of neither split, where there are any."""
+    used = {file.resolve() for files in parts.values() for file in files}
+    below = [file for file in sorted(path.rglob("*.parquet")) if file.is_file() and not file.name.startswith(".")]
+    others = [file for file in below if file.resolve() not in used]
+    if not others:
+        return ()
+    rows = sum(_rows_of(file, key) for file in others)
+    more = f" and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
+    names = ", ".join(printable(file.relative_to(path), 80) for file in others[:MOST_NAMED]) + more
+    first = [(files[0].relative_to(path), " .." if len(files) > 1 else "") for files in parts.values() if files]
+    read = " and ".join(f"{printable(file, 80)}{dots}" for file, dots in first)
+    return (f"{names} ({rows} rows) {'is' if len(others) == 1 else 'are'} not used: the images are those of {read}",)
+
+
+def _rows_of(file: Path, key: str) -> int:
+    """How many rows a file has; none where it cannot be read, for nobody wants to read it."""
+    try:
+        with readable(file, key) as opened:
+            return int(opened.metadata.num_rows)
+    except UserError:
+        return 0
+
+
+def missing(path: Path, names: tuple[str, ...], shown: str, key: str) -> UserError:
+    """What to say of a folder without the files of a split that has one of these names."""
+    files = sorted(str(file.relative_to(path)) for file in path.rglob("*.parquet"))[:5]
+    present = printable(", ".join(files)) or "no Parquet file"
+    wanted = " or ".join(f"{name}*.parquet" for name in names)
+    return UserError(f"{key}.path: {shown} lacks its {names[0]} split: wanted {wanted}, found {present}")
+
+
+@contextlib.contextmanager
+def readable(file: Path, key: str) -> Iterator[pq.ParquetFile]:
+    """A Parquet file, opened. Raises UserError where it cannot be read."""
+    try:
+        with pq.ParquetFile(file) as opened:
+            yield opened
+    except (pa.ArrowException, OSError) as error:
+        reason = printable(" ".join(str(error).split()))
+        raise UserError(f"{key}.path: {printable(file)} cannot be read as Parquet ({reason})") from error

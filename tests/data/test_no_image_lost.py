@@ -1,0 +1,258 @@
+"""Where images may be lost without a word: folders and files of no split, rows without a label, limits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.config import RunConfig, build
+from rayfed_ssl.data.catalogue import Catalogue, catalogued
+from rayfed_ssl.data.holdout import stratified_halves
+from rayfed_ssl.data.images import Dataset
+from rayfed_ssl.data.sources import SourceConfig, load
+from rayfed_ssl.data.store import FORMAT
+from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.simulation.checks import check_labels
+from tests.data.test_data_sources import pictures, put, tree_of, write_parquet
+
+SIZE = 16
+
+
+def read(path: Path, name: str = "imagefolder", **settings: object) -> Dataset:
+    settings = {"name": name, "path": path, "image_size": SIZE} | settings
+    return load(SourceConfig.model_validate(settings), path.parent / "cache")
+
+
+def listed(path: Path, name: str = "imagefolder", **settings: object) -> Catalogue:
+    return catalogued(SourceConfig.model_validate({"name": name, "path": path} | settings))
+
+
+def ids(images: Catalogue) -> list[str]:
+    return [name for name, _ in images.read()]
+
+
+# -- every image of a folder -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", ["classes", "clients", "flat"])
+def test_a_catalogue_has_every_image_of_every_split(tmp_path: Path, layout: str) -> None:
+    root, client = tmp_path / "d", "north/" if layout == "clients" else ""
+    put(root, tree_of({f"{split}/{client}a": n for split, n in {"train": 10, "Validation": 8, "test": 6}.items()}))
+    images = listed(root, layout=layout)
+    assert images.splits == (("train", 10), ("test", 6), ("val", 8))
+    assert sorted(ids(images)) == sorted(file.relative_to(root).as_posix() for file in root.rglob("*.png"))
+    assert ids(images)[-1].startswith("Validation/")
+    assert set(images.labels.tolist()) == ({-1} if layout == "flat" else {0})
+    assert images.notes == ()
+
+
+def test_splits_in_client_folders_are_all_there(tmp_path: Path) -> None:
+    root = tmp_path / "d"
+    counts = {"n/train/a": 3, "n/test/a": 2, "n/val/b": 4, "s/train/b": 1, "s/valid/a": 2, "n/raw": 5, ".": 1, "s": 1}
+    put(root, tree_of(counts))
+    images = listed(root, layout="clients")
+    assert images.splits == (("train", 4), ("test", 2), ("val", 6))
+    assert images.labels.tolist() == [0, 0, 0, 1, 0, 0, 1, 1, 1, 1, 0, 0]
+    (note,) = images.notes
+    assert note == "n/raw/ (5 images), 2 images in no folder are not used: the images are those of the clients' splits"
+    assert note in read(root, layout="clients").notes
+
+
+def test_tiny_imagenets_unlabelled_test_images_are_there_and_named_as_not_used(tmp_path: Path) -> None:
+    root = tmp_path / "d"
+    put(root, tree_of({"train/n01/images": 3, "val/images": 2, "test/images": 4}))
+    (root / "val/val_annotations.txt").write_text("0.png\tn01\t0\t0\t9\t9\n1.png\tn01\t0\t0\t9\t9\n")
+    images = listed(root)
+    assert images.splits == (("train", 3), ("test", 4), ("val", 2))
+    assert (images.labels.tolist(), images.class_names) == ([0] * 3 + [-1] * 4 + [0] * 2, ("n01",))
+    data = read(root)
+    assert data.test.labels.tolist() == [0, 0]
+    assert data.notes == ("test/ (4 images) is not used: val/ is there",)
+
+
+def test_a_catalogue_without_training_images_has_every_split_too(tmp_path: Path) -> None:
+    root = tmp_path / "d"
+    put(root, tree_of({"test/a": 3, "val/a": 2}))
+    assert listed(root).splits == (("test", 3), ("val", 2))
+
+
+def test_what_a_catalogue_does_not_take_is_noted(tmp_path: Path) -> None:
+    root = tmp_path / "d"
+    put(root, tree_of({"train/a": 3, "val/a": 2, "extra": 7}))
+    (root / "train/a/scan.dcm").write_bytes(b"no image")
+    images = listed(root)
+    assert images.splits == (("train", 3), ("test", 2))  # val/ holds the test images of a run
+    extra, scans = images.notes
+    assert extra == "extra/ (7 images) is not used: the images are those of train/ and val/"
+    assert scans.startswith("1 file is not read: 1 .dcm")
+    put(tmp_path / "e", tree_of({"a": 3}))
+    (tmp_path / "e/a/scan.dcm").write_bytes(b"no image")
+    assert listed(tmp_path / "e").notes == (scans,)
+
+
+def test_a_catalogue_of_parquet_has_every_split(tmp_path: Path) -> None:
+    for split, count in {"train": 10, "validation": 8, "test": 6}.items():
+        write_parquet(tmp_path / f"d/{split}.parquet", pictures(count), [0] * count)
+    images = listed(tmp_path / "d", "parquet")
+    assert (len(ids(images)), dict(images.splits)) == (24, {"train": 10, "test": 6, "validation": 8})
+
+
+# -- folders beside train/ ---------------------------------------------------------------------------------------------
+
+
+def test_images_in_folders_that_are_no_split_are_counted(tmp_path: Path) -> None:
+    root = tmp_path / "d"
+    put(root, tree_of({"train/a": 3, "test/a": 2, "unlabeled/deep": 6}))
+    (root / "notes").mkdir()
+    assert read(root).notes == ("unlabeled/ (6 images) is not used: the images are those of train/ and test/",)
+    put(root, tree_of({"train2/a": 4, ".": 2, ".hidden": 5}))
+    assert read(root).notes == (
+        "train2/ (4 images), unlabeled/ (6 images), 2 images in no folder are not used: the images are those of "
+        "train/ and test/",
+    )
+    put(root, tree_of({f"k{n}": 1 for n in range(4)}))
+    (note,) = read(root, layout="flat").notes
+    assert note.startswith("k0/ (1 images), k1/ (1 images), k2/ (1 images), k3/ (1 images), train2/ (4 images) and 2 ")
+    assert "and 2 more (16 images in all) are not used" in note
+    assert len(read(root).train) == 3
+
+
+def test_another_way_to_what_is_read_is_not_counted(tmp_path: Path) -> None:
+    root = tmp_path / "d"
+    put(root, tree_of({"raw/images/a": 3, "test/a": 2}))
+    (root / "train").symlink_to("raw/images")
+    (root / "latest").symlink_to("train/a")
+    (root / "circle").symlink_to(".")
+    assert (len(read(root).train), read(root).notes) == (3, ())
+    put(root, tree_of({"raw/others": 4}))
+    assert read(root).notes == ("raw/ (4 images) is not used: the images are those of train/ and test/",)
+
+
+@pytest.mark.parametrize(("layout", "meant"), [("classes", "class"), ("clients", "client")])
+def test_a_class_called_train_is_named_as_what_it_may_be(tmp_path: Path, layout: str, meant: str) -> None:
+    root = tmp_path / "d"
+    put(root, tree_of({"airplane": 10, "bus": 10, "train": 10}))
+    data = read(root, layout=layout)
+    assert (len(data.train), len(data.test), set(data.train.labels.tolist())) == (10, 0, {-1})
+    hint = f"if train/ is a {meant} like them, rename it: a folder of that name is taken for the training split"
+    assert data.notes == (
+        f"airplane/ (10 images), bus/ (10 images) are not used: the images are those of train/; {hint}",
+    )
+    assert data.notes == listed(root, layout=layout).notes
+    put(root, tree_of({"test/a": 1}))
+    with pytest.raises(UserError, match=f"train/ has no classes; {hint}; accepted: "):
+        read(root, layout=layout)
+    (root / "train").rename(root / "trains")
+    (root / "test").rename(tmp_path / "test")
+    assert len(read(root).train) == 24
+    assert "rename" not in "".join(read(root, layout="flat").notes)
+
+
+def test_a_run_that_needs_labels_says_how_images_without_were_read(tmp_path: Path) -> None:
+    put(tmp_path / "d", tree_of({"airplane": 10, "bus": 10, "train": 10}))
+    config = own(tmp_path / "d", {"name": "imagefolder"})
+    with pytest.raises(
+        UserError, match=r"(?s)none of the 10 train images has a label.*\ndata: airplane/ .* rename it: .*split$"
+    ):
+        check_labels(config, deal(config, tmp_path / "cache"))
+
+
+def own(path: Path, data: dict[str, object]) -> RunConfig:
+    return build(
+        {
+            "method": {"name": "fedsimclr"},
+            "data": {"path": path, "image_size": SIZE, **data},
+            "clients": {"count": 2},
+            "train": {"rounds": 1, "batch_size": 2},
+        },
+        {},
+        origin="test",
+    )
+
+
+def test_what_was_made_of_public_images_is_told(tmp_path: Path) -> None:
+    put(tmp_path / "d", tree_of({"train/a": 6, "test/a": 2}))
+    put(tmp_path / "p", tree_of({"train": 4, "more": 3}))
+    public = {"source": "source", "images": {"name": "imagefolder", "path": tmp_path / "p", "image_size": SIZE}}
+    config = own(tmp_path / "d", {"name": "imagefolder", "public": public})
+    (note,) = deal(config, tmp_path / "cache").notes
+    assert note.startswith("data.public.images: more/ (3 images) is not used")
+
+
+# -- Parquet -----------------------------------------------------------------------------------------------------------
+
+
+def test_one_file_with_labels_throughout_is_split_as_ever(tmp_path: Path) -> None:
+    """Measured runs rest on these rows."""
+    labels = np.arange(50) % 5
+    write_parquet(tmp_path / "all.parquet", pictures(50), labels)
+    data = read(tmp_path / "all.parquet", "parquet")
+    rows = [3, 8, 19, 22, 24, 26, 30, 31, 45, 47]
+    assert np.array_equal(data.test.pixels, pictures(50)[rows])
+    assert np.array_equal(data.train.pixels, np.delete(pictures(50), rows, axis=0))
+    order = np.array([0] * 7 + [2] * 16 + [5] * 10)
+    assert stratified_halves(np.r_[order[::2], order[1::2]], 0.2)[1].tolist() == [2, 6, 8, 10, 16, 31]
+
+
+def test_rows_without_a_label_all_train_as_those_of_a_folder_do(tmp_path: Path) -> None:
+    pixels, labels = pictures(100), [0, 1] * 10 + [None] * 80
+    write_parquet(tmp_path / "all.parquet", pixels, labels)
+    data = read(tmp_path / "all.parquet", "parquet")
+    assert np.bincount(data.test.labels + 1).tolist() == [0, 2, 2]
+    assert np.bincount(data.train.labels + 1).tolist() == [80, 8, 8]
+    note = "one Parquet file without a test split: a fifth of each class, 4 of 100 images, is held out as test images"
+    assert data.notes == (note,) == read(tmp_path / "all.parquet", "parquet").notes
+    places = {None: ".", 0: "c0", 1: "c1"}
+    put(tmp_path / "d", {f"{places[label]}/{n:03}.png": pixels[n] for n, label in enumerate(labels)})
+    folder = read(tmp_path / "d")
+    for mine, theirs in ((data.train, folder.train), (data.test, folder.test)):
+        assert {image.tobytes() for image in mine.pixels} == {image.tobytes() for image in theirs.pixels}
+    write_parquet(tmp_path / "none.parquet", pixels, [None] * 100)
+    nobody = read(tmp_path / "none.parquet", "parquet")
+    assert (len(nobody.train), len(nobody.test), nobody.notes) == (100, 0, ())
+    assert FORMAT > 6  # a cache of that format holds out unlabelled rows, too
+
+
+def test_parquet_files_of_no_split_are_counted(tmp_path: Path) -> None:
+    root = tmp_path / "d"
+    for name, count in {"train-0": 4, "train-1": 4, "test": 2, "validation": 3}.items():
+        write_parquet(root / f"data/{name}.parquet", pictures(count), [0] * count)
+    said = "the images are those of data/train-0.parquet .. and data/test.parquet"
+    assert read(root, "parquet").notes == (f"data/validation.parquet (3 rows) is not used: {said}",)
+    write_parquet(root / "extra/x.parquet", pictures(5), [0] * 5)
+    (root / "extra/.hidden.parquet").write_bytes(b"nothing")
+    (root / "extra/damaged.parquet").write_bytes(b"nothing")  # nobody reads it
+    (root / "link.parquet").symlink_to("data/test.parquet")
+    (note,) = read(root, "parquet").notes
+    names = "data/validation.parquet, extra/damaged.parquet, extra/x.parquet (8 rows)"
+    assert note == f"{names} are not used: {said}"
+    for n in range(4):
+        write_parquet(root / f"z{n}.parquet", pictures(1), [0])
+    assert "z1.parquet and 2 more (12 rows) are not used" in read(root, "parquet").notes[0]
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_limit_that_leaves_classes_out_says_so(tmp_path: Path) -> None:
+    root, labels = tmp_path / "d", np.repeat(np.arange(5), 10)
+    for split in ("train", "test"):
+        write_parquet(root / f"{split}.parquet", pictures(50), labels)
+    data = read(root, "parquet", limit=20, test_limit=45)
+    assert data.train.labels.tolist() == labels[:20].tolist()  # the first rows, as ever
+    end = "they are the first rows: shuffle the rows of files that are sorted by class"
+    assert data.notes == (f"limit: 20 of 50 training images are taken, which show 2 of 5 classes; {end}",)
+    assert read(root, "parquet", limit=20, test_limit=45).notes == data.notes  # from the cache
+    assert read(root, "parquet", test_limit=1).notes == (
+        f"test_limit: 1 of 50 test images are taken, which show 1 of 5 classes; {end}",
+    )
+    put(tmp_path / "f", tree_of({f"{split}/{label}": 10 for split in ("train", "test") for label in "abcde"}))
+    spaced = read(tmp_path / "f", limit=5, test_limit=4)
+    assert spaced.train.labels.tolist() == [0, 1, 2, 3, 4]
+    assert spaced.notes == ("test_limit: 4 of 50 test images are taken, which show 4 of 5 classes",)
+    write_parquet(root / "train.parquet", pictures(50), [None, 3] + [None] * 48)
+    write_parquet(root / "test.parquet", pictures(2), [3, 3])
+    assert read(root, "parquet", limit=2).notes == ()
