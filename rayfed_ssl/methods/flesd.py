@@ -36,6 +36,7 @@ from rayfed_ssl.federated.method import ClientFootprint, Info, Method, projectin
 from rayfed_ssl.federated.results import Subject
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.setup import Setup
+from rayfed_ssl.federated.uploads import PublicOutputs
 from rayfed_ssl.federated.workload import Traffic, Workload
 from rayfed_ssl.models.encoders import EncoderName, build_encoder
 from rayfed_ssl.models.network import Network
@@ -368,6 +369,11 @@ def check_public(config: RunSettings, federation: Federation) -> None:
         raise UserError(f"data.public.source: '{config.data.public.source}' holds {images} images; {needs}")
 
 
+def rows_read(reply: Rows) -> np.ndarray:
+    """Unit rows (N, d) of a reply: as they are, or, sent as integers, decoded."""
+    return decode_rows(reply).numpy() if "scales" in reply else reply["representations"]
+
+
 FLESD, FLESD_CC = (
     Method(
         kind,
@@ -380,6 +386,7 @@ FLESD, FLESD_CC = (
         check=check,
         check_federation=check_public,
         footprint=lambda config, images: ClientFootprint(models=int(not shares_weights(config))),
+        uploads={"representations": PublicOutputs(rows_read)},
     )
     for kind, paper in ((Config, "FLESD (Shi et al. 2021)"), (ConfigCC, "FLESD-cc (Shi et al. 2021)"))
 )

@@ -186,7 +186,7 @@ def step_seconds(config: RunConfig, federation: Federation, encoder: str) -> flo
     def measured(steps: int) -> float:
         train = config.train.model_copy(update={"local_steps": steps})
         worker = Worker(config.model_copy(update={"train": train}), federation)
-        one = worker._client(worker.method.client, client, 1, TRAINS, {})
+        one = worker.client(worker.method.client, client, 1, TRAINS, {})
         one.load_own()
         began = time.perf_counter()
         one.fit()
