@@ -114,7 +114,7 @@ class EvaluationConfig(Block):
     @property
     def labelled(self) -> tuple[str, ...]:
         """The ``protocols`` that need labels of the run's own images."""
-        return tuple(name for name, row in self.rows.items() if "labels" in row.needs)
+        return tuple(name for name, row in self.rows.items() if row.needs_labels)
 
     @property
     def scores(self) -> tuple[str, ...]:

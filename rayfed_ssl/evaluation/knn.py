@@ -28,10 +28,6 @@ class KnnConfig(Block):
     temperature: float = Field(0.1, gt=0)
     """A neighbour's vote is exp(cosine / temperature)."""
 
-    def used(self, train: int) -> dict[str, int]:
-        """``k_used``: how many vote where there are so many train images."""
-        return {"k_used": capped(self.k, train)}
-
 
 def votes(similarity: Tensor, labels: Tensor, temperature: float, classes: int) -> Tensor:
     """Votes (B, C): the sum of exp(similarity / temperature) over each row's neighbours of each class.
@@ -92,4 +88,9 @@ def measure(material: Material, config: KnnConfig) -> dict[str, float]:
     return material.classified("knn", answer)
 
 
-KNN = Protocol(KnnConfig, measure, lambda settings: ("knn",))
+KNN = Protocol(
+    KnnConfig,
+    measure,
+    lambda settings: ("knn",),
+    effective=lambda settings, train: {"k_used": capped(settings.k, train)},
+)

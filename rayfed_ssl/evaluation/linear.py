@@ -36,6 +36,10 @@ class Recipe:
     standardise: bool = False  # by the train images' mean and deviation
     cap: bool = False  # batches of a tenth of the train images at most
 
+    def batch(self, train: int) -> int:
+        """Images per step where there are so many train images."""
+        return capped(self.batch_size, train) if self.cap else min(self.batch_size, train)
+
 
 PAPERS: Mapping[RecipeName, Recipe] = {
     "easyfl": Recipe(200, 3e-3, 2048, shuffle=False),  # EasyFL's linear evaluation, for FedU and FedEMA
@@ -109,9 +113,8 @@ class LinearProbe:
 
     def __init__(self, x: Tensor, y: Tensor, classes: int, recipe: Recipe, seed: int) -> None:
         self.moments = moments(x) if recipe.standardise else None
-        batch_size = capped(recipe.batch_size, len(x)) if recipe.cap else min(recipe.batch_size, len(x))
         self.weight, self.bias = fit(
-            self._scaled(x), y, classes, recipe.epochs, recipe.lr, batch_size, seed,
+            self._scaled(x), y, classes, recipe.epochs, recipe.lr, recipe.batch(len(x)), seed,
             weight_decay=recipe.weight_decay, shuffle=recipe.shuffle,
         )  # fmt: skip
 
@@ -177,4 +180,11 @@ def measure(material: Material, config: LinearConfig, name: str = "linear") -> d
     return values
 
 
-LINEAR = Protocol(LinearConfig, measure, lambda settings: tuple(tag(name) for name in settings.recipes))
+def effective(config: LinearConfig, train: int) -> dict[str, int]:
+    """``batch_size_used``, and ``batch_size_used_<recipe>`` for every recipe of a paper."""
+    return {tag(name, "batch_size_used"): config.recipe(name).batch(train) for name in config.recipes}
+
+
+LINEAR = Protocol(
+    LinearConfig, measure, lambda settings: tuple(tag(name) for name in settings.recipes), effective=effective
+)
