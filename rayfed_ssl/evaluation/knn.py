@@ -12,7 +12,6 @@ from torch import Tensor
 
 from rayfed_ssl.base.schema import Block
 from rayfed_ssl.evaluation.material import Material, Split
-from rayfed_ssl.evaluation.metrics import accuracy
 from rayfed_ssl.evaluation.protocol import Protocol
 from rayfed_ssl.evaluation.standard import capped
 
@@ -59,21 +58,6 @@ def knn_votes(
         similarity, index = (F.normalize(block, dim=1) @ bank).topk(k, dim=1)  # (B, k)
         parts.append(votes(similarity, train_y[index], temperature, classes))
     return torch.cat(parts)
-
-
-def knn_accuracy(
-    train_x: Tensor,
-    train_y: Tensor,
-    test_x: Tensor,
-    test_y: Tensor,
-    *,
-    classes: int,
-    k: int = 200,
-    temperature: float = 0.1,
-) -> float:
-    """Fraction of test images (labels ``test_y`` (M,)) whose class has the most votes, see ``knn_votes``."""
-    tally = knn_votes(train_x, train_y, test_x, classes=classes, k=k, temperature=temperature)
-    return accuracy(tally.argmax(dim=1), tally, test_y)
 
 
 def measure(material: Material, config: KnnConfig) -> dict[str, float]:

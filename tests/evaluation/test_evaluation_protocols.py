@@ -24,10 +24,7 @@ from rayfed_ssl.evaluation import (
     settings,
     settings_of,
 )
-from rayfed_ssl.evaluation.fewshot import fewshot_accuracy
-from rayfed_ssl.evaluation.knn import knn_accuracy
-from rayfed_ssl.evaluation.linear import linear_probe
-from tests.evaluation.materials import digits, of_features
+from tests.evaluation.materials import digits, fewshot_accuracy, knn_accuracy, linear_accuracy, of_features
 
 FAST = EvaluationConfig.model_validate({"linear": {"epochs": 30, "batch_size": 128}, "fewshot": {"draws": 2}})
 
@@ -77,7 +74,7 @@ def test_evaluate_equals_the_protocols_one_by_one() -> None:
     result = evaluate(material, FAST)
     assert list(result) == ["knn", "linear", "fewshot"] == list(FAST.scores)
     assert result["knn"] == knn_accuracy(*data, classes=10)
-    assert result["linear"] == linear_probe(*data, classes=10, seed=3, epochs=30, batch_size=128)
+    assert result["linear"] == linear_accuracy(*data, classes=10, seed=3, epochs=30, batch_size=128)
     assert result["fewshot"] == fewshot_accuracy(*data, draws=2)
     assert result == evaluate(material, FAST)
     assert evaluate(material, FAST.model_copy(update={"protocols": ()})) == {}
