@@ -24,7 +24,7 @@ from rayfed_ssl.evaluation.material import (
     extract,
     labelled_rows,
 )
-from rayfed_ssl.evaluation.protocol import Comparison, Protocol
+from rayfed_ssl.evaluation.protocol import EncoderComparison, Protocol
 from rayfed_ssl.evaluation.table import PROTOCOLS
 
 __all__ = [
@@ -32,7 +32,7 @@ __all__ = [
     "PROTOCOLS",
     "SELECT",
     "BrokenFeatures",
-    "Comparison",
+    "EncoderComparison",
     "EvaluationConfig",
     "FrozenEncoder",
     "Material",

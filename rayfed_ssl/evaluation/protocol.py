@@ -48,7 +48,7 @@ class Protocol(Generic[Settings]):
 
 
 @dataclass(frozen=True)
-class Comparison(Generic[Settings]):
+class EncoderComparison(Generic[Settings]):
     """Compares encoders by what they make of the same images: those of a finished run, or, during a run, those that a
     round's clients ended with.
     """

@@ -11,18 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rayfed_ssl.objectives.base import full_precision, no_autocast
+from rayfed_ssl.objectives.base import full_precision, kl_divergence, no_autocast
 
 
 def mean_target(a: Tensor, b: Tensor, temperature: float) -> Tensor:
     """``log m``, where m is the mean of softmax(a / T) and softmax(b / T): a, b (B, R) -> (B, R)."""
     both = torch.stack([F.log_softmax(x / temperature, dim=1) for x in (a, b)])
     return torch.logsumexp(both, dim=0) - math.log(2)
-
-
-def divergence(log_m: Tensor, log_s: Tensor) -> Tensor:
-    """``KL(m || s)``, mean over the batch: log-probabilities (B, R) -> (). Gradients flow into both."""
-    return (log_m.exp() * (log_m - log_s)).sum(dim=1).mean()
 
 
 def relational(z_a: Tensor, z_b: Tensor, z_r: Tensor, temperature: float, target_temperature: float) -> Tensor:
@@ -39,4 +34,4 @@ def relational(z_a: Tensor, z_b: Tensor, z_r: Tensor, temperature: float, target
         s_a, s_b = a @ r.T, b @ r.T  # (B, R)
     log_m = mean_target(s_a, s_b, target_temperature)
     log_s = (F.log_softmax(s / temperature, dim=1) for s in (s_a, s_b))
-    return torch.stack([divergence(log_m, s) for s in log_s]).mean()
+    return torch.stack([kl_divergence(log_m, s) for s in log_s]).mean()
