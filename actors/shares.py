@@ -17,7 +17,6 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 KIND = "accelerator_type:"  # Ray's resource that a node with such GPUs has one of
 KIND_SHARE = 1e-3
-DRIVER_CPUS_IN_TRIAL = 0.1  # a Tune bundle cannot be empty, and the driver needs one of its own
 
 
 def environment(threads: int, gpus: float) -> dict[str, str]:
@@ -69,11 +68,6 @@ class Plan:
     @property
     def bundles(self) -> list[dict[str, float]]:
         return [dict(self.bundle) for _ in range(self.actors)]
-
-    @property
-    def trial_bundles(self) -> list[dict[str, float]]:
-        """For ``tune.PlacementGroupFactory([{}] + bundles)``: the driver's bundle, then the actors'."""
-        return [{"CPU": DRIVER_CPUS_IN_TRIAL}, *self.bundles]
 
     def runtime_env(self, variables: dict[str, str]) -> dict[str, Any]:
         """Ray's option for a process with these variables. Where they are there already Ray gets none: for it Ray

@@ -20,7 +20,6 @@ from rayfed_ssl.federated.aggregation import (
     MixedArchitectures,
     NonFinite,
     _add_fixed_on_device,
-    to_fixed,
 )
 
 
@@ -36,6 +35,11 @@ def summed(weights: list[float], values: list[np.ndarray], order: tuple[int, ...
     for k in order:
         total.add(weights[k], {"x": values[k]})
     return total
+
+
+def to_fixed(weight: float, values: np.ndarray) -> np.ndarray:
+    """The integers that one client adds to a sum."""
+    return np.asarray(summed([weight], [values], (0,)).totals["x"])
 
 
 def test_equals_a_float64_mean() -> None:

@@ -17,7 +17,7 @@ import safetensors.numpy
 
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.cli import main
-from rayfed_ssl.federated.aggregation import NonFinite, to_fixed
+from rayfed_ssl.federated.aggregation import FixedPointSum, NonFinite
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.messages import SERVER, Diverged
 from rayfed_ssl.methods import METHODS
@@ -115,7 +115,7 @@ def test_a_run_that_diverges_later_keeps_its_records_and_resumes_to_the_same_end
 
 def test_a_value_too_large_for_a_mean_is_named() -> None:
     with pytest.raises(NonFinite, match=r"below 2\^21 in magnitude \(largest finite value 3e\+06\)") as caught:
-        to_fixed(0.5, np.array([1.0, -3e6, np.nan], np.float32))
+        FixedPointSum().add(0.5, {"x": np.array([1.0, -3e6, np.nan], np.float32)})
     assert caught.value.largest == 3e6
 
 

@@ -233,7 +233,7 @@ def default_metric(document: Mapping[str, Any], overrides: Mapping[str, Any]) ->
         return "select.task"
     evaluation = run.get("evaluation") or {}
     protocols = evaluation.get("protocols") or ["knn"]
-    if not any("labels" in getattr(PROTOCOLS.get(name), "needs", ()) for name in protocols) and "rank" in protocols:
+    if not any(getattr(PROTOCOLS.get(name), "needs_labels", False) for name in protocols) and "rank" in protocols:
         return "features.rankme"
     if evaluation.get("select") is None:
         return "accuracy.knn"

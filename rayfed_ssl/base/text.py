@@ -1,4 +1,4 @@
-"""Text that came from outside, made fit for one line of a message or a table."""
+"""Text that came from outside, made fit for one line of a message or a table; counts of bytes in words."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import unicodedata
 
 LIMIT = 240
 FILE_LIMIT = 40
+UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 def printable(text: object, limit: int = LIMIT) -> str:
@@ -40,3 +41,11 @@ def last_line(trace: str) -> str:
     """The last line of a traceback that says something: what was raised."""
     lines = [line.strip() for line in trace.split("\n") if line.strip(" ^~\r\t")]
     return lines[-1] if lines else "no reason given"
+
+
+def amount(count: float) -> str:
+    """Bytes in words, three digits of them: ``1.5 GB``."""
+    for unit, name in UNITS:
+        if count >= 0.9995 * unit:  # which three digits round to 1
+            return f"{count / unit:.3g} {name}"
+    return f"{count:.0f} B"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rayfed_ssl.api.executor import Executor
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import amount
 from rayfed_ssl.config import RunConfig
 
 
@@ -28,11 +29,11 @@ def checked(config: RunConfig, folder: Path, uri: str | None, *, resume: bool, e
     yield f"{'folder':<13} {uri or folder}"
     yield f"{'plan':<13} {plan[0]}"
     kept = found.kept.state + found.kept.bank
-    amount = _bytes(kept * found.kept.clients + found.kept.state * found.kept.again)
-    yield f"{'memory':<13} {_bytes(found.images)} of images, {amount} kept of clients between rounds"
-    yield f"{'':<13} {_bytes(found.step_bytes)} in this process at a local step; {_bytes(found.free.bytes)} free here"
+    of_clients = amount(kept * found.kept.clients + found.kept.state * found.kept.again)
+    yield f"{'memory':<13} {amount(found.images)} of images, {of_clients} kept of clients between rounds"
+    yield f"{'':<13} {amount(found.step_bytes)} in this process at a local step; {amount(found.free.bytes)} free here"
     if found.traffic is not None:
-        yield f"{'bytes':<13} {_bytes(found.traffic.up)} up, {_bytes(found.traffic.down)} down, of all clients"
+        yield f"{'bytes':<13} {amount(found.traffic.up)} up, {amount(found.traffic.down)} down, of all clients"
     else:
         yield f"{'bytes':<13} not known beforehand"
     yield (
@@ -62,13 +63,6 @@ def planned_on_ray(config: RunConfig) -> tuple[str, int]:
         here = {"CPU": cores(), "GPU": float(torch.cuda.device_count())}
         made, where = plan(config.resources, config.cohort_size, [here]), "on this machine"
     return f"{'; '.join(made.lines)}, {where}", made.actors
-
-
-def _bytes(count: float) -> str:
-    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if count >= unit:
-            return f"{count / unit:.3g} {name}"
-    return f"{count:.0f} B"
 
 
 def _duration(seconds: float) -> str:

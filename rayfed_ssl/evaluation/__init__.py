@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.evaluation.config import EvaluationConfig, SelectConfig
-from rayfed_ssl.evaluation.knn import KnnConfig
 from rayfed_ssl.evaluation.material import (
     OWN,
     SELECT,
@@ -25,7 +24,7 @@ from rayfed_ssl.evaluation.material import (
     extract,
     labelled_rows,
 )
-from rayfed_ssl.evaluation.protocol import Comparison, Protocol
+from rayfed_ssl.evaluation.protocol import EncoderComparison, Protocol
 from rayfed_ssl.evaluation.table import PROTOCOLS
 
 __all__ = [
@@ -33,7 +32,7 @@ __all__ = [
     "PROTOCOLS",
     "SELECT",
     "BrokenFeatures",
-    "Comparison",
+    "EncoderComparison",
     "EvaluationConfig",
     "FrozenEncoder",
     "Material",
@@ -76,7 +75,7 @@ def settings(config: EvaluationConfig, train: int | None = None) -> dict[str, An
     """What is written beside every result: the settings of each protocol in use, and what they have in common.
 
     Args:
-        train: the labelled train images, where they are known: what is cut by their number is said too.
+        train: the labelled train images, where they are known: what their number cuts is said too, as ``k_used``.
     """
     return _common(config) | {name: _own(config, name, train) for name in config.protocols}
 
@@ -87,8 +86,8 @@ def settings_of(config: EvaluationConfig, protocol: str, train: int | None = Non
 
 
 def _own(config: EvaluationConfig, protocol: str, train: int | None) -> dict[str, Any]:
-    block = config.of(protocol)
-    used = block.used(train) if train is not None and isinstance(block, KnnConfig) else {}
+    block, row = config.of(protocol), PROTOCOLS[protocol]
+    used = row.effective(block, train) if train is not None and isinstance(row, Protocol) else {}
     return block.model_dump(mode="json") | used
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rayfed_ssl.base.schema import Block
 from rayfed_ssl.evaluation.material import FrozenEncoder, drawn_rows
-from rayfed_ssl.evaluation.protocol import Comparison
+from rayfed_ssl.evaluation.protocol import EncoderComparison
 
 TAG = "features/angle"
 
@@ -58,4 +58,4 @@ def compare(features: Mapping[str, Tensor], config: AnglesConfig) -> dict[str, f
     return {TAG: float(np.mean(list(pairs.values()))), **pairs} if pairs else {}
 
 
-ANGLES = Comparison(AnglesConfig, TAG, look, compare, lambda config: config.clients)
+ANGLES = EncoderComparison(AnglesConfig, TAG, look, compare, lambda config: config.clients)

@@ -58,6 +58,5 @@ CLUSTER = Protocol(
     ClusterConfig,
     measure,
     lambda settings: ("cluster_nmi", "cluster_ari"),
-    frozenset({"labels", "test"}),
     classifies=False,
 )

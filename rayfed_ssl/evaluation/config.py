@@ -14,7 +14,7 @@ from rayfed_ssl.evaluation.fewshot import FewShotConfig
 from rayfed_ssl.evaluation.knn import KnnConfig
 from rayfed_ssl.evaluation.linear import LinearConfig
 from rayfed_ssl.evaluation.metrics import Metric, named
-from rayfed_ssl.evaluation.protocol import Comparison, Protocol
+from rayfed_ssl.evaluation.protocol import EncoderComparison, Protocol
 from rayfed_ssl.evaluation.rank import RankConfig
 from rayfed_ssl.evaluation.semi import SemiConfig
 from rayfed_ssl.evaluation.table import PROTOCOLS
@@ -106,15 +106,15 @@ class EvaluationConfig(Block):
         return {name: row for name, row in found.items() if isinstance(row, Protocol)}
 
     @property
-    def comparisons(self) -> dict[str, Comparison[Any]]:
+    def comparisons(self) -> dict[str, EncoderComparison[Any]]:
         """The rows of ``protocols`` that compare encoders."""
         found = {name: PROTOCOLS[name] for name in self.protocols}
-        return {name: row for name, row in found.items() if isinstance(row, Comparison)}
+        return {name: row for name, row in found.items() if isinstance(row, EncoderComparison)}
 
     @property
     def labelled(self) -> tuple[str, ...]:
         """The ``protocols`` that need labels of the run's own images."""
-        return tuple(name for name, row in self.rows.items() if "labels" in row.needs)
+        return tuple(name for name, row in self.rows.items() if row.needs_labels)
 
     @property
     def scores(self) -> tuple[str, ...]:

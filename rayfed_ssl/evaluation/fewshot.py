@@ -17,7 +17,6 @@ from rayfed_ssl.base.late import Late
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.evaluation.material import Material, Split
-from rayfed_ssl.evaluation.metrics import accuracy
 from rayfed_ssl.evaluation.protocol import Protocol
 from rayfed_ssl.evaluation.standard import moments, one_thread, standardise
 
@@ -45,38 +44,10 @@ def draw_rows(labels: NDArray[np.int64], labels_per_class: int, draw: int) -> ND
     return np.concatenate([order[labels[order] == label][:labels_per_class] for label in np.unique(labels)])
 
 
-def fewshot_accuracy(
-    train_x: Tensor,
-    train_y: Tensor,
-    test_x: Tensor,
-    test_y: Tensor,
-    *,
-    labels_per_class: int = 5,
-    draws: int = 20,
-    C: float = 1.0,
-) -> float:
-    """Mean test accuracy of scikit-learn's LogisticRegression over ``draws`` draws of few labelled train images.
-
-    Args:
-        train_x, test_x: (N, D) and (M, D), float features or flattened uint8 pixels. Standardised by the mean and
-            deviation of *all* train images given, labels unread; only the drawn rows of ``train_x`` become float.
-        train_y, test_y: (N,) and (M,) int64.
-
-    Raises:
-        UserError: where the train images show fewer than two classes.
-    """
-    accuracies = []
-    with one_thread("sklearn.linear_model", "blas"):
-        shots = FewShots(train_x, train_y, labels_per_class, C)
-        test = standardise(test_x, *shots.moments).numpy()
-        for draw in range(draws):
-            predicted = torch.from_numpy(shots.fit(draw).predict(test))
-            accuracies.append(accuracy(predicted, predicted, test_y))
-    return float(np.mean(accuracies))
-
-
 class FewShots:
     """Classifiers on draws of few labels, from features standardised by all train images (N, D), labels unread.
+
+    The features may be floats or flattened uint8 pixels; only the rows of a draw become float.
 
     Raises:
         UserError: where the train images show fewer than two classes.
@@ -99,7 +70,7 @@ class FewShots:
 
 
 def measure(material: Material, config: FewShotConfig) -> dict[str, float]:
-    """``fewshot``: each metric's mean over the draws."""
+    """``fewshot``: each metric's mean over the draws. Raises UserError as :class:`FewShots` does."""
     train = material.train
     found: dict[str, list[float]] = {}
     with one_thread("sklearn.linear_model", "blas"):

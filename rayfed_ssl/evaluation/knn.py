@@ -12,7 +12,6 @@ from torch import Tensor
 
 from rayfed_ssl.base.schema import Block
 from rayfed_ssl.evaluation.material import Material, Split
-from rayfed_ssl.evaluation.metrics import accuracy
 from rayfed_ssl.evaluation.protocol import Protocol
 from rayfed_ssl.evaluation.standard import capped
 
@@ -27,10 +26,6 @@ class KnnConfig(Block):
     """Neighbours that vote; never more than a tenth of the train images."""
     temperature: float = Field(0.1, gt=0)
     """A neighbour's vote is exp(cosine / temperature)."""
-
-    def used(self, train: int) -> dict[str, int]:
-        """``k_used``: how many vote where there are so many train images."""
-        return {"k_used": capped(self.k, train)}
 
 
 def votes(similarity: Tensor, labels: Tensor, temperature: float, classes: int) -> Tensor:
@@ -65,21 +60,6 @@ def knn_votes(
     return torch.cat(parts)
 
 
-def knn_accuracy(
-    train_x: Tensor,
-    train_y: Tensor,
-    test_x: Tensor,
-    test_y: Tensor,
-    *,
-    classes: int,
-    k: int = 200,
-    temperature: float = 0.1,
-) -> float:
-    """Fraction of test images (labels ``test_y`` (M,)) whose class has the most votes, see ``knn_votes``."""
-    tally = knn_votes(train_x, train_y, test_x, classes=classes, k=k, temperature=temperature)
-    return accuracy(tally.argmax(dim=1), tally, test_y)
-
-
 def measure(material: Material, config: KnnConfig) -> dict[str, float]:
     """``knn``, voted for where the encoder is."""
     features, labels = material.train.features.to(material.device), material.train.labels.to(material.device)
@@ -92,4 +72,9 @@ def measure(material: Material, config: KnnConfig) -> dict[str, float]:
     return material.classified("knn", answer)
 
 
-KNN = Protocol(KnnConfig, measure, lambda settings: ("knn",))
+KNN = Protocol(
+    KnnConfig,
+    measure,
+    lambda settings: ("knn",),
+    effective=lambda settings, train: {"k_used": capped(settings.k, train)},
+)

@@ -17,7 +17,6 @@ from rayfed_ssl.base import optimizers
 from rayfed_ssl.base.schema import Block
 from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.evaluation.material import Material, Split
-from rayfed_ssl.evaluation.metrics import accuracy
 from rayfed_ssl.evaluation.protocol import Protocol
 from rayfed_ssl.evaluation.standard import capped, moments, standardise
 
@@ -35,6 +34,10 @@ class Recipe:
     shuffle: bool = True  # anew every epoch; False: always the data set's order
     standardise: bool = False  # by the train images' mean and deviation
     cap: bool = False  # batches of a tenth of the train images at most
+
+    def batch(self, train: int) -> int:
+        """Images per step where there are so many train images."""
+        return capped(self.batch_size, train) if self.cap else min(self.batch_size, train)
 
 
 PAPERS: Mapping[RecipeName, Recipe] = {
@@ -65,7 +68,12 @@ class LinearConfig(Block):
         return recipes
 
     def recipe(self, name: RecipeName) -> Recipe:
-        """What the name stands for."""
+        """What the name stands for. Ours is EasyFL's linear evaluation (Adam 3e-3, no weight decay, batch 2048, 200
+        epochs).
+
+        Differs: features are standardised, batches reshuffled and at most a tenth of the images (one step an epoch does
+        not converge in 200), and the accuracy is over images, not a mean over batches.
+        """
         if name != "ours":
             return PAPERS[name]
         return Recipe(self.epochs, self.lr, self.batch_size, standardise=True, cap=True)
@@ -76,42 +84,16 @@ def tag(recipe: RecipeName, name: str = "linear") -> str:
     return name if recipe == "ours" else f"{name}_{recipe}"
 
 
-def linear_probe(
-    train_x: Tensor,
-    train_y: Tensor,
-    test_x: Tensor,
-    test_y: Tensor,
-    *,
-    classes: int,
-    seed: int,
-    epochs: int = 200,
-    lr: float = 3e-3,
-    batch_size: int = 2048,
-) -> float:
-    """Test accuracy after the last epoch of Adam on cross-entropy; the test images choose nothing.
-
-    Args:
-        train_x, test_x: (N, D) and (M, D) float features; standardised here by the train images' mean and deviation.
-        train_y, test_y: (N,) and (M,) int64 in [0, classes).
-        seed: of the initial weights and of the order of the images, new every epoch.
-
-    Source: EasyFL's linear evaluation (Adam 3e-3, no weight decay, batch 2048, 200 epochs).
-    Differs: features are standardised, batches reshuffled and at most a tenth of the images (one step an epoch does not
-    converge in 200), and the accuracy is over images, not a mean over batches.
-    """
-    probe = LinearProbe(train_x, train_y, classes, Recipe(epochs, lr, batch_size, standardise=True, cap=True), seed)
-    logits = probe(test_x)
-    return accuracy(logits.argmax(dim=0), logits.T, test_y)
-
-
 class LinearProbe:
-    """A linear classifier trained by ``recipe`` on features (N, D) and labels (N,) in [0, C)."""
+    """A linear classifier trained by ``recipe`` on features (N, D) and labels (N,) int64 in [0, C).
+
+    ``seed`` is of the initial weights and of the order of the images, new every epoch.
+    """
 
     def __init__(self, x: Tensor, y: Tensor, classes: int, recipe: Recipe, seed: int) -> None:
         self.moments = moments(x) if recipe.standardise else None
-        batch_size = capped(recipe.batch_size, len(x)) if recipe.cap else min(recipe.batch_size, len(x))
         self.weight, self.bias = fit(
-            self._scaled(x), y, classes, recipe.epochs, recipe.lr, batch_size, seed,
+            self._scaled(x), y, classes, recipe.epochs, recipe.lr, recipe.batch(len(x)), seed,
             weight_decay=recipe.weight_decay, shuffle=recipe.shuffle,
         )  # fmt: skip
 
@@ -177,4 +159,11 @@ def measure(material: Material, config: LinearConfig, name: str = "linear") -> d
     return values
 
 
-LINEAR = Protocol(LinearConfig, measure, lambda settings: tuple(tag(name) for name in settings.recipes))
+def effective(config: LinearConfig, train: int) -> dict[str, int]:
+    """``batch_size_used``, and ``batch_size_used_<recipe>`` for every recipe of a paper."""
+    return {tag(name, "batch_size_used"): config.recipe(name).batch(train) for name in config.recipes}
+
+
+LINEAR = Protocol(
+    LinearConfig, measure, lambda settings: tuple(tag(name) for name in settings.recipes), effective=effective
+)

@@ -1,14 +1,10 @@
-"""What a protocol is made of: a settings block, what it needs, and a function from that to values by tag.
-
-A protocol that others add is a row like ours: an entry point of the group ``rayfed_ssl.protocols`` names a
-``Protocol``; its settings stand under ``evaluation.options.NAME``.
-"""
+"""What a protocol is made of: a settings block, what it needs, and a function from that to values by tag."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +14,15 @@ from rayfed_ssl.base.schema import Block
 from rayfed_ssl.evaluation.material import FrozenEncoder, Material
 
 Settings = TypeVar("Settings", bound=Block)
-Need = Literal["labels", "train", "test", "encoder"]
-"""``labels`` of the images it uses, ``train`` and ``test`` images, the ``encoder`` itself and not only its features."""
 
 
 @dataclass(frozen=True)
 class Protocol(Generic[Settings]):
     """Measures one encoder.
+
+    A protocol that others add is a row like ours: an entry point of the group ``rayfed_ssl.protocols`` names it. Ours
+    have their settings at ``evaluation.NAME``, where each key is part of a run's schema; the others' stand at
+    ``evaluation.options.NAME`` and are checked against ``config`` where they are read.
 
     ``measure`` returns ``{tag: value}``. A tag without a slash is a score, larger being better, and is recorded as
     ``eval/<tag>``. A tag with a slash is recorded as it is: ``features/<tag>`` describes features without judging them,
@@ -36,17 +34,21 @@ class Protocol(Generic[Settings]):
     measure: Callable[[Material, Settings], dict[str, float]]
     tags: Callable[[Settings], tuple[str, ...]]
     """The scores ``measure`` returns for the test images, by ``evaluation.metrics: [accuracy]``."""
-    needs: frozenset[Need] = frozenset({"labels", "train", "test"})
+    needs_labels: bool = True
+    """Whether it reads labels of the run's train and test images: runs that have none are refused beforehand."""
     classifies: bool = True
     """Whether each tag is an accuracy, so that ``evaluation.metrics`` adds others beside it."""
     describes: tuple[str, ...] = ()
     """The names of the ``features/<name>`` that are one number of the encoder."""
     ready: Callable[[Settings, int], None] = lambda settings, image_size: None
     """Raises UserError for settings that cannot work, before a run writes its first file."""
+    effective: Callable[[Settings, int], dict[str, int]] = lambda settings, train: {}
+    """What is used in place of settings that so many labelled train images cut, by ``<setting>_used``: written beside
+    the settings."""
 
 
 @dataclass(frozen=True)
-class Comparison(Generic[Settings]):
+class EncoderComparison(Generic[Settings]):
     """Compares encoders by what they make of the same images: those of a finished run, or, during a run, those that a
     round's clients ended with.
     """

@@ -99,7 +99,7 @@ RANK = Protocol(
     RankConfig,
     measure,
     lambda settings: (),
-    frozenset({"train", "encoder"}),
+    needs_labels=False,
     classifies=False,
     describes=("alignment", "uniformity", "rankme"),
 )

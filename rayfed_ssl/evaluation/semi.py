@@ -46,9 +46,4 @@ def measure(material: Material, config: SemiConfig) -> dict[str, float]:
     return values
 
 
-SEMI = Protocol(
-    SemiConfig,
-    measure,
-    lambda settings: tuple(tag(fraction) for fraction in settings.fractions),
-    frozenset({"labels", "train", "test", "encoder"}),
-)
+SEMI = Protocol(SemiConfig, measure, lambda settings: tuple(tag(fraction) for fraction in settings.fractions))

@@ -10,12 +10,12 @@ from rayfed_ssl.evaluation.cluster import CLUSTER
 from rayfed_ssl.evaluation.fewshot import FEWSHOT
 from rayfed_ssl.evaluation.knn import KNN
 from rayfed_ssl.evaluation.linear import LINEAR
-from rayfed_ssl.evaluation.protocol import Comparison, Protocol
+from rayfed_ssl.evaluation.protocol import EncoderComparison, Protocol
 from rayfed_ssl.evaluation.rank import RANK
 from rayfed_ssl.evaluation.semi import SEMI
 from rayfed_ssl.evaluation.transfer import TRANSFER
 
-PROTOCOLS: Table[Protocol[Any] | Comparison[Any]] = Table(
+PROTOCOLS: Table[Protocol[Any] | EncoderComparison[Any]] = Table(
     "protocol",
     "rayfed_ssl.protocols",
     {

@@ -85,4 +85,4 @@ def ready(config: TransferConfig, image_size: int) -> None:
     dataset(config, image_size)
 
 
-TRANSFER = Protocol(TransferConfig, measure, tags, frozenset({"encoder"}), ready=ready)
+TRANSFER = Protocol(TransferConfig, measure, tags, needs_labels=False, ready=ready)

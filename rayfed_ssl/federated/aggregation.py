@@ -49,21 +49,6 @@ class MixedArchitectures(ValueError):
     """A mean was asked over clients whose replies have different layouts."""
 
 
-def to_fixed(weight: float, values: np.ndarray) -> np.ndarray:
-    """``rint(weight * values * 2^40)`` as int64, block by block.
-
-    Args:
-        weight: the client's share, in [0, 1].
-        values: floating array of any shape.
-    Raises:
-        NonFinite: some value is NaN, infinite, or at least 2^21 in magnitude.
-    """
-    largest = _checked(_largest(values), values)
-    out = np.zeros(values.shape, np.int64)
-    _add_fixed(out.reshape(-1), values.reshape(-1), weight * SCALE, largest)
-    return out
-
-
 def _largest(values: np.ndarray) -> float:
     """The largest magnitude; NaN where a value is."""
     return max(-float(values.min()), float(values.max())) if values.size else 0.0

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.plugin import ClientPlugin, ServerPlugin
 from rayfed_ssl.federated.server import MethodServer
+from rayfed_ssl.federated.uploads import Upload
 from rayfed_ssl.objectives import OBJECTIVES
 from rayfed_ssl.settings.blocks import MethodConfig
 from rayfed_ssl.settings.run import RunSettings
@@ -79,6 +80,8 @@ class Method:
     check_federation: Callable[[RunSettings, Federation], None] | None = None  # raises UserError, before any file
     footprint: Callable[[RunSettings, int], ClientFootprint] = lambda settings, images: ClientFootprint()
     planned: Callable[[RunSettings], str] = lambda settings: ""  # `key: why` rounds depend on train.rounds, if they do
+    uploads: Mapping[str, Upload] = field(default_factory=dict)
+    """What the fields of a client's replies are, but weights; a plug-in's under ``name.field``, as they cross."""
 
     @property
     def name(self) -> str:

@@ -27,12 +27,11 @@ from rayfed_ssl.data.feature_skew import corrupted
 from rayfed_ssl.data.images import Images
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.uploads import Correlation, Entries, PublicOutputs, Upload
 from rayfed_ssl.leak.auc import Told, told
 from rayfed_ssl.leak.replay import Heard, Tap
 from rayfed_ssl.leak.scores import agreement, in_correlation, nearest, surrogate
-from rayfed_ssl.methods.fedfoa import Config as FedFoaConfig
-from rayfed_ssl.methods.fedfoa import prepared, unpack_triangle
-from rayfed_ssl.methods.fedsc import Client as FedScClient
+from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models.network import Network
 
 UNTRAINED = "(untrained encoder)"  # the field of the score that must be at chance
@@ -120,9 +119,11 @@ class Audit:
     def __init__(self, tap: Tap, client: int, round: int, sets: Sets) -> None:
         self.tap, self.client, self.round, self.sets = tap, client, round, sets
         self.config = tap.config
+        rows = [*(METHODS[plugin.name] for plugin in self.config.active_plugins), tap.method]
+        self.uploads: dict[str, Upload] = {field: upload for row in rows for field, upload in row.uploads.items()}
 
     def findings(self, heard: Sequence[Heard]) -> Iterator[Finding]:
-        """A finding per field that an attack is known for; see :meth:`scores`."""
+        """A finding per field that is weights or whose method says what it is; see :meth:`scores`."""
         for field, score, scored in self.scores(heard):
             members, others = (scored(rows).cpu().double().numpy() for rows in (self.sets.members, self.sets.others))
             result = told(members, others, self.config.seed, "leak", self.client, self.round, field)
@@ -130,24 +131,21 @@ class Audit:
 
     def scores(self, heard: Sequence[Heard]) -> Iterator[tuple[str, str, Scored]]:
         """(field, the score in words, the score) of every attack on what was heard, after one that can know nothing."""
-        yield UNTRAINED, "agreement of views", self.agreeing(self.tap.initial(self.encoder, client=self.client))
+        yield UNTRAINED, "agreement of views", self.agreeing(self.tap.initial(self.encoder, self.classes, self.client))
         for exchange in heard:
             reply = exchange.reply
             sent, got = exchange.message.get("weights"), reply.get("weights")
             if isinstance(got, Weights):
                 yield "weights", "agreement of views", self.agreeing(got)
             known = next((w for w in (got, sent) if isinstance(w, Weights)), None)
-            for field, value in reply.items():
-                if not isinstance(value, np.ndarray):
-                    continue
-                if field == "correlation" and isinstance(sent, Weights):
-                    yield field, "in the correlation matrix", self.spectral(sent, value)
-                elif field == "fedfoa.correlation" and known is not None:
-                    yield field, "in the correlation matrix", self.factored(known, value)
-                elif field in ("dictionary", "centroids") and known is not None:
-                    yield field, "nearest entry", self.lookup(known, value)
-                elif field == "representations":
-                    yield field, "agreement of views, by a surrogate", self.public(value)
+            for field in (field for field, value in reply.items() if value is not None):
+                match self.uploads.get(field):
+                    case Correlation() as upload if known is not None:
+                        yield field, "in the correlation matrix", self.correlated(known, reply[field], upload)
+                    case Entries() if known is not None:
+                        yield field, "nearest entry", self.lookup(known, reply[field])
+                    case PublicOutputs() as upload:
+                        yield field, "agreement of views, by a surrogate", self.public(reply, field, upload)
 
     # -- attacks -------------------------------------------------------------------------------------------------------
 
@@ -155,34 +153,14 @@ class Audit:
         """How alike the model finds views of an image."""
         return lambda rows: agreement(self.features(weights, rows))
 
-    def spectral(self, sent: Weights, r: np.ndarray) -> Scored:
-        """FedSC's R_j against R of the reference images, both of the model the server sent."""
-        passes = getattr(self.config.method, "sharing_passes", 1)
+    def correlated(self, weights: Weights, uploaded: np.ndarray, upload: Correlation) -> Scored:
+        """The uploaded matrix against that of the reference images, as the client's model sees them."""
+        client, views = self._as_client, upload.views(self.config)
 
         def z(rows: np.ndarray) -> Tensor:
-            found = self.features(sent, rows, passes, projected=True)
-            kind = self.tap._client(FedScClient, self.client, self.round, "correlation", {})
-            assert isinstance(kind, FedScClient)
-            return kind.clipped(found).cpu()
+            return upload.summed(client, self.features(weights, rows, views, projected=True)).cpu()
 
-        return self._in_matrix(torch.from_numpy(np.array(r, np.float64)), z)
-
-    def factored(self, weights: Weights, packed: np.ndarray) -> Scored:
-        """FedFoA's R'R, which is Z'Z of a batch; its mean over batches makes this an approximation."""
-        plugin = next(p for p in self.config.active_plugins if isinstance(p, FedFoaConfig))
-        r = torch.from_numpy(unpack_triangle(np.array(packed, np.float64)))
-        gram = r.T @ r
-        if not plugin.scale:
-            gram = gram / self._as_client.batch_size(len(self.tap.federation.shards[self.client]["train"]))
-
-        def z(rows: np.ndarray) -> Tensor:
-            views = self.features(weights, rows, 2, projected=True)
-            return torch.stack([prepared(view, plugin.normalize, scale=False) for view in views]).cpu()
-
-        return self._in_matrix(gram, z)
-
-    def _in_matrix(self, matrix: Tensor, z: Callable[[np.ndarray], Tensor]) -> Scored:
-        reference = z(self.sets.reference).double()
+        matrix, reference = upload.matrix(client, uploaded).double(), z(self.sets.reference).double()
         expected = torch.einsum("vnd,vne->de", reference, reference) / (reference.shape[0] * reference.shape[1])
         images = len(self.tap.federation.shards[self.client]["train"])
         return lambda rows: in_correlation(matrix - expected, z(rows), images)
@@ -192,13 +170,15 @@ class Audit:
         rows_of = torch.from_numpy(np.array(entries, np.float64))
         return lambda rows: nearest(rows_of, self.features(weights, rows, 0, projected=True)[0].cpu())
 
-    def public(self, uploaded: np.ndarray) -> Scored:
-        """Representations of public images: a linear map onto them from the untrained encoder's features of those."""
-        assert self.tap.federation.public is not None
-        begun = self.tap.initial(self.encoder, client=self.client)
-        pixels = self.tap.images(self.tap.federation.public.pixels[: len(uploaded)])
+    def public(self, reply: Mapping[str, Any], field: str, upload: PublicOutputs) -> Scored:
+        """Outputs for public images: a linear map onto them from the untrained encoder's features of those."""
+        public = self.tap.federation.public
+        assert public is not None
+        rows_sent = reply[field] if upload.rows is None else upload.rows(reply)
+        begun = self.tap.initial(self.encoder, self.classes, self.client)
+        pixels = self.tap.images(public.pixels, upload.positions(self.config, self.round, len(public)))
         reference = self._through(self._network(begun), pixels, 0, projected=False)[0].cpu()
-        w = surrogate(reference, torch.from_numpy(np.array(uploaded, np.float64)), RIDGE)
+        w = surrogate(reference, torch.from_numpy(np.array(rows_sent, np.float64)), RIDGE)
         return lambda rows: agreement(self.features(begun, rows).double().cpu() @ w)
 
     # -- what a model makes of images ----------------------------------------------------------------------------------
@@ -235,7 +215,7 @@ class Audit:
 
     @property
     def _as_client(self) -> EncoderClient[Any]:
-        return self.tap._client(self.tap.method.client, self.client, self.round, "audit", {})
+        return self.tap.client(self.tap.method.client, self.client, self.round, "audit", {})
 
     @torch.no_grad()
     def _through(self, network: Network, pixels: Tensor, views: int, projected: bool) -> Tensor:

@@ -22,7 +22,8 @@ from rayfed_ssl.simulation.loop import Run
 from rayfed_ssl.simulation.worker import Worker
 from rayfed_ssl.storage import checkpoint
 
-KEPT = ("config.yaml", "environment.json", "imports", "metrics.parquet")  # what a run is resumed from, and checkpoints
+# What a run is resumed from, and checkpoints.
+KEPT = ("config.yaml", "environment.json", "partition.parquet", "imports", "metrics.parquet")
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, only
 from rayfed_ssl.federated.server import MethodServer
+from rayfed_ssl.federated.uploads import Entries
 from rayfed_ssl.federated.workload import Traffic, Workload, fit_steps
 from rayfed_ssl.objectives.base import Step, encoded_together, full_precision
 from rayfed_ssl.objectives.simclr import SimCLRConfig, info_nce
@@ -265,4 +266,5 @@ FEDCA = Method(
     mean_step=True,
     check_federation=check_federation,
     footprint=kept,
+    uploads={"dictionary": Entries()},
 )

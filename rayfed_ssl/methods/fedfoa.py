@@ -32,6 +32,7 @@ from rayfed_ssl.federated.plugin import ClientPlugin, ServerPlugin
 from rayfed_ssl.federated.results import ClientMatrix, Subject
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.setup import Setup
+from rayfed_ssl.federated.uploads import Correlation
 from rayfed_ssl.federated.workload import Traffic, Workload
 from rayfed_ssl.settings.blocks import MethodConfig
 from rayfed_ssl.settings.run import PluginConfig, RunSettings
@@ -250,6 +251,23 @@ def kept(config: RunSettings, images: int) -> ClientFootprint:
     return ClientFootprint(models=int(config.method.name == "fedfoa"), bank=2 * d * (d + 1))
 
 
+def options_of(client: EncoderClient[Any]) -> Config:
+    """The plug-in's block of a run that has it, over whichever method."""
+    return next(plugin for plugin in client.config.active_plugins if isinstance(plugin, Config))
+
+
+def as_factored(client: EncoderClient[Any], z: Tensor) -> Tensor:
+    """Projections (V, m, n), each view as it is factored, but not over sqrt(m): the product is a mean without it."""
+    return torch.stack([prepared(view, options_of(client).normalize, scale=False) for view in z])
+
+
+def mean_product(client: EncoderClient[Any], packed: np.ndarray) -> Tensor:
+    """Z'Z / m (n, n) in float64 of an uploaded triangle: R'R is Z'Z of a batch; for the mean of R it is near that."""
+    r = torch.from_numpy(unpack_triangle(np.array(packed, np.float64)))
+    product = r.T @ r
+    return product if options_of(client).scale else product / client.batch_size(len(client.indices))
+
+
 FEDFOA = Method(
     Config,
     Client,
@@ -259,4 +277,5 @@ FEDFOA = Method(
     accepts=projecting,
     plugin=(ClientHalf, ServerHalf),
     footprint=kept,
+    uploads={"fedfoa.correlation": Correlation(as_factored, lambda config: 2, mean_product)},
 )

@@ -31,6 +31,7 @@ from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.method import Info, Method, only
 from rayfed_ssl.federated.results import ClientMatrix
+from rayfed_ssl.federated.uploads import PublicOutputs
 from rayfed_ssl.methods.tasks import Epochs, TaskClient, TaskConfig, TaskServer, check_tasks, kept_models, planned
 from rayfed_ssl.models.encoders import build_encoder
 from rayfed_ssl.settings.run import RunSettings
@@ -276,4 +277,5 @@ FEDLINKED = Method(
     check_federation=check_federation,
     footprint=kept_models,
     planned=planned,
+    uploads={"representations": PublicOutputs()},
 )

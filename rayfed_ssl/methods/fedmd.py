@@ -33,6 +33,7 @@ from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, projecting
 from rayfed_ssl.federated.results import Subject
 from rayfed_ssl.federated.server import MethodServer, counting
+from rayfed_ssl.federated.uploads import PublicOutputs
 from rayfed_ssl.objectives.distillation import digest
 from rayfed_ssl.settings.blocks import MethodConfig
 from rayfed_ssl.settings.run import RunSettings
@@ -156,4 +157,5 @@ FEDMD = Method(
     accepts=projecting,
     check_federation=check_federation,
     footprint=lambda config, images: ClientFootprint(models=1),
+    uploads={"outputs": PublicOutputs(positions=subset)},
 )

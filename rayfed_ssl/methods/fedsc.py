@@ -33,6 +33,7 @@ from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, only
 from rayfed_ssl.federated.server import MethodServer, counting
 from rayfed_ssl.federated.setup import Setup
+from rayfed_ssl.federated.uploads import Correlation
 from rayfed_ssl.federated.workload import Traffic, Workload
 from rayfed_ssl.methods.privacy import PrivacyConfig, noise, require_accountant, rho, spent
 from rayfed_ssl.objectives.base import Step, encoded_together
@@ -293,6 +294,12 @@ class Server(MethodServer[Config]):
         ]
 
 
+def as_summed(client: EncoderClient[Any], z: Tensor) -> Tensor:
+    """Projections (V, n, D) as a client's R_j sums them."""
+    assert isinstance(client, Client)
+    return client.clipped(z)
+
+
 FEDSC = Method(
     Config,
     Client,
@@ -305,4 +312,5 @@ FEDSC = Method(
     check_federation=check_federation,
     footprint=lambda config, images: ClientFootprint(bank=4 * config.projection_dim**2),
     planned=planned,
+    uploads={"correlation": Correlation(as_summed, lambda config: config.method_as(Config).sharing_passes)},
 )

@@ -36,9 +36,11 @@ from rayfed_ssl.federated.method import ClientFootprint, Info, Method, projectin
 from rayfed_ssl.federated.results import Subject
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.setup import Setup
+from rayfed_ssl.federated.uploads import PublicOutputs
 from rayfed_ssl.federated.workload import Traffic, Workload
 from rayfed_ssl.models.encoders import EncoderName, build_encoder
 from rayfed_ssl.models.network import Network
+from rayfed_ssl.objectives.base import kl_divergence
 from rayfed_ssl.settings.blocks import MethodConfig, check_name
 from rayfed_ssl.settings.run import RunSettings
 
@@ -114,11 +116,6 @@ def log_ensemble(teachers: Sequence[Tensor], rows: Tensor, columns: Tensor, tau:
 def over_anchors(logits: Tensor, masked: Tensor | None = None) -> Tensor:
     """log softmax over the anchors (eq. 7, 8): (B, m) -> (B, m); where ``masked`` (B, m) the probability is 0."""
     return F.log_softmax(logits if masked is None else logits.masked_fill(masked, MASKED), dim=1)
-
-
-def distillation_loss(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """L_g = mean_i KL(p^i || q^i) (eq. 9) of log probabilities (B, m)."""
-    return (log_p.exp() * (log_p - log_q)).sum(1).mean()
 
 
 @torch.no_grad()
@@ -258,7 +255,7 @@ class Service(Embedding):
             own = positions[:, None] == queue.positions if options.self_anchor == "mask" else None  # (B, m)
             log_p = over_anchors(log_ensemble(rows_of, positions, queue.positions, options.tau_teacher), own)
             logits = self.units(student, query_view) @ queue.keys.T / options.tau_student
-            loss = distillation_loss(log_p, over_anchors(logits, own))
+            loss = kl_divergence(log_p, over_anchors(logits, own))  # L_g (eq. 9)
             descend(optimizer, loss)
             follow(key, student, options.momentum)
             losses.append(loss.detach())
@@ -368,6 +365,11 @@ def check_public(config: RunSettings, federation: Federation) -> None:
         raise UserError(f"data.public.source: '{config.data.public.source}' holds {images} images; {needs}")
 
 
+def rows_read(reply: Rows) -> np.ndarray:
+    """Unit rows (N, d) of a reply: as they are, or, sent as integers, decoded."""
+    return decode_rows(reply).numpy() if "scales" in reply else reply["representations"]
+
+
 FLESD, FLESD_CC = (
     Method(
         kind,
@@ -380,6 +382,7 @@ FLESD, FLESD_CC = (
         check=check,
         check_federation=check_public,
         footprint=lambda config, images: ClientFootprint(models=int(not shares_weights(config))),
+        uploads={"representations": PublicOutputs(rows_read)},
     )
     for kind, paper in ((Config, "FLESD (Shi et al. 2021)"), (ConfigCC, "FLESD-cc (Shi et al. 2021)"))
 )

@@ -15,7 +15,7 @@ count fully, where the code divides by 0.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from typing import Annotated, Literal
 
@@ -88,21 +88,6 @@ class LayerwiseSum:
                 count = sum(abs(angle) for angle in self.angles[name]) or 1.0
             new[name] = np.asarray(total / count, np.asarray(self.start[name]).dtype)
         return new
-
-
-def layerwise_mean(
-    clients: Sequence[Mapping[str, np.ndarray]],
-    start: Mapping[str, np.ndarray],
-    *,
-    shares: np.ndarray | None = None,
-    averaged: Collection[str] = (),
-    normalize: bool = False,
-) -> dict[str, np.ndarray]:
-    """:class:`LayerwiseSum` of clients at hand; ``shares`` (n,) are the weights of plain means, by default uniform."""
-    total = LayerwiseSum(start, averaged)
-    for k, client in enumerate(clients):
-        total.add(client, 1.0 if shares is None else float(shares[k]))
-    return total.mean(normalize=normalize)
 
 
 class Server(fedavg.Server[Config]):

@@ -33,6 +33,7 @@ from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.messages import Reply
 from rayfed_ssl.federated.method import Info, Method, only
 from rayfed_ssl.federated.server import MethodServer, counting
+from rayfed_ssl.federated.uploads import Entries
 from rayfed_ssl.methods.centroids import fit_centroids, in_use, local_centroids
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives.base import Step, encoded_together, full_precision, random_rows
@@ -185,4 +186,5 @@ ORCHESTRA = Method(
     objective="simclr",
     accepts=only("simclr"),
     service=Service,
+    uploads={"centroids": Entries()},
 )

@@ -68,15 +68,12 @@ def sensitivity(mu: float, n: int) -> float:
 
 
 def rho(mu: float, sigma: float, n: int, releases: int) -> float:
-    """Slope of the Renyi curve after ``releases`` releases: T Delta^2 / (2 sigma^2) = T mu^2 / (sigma n)^2."""
+    """Slope of the Renyi curve after ``releases`` releases: T Delta^2 / (2 sigma^2) = T mu^2 / (sigma n)^2.
+
+    At order a > 1 the curve is a rho (Gaussian mechanism, Mironov 2017, Corollary 3).
+    """
     _check(sigma=sigma, releases=releases)
     return releases * sensitivity(mu, n) ** 2 / (2 * sigma**2)
-
-
-def rdp_curve(mu: float, sigma: float, n: int, releases: int, orders: Sequence[float]) -> list[float]:
-    """Renyi differential privacy at each order a > 1: a rho (Gaussian mechanism, Mironov 2017, Corollary 3)."""
-    slope = rho(mu, sigma, n, releases)
-    return [order * slope for order in orders]
 
 
 def epsilon_closed_form(mu: float, sigma: float, n: int, releases: int, delta: float) -> float:

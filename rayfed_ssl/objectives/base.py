@@ -157,6 +157,11 @@ def full_precision(z: Tensor) -> Tensor:
     return z.float() if z.dtype in (torch.bfloat16, torch.float16) else z
 
 
+def kl_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """``KL(p || q)``, mean over the batch: log-probabilities (B, C) -> (). Gradients flow into both."""
+    return (log_p.exp() * (log_p - log_q)).sum(dim=1).mean()
+
+
 def no_autocast(z: Tensor) -> torch.autocast:
     """Within this context matrix products on ``z``'s device keep their dtype: losses need float32 logits."""
     return torch.autocast(z.device.type, enabled=False)

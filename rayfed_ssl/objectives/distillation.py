@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rayfed_ssl.objectives.base import full_precision, no_autocast
+from rayfed_ssl.objectives.base import full_precision, kl_divergence, no_autocast
 
 
 def consensus(outputs: Tensor) -> Tensor:
@@ -32,7 +32,7 @@ def ensemble_divergence(student: Tensor, teachers: Tensor, temperature: float = 
     """
     teacher = F.log_softmax(full_precision(consensus(teachers.detach())) / temperature, dim=1)
     log_student = F.log_softmax(full_precision(student) / temperature, dim=1)
-    return (teacher.exp() * (teacher - log_student)).sum(dim=1).mean()
+    return kl_divergence(teacher, log_student)
 
 
 def teacher_attention(q: Tensor, k: Tensor, w_q: Tensor, w_k: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rayfed_ssl.objectives.base import full_precision, no_autocast
+from rayfed_ssl.objectives.base import full_precision, kl_divergence, no_autocast
 
 
 def mean_target(a: Tensor, b: Tensor, temperature: float) -> Tensor:
@@ -20,19 +20,12 @@ def mean_target(a: Tensor, b: Tensor, temperature: float) -> Tensor:
     return torch.logsumexp(both, dim=0) - math.log(2)
 
 
-def divergence(log_m: Tensor, log_s: Tensor) -> Tensor:
-    """``KL(m || s)``, mean over the batch: log-probabilities (B, R) -> (). Gradients flow into both."""
-    return (log_m.exp() * (log_m - log_s)).sum(dim=1).mean()
-
-
-def relational(
-    z_a: Tensor, z_b: Tensor, z_r: Tensor, temperature: float, target_temperature: float, *, detach: bool = False
-) -> Tensor:
+def relational(z_a: Tensor, z_b: Tensor, z_r: Tensor, temperature: float, target_temperature: float) -> Tensor:
     """Both views should relate alike to random samples: z_a, z_b (B, D), z_r (R, D) -> ().
 
     ``(KL(m || s_a) + KL(m || s_b)) / 2``, where s is the softmax of a view's cosines with the random samples at
     ``temperature`` and m is :func:`mean_target` at ``target_temperature``. As in the authors' code gradients flow
-    through m and z_r, too; ``detach`` makes m constant.
+    through m and z_r, too.
 
     Differs: the code calls this Jensen-Shannon, which has KL(s || m).
     """
@@ -40,6 +33,5 @@ def relational(
     with no_autocast(a):
         s_a, s_b = a @ r.T, b @ r.T  # (B, R)
     log_m = mean_target(s_a, s_b, target_temperature)
-    log_m = log_m.detach() if detach else log_m
     log_s = (F.log_softmax(s / temperature, dim=1) for s in (s_a, s_b))
-    return torch.stack([divergence(log_m, s) for s in log_s]).mean()
+    return torch.stack([kl_divergence(log_m, s) for s in log_s]).mean()

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rayfed_ssl.objectives.base import full_precision, no_autocast
+from rayfed_ssl.objectives.base import full_precision, kl_divergence, no_autocast
 
 
 def subspaces(dim: int, clients: int, draws: torch.Generator) -> Tensor:
@@ -61,4 +61,4 @@ def projector_distillation(features: Tensor, projections: Tensor, temperature: f
             "must have one shape"
         )
     log_f, log_h = (F.log_softmax(full_precision(x) / temperature, dim=1) for x in (features, projections))
-    return (log_h.exp() * (log_h - log_f)).sum(dim=1).mean()
+    return kl_divergence(log_h, log_f)

@@ -11,8 +11,9 @@ from statistics import fmean
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from rayfed_ssl.base.text import UNITS
 from rayfed_ssl.report.folder import RunFolder
-from rayfed_ssl.report.formats import UNITS, percent, short
+from rayfed_ssl.report.formats import percent, short
 from rayfed_ssl.report.style import (
     GRID,
     INK,

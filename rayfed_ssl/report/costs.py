@@ -8,8 +8,9 @@ from statistics import fmean
 
 from matplotlib.figure import Figure
 
+from rayfed_ssl.base.text import UNITS
 from rayfed_ssl.report.folder import RunFolder
-from rayfed_ssl.report.formats import UNITS, number, size, span
+from rayfed_ssl.report.formats import number, size, span
 from rayfed_ssl.report.style import MUTED, SERIES, Drawing, Studio, legend_below, lines, rules, whole_numbers
 
 LONGEST = 30  # characters of a bar's name

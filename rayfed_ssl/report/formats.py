@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
+from rayfed_ssl.base.text import amount
+
 ABSENT = "–"
 DECIMALS = 4  # at most, of a bound that is nearly zero
-UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 def percent(share: float | None) -> str:
@@ -40,12 +41,7 @@ def number(value: float | None) -> str:
 
 def size(count: float | None) -> str:
     """Bytes in units of a thousand."""
-    if count is None or not math.isfinite(count):
-        return ABSENT
-    for unit, name in UNITS:
-        if count >= unit:
-            return f"{count / unit:,.1f} {name}"
-    return f"{int(count)} B"
+    return ABSENT if count is None or not math.isfinite(count) else amount(count)
 
 
 def span(seconds: float | None) -> str:

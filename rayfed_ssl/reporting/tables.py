@@ -208,7 +208,7 @@ def bookings_table(bookings: Iterable[Booking]) -> pa.Table:
 def write_partition(
     folder: Path,
     shards: Mapping[int, Mapping[str, np.ndarray]],
-    labels: np.ndarray | Mapping[int, np.ndarray],
+    labels: np.ndarray,
     public: np.ndarray | None,
     public_labels: np.ndarray | None = None,
     held_out: np.ndarray | None = None,
@@ -220,7 +220,7 @@ def write_partition(
 
     Args:
         shards: client -> split (train, es, rb, test) -> indices into the source (n,).
-        labels: the labels of the source (images,), or of each client's own source where tasks differ.
+        labels: the labels of the source (images,).
         public: indices of the public images (m,), or None.
         public_labels: the labels of exactly these images (m,); None writes null.
         held_out: indices of the images to choose by, split "select"; their labels are the source's.
@@ -229,12 +229,11 @@ def write_partition(
     """
     pieces = []
     for client in sorted(shards):
-        own = np.asarray(labels[client] if isinstance(labels, Mapping) else labels)
-        pieces += [_partition_piece(client, split, index, own[index]) for split, index in shards[client].items()]
+        pieces += [_partition_piece(client, split, index, labels[index]) for split, index in shards[client].items()]
     if public is not None:
         pieces.append(_partition_piece(None, "public", public, public_labels))
-    if held_out is not None and not isinstance(labels, Mapping):
-        pieces.append(_partition_piece(None, "select", held_out, np.asarray(labels)[held_out]))
+    if held_out is not None:
+        pieces.append(_partition_piece(None, "select", held_out, labels[held_out]))
     rows = pa.concat_tables([PARTITION.empty_table(), *pieces]).unify_dictionaries()
     rows = with_names(_with_classes(rows, class_names), names)
     replace_file(folder / "partition.parquet", lambda path: pq.write_table(rows, path, compression="zstd"))

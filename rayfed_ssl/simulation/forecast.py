@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import last_line
+from rayfed_ssl.base.text import amount, last_line
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.store import default_cache
 from rayfed_ssl.federated.bench import Initial, device_name
@@ -34,7 +34,7 @@ from rayfed_ssl.methods import METHODS, plugin_halves
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives import build as build_objective
 from rayfed_ssl.simulation.checks import check_labels, check_shards, describe, with_start
-from rayfed_ssl.simulation.memory import Estimate, Place, amount, check_fits, estimate, free_memory
+from rayfed_ssl.simulation.memory import Estimate, Place, check_fits, estimate, free_memory
 from rayfed_ssl.simulation.timing import check_reachable, make_clock
 from rayfed_ssl.simulation.worker import Worker
 
@@ -186,7 +186,7 @@ def step_seconds(config: RunConfig, federation: Federation, encoder: str) -> flo
     def measured(steps: int) -> float:
         train = config.train.model_copy(update={"local_steps": steps})
         worker = Worker(config.model_copy(update={"train": train}), federation)
-        one = worker._client(worker.method.client, client, 1, TRAINS, {})
+        one = worker.client(worker.method.client, client, 1, TRAINS, {})
         one.load_own()
         began = time.perf_counter()
         one.fit()

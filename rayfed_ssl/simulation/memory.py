@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import amount
 from rayfed_ssl.base.weights import pack
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.bench import Initial
@@ -109,11 +110,3 @@ def _reclaimable(stat: Path) -> float:
         return 0.0
     values = dict(line.split() for line in stat.read_text().splitlines())
     return float(values.get("total_inactive_file", values.get("inactive_file", 0)))
-
-
-def amount(count: float) -> str:
-    """Bytes in words, such as ``1.5 GB``."""
-    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if count >= unit:
-            return f"{count / unit:.3g} {name}"
-    return f"{count:.0f} B"

@@ -49,7 +49,7 @@ class Worker(Workbench):
             raise ValueError(f"{self.method.name} has no server work to run")
         self.images_read = 0
         with forked(self.config.seed, round, client, operation, *again(visit), device=self.device):
-            worker = self._client(kind, client, round, operation, dict(state or {}))
+            worker = self.client(kind, client, round, operation, dict(state or {}))
             worker.visit = visit
             reply = worker.perform(dict(message))
         check_finite(reply, f"operation '{operation}' replied with")
@@ -70,7 +70,7 @@ class Worker(Workbench):
         client = SERVER if subject.client is None else subject.client
         self.before_training = round == 0
         with forked(self.config.seed, round, client, "evaluate", device=self.device):
-            worker = self._client(self.method.client, client, round, "evaluate", dict(state or {}))
+            worker = self.client(self.method.client, client, round, "evaluate", dict(state or {}))
             try:
                 return worker.evaluate(subject.encoder, subject.weights)
             except BrokenFeatures as error:
@@ -78,9 +78,9 @@ class Worker(Workbench):
 
     def look(self, client: int, round: int) -> dict[str, np.ndarray]:
         """What comparisons of encoders look at, of the network as this client's operation has just left it."""
-        return self.looks(self._client(self.method.client, client, round, "evaluate", {}).network)
+        return self.looks(self.client(self.method.client, client, round, "evaluate", {}).network)
 
-    def _client(
+    def client(
         self, kind: type[EncoderClient[Any]], client: int, round: int, operation: str, state: State
     ) -> EncoderClient[Any]:
         """A client for one operation, with its halves of the plug-ins where it trains."""

@@ -42,7 +42,6 @@ def test_bundles_hold_what_an_actor_reserves() -> None:
     assert made(ONE_GPU, actors=2, gpus_per_client=0.5).bundles == [{"CPU": 1.0, "GPU": 0.5}] * 2
     assert made(LAPTOP, clients=1).bundles == [{"CPU": 1.0}]
     assert made(LAPTOP, clients=1, cpus_per_client=0).bundle == {}
-    assert made(LAPTOP, clients=1).trial_bundles == [{"CPU": 0.1}, {"CPU": 1.0}]
 
 
 def test_gpus_are_shared_evenly_if_nobody_says_how() -> None:

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from rayfed_ssl.base.text import printable
+from rayfed_ssl.base.text import amount, printable
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,14 @@ def test_long_text_keeps_both_ends():
     assert shown.startswith("a" * 16)
     assert shown.endswith("z" * 31)
     assert printable("b" * 50, 50) == "b" * 50
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [
+        (0, "0 B"), (999, "999 B"), (1000, "1 kB"), (19_654_321, "19.7 MB"), (999_499, "999 kB"), (999_501, "1 MB"),
+        (2.5e11, "250 GB"), (1.5e12, "1.5 TB"),
+    ],
+)  # fmt: skip
+def test_bytes_have_three_digits_and_a_unit_that_they_do_not_overflow(count, words):
+    assert amount(count) == words

@@ -8,7 +8,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from rayfed_ssl.data.recipes import Recipe
-from rayfed_ssl.evaluation import SELECT, FrozenEncoder, Material, Split
+from rayfed_ssl.evaluation import SELECT, FrozenEncoder, Material, Split, fewshot, knn, linear
 
 Digits = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 PLAIN = Recipe(mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
@@ -22,8 +22,9 @@ def digits() -> Digits:
 
 
 def of_features(
-    train_x: torch.Tensor, train_y: torch.Tensor, test_x: torch.Tensor, test_y: torch.Tensor, **keys: object
-) -> Material:
+    train_x: torch.Tensor, train_y: torch.Tensor, test_x: torch.Tensor, test_y: torch.Tensor,
+    classes: int = 10, seed: int = 3, **keys: object,
+) -> Material:  # fmt: skip
     """A material whose "images" are row numbers, and whose features are the rows given."""
     x = torch.cat([train_x, test_x])
     numbers = np.arange(len(x), dtype=np.int64).reshape(-1, 1, 1, 1)
@@ -31,10 +32,26 @@ def of_features(
     def features(pixels: np.ndarray) -> torch.Tensor:
         return x[torch.from_numpy(pixels.ravel().copy())]
 
-    n, classes = len(train_x), 10
+    n = len(train_x)
     train = Split("train", numbers[:n], train_y.numpy(), classes, features)  # type: ignore[arg-type]
     test = Split("test", numbers[n:], test_y.numpy(), classes, features)  # type: ignore[arg-type]
-    return Material(train, {"": test}, numbers[:n], np.arange(n), classes, 3, **keys)  # type: ignore[arg-type]
+    return Material(train, {"": test}, numbers[:n], np.arange(n), classes, seed, **keys)  # type: ignore[arg-type]
+
+
+def knn_accuracy(*data: torch.Tensor, classes: int = 10, **settings: float) -> float:
+    """The protocol's value on features and labels to train and to test on, as ``digits`` gives them."""
+    return knn.measure(of_features(*data, classes=classes), knn.KnnConfig.model_validate(settings))["knn"]
+
+
+def linear_accuracy(*data: torch.Tensor, classes: int = 10, seed: int = 3, **settings: float) -> float:
+    """As :func:`knn_accuracy`, of the linear probe."""
+    material = of_features(*data, classes=classes, seed=seed)
+    return linear.measure(material, linear.LinearConfig.model_validate(settings))["linear"]
+
+
+def fewshot_accuracy(*data: torch.Tensor, **settings: float) -> float:
+    """As :func:`knn_accuracy`, of few-shot classification."""
+    return fewshot.measure(of_features(*data), fewshot.FewShotConfig.model_validate(settings))["fewshot"]
 
 
 def images(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -13,8 +13,8 @@ from sklearn.preprocessing import StandardScaler
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import numpy_generator
-from rayfed_ssl.evaluation.fewshot import FewShotConfig, draw_rows, fewshot_accuracy, measure
-from tests.evaluation.materials import digits, of_features
+from rayfed_ssl.evaluation.fewshot import FewShotConfig, draw_rows, measure
+from tests.evaluation.materials import digits, fewshot_accuracy, of_features
 
 
 def softmax_regression(x: np.ndarray, y: np.ndarray, classes: int, C: float) -> np.ndarray:
@@ -117,7 +117,7 @@ def test_test_moments_play_no_part_and_metrics_are_means_over_draws() -> None:
     train_x, train_y, test_x, test_y = digits()
     config = FewShotConfig(draws=3)
     whole = measure(of_features(train_x, train_y, test_x, test_y, metrics=("accuracy", "auc")), config)
-    assert whole["fewshot"] == fewshot_accuracy(train_x, train_y, test_x, test_y, draws=3)
+    assert whole["fewshot"] == fewshot_accuracy(train_x, train_y, test_x, test_y, draws=3)  # alone
     odd, even = (
         measure(of_features(train_x, train_y, test_x[rows], test_y[rows]), config)["fewshot"] * len(test_x[rows])
         for rows in (slice(0, 10), slice(10, None))

@@ -20,10 +20,9 @@ from rayfed_ssl.data.augment import augment
 from rayfed_ssl.data.recipes import Recipe
 from rayfed_ssl.evaluation import Material, Split, semi, transfer
 from rayfed_ssl.evaluation.finetune import FineTuneConfig, fine_tune, label_fraction
-from rayfed_ssl.evaluation.linear import linear_probe
 from rayfed_ssl.evaluation.semi import SemiConfig
 from rayfed_ssl.evaluation.transfer import TransferConfig
-from tests.evaluation.materials import images, of_images, small_encoder
+from tests.evaluation.materials import images, linear_accuracy, of_images, small_encoder
 
 WHOLE = {"crop_scale": (1.0, 1.0), "flip": False}
 
@@ -227,7 +226,7 @@ def test_transfer_uses_the_other_data_set_alone(tmp_path: Path) -> None:
     values = transfer.measure(own, config)
     assert tuple(values) == transfer.tags(config) == ("transfer_linear", "transfer_finetune")
     x, test_x = encoder.features(train[0]), encoder.features(test[0])
-    expected = linear_probe(x, torch.tensor(train[1]), test_x, torch.tensor(test[1]), classes=3, seed=3, epochs=20)
+    expected = linear_accuracy(x, torch.tensor(train[1]), test_x, torch.tensor(test[1]), classes=3, seed=3, epochs=20)
     assert values["transfer_linear"] == expected
     classify = fine_tune(encoder, *train, classes=3, config=config.finetune, seed=3, key="k")
     assert values["transfer_finetune"] == accuracy(classify(test[0]), test[1])

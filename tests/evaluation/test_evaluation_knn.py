@@ -12,7 +12,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from rayfed_ssl.evaluation import knn
 from rayfed_ssl.evaluation.standard import capped
-from tests.evaluation.materials import digits, of_features
+from tests.evaluation.materials import digits, knn_accuracy, of_features
 
 
 def loop_accuracy(
@@ -44,7 +44,7 @@ def test_equals_the_loop_on_digits(k: int, temperature: float) -> None:
     expected = loop_accuracy(
         train_x.double().numpy(), train_y.numpy(), test_x.double().numpy(), test_y.numpy(), min(k, 40), temperature
     )
-    got = knn.knn_accuracy(train_x, train_y, test_x, test_y, classes=10, k=k, temperature=temperature)
+    got = knn_accuracy(train_x, train_y, test_x, test_y, classes=10, k=k, temperature=temperature)
     assert got == pytest.approx(expected, abs=1e-12)
 
 
@@ -55,23 +55,23 @@ def test_k_is_clamped_to_a_tenth_of_the_data_and_at_least_one() -> None:
 def test_a_single_train_image_answers_everything() -> None:
     test = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
     truth = torch.tensor([0, 1, 2, 2, 0, 2])
-    assert knn.knn_accuracy(test[:1], torch.tensor([2]), test, truth, classes=3) == 0.5
+    assert knn_accuracy(test[:1], torch.tensor([2]), test, truth, classes=3) == 0.5
 
 
 def test_scale_of_a_feature_row_changes_nothing_and_bits_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
     train_x, train_y, test_x, test_y = digits()
-    first = knn.knn_accuracy(train_x, train_y, test_x, test_y, classes=10)
-    assert first == knn.knn_accuracy(train_x, train_y, test_x, test_y, classes=10)
-    assert first == knn.knn_accuracy(train_x * 4, train_y, test_x / 8, test_y, classes=10)
+    first = knn_accuracy(train_x, train_y, test_x, test_y, classes=10)
+    assert first == knn_accuracy(train_x, train_y, test_x, test_y, classes=10)
+    assert first == knn_accuracy(train_x * 4, train_y, test_x / 8, test_y, classes=10)
     monkeypatch.setattr(knn, "SIMILARITIES", 7 * len(train_x))  # blocks of 7 test rows, the last one shorter
-    assert first == pytest.approx(knn.knn_accuracy(train_x, train_y, test_x, test_y, classes=10), abs=2 / len(test_x))
+    assert first == pytest.approx(knn_accuracy(train_x, train_y, test_x, test_y, classes=10), abs=2 / len(test_x))
     assert first > 0.9
 
 
 def test_small_temperatures_do_not_overflow() -> None:
     train_x, train_y, test_x, test_y = digits()
-    sharp = knn.knn_accuracy(train_x, train_y, test_x, test_y, classes=10, temperature=1e-3)
-    nearest = knn.knn_accuracy(train_x, train_y, test_x, test_y, classes=10, k=1)
+    sharp = knn_accuracy(train_x, train_y, test_x, test_y, classes=10, temperature=1e-3)
+    nearest = knn_accuracy(train_x, train_y, test_x, test_y, classes=10, k=1)
     assert abs(sharp - nearest) < 0.02
 
 
@@ -79,7 +79,7 @@ def test_collapsed_features_are_chance_not_a_crash() -> None:
     labels = torch.arange(100) % 4
     for value in (0.0, 3.0):
         x = torch.full((100, 5), value)
-        assert knn.knn_accuracy(x, labels, x, labels, classes=4) == 0.25
+        assert knn_accuracy(x, labels, x, labels, classes=4) == 0.25
 
 
 def test_shares_of_the_vote_rank_images_for_the_area_under_the_curve() -> None:

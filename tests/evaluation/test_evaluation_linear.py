@@ -14,9 +14,9 @@ from sklearn.metrics import balanced_accuracy_score
 from sklearn.preprocessing import StandardScaler
 
 from rayfed_ssl.base.seeding import generator
-from rayfed_ssl.evaluation.linear import PAPERS, LinearConfig, LinearProbe, RecipeName, fit, linear_probe, measure
+from rayfed_ssl.evaluation.linear import PAPERS, LinearConfig, LinearProbe, RecipeName, fit, measure
 from rayfed_ssl.evaluation.standard import moments, standardise
-from tests.evaluation.materials import digits, of_features
+from tests.evaluation.materials import digits, linear_accuracy, of_features
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +72,7 @@ def test_accuracy_is_that_of_scikit_learn_on_digits() -> None:
     scaler = StandardScaler().fit(data[0].numpy())
     model = LogisticRegression(max_iter=2000).fit(scaler.transform(data[0].numpy()), data[1].numpy())
     expected = model.score(scaler.transform(data[2].numpy()), data[3].numpy())
-    got = linear_probe(*data, classes=10, seed=0)
+    got = linear_accuracy(*data, classes=10, seed=0)
     assert expected > 0.9
     assert got == pytest.approx(expected, abs=0.02)
 
@@ -90,8 +90,8 @@ def test_same_seed_same_bits_and_the_seed_matters() -> None:
 
 def test_scale_and_shift_of_a_feature_change_nothing() -> None:
     train_x, train_y, test_x, test_y = digits()
-    plain = linear_probe(train_x, train_y, test_x, test_y, classes=10, seed=0, epochs=50)
-    moved = linear_probe(train_x * 256 + 64, train_y, test_x * 256 + 64, test_y, classes=10, seed=0, epochs=50)
+    plain = linear_accuracy(train_x, train_y, test_x, test_y, classes=10, seed=0, epochs=50)
+    moved = linear_accuracy(train_x * 256 + 64, train_y, test_x * 256 + 64, test_y, classes=10, seed=0, epochs=50)
     assert moved == pytest.approx(plain, abs=2 / len(test_x))
 
 
@@ -100,9 +100,9 @@ def test_the_test_images_do_not_set_the_scale() -> None:
     image's answer does not depend on the others.
     """
     train_x, train_y, test_x, test_y = digits()
-    alone = linear_probe(train_x, train_y, test_x, test_y, classes=10, seed=0, epochs=50)
-    brighter = linear_probe(train_x, train_y, 16 + test_x, test_y, classes=10, seed=0, epochs=50)
-    both = linear_probe(
+    alone = linear_accuracy(train_x, train_y, test_x, test_y, classes=10, seed=0, epochs=50)
+    brighter = linear_accuracy(train_x, train_y, 16 + test_x, test_y, classes=10, seed=0, epochs=50)
+    both = linear_accuracy(
         train_x, train_y, torch.cat([test_x, 16 + test_x]), torch.cat([test_y, test_y]), classes=10, seed=0, epochs=50
     )
     assert both == pytest.approx((alone + brighter) / 2, abs=1e-9)
@@ -112,13 +112,13 @@ def test_the_test_images_do_not_set_the_scale() -> None:
 def test_features_made_in_inference_mode_can_be_probed() -> None:
     with torch.inference_mode():
         train_x, train_y, test_x, test_y = digits()
-        inside = linear_probe(train_x, train_y, test_x, test_y, classes=10, seed=0, epochs=5)
-    assert inside == linear_probe(train_x, train_y, test_x, test_y, classes=10, seed=0, epochs=5)
+        inside = linear_accuracy(train_x, train_y, test_x, test_y, classes=10, seed=0, epochs=5)
+    assert inside == linear_accuracy(train_x, train_y, test_x, test_y, classes=10, seed=0, epochs=5)
 
 
 def test_collapsed_features_are_chance_not_a_crash() -> None:
     x, labels = torch.full((100, 5), 3.0), torch.arange(100) % 4
-    assert linear_probe(x, labels, x, labels, classes=4, seed=0, epochs=5) == 0.25
+    assert linear_accuracy(x, labels, x, labels, classes=4, seed=0, epochs=5) == 0.25
 
 
 @pytest.mark.parametrize("name", ["easyfl", "fedx", "fedu2"])
@@ -151,7 +151,7 @@ def test_recipes_have_tags_of_their_own_and_ours_stays_as_it_is() -> None:
     data = digits()
     values = measure(of_features(*data, metrics=("accuracy", "balanced_accuracy")), config)
     assert list(values) == ["linear", "linear_balanced_accuracy", "linear_fedu2", "linear_fedu2_balanced_accuracy"]
-    assert values["linear"] == linear_probe(*data, classes=10, seed=3, epochs=20)
+    assert values["linear"] == linear_accuracy(*data, epochs=20)  # alone
     predicted = LinearProbe(data[0], data[1], 10, PAPERS["fedu2"], 3)(data[2]).argmax(dim=0)
     assert values["linear_fedu2"] == float((predicted == data[3]).double().mean())
     theirs = balanced_accuracy_score(data[3].numpy(), predicted.numpy())

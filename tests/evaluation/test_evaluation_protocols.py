@@ -24,10 +24,7 @@ from rayfed_ssl.evaluation import (
     settings,
     settings_of,
 )
-from rayfed_ssl.evaluation.fewshot import fewshot_accuracy
-from rayfed_ssl.evaluation.knn import knn_accuracy
-from rayfed_ssl.evaluation.linear import linear_probe
-from tests.evaluation.materials import digits, of_features
+from tests.evaluation.materials import digits, fewshot_accuracy, knn_accuracy, linear_accuracy, of_features
 
 FAST = EvaluationConfig.model_validate({"linear": {"epochs": 30, "batch_size": 128}, "fewshot": {"draws": 2}})
 
@@ -77,7 +74,7 @@ def test_evaluate_equals_the_protocols_one_by_one() -> None:
     result = evaluate(material, FAST)
     assert list(result) == ["knn", "linear", "fewshot"] == list(FAST.scores)
     assert result["knn"] == knn_accuracy(*data, classes=10)
-    assert result["linear"] == linear_probe(*data, classes=10, seed=3, epochs=30, batch_size=128)
+    assert result["linear"] == linear_accuracy(*data, classes=10, seed=3, epochs=30, batch_size=128)
     assert result["fewshot"] == fewshot_accuracy(*data, draws=2)
     assert result == evaluate(material, FAST)
     assert evaluate(material, FAST.model_copy(update={"protocols": ()})) == {}
@@ -137,6 +134,11 @@ def test_settings_name_every_number_behind_a_result() -> None:
     }
     assert settings_of(config, "knn", train=345)["k_used"] == 34  # a tenth, as is voted by
     assert settings(config, train=5000)["knn"] == {"k": 200, "temperature": 0.1, "k_used": 200}
+    assert settings(config, train=5000)["linear"]["batch_size_used"] == 500
+    probes = EvaluationConfig.model_validate({"linear": {"recipes": ["easyfl", "ours"], "batch_size": 30}})
+    written = settings_of(probes, "linear", train=400)
+    assert (written["batch_size"], written["batch_size_used"]) == (30, 30)
+    assert written["batch_size_used_easyfl"] == 400  # a paper's 2048 is cut by nothing but the images
     for name in PROTOCOLS:
         json.dumps(settings_of(EvaluationConfig(), name))
 
@@ -181,11 +183,17 @@ def nearest_centroid(material: Material, config: Centroid) -> dict[str, float]:
 
 
 def test_a_protocol_of_another_package_is_a_row_with_settings_of_its_own() -> None:
-    PROTOCOLS.add("centroid", Protocol(Centroid, nearest_centroid, lambda settings: ("centroid",)), "a test")
+    row = Protocol(
+        Centroid, nearest_centroid, lambda settings: ("centroid",),
+        effective=lambda settings, train: {"power_used": min(settings.power, train)},
+    )  # fmt: skip
+    PROTOCOLS.add("centroid", row, "a test")
     try:
         config = EvaluationConfig.model_validate({"protocols": ["centroid"], "options": {"centroid": {"power": 1}}})
         assert config.scores == ("centroid",)
         assert settings(config)["centroid"] == {"power": 1}
+        assert settings(config, train=9)["centroid"] == {"power": 1, "power_used": 1}
+        assert config.labelled == ("centroid",)
         train_x, train_y, test_x, test_y = digits()
         values = evaluate(of_features(train_x, train_y, test_x, test_y), config)
         x, y, test = train_x.double().numpy(), train_y.numpy(), test_x.double().numpy()

@@ -19,13 +19,13 @@ from rayfed_ssl.config import load
 from rayfed_ssl.data.augment import clean
 from rayfed_ssl.data.partition import stratified_share
 from rayfed_ssl.data.sources import load as load_images
-from rayfed_ssl.evaluation.knn import knn_accuracy
 from rayfed_ssl.federated.bench import Workbench
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.models import load_exported
 from rayfed_ssl.settings.located import located
 from rayfed_ssl.simulation.reevaluation import reevaluate
 from rayfed_ssl.terminal.progress import evaluation_tables
+from tests.evaluation.materials import knn_accuracy
 from tests.tiny import measured, run_locally, tiny
 
 SELECT = {"evaluation__select": {"share": 0.2}}

@@ -17,7 +17,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from rayfed_ssl.base.text import in_file_name
 from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.evaluation import Split, by_client
-from rayfed_ssl.evaluation.knn import knn_accuracy
 from rayfed_ssl.evaluation.material import Material
 from rayfed_ssl.federated.bench import Workbench
 from rayfed_ssl.federated.federation import deal
@@ -26,6 +25,7 @@ from rayfed_ssl.reporting.figures import client_matrix, label_histogram
 from rayfed_ssl.reporting.tables import read_metrics
 from rayfed_ssl.simulation.reevaluation import reevaluate
 from rayfed_ssl.testing.tiny import run_locally
+from tests.evaluation.materials import knn_accuracy
 
 NAMES = ("$a$", "Zürich", "ward 7")  # as they are sorted
 LABELS, ANSWERS = [0, 1, -1, 1, 0, 1, 1], [0, 0, 0, 1, 1, 1, 1]

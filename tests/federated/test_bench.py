@@ -7,10 +7,9 @@ import torch
 
 from rayfed_ssl.base.weights import unpack
 from rayfed_ssl.data.augment import clean
-from rayfed_ssl.evaluation.fewshot import fewshot_accuracy
-from rayfed_ssl.evaluation.knn import knn_accuracy
 from rayfed_ssl.federated.bench import Initial, Workbench
 from rayfed_ssl.federated.federation import deal
+from tests.evaluation.materials import fewshot_accuracy, knn_accuracy
 from tests.tiny import tiny
 
 

@@ -10,17 +10,25 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
 
 from rayfed_ssl import cli
 from rayfed_ssl.base.linalg import canonical_r
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.weights import unpack
+from rayfed_ssl.config import RunConfig
+from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.uploads import Correlation
 from rayfed_ssl.leak.auc import Told
 from rayfed_ssl.leak.audit import LEAST, UNTRAINED, Audit, Finding, draw_sets, summary, suspicious
 from rayfed_ssl.leak.replay import replayed
 from rayfed_ssl.leak.run import leak
+from rayfed_ssl.methods import METHODS
 from rayfed_ssl.methods.fedfoa import pack_triangle
+from rayfed_ssl.methods.fedmd import subset
 from rayfed_ssl.simulation.checks import load_moved
+from rayfed_ssl.simulation.worker import Worker
 from rayfed_ssl.storage import checkpoint
 from tests.tiny import OWN, run_locally
 from tests.tiny import tiny_run as tiny
@@ -154,48 +162,151 @@ def test_correlation_matrices_of_few_images_give_them_away_and_noise_hides_them(
     assert abs(hidden - 0.5) < 2 * deviation
 
 
-def audited(run: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Audit, list[tuple[Any, Any]]]:
-    """An audit of client 0, and what its attacks on matrices are given: the client's matrix, and the projections."""
-    tap, _ = replayed(load_moved(run, ()), run, 1, lambda federation: [])
-    audit, given = Audit(tap, 0, 1, draw_sets(tap.federation, 0, 1000, 0)), []
-    monkeypatch.setattr(audit, "_in_matrix", lambda matrix, z: given.append((matrix, z)))
-    return audit, given
+def correlation_of(config: RunConfig, field: str) -> tuple[Correlation, EncoderClient[Any]]:
+    """What a table's row says of a matrix, and client 0."""
+    worker = Worker(config, deal(config))
+    uploads = {
+        name: upload for plugin in config.active_plugins for name, upload in METHODS[plugin.name].uploads.items()
+    }
+    upload = {**uploads, **worker.method.uploads}[field]
+    assert isinstance(upload, Correlation)
+    return upload, worker.client(worker.method.client, 0, 1, "audit", {})
 
 
-def test_r_is_taken_back_to_the_mean_over_the_rows_it_was_factored_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("scale", [False, True])
+def test_r_is_taken_back_to_the_mean_over_the_rows_it_was_factored_from(scale: bool) -> None:
     """A shard smaller than the batch: R'R is a sum over the shard's rows, not over ``train.batch_size``."""
-    run = finished(tmp_path / "run", "fedfoa", train__rounds=1, train__batch_size=128, clients__encoders="small_cnn")
-    audit, given = audited(run, monkeypatch)
-    count = len(audit.tap.federation.shards[0]["train"])
+    plugin = {"name": "fedfoa", "scale": scale, "normalize": "rows"}
+    config = tiny("fedsimclr", {"data.limit": 240, "train.batch_size": 128, "plugins": [plugin]})
+    upload, client = correlation_of(config, "fedfoa.correlation")
+    count = len(client.indices)
     assert count < 128
     z = torch.randn(count, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    audit.factored(audit.tap.initial("small_cnn", client=0), pack_triangle(canonical_r(z).numpy()))
-    torch.testing.assert_close(given[0][0].double(), z.T @ z / count, rtol=1e-5, atol=1e-6)
+    z = z / z.norm(dim=1, keepdim=True)
+    sent = pack_triangle(canonical_r(z / count**0.5 if scale else z).numpy())
+    torch.testing.assert_close(upload.matrix(client, sent).double(), z.T @ z / count, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(upload.summed(client, 3 * z[None]), z[None])
+    assert upload.views(config) == 2
 
 
-def test_correlation_matrices_are_searched_for_projections_clipped_as_the_clients(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = finished(tmp_path / "run", "fedsc", train__rounds=1, objective__clip=1e-3)
-    audit, given = audited(run, monkeypatch)
-    audit.spectral(audit.tap.initial(audit.encoder, client=0), np.zeros((8, 8)))
-    norms = given[0][1](audit.sets.members).double().square().sum(-1)
+def test_correlation_matrices_are_searched_for_projections_clipped_as_the_clients() -> None:
+    changes = {**OWN["fedsc"], "objective.clip": 1e-3, "method.sharing_passes": 3}
+    config = tiny("fedsc", changes)
+    upload, client = correlation_of(config, "correlation")
+    z = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
+    norms = upload.summed(client, z).double().square().sum(-1)
     torch.testing.assert_close(norms, torch.full_like(norms, 1e-3), rtol=1e-4, atol=0)
+    assert upload.views(config) == 3
 
 
 @pytest.mark.parametrize(
-    ("method", "fields"),
+    ("method", "fields", "changes"),
     [
-        ("fedca", {"weights", "dictionary"}),
-        ("flesd", {"representations"}),
-        ("orchestra", {"weights", "centroids"}),
+        ("fedca", {"weights", "dictionary"}, {}),
+        ("flesd", {"representations"}, {}),
+        ("fedmd", {"outputs"}, {}),
+        ("orchestra", {"weights", "centroids"}, {}),
+        ("fedsimclr", {"weights", "fedfoa.correlation"}, {"plugins": [{"name": "fedfoa"}]}),
     ],
 )
-def test_every_kind_of_message_has_an_attack(method: str, fields: set[str], tmp_path: Path) -> None:
-    found = leak(finished(tmp_path / "run", method, train__rounds=1, data__limit=480))
+def test_every_kind_of_message_has_an_attack(
+    method: str, fields: set[str], changes: dict[str, Any], tmp_path: Path
+) -> None:
+    found = leak(finished(tmp_path / "run", method, train__rounds=1, data__limit=480, **changes))
     assert {one.field for one in found.findings} == fields | {UNTRAINED}
+
+
+def test_clients_with_tasks_of_their_own_begin_with_heads_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rayfed_ssl.leak.audit.LEAST", 2)
+    changes = {**OWN["fedlinked"], "data.limit": 700, "train.rounds": 1, "evaluation.protocols": []}
+    run_locally(tiny("fedlinked", changes), tmp_path / "run")
+    found = leak(tmp_path / "run")
+    assert [one.field for one in found.findings] == [UNTRAINED, "representations"]
+    assert found.unaudited == []
+
+
+@pytest.mark.parametrize(
+    ("method", "changes"),
+    [
+        ("flesd", {}),
+        ("flesd", {"method__upload": "int8"}),
+        ("fedmd", {"method__subset": 24, "clients__encoders": "small_cnn"}),
+    ],
+)
+def test_outputs_for_public_images_are_read_as_the_server_reads_them(
+    method: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    """The surrogate fitted by hand: to unit rows, whatever scaled each as it was rounded, of the images asked."""
+    run = finished(tmp_path / "run", method, train__rounds=2, data__limit=480, **changes)
+    config = load_moved(run, ())
+    tap, heard = replayed(config, run, 2, lambda federation: [0])
+    audit = Audit(tap, 0, 2, draw_sets(tap.federation, 0, 1000, 0))
+    (reply,) = (one.reply for one in heard)
+    public = tap.federation.public
+    assert public is not None
+    if method == "flesd":
+        sent, positions = reply["representations"].astype(np.float64), np.arange(len(public))
+        if "method__upload" in changes:
+            assert sent.max() == 127
+            sent = sent / np.sqrt((sent**2).sum(1, keepdims=True))
+    else:
+        sent, positions = reply["outputs"].astype(np.float64), subset(config, 2, len(public))
+        assert not np.array_equal(positions, np.arange(24))
+    begun = tap.network(audit.encoder).eval()
+    unpack(tap.initial(audit.encoder), begun)
+    with torch.no_grad():
+        x = begun.represent(tap.clean(tap.images(public.pixels[positions]))).double().numpy()
+    ridge = np.sqrt(1e-3 * (x**2).sum(0).mean()) * np.eye(x.shape[1])
+    w = np.linalg.lstsq(np.vstack([x, ridge]), np.vstack([sent, np.zeros((x.shape[1], sent.shape[1]))]), rcond=None)[0]
+    scores = []
+    for rows in (audit.sets.members, audit.sets.others):
+        views = audit.features(tap.initial(audit.encoder), rows).double().numpy() @ w  # (10, n, K)
+        views /= np.sqrt((views**2).sum(2, keepdims=True))
+        cosines = np.einsum("vnd,wnd->vwn", views, views)
+        scores.append(cosines[np.triu_indices(10, 1)].mean(0))
+    wanted = roc_auc_score(np.repeat([1, 0], [len(part) for part in scores]), np.concatenate(scores))
+    found = next(one.found for one in audit.findings(heard) if one.field != UNTRAINED)
+    assert found.auc == pytest.approx(wanted, abs=1e-3)
+
+
+OURS = """
+from rayfed_ssl.federated.uploads import Entries
+from rayfed_ssl.methods.fedavg import Client, Config as Averaging, Server
+from rayfed_ssl.federated.method import Info, Method, unlabelled
+from typing import Literal
+import torch
+
+
+class Config(Averaging):
+    name: Literal["tabled"] = "tabled"
+
+
+class Tabled(Client):
+    def train(self, **message):
+        reply = super().train(**message)
+        table = torch.cat(list(self.projections(self.pixels()))).cpu().numpy()
+        return {**reply, "table": table, "unsaid": table, "table_of_none": None}
+
+
+DECLARED = {"table": Entries(), "table_of_none": Entries()}
+METHODS = {
+    "tabled": Method(
+        Config, Tabled, Server, Info("nobody's", "a table"), objective="simclr", accepts=unlabelled, uploads=DECLARED
+    )
+}
+"""
+
+
+def test_a_method_of_ones_own_says_what_its_uploads_are(tmp_path: Path) -> None:
+    (tmp_path / "tabled.py").write_text(OURS)
+    imports = {"imports": ["tabled.py"], "train.rounds": 1}
+    run_locally(tiny("tabled", {**HELD_OUT, **imports}, beside=tmp_path), tmp_path / "run")
+    found = leak(tmp_path / "run", trust_imports=True)
+    assert [(one.field, one.score) for one in found.findings[2:]] == [("table", "nearest entry")]
+    assert found.findings[2].found.auc > 0.9  # every member's own projection is in it
+    assert found.unaudited == ["table_of_none", "unsaid"]
 
 
 def test_what_is_missing_is_said_in_one_line(averaged: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,28 @@ from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS
-from rayfed_ssl.methods.ldawa import LayerwiseSum, angular_divergence, layerwise_mean
+from rayfed_ssl.methods.ldawa import LayerwiseSum, angular_divergence
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.worker import Worker
 from tests.tiny import encoders, run_locally, tiny
 
 G = {"a": np.array([1.0, 0]), "b": np.array([2.0])}
 X = [{"a": np.array([1.0, 0]), "b": np.array([2.0])}, {"a": np.array([0.6, 0.8]), "b": np.array([-2.0])}]
+
+
+def layerwise_mean(
+    clients: Sequence[Mapping[str, np.ndarray]],
+    start: Mapping[str, np.ndarray],
+    shares: Sequence[float] | None = None,
+    averaged: Collection[str] = (),
+    *,
+    normalize: bool = False,
+) -> dict[str, np.ndarray]:
+    """What the server's sum makes of clients one after the other."""
+    total = LayerwiseSum(start, averaged)
+    for k, client in enumerate(clients):
+        total.add(client, *(() if shares is None else (shares[k],)))
+    return total.mean(normalize=normalize)
 
 
 def test_by_hand() -> None:
@@ -74,7 +90,7 @@ def test_statistics_and_single_numbers_are_plain_means_by_share() -> None:
         {"mean": np.array([1.0, 0]), "count": np.array(2.0)},
         {"mean": np.array([0.0, 1]), "count": np.array(6.0)},
     ]
-    new = layerwise_mean(clients, start, shares=np.array([0.75, 0.25]), averaged={"mean"})
+    new = layerwise_mean(clients, start, shares=[0.75, 0.25], averaged={"mean"})
     np.testing.assert_allclose(new["mean"], [0.75, 0.25])
     np.testing.assert_allclose(new["count"], 3.0)
     assert new["count"].shape == ()

@@ -270,9 +270,9 @@ def test_partition_table(tmp_path: Path) -> None:
         (None, "public", 7, None),
         (None, "public", 8, None),
     ]
-    write_partition(tmp_path, shards, {0: labels, 1: labels + 5}, np.array([7]), labels[[7]])
+    write_partition(tmp_path, shards, labels, np.array([7]), labels[[7]])
     table = pq.read_table(tmp_path / "partition.parquet")
-    assert table["label"].to_pylist() == [1, 2, 0, 5, 1]
+    assert table["label"].to_pylist() == [1, 2, 0, 0, 1]
     assert table.column_names == ["client", "split", "index", "label"]
 
 

@@ -1,0 +1,57 @@
+"""What the fields of a client's reply are: a method's row says it of each, so that an audit (``rayfed-ssl leak``) knows
+which attack reads it.
+
+Weights under the name ``weights`` need no row. A field that is not declared crosses all the same; the audit names it
+among those that it does not read.
+
+Shapes: n images, V views, D projection, L entries, M public images of a round, K outputs of an encoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rayfed_ssl.federated.client import EncoderClient
+from rayfed_ssl.settings.run import RunSettings
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """A matrix that is the mean of z z' over the projections z (D,) of the client's training images.
+
+    Args:
+        summed: the client, projections (V, n, D) -> the same as the client summed them: clipped, scaled, ..
+        views: how many augmented views of an image the client may have summed.
+        matrix: the client, the field -> the mean (D, D).
+    """
+
+    summed: Callable[[EncoderClient[Any], Tensor], Tensor] = lambda client, z: z
+    views: Callable[[RunSettings], int] = lambda settings: 1
+    matrix: Callable[[EncoderClient[Any], np.ndarray], Tensor] = lambda client, field: torch.from_numpy(np.array(field))
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Rows (L, D) that lie where the projections of the client's training images do: some of them, or their means."""
+
+
+@dataclass(frozen=True)
+class PublicOutputs:
+    """Rows (M, K): what the client's encoder makes of public images.
+
+    Args:
+        rows: the client's reply -> the rows as the server reads them; None: the field as it is.
+        positions: the settings, the round, how many public images there are -> which of them the rows are of (M,).
+    """
+
+    rows: Callable[[Mapping[str, Any]], np.ndarray] | None = None
+    positions: Callable[[RunSettings, int, int], np.ndarray] = lambda settings, round, images: np.arange(images)
+
+
+Upload = Correlation | Entries | PublicOutputs
