@@ -80,12 +80,14 @@ class Run:
         return read_communication(self.folder)
 
     def encoder(self, client: int | None = None) -> ImageEncoder:
-        """The encoder that the run ended with, in eval mode on the CPU: the global one, or that of a client.
+        """The encoder that the run ended with, in eval mode on the CPU: the global one, or that of a client. Without
+        ``client``, a run that has no global one has to have one client.
 
         Raises:
-            UserError: the run has not ended, or has no such encoder: the text names those it has.
+            UserError: the run has not ended, or has no such encoder: the text names the clients that have one.
         """
-        return encoder_of(self.folder, self.config, client)
+        with python_words():
+            return encoder_of(self.folder, self.config, client)
 
     def evaluate(self, *protocols: str, **settings: object) -> dict[str, Any]:
         """Measure the encoders again, on the run's images, by these protocols, or by the run's own.
