@@ -242,6 +242,17 @@ def check_same_files(config: RunConfig, folder: Path) -> None:
             )
 
 
+def check_run(config: RunConfig, federation: Federation) -> None:
+    """Raise UserError for what the images, as they are dealt, do not allow the run: too few of a client's, no labels
+    where some are needed, encoders that cannot be compared, what the method lacks.
+    """
+    check_shards(config, federation)
+    check_labels(config, federation)
+    check_comparisons(config, federation)
+    if (check := METHODS[config.method.name].check_federation) is not None:
+        check(config, federation)
+
+
 def check_shards(config: RunConfig, federation: Federation) -> None:
     """Refuse shards below what the objective or a plug-in needs; batches are min(batch_size, shard)."""
     smallest = min(federation.clients, key=lambda client: federation.sizes[client])
