@@ -23,7 +23,7 @@ from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.models.base import Encoder
 from rayfed_ssl.models.exported import exported_files, held_by
-from rayfed_ssl.simulation.checks import check_same_images
+from rayfed_ssl.simulation.resuming import check_same_images
 
 POOL = 1000  # images looked at
 MAPPED = 500  # of them on the map

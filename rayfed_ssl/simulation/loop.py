@@ -33,23 +33,11 @@ from rayfed_ssl.federated.server_steps import optimised_round
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.run import due
 from rayfed_ssl.simulation.assembly import assemble
-from rayfed_ssl.simulation.checks import (
-    as_begun,
-    began_earlier,
-    check_run,
-    check_same_files,
-    check_same_images,
-    check_same_public,
-    describe,
-    digests_of,
-    examine_folder,
-    ignored_clients,
-    rounds_in,
-    with_start,
-)
+from rayfed_ssl.simulation.checks import check_run, describe, ignored_clients, with_start
 from rayfed_ssl.simulation.export import export_encoders
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.simulation.recorder import Recorder
+from rayfed_ssl.simulation.resuming import as_begun, began_earlier, check_same, digests_of, examine_folder, rounds_in
 from rayfed_ssl.simulation.timing import check_reachable
 from rayfed_ssl.storage import checkpoint, failure
 from rayfed_ssl.storage.claim import Claim
@@ -93,9 +81,7 @@ class Run:
             self.federation = deal(config)
         self.say(0, describe(config, self.federation))
         if restored is not None:
-            check_same_images(folder, self.federation)
-            check_same_public(folder, self.federation)
-            check_same_files(config, folder)
+            check_same(config, folder, self.federation)
         check_run(config, self.federation)
         initial = Initial(config, self.federation)
         begins = initial.notes()

@@ -26,7 +26,7 @@ from rayfed_ssl.models.values import load_values, read_safetensors
 from rayfed_ssl.reporting.tables import write_json
 from rayfed_ssl.settings.files import of_run, parse_overrides
 from rayfed_ssl.settings.located import located_of_run, title
-from rayfed_ssl.simulation.checks import began_earlier, check_same_files, check_same_images, places
+from rayfed_ssl.simulation.resuming import began_earlier, check_same_files, check_same_images, places
 
 
 def reevaluate(
@@ -43,7 +43,7 @@ def reevaluate(
     Args:
         protocols: which; by default the run's own, comparisons of encoders only where there are several.
         changes: ``key=value`` for settings of ``evaluation`` other than the run's, and ``data.path=..`` where the run's
-            images have moved.
+            images have moved, ``data.public.images.path=..`` where its public ones have.
         data: images other than the run's, resized to the run's size and channels. Protocols use their training and
             their test images as they use the run's own. Text is read by :func:`located_of_run`.
         trust_imports: whether to run code that the run folder brings along.

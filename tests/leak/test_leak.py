@@ -20,7 +20,7 @@ from rayfed_ssl.leak.audit import LEAST, UNTRAINED, Audit, Finding, draw_sets, s
 from rayfed_ssl.leak.replay import replayed
 from rayfed_ssl.leak.run import leak
 from rayfed_ssl.methods.fedfoa import pack_triangle
-from rayfed_ssl.simulation.checks import load_moved
+from rayfed_ssl.simulation.resuming import load_moved
 from rayfed_ssl.storage import checkpoint
 from tests.tiny import OWN, run_locally
 from tests.tiny import tiny_run as tiny
