@@ -243,17 +243,8 @@ def in_job() -> bool:
 
 def check_paths(config: RunConfig, folder: Path) -> None:
     """Refuse paths relative to a job's temporary working directory. Raises UserError."""
-    public, start = config.data.public.images, config.model.start
-    paths: dict[str, Path | None] = {"--out": folder, "model.start": start.path if start else None}
-    for key, source in (("data", config.data), ("data.public.images", public)):
-        if source is not None and source.name != "hub":  # whose path is OWNER/NAME
-            paths[f"{key}.path"] = source.path
-    paths |= {f"data.partition.{key}": path for key, path in config.data.partition.files.items()}
-    if (system := config.system) is not None:
-        paths["system.devices"] = system.devices
-        paths["system.availability.path"] = getattr(system.availability, "path", None)
-    for key, path in paths.items():
-        if path is not None and not path.is_absolute():
+    for key, path in {"--out": folder, **config.files()}.items():
+        if not path.is_absolute():
             raise UserError(
                 f"{key}: found {path}; a job's working directory is a temporary folder: give an absolute path "
                 "(--out also takes a URI)"

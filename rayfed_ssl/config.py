@@ -356,8 +356,8 @@ def result_affecting(old: RunConfig, new: RunConfig, folder: Path, moved: Collec
         others = [key for key in keys if key != "train.rounds" or new.train.rounds < old.train.rounds]
         raise UserError(
             f"{folder}: cannot resume with changed {', '.join(others)}; only resources.*, checkpoint.*, figures and "
-            "name may change, data.path to where the same images lie, and train.rounds may grow (another --out starts "
-            "a new run)"
+            "name may change, paths to where the same images and files lie, and train.rounds may grow (another --out "
+            "starts a new run)"
         )
 
 

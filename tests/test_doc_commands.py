@@ -131,7 +131,7 @@ def test_a_command_has_options_and_keys_that_exist(line: Line) -> None:
         assert load(ROOT / str(given["config"]), list(given["changes"] or ())).method.name  # type: ignore[call-overload]
     elif name == "tune":
         sweep = sweeps.load(ROOT / str(given["config"]), list(given["changes"] or ()))  # type: ignore[call-overload]
-        assert sweep.check().method.name
+        assert all(run.method.name for _, run in sweep.check())
     elif name == "compare" and given["base"]:
         assert load(ROOT / str(given["base"])).method.name
 

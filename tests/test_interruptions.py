@@ -21,9 +21,9 @@ from PIL import Image
 from rayfed_ssl.api.asked import run_folder
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.settings import files as configfile
-from rayfed_ssl.simulation.checks import WRITTEN
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.simulation.reevaluation import reevaluate
+from rayfed_ssl.simulation.resuming import WRITTEN
 from rayfed_ssl.storage import checkpoint
 from tests.tiny import booked, encoders, measured, run_locally, tiny
 

@@ -27,7 +27,6 @@ from pydantic import Field, model_validator
 from rayfed_ssl import extensions
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.config import RESULT_NEUTRAL, RunConfig
-from rayfed_ssl.federated.federation import Federation, deal
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.reporting.comparison import Comparison
 from rayfed_ssl.reporting.comparison_files import write
@@ -35,12 +34,12 @@ from rayfed_ssl.reporting.comparison_rows import of_variants
 from rayfed_ssl.reporting.tables import replace_file
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.simulation import loop
-from rayfed_ssl.simulation.checks import check_comparisons, check_labels, check_shards
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.storage import failure
 from tune import config as sweep_config
 from tune.book import OVER, Book, trial_name
 from tune.config import Point, Sweep, SweepConfig, measured_by, read_base
+from tune.dealing import refusals
 
 FILE = "comparison.yaml"
 EVERY = "all"  # in place of methods' names: every method there is
@@ -169,33 +168,21 @@ def _at_least_one(seeds: int | None) -> int:
 
 def _fitted(variants: Variants) -> Variants:
     """The same, with what does not fit: its config cannot be built, or the images cannot serve it."""
-    sweep = variants.sweep()
-    dealt: dict[str, Federation] = {}
-    unfit = {}
+    sweep, seeds = variants.sweep(), range(variants.settings.seeds)
+    asked: list[tuple[str, RunConfig]] = []
+    unfit: dict[str, str] = {}
     for name, point in variants.points.items():
         try:
-            for repetition in range(variants.settings.seeds):
-                _check(sweep.run(point, repetition), dealt)
+            asked += [(name, sweep.run(point, repetition)) for repetition in seeds]
         except UserError as error:
             unfit[name] = str(error)
+    found = refusals([config for _, config in asked])
+    for place, (name, _) in enumerate(asked):
+        if place in found:
+            unfit.setdefault(name, found[place])
+    unfit = {name: unfit[name] for name in variants.points if name in unfit}
     settings, origin = variants.settings, variants.origin
     return Variants(settings, variants.document, origin, variants.imports, unfit)
-
-
-def _check(config: RunConfig, dealt: dict[str, Federation]) -> None:
-    """Raise UserError for what the images and the labels do not allow; ``dealt`` keeps federations by what they are
-    dealt by.
-    """
-    by = config.model_dump(mode="json", include={"data", "clients", "seed", "evaluation"})
-    key = json.dumps([by, config.uses_public], sort_keys=True)
-    if key not in dealt:
-        dealt[key] = deal(config)
-    federation = dealt[key]
-    check_shards(config, federation)
-    check_labels(config, federation)
-    check_comparisons(config, federation)
-    if (check := METHODS[config.method.name].check_federation) is not None:
-        check(config, federation)
 
 
 def refusal(variants: Variants) -> str | None:
@@ -263,7 +250,7 @@ def run_comparison(
     _examine(variants, folder, resume)
     sweep = variants.sweep(_shown_metric(variants))
     examine(sweep, folder, resume)
-    first = sweep.check()
+    _, first = sweep.check()[0]
 
     def began() -> None:
         _dump(variants, folder)

@@ -10,8 +10,8 @@
 
 ``select.*`` is measured on training images that no client holds (``evaluation.select``; with ``data.tasks``, each
 client's own), ``accuracy.*`` on the test images, which then choose; ``features.rankme``, the effective rank (Garrido et
-al. 2023), reads no label at all. Every trial's config is built before the first
-starts, so a wrong key or value costs no training.
+al. 2023), reads no label at all. Every trial's config is built, and laid beside the images, before the first starts: a
+wrong key or value costs no training. Where an optimiser proposes them, those at the ends of every range are.
 """
 
 from __future__ import annotations
@@ -193,13 +193,17 @@ class Sweep:
             return sum(1 for _ in itertools.islice(_grid(self.settings), self.settings.trials))
         return self.settings.trials or TRIALS
 
-    def check(self) -> RunConfig:
-        """Build every trial's config, or those at the ends of every range, and return one. Raises UserError."""
+    def check(self) -> list[tuple[Point, RunConfig]]:
+        """Build the config of every configuration, or of those at the ends of every range, and return them.
+
+        Raises:
+            UserError: the schema refuses one, or one does not measure what the trials are chosen by.
+        """
         known = self.configurations
         some = known if known is not None else [draw(self.settings, 0), *_ends(self.settings)]
-        runs = [self.run(point) for point in some]
+        runs = [(point, self.run(point)) for point in some]
         kind, _, rest = self.settings.metric.partition(".")
-        for config in runs:
+        for _, config in runs:
             measured = measured_by(config, kind)
             name, _, part = rest.partition(".")
             if kind in OF_PROTOCOLS and (name not in measured or (kind == "best" and part != "value")):
@@ -212,7 +216,7 @@ class Sweep:
                     f"evaluation.every: found 0 with scheduler={self.settings.scheduler.name}, which needs accuracies "
                     "on the way; must be at least 1"
                 )
-        return runs[0]
+        return runs
 
 
 def measured_by(config: RunConfig, kind: str) -> list[str]:

@@ -23,7 +23,7 @@ def scheduler(sweep: Sweep, book: Book) -> TrialScheduler | None:
             longest = max(sweep.run(e.point).train.rounds for e in book.entries) if book.entries else 0
             made = AsyncHyperBandScheduler(
                 time_attr="round", metric=SCORE, mode=settings.mode, grace_period=grace, reduction_factor=reduction,
-                max_t=max(longest, sweep.check().train.rounds, grace + 1),
+                max_t=max(longest, sweep.check()[0][1].train.rounds, grace + 1),
             )  # fmt: skip
             for entry in book.entries:
                 if entry.status in OVER:

@@ -23,13 +23,13 @@ from ray.util.placement_group import placement_group_table
 
 from actors.session import Session, check_paths, connect, in_job
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import printable
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.federated.federation import deal
-from rayfed_ssl.simulation.checks import check_labels, check_shards
 from rayfed_ssl.storage.checkpoint import writable
 from tune import config as sweep_config
 from tune.book import OVER, Book, Entry, scheduled, trial_name
 from tune.config import Sweep
+from tune.dealing import refusals
 from tune.results import Results, collect
 from tune.room import Patience, Room, room
 from tune.schedulers import members, scheduler
@@ -70,14 +70,32 @@ def run_sweep(
     """
     examine(sweep, folder, resume)
     folder = folder.absolute()
-    first = sweep.check()
-    federation = deal(first)
-    check_shards(first, federation)
-    check_labels(first, federation)
+    first = checked(sweep)
     book = run_trials(
         sweep, folder, first, say=say, stopping=stopping, address=address, num_cpus=num_cpus, num_gpus=num_gpus
     )
     return collect(sweep, book)
+
+
+def checked(sweep: Sweep) -> RunConfig:
+    """The config of a trial, once all of them are built and laid beside the images, each with its own seed.
+
+    Raises:
+        UserError: a run would refuse one: what it would say, and of which trial.
+    """
+    trials = sweep.check()
+    seeds = [
+        config.model_copy(update={"seed": config.seed + repetition})
+        for repetition in range(sweep.settings.repeat)
+        for _, config in trials
+    ]
+    if found := refusals(seeds):
+        place = min(found)
+        point, _ = trials[place % len(trials)]
+        keys = "  ".join(f"{key}={value}" for key, value in point.items())
+        lines = [f"{line} (the trial with {printable(keys)})" for line in found[place].splitlines()]
+        raise UserError("\n".join(lines))
+    return trials[0][1]
 
 
 def run_trials(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.models.base import Encoder
-from rayfed_ssl.models.exported import load_exported, read_description
+from rayfed_ssl.models.exported import find
 from rayfed_ssl.models.transform import Transform
 
 
@@ -40,8 +40,6 @@ class ImageEncoder(nn.Module):
 
 def encoder_of(folder: Path, config: RunConfig, client: int | None) -> ImageEncoder:
     """The encoder that the run in ``folder`` exported: the global one, or a client's. Raises UserError."""
-    name = "global" if client is None else f"client-{client:05d}"
-    encoder = load_exported(folder, name)
-    _, description = read_description(folder / "encoder" / f"{name}.json")
-    data = config.data
-    return ImageEncoder(encoder, Transform.described(description, range=data.range, max_pixels=data.max_pixels))
+    file, data = find(folder, client), config.data
+    transform = Transform.described(file.description, range=data.range, max_pixels=data.max_pixels)
+    return ImageEncoder(file.load(), transform)

@@ -10,7 +10,7 @@ from typing import Any
 from rayfed_ssl.api.executor import Executor
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.sources import existing
-from rayfed_ssl.simulation.checks import began_earlier, examine_folder
+from rayfed_ssl.simulation.resuming import began_earlier, examine_folder
 from rayfed_ssl.storage.mirror import mirrored
 
 

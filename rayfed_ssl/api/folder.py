@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 import weakref
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -80,26 +81,38 @@ class Run:
         return read_communication(self.folder)
 
     def encoder(self, client: int | None = None) -> ImageEncoder:
-        """The encoder that the run ended with, in eval mode on the CPU: the global one, or that of a client.
+        """The encoder that the run ended with, in eval mode on the CPU: the global one, or that of a client. Without
+        ``client``, a run that has no global one has to have one client.
 
         Raises:
-            UserError: the run has not ended, or has no such encoder: the text names those it has.
+            UserError: the run has not ended, or has no such encoder: the text names the clients that have one.
         """
-        return encoder_of(self.folder, self.config, client)
+        with python_words():
+            return encoder_of(self.folder, self.config, client)
 
-    def evaluate(self, *protocols: str, **settings: object) -> dict[str, Any]:
-        """Measure the encoders again, on the run's images, by these protocols, or by the run's own.
+    def evaluate(
+        self,
+        *protocols: str,
+        data: str | os.PathLike[str] | Mapping[str, object] | None = None,
+        **settings: object,
+    ) -> dict[str, Any]:
+        """Measure the encoders again, by these protocols, or by the run's own.
 
         Args:
+            data: images other than the run's, as ``evaluate --data`` takes them: a folder, a Parquet file,
+                ``hub:OWNER/NAME``, or a block such as ``{"name": "parquet", "path": "x.parquet"}``; None: the run's.
             settings: keys of ``evaluation``, with ``__`` for dots: ``linear__epochs=50``.
         Returns:
-            What ``evaluation.json`` holds then: ``accuracy`` is ``{encoder: {protocol: value}}``.
+            What ``evaluation.json`` holds then: ``accuracy`` is ``{encoder: {protocol: value}}``; ``other data`` has
+            the same of other images by their title.
         Raises:
-            UserError: an unknown protocol, a setting that is not allowed, images that are gone.
+            UserError: an unknown protocol, a setting that is not allowed, images that are gone, or are none.
         """
+        if data is not None:
+            data = json.dumps(dict(data), default=str) if isinstance(data, Mapping) else os.fspath(data)
         changes = [f"evaluation.{key}={json.dumps(value)}" for key, value in dotted(settings).items()]
         with python_words():
-            found = reevaluate(self.folder, protocols, changes, trust_imports=True)
+            found = reevaluate(self.folder, protocols, changes, data=data, trust_imports=True)
         if self.uri is not None:
             Remote(self.uri).put(self.folder / "evaluation.json", "evaluation.json")
         return found

@@ -10,7 +10,8 @@ from rayfed_ssl.base.schema import UserError
 
 ARGUMENTS = {
     "--out": "out", "--resume": "resume=True", "--executor": "executor", "--base": "base", "--seeds": "seeds",
-    "--protocol": "protocols", "--skip-unfit": "skip_unfit=True", "--trust-imports": "trust_imports=True",
+    "--client": "client", "--data": "data", "--round": "round", "--protocol": "protocols",
+    "--skip-unfit": "skip_unfit=True", "--trust-imports": "trust_imports=True",
 }  # fmt: skip
 _OPTION = re.compile("|".join(rf"{option}\b" for option in ARGUMENTS))
 

@@ -32,7 +32,7 @@ def export(
     encoder = run_encoder(run, client, trust_imports=trust_imports)
     found = exporting(encoder, to, out, licence)
     lines = {
-        "exported": f"{encoder.architecture}, {encoder.module.dim} features, {encoder.name}",
+        "exported": f"{encoder.architecture}, {encoder.module.dim} features, {encoder.file.stem}",
         "folder": str(found.folder),
         "files": ", ".join(found.files),
         "checked": f"features differ from the run's by at most {found.difference:.1e}",

@@ -12,7 +12,7 @@ def leak(
     run: Annotated[Path, typer.Argument(help="A run folder, of a run with evaluation.select.")],
     changes: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[data.path=PATH]", help="Where the run's images lie now."),
+        typer.Argument(metavar="[data.path=PATH]", help="Where the run's images and files lie now."),
     ] = None,
     round: Annotated[int | None, typer.Option(help="Whose messages; by default the last round's.")] = None,
     client: Annotated[

@@ -227,7 +227,7 @@ class _Table:
         encoder = self.encoder
         return {
             "run": encoder.config.name,
-            "encoder": encoder.name,
+            "encoder": encoder.file.stem,
             "architecture": encoder.architecture,
             "image_size": encoder.transform.image_size,
             "channels": encoder.transform.channels,

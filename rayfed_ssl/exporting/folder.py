@@ -61,8 +61,8 @@ class Exported:
 
 
 def default_folder(encoder: RunEncoder, form: str) -> Path:
-    """``RUN/exported/FORM``, or ``RUN/exported/FORM-client-00003``."""
-    return encoder.run / "exported" / (form if encoder.client is None else f"{form}-{encoder.name}")
+    """``RUN/exported/FORM``, or ``RUN/exported/FORM-client-00003``, with the client's name after that if it has one."""
+    return encoder.run / "exported" / (form if encoder.client is None else f"{form}-{encoder.file.stem}")
 
 
 def check_form(form: str) -> None:
@@ -91,7 +91,7 @@ def export(encoder: RunEncoder, form: str, out: Path | None = None, licence: str
             difference = chosen.write(encoder, place / chosen.program)
             write_json(place / "config.json", _config(encoder, chosen))
             if chosen.values:
-                shutil.copyfile(encoder.values, place / VALUES)
+                shutil.copyfile(encoder.file.values, place / VALUES)
                 shutil.copyfile(alone.__file__, place / "encoder.py")
             if chosen.hub:
                 write_json(place / "preprocessor_config.json", _preprocessor(encoder))
@@ -123,9 +123,9 @@ def _new_folder(folder: Path) -> Iterator[Path]:
 
 def _config(encoder: RunEncoder, form: Form) -> dict[str, object]:
     """How to build the encoder, and what its input is; ``load_exported(folder, "config")`` reads it."""
-    described = {key: value for key, value in encoder.description.items() if key not in ("values", "input")}
+    described = {key: value for key, value in encoder.file.description.items() if key not in ("values", "input")}
     given: dict[str, Any] = {
-        **encoder.description["input"],
+        **encoder.file.description["input"],
         "resize": "the central square, antialiased bilinear",
         "range_of_deep_images": encoder.transform.range,
     }
@@ -138,7 +138,7 @@ def _config(encoder: RunEncoder, form: Form) -> dict[str, object]:
             "input": {"name": IMAGES, "type": "uint8", "shape": ["batch", *_pixels(encoder)]},
             "output": {"name": FEATURES, "type": "float32", "shape": ["batch", encoder.module.dim]},
         }
-    run = {"name": encoder.config.name, "method": encoder.config.method.name, "encoder": encoder.name}
+    run = {"name": encoder.config.name, "method": encoder.config.method.name, "encoder": encoder.file.stem}
     return {**said, "run": run, "rayfed_ssl_version": metadata.version("rayfed-ssl")}
 
 

@@ -16,9 +16,9 @@ from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.messages import Outcome, State
-from rayfed_ssl.simulation.checks import check_same_files, check_same_images, check_same_public
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.loop import Run
+from rayfed_ssl.simulation.resuming import check_same
 from rayfed_ssl.simulation.worker import Worker
 from rayfed_ssl.storage import checkpoint
 
@@ -88,9 +88,7 @@ def replayed(
         first = before[-1][0] + 1 if before else 1
         this = Run(config, folder, _listening, resume=True, report=lambda progress: None)
         try:
-            check_same_images(run, this.federation)  # also where no round is left to go on from
-            check_same_public(run, this.federation)
-            check_same_files(config, run)
+            check_same(config, run, this.federation)  # also where no round is left to go on from
             assert isinstance(this.cohort, LocalCohort)
             tap = this.cohort.worker
             assert isinstance(tap, Tap)

@@ -15,7 +15,7 @@ from rayfed_ssl.leak.audit import Audit, Finding, as_rows, draw_sets, unaudited
 from rayfed_ssl.leak.replay import replayed
 from rayfed_ssl.reporting.tables import write_json
 from rayfed_ssl.settings.files import of_run
-from rayfed_ssl.simulation.checks import load_moved
+from rayfed_ssl.simulation.resuming import load_moved
 
 
 @dataclass(frozen=True)

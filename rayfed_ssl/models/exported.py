@@ -1,4 +1,4 @@
-"""An exported encoder: what says how to build it, and how to load it.
+"""An exported encoder: what says how to build it, what its files are called, and how to load it.
 
 Three lines do it, without the run's data::
 
@@ -11,19 +11,24 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import in_file_name
 from rayfed_ssl.models.base import Encoder
 from rayfed_ssl.models.encoders import OPTIONS, build_encoder
 from rayfed_ssl.models.heads import ModelConfig
 from rayfed_ssl.models.library import LibraryEncoder
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.models.values import load_values, read_safetensors
+
+GLOBAL = "global"  # the name of the files of the encoder that no client owns
 
 
 def describe(network: Network) -> dict[str, Any]:
@@ -61,7 +66,111 @@ def rebuild(description: Mapping[str, Any]) -> Encoder:
     return build_encoder(name, config, *sizes).eval()
 
 
-def load_exported(folder: Path | str, name: str = "global") -> Encoder:
+@dataclass(frozen=True)
+class ExportedFile:
+    """An exported encoder as it lies on the disk. ``path`` is its json, which is read when it is asked for.
+
+    ``description`` and ``values`` raise UserError where the json is damaged.
+    """
+
+    path: Path
+
+    @property
+    def stem(self) -> str:
+        """The name of its files: ``global``, ``client-00003``, ``client-00003-ward-7``."""
+        return self.path.stem
+
+    @property
+    def client(self) -> int | None:
+        """Whose encoder it is; None: the global one."""
+        return _client_of(self.stem)
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What the json says."""
+        return self._read[0]
+
+    @property
+    def values(self) -> Path:
+        """The file that its values lie in, beside the json."""
+        return self._read[1]
+
+    @property
+    def architecture(self) -> str:
+        """The encoder's name, as in ``clients.encoders``."""
+        return str(self.description["encoder"])
+
+    def load(self) -> Encoder:
+        """The encoder on the CPU and in eval mode. Raises UserError for what :func:`load_exported` refuses."""
+        encoder = rebuild(self.description)
+        values, whose = read_safetensors(self.values), f"encoder {self.description['encoder']!r}"
+        load_values(encoder, values, whose, str(self.values))
+        return encoder
+
+    @cached_property
+    def _read(self) -> tuple[dict[str, Any], Path]:
+        try:
+            description = json.loads(self.path.read_text(encoding="utf-8"))
+            str(description["encoder"])
+            values = self.path.with_name(Path(description["values"]).name)
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise UserError(f"{self.path}: found no description of an encoder ({error!r}); it is damaged") from None
+        return description, values
+
+
+def file_name(client: int | None, names: Sequence[str] | None) -> str:
+    """The name, without suffix, of the files of a client's encoder, or of the global one.
+
+    Args:
+        names: of the clients, where they were given any.
+    """
+    if client is None:
+        return GLOBAL
+    called = "" if names is None else in_file_name(names[client])
+    return f"client-{client:05d}" + (f"-{called}" if called else "")
+
+
+def exported_files(folder: Path) -> list[ExportedFile]:
+    """The encoders that a run folder, or an ``encoder/`` folder, holds, in the order of their names."""
+    inside = folder / "encoder"
+    return [ExportedFile(path) for path in sorted((inside if inside.is_dir() else folder).glob("*.json"))]
+
+
+def exported_by(run: Path) -> list[ExportedFile]:
+    """The encoders that the run in a folder ended with. Raises UserError where there are none."""
+    if found := exported_files(run / "encoder"):
+        return found
+    raise UserError(f"{run}: found no encoder in {run / 'encoder'}; the run has not finished")
+
+
+def held_by(client: int | None, files: Iterable[ExportedFile]) -> ExportedFile | None:
+    """The one of ``files`` with a client's encoder, or with the global one; None: none has it."""
+    return next((file for file in files if (file.stem == GLOBAL if client is None else file.client == client)), None)
+
+
+def find(run: Path, client: int | None = None) -> ExportedFile:
+    """The global encoder of the run in a folder, or that of ``client``, whatever name the client has.
+
+    Without ``client``, a run that has no global encoder has to have one client.
+
+    Raises:
+        UserError: no finished run, no such client, or several encoders and none asked for.
+    """
+    files = exported_by(run)
+    own = {file.client: file for file in files if file.client is not None}
+    found = held_by(client, files)
+    if found is None and client is None and len(own) == 1:
+        (found,) = own.values()
+    if found is not None:
+        return found
+    shown = ", ".join(str(number) for number in sorted(own)[:20]) + (", .." if len(own) > 20 else "")
+    if client is None:
+        raise UserError(f"--client: not given, and {run} has an encoder per client and no global one; allowed: {shown}")
+    allowed = shown or "nothing: the run has one encoder, the global one"
+    raise UserError(f"--client: found {client}, of which {run} has no encoder; allowed: {allowed}")
+
+
+def load_exported(folder: Path | str, name: str = GLOBAL) -> Encoder:
     """The exported encoder ``name`` of a run folder, or of its ``encoder/`` folder, on the CPU and in eval mode.
 
     Args:
@@ -71,40 +180,18 @@ def load_exported(folder: Path | str, name: str = "global") -> Encoder:
         UserError: there is no such encoder, it is damaged, or its values are not, by names and shapes, exactly those of
             the encoder that its json describes. ``num_batches_tracked`` and other integers are not exported.
     """
-    found = {path.stem: path for path in descriptions(Path(folder))}
-    stem = stem_of(name, found)
-    if stem is None:
-        raise UserError(f"{folder}: found no exported encoder {name!r}; there are {', '.join(found) or 'none'}")
-    path, description = read_description(found[stem])
-    encoder = rebuild(description)
-    load_values(encoder, read_safetensors(path), f"encoder {description['encoder']!r}", str(path))
-    return encoder
+    files = exported_files(Path(folder))
+    found = next((file for file in files if file.stem == name), None)
+    client = _client_of(name)
+    if found is None and client is not None and name == file_name(client, None):
+        found = held_by(client, files)
+    if found is None:
+        there = ", ".join(file.stem for file in files) or "none"
+        raise UserError(f"{folder}: found no exported encoder {name!r}; there are {there}")
+    return found.load()
 
 
-def stem_of(name: str, stems: Iterable[str]) -> str | None:
-    """The one of ``stems`` that ``name`` means: itself, or its client's (``client-00003-ward-7``); None: none does."""
-    known = list(stems)
-    return name if name in known else next((stem for stem in known if stem.startswith(f"{name}-")), None)
-
-
-def client_of(stem: str) -> int | None:
+def _client_of(stem: str) -> int | None:
     """The client whose encoder a file of this name holds; None of the global one."""
-    match = re.match(r"client-(\d+)", stem)
+    match = re.fullmatch(r"client-(\d+)(-.*)?", stem)
     return int(match[1]) if match else None
-
-
-def read_description(path: Path) -> tuple[Path, dict[str, Any]]:
-    """(file of values, description) of the encoder that a json describes. Raises UserError where it is damaged."""
-    try:
-        description = json.loads(path.read_text(encoding="utf-8"))
-        str(description["encoder"])
-        values = path.with_name(Path(description["values"]).name)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UserError(f"{path}: found no description of an encoder ({error!r}); it is damaged") from None
-    return values, description
-
-
-def descriptions(folder: Path) -> list[Path]:
-    """The json files of the encoders that a run folder, or an ``encoder/`` folder, holds."""
-    inside = folder / "encoder"
-    return sorted((inside if inside.is_dir() else folder).glob("*.json"))

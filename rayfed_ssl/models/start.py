@@ -23,7 +23,7 @@ from torch import Tensor
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.models.base import Encoder
-from rayfed_ssl.models.exported import descriptions, read_description, stem_of
+from rayfed_ssl.models.exported import ExportedFile, exported_files, held_by
 from rayfed_ssl.models.heads import StartConfig
 from rayfed_ssl.models.library import LibraryEncoder
 from rayfed_ssl.models.values import floating, load_values, misfit, read_safetensors
@@ -113,7 +113,7 @@ def _digest(path: Path) -> str:
         return _hash(_checked(path))
     whole = hashlib.sha256()
     for file in _encoders(path):
-        whole.update(f"{file.name} {_hash(file)}\n".encode())
+        whole.update(f"{file.values.name} {_hash(file.values)}\n".encode())
     return whole.hexdigest()
 
 
@@ -134,35 +134,30 @@ def _checked(file: Path) -> Path:
     return file
 
 
-def _encoders(folder: Path) -> dict[Path, tuple[str, str]]:
-    """A run folder's files of values, with (``global`` or ``client-00003``, architecture) of each."""
-    found = {}
-    for path in descriptions(folder / "encoder"):
-        values, description = read_description(path)
-        found[values] = (path.stem, str(description["encoder"]))
-    if not found:
-        raise UserError(f"model.start: found folder {str(folder)!r} without encoder/*.json; it is no finished run")
-    return found
+def _encoders(folder: Path) -> list[ExportedFile]:
+    """The encoders that a run folder holds. Raises UserError where there are none."""
+    if found := exported_files(folder / "encoder"):
+        return found
+    raise UserError(f"model.start: found folder {str(folder)!r} without encoder/*.json; it is no finished run")
 
 
 def _chosen(path: Path, name: str, client: int | None) -> Path:
     """The file to read: of a run folder the client's own, else the global encoder, else the only one of this name."""
     if not path.is_dir():
         return _checked(path)
-    encoders = _encoders(path)
-    same = {stem: file for file, (stem, architecture) in encoders.items() if architecture == name}
-    wanted = ["global"] if client is None else [f"client-{client:05d}", "global"]
-    for whose in wanted:
-        if (stem := stem_of(whose, same)) is not None:
-            return same[stem]
+    files = _encoders(path)
+    same = [file for file in files if file.architecture == name]
+    own = None if client is None else held_by(client, same)
+    if (found := own or held_by(None, same)) is not None:
+        return found.values
     if len(same) == 1:
-        return next(iter(same.values()))
+        return same[0].values
     if not same:
-        there = ", ".join(sorted({architecture for _, architecture in encoders.values()}))
+        there = ", ".join(sorted({file.architecture for file in files}))
         raise UserError(f"model.start: found {path}, whose encoders are {there}; this run has {name!r}")
     raise UserError(
         f"model.start: found {path}, which has {len(same)} encoders {name!r}; name one of its files, e.g. "
-        f"{next(iter(same.values()))} (or, from clients' own to clients' own, model.initial=own)"
+        f"{same[0].values} (or, from clients' own to clients' own, model.initial=own)"
     )
 
 

@@ -22,8 +22,8 @@ from rayfed_ssl.evaluation import FrozenEncoder
 from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.models.base import Encoder
-from rayfed_ssl.models.exported import client_of, descriptions, load_exported, read_description
-from rayfed_ssl.simulation.checks import check_same_images
+from rayfed_ssl.models.exported import exported_files, held_by
+from rayfed_ssl.simulation.resuming import check_same_images
 
 POOL = 1000  # images looked at
 MAPPED = 500  # of them on the map
@@ -66,11 +66,11 @@ def look(run: Path, *, trust_imports: bool = False) -> Look:
         OSError: a file cannot be read.
     """
     config = load_untrusted(run / "config.yaml", trust_imports=trust_imports)
-    names = [path.stem for path in descriptions(run / "encoder")] if (run / "encoder").is_dir() else []
-    if not names:
+    files = exported_files(run / "encoder")
+    if not files:
         raise UserError(f"{run.name}: found no exported encoder; the run has not ended")
-    name = "global" if "global" in names else names[0]
-    encoder = load_exported(run, name)
+    file = held_by(None, files) or files[0]
+    encoder = file.load()
     federation = deal(config)
     check_same_images(run, federation)
     images = federation.dataset.test if len(federation.dataset.test) else federation.dataset.train
@@ -78,14 +78,11 @@ def look(run: Path, *, trust_imports: bool = False) -> Look:
     pixels = np.array(images.pixels[rows])
     before = None
     if config.model.start is None:
-        client = client_of(name)
-        _, description = read_description(run / "encoder" / f"{name}.json")
-        network = Initial(config, federation).network(
-            str(description["encoder"]), None if client is None else federation.task_classes(client), client=client
-        )
+        classes = None if file.client is None else federation.task_classes(file.client)
+        network = Initial(config, federation).network(file.architecture, classes, client=file.client)
         before = _features(network.encoder, config, pixels)
     return Look(
-        pixels, images.labels[rows], images.class_names, _features(encoder, config, pixels), before, name,
+        pixels, images.labels[rows], images.class_names, _features(encoder, config, pixels), before, file.stem,
         "test" if images is federation.dataset.test else "training", config.seed,
     )  # fmt: skip
 

@@ -24,7 +24,8 @@ from rayfed_ssl.base.late import Late
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import load_untrusted
 from rayfed_ssl.evaluation import OWN
-from rayfed_ssl.reporting.same_images import have_other_images, images_digest
+from rayfed_ssl.reporting.environment import recorded
+from rayfed_ssl.reporting.same_images import have_other_images
 from rayfed_ssl.reporting.summary import PIXELS, history, rounds_s, virtual_seconds
 from rayfed_ssl.reporting.tables import read_communication, read_metrics
 from rayfed_ssl.settings import files as configfile
@@ -348,14 +349,13 @@ def read_run(folder: Path) -> OneRun:
         of_clients=of_clients,
         test_images=_images(summary, "test_images"),
         task_test_images=_images(summary, "task_test_images"),
-        images=images_digest(folder),
+        images=recorded(folder).images,
     )
 
 
 def _images(summary: Mapping[str, Any], key: str) -> int | None:
     """A number of images that the summary names."""
-    block = summary.get("evaluation")
-    found = block.get(key) if isinstance(block, Mapping) else None
+    found = block.get(key) if isinstance(block := summary.get("evaluation"), Mapping) else None
     return found if isinstance(found, int) and found > 0 else None
 
 

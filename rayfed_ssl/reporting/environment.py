@@ -10,7 +10,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -104,6 +104,33 @@ def write_environment(
         write_json(first, found)
     elif not _same(later[-1] if later else first, found):
         write_json(folder / f"environment-{_number(later[-1]) + 1 if later else 2}.json", found)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The digests a run began with: of its images, of public images of another source, of its other files by key."""
+
+    images: str | None = None
+    public_images: str | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+def recorded(folder: Path) -> Recorded:
+    """What the ``environment.json`` of a run folder names by a digest: nothing where it is not there, is damaged, or
+    was written by a version that did not record it.
+    """
+    try:
+        found = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return Recorded()
+    if not isinstance(found, dict):
+        return Recorded()
+    images, public, files = (found.get(key) for key in ("images", "public_images", "files"))
+    return Recorded(
+        images if isinstance(images, str) else None,
+        public if isinstance(public, str) else None,
+        {key: digest for key, digest in files.items() if isinstance(digest, str)} if isinstance(files, dict) else {},
+    )
 
 
 def scalings(environment: Mapping[str, Any]) -> list[str]:

@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 PLACE = ("name", "path", "layout", "columns", "revision", "test_limit")  # of ``data``: which images are tested on
-
-
-def images_digest(run: Path) -> str | None:
-    """The digest of a run's images, as its environment.json says; None where it does not."""
-    try:
-        found = json.loads((run / "environment.json").read_text(encoding="utf-8"))["images"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return found if isinstance(found, str) else None
 
 
 def have_other_images(one: tuple[str | None, Mapping[str, Any]], other: tuple[str | None, Mapping[str, Any]]) -> bool:

@@ -6,12 +6,14 @@ fit each other.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 
 from rayfed_ssl.base.schema import Block
 from rayfed_ssl.data.recipes import AugmentConfig
+from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.evaluation import EvaluationConfig
 from rayfed_ssl.models import ModelConfig
 from rayfed_ssl.objectives import ObjectiveConfig
@@ -26,7 +28,11 @@ from rayfed_ssl.settings.blocks import (
     ResourcesConfig,
     TrainConfig,
 )
-from rayfed_ssl.settings.system import ServerConfig, SystemConfig
+from rayfed_ssl.settings.system import ServerConfig, SystemConfig, Trace
+
+IMAGES = ("data.path", "data.public.images.path")  # of the keys that name files, those of images that are dealt
+OTHER_IMAGES = "evaluation.transfer.data.path"  # that a protocol looks at
+START = "model.start"  # whose digest the configuration holds
 
 Kind = TypeVar("Kind", bound=Block)
 
@@ -119,6 +125,25 @@ class RunSettings(Block):
         wanted = self.participants(self.clients.count)
         return wanted if self.server.schedule == "sync" else min(self.clients.count, self.server.buffer)
 
+    def files(self) -> dict[str, Path]:
+        """Where all that the run reads lies, as it was written, by the key that names it: images, public images of
+        another source, the files beside them, a protocol's images, what the encoder begins with. Not images without a
+        path, or whose path is a name (``hub``).
+        """
+        data, system, start = self.data, self.system, self.model.start
+        named: dict[str, Path | None] = {
+            "data.path": _place(data),
+            "data.public.images.path": _place(data.public.images),
+            **{f"data.partition.{key}": path for key, path in data.partition.files.items()},
+            "system.devices": None if system is None else system.devices,
+            "system.availability.path": system.availability.path
+            if system is not None and isinstance(system.availability, Trace)
+            else None,
+            OTHER_IMAGES: _place(self.evaluation.transfer.data),
+            START: None if start is None else start.path,
+        }
+        return {key: path for key, path in named.items() if path is not None}
+
     def evaluates(self, round: int) -> bool:
         """Whether encoders are evaluated after a round: every so many, and after the last one."""
         return due(round, self.evaluation.every, self.train.rounds)
@@ -131,6 +156,10 @@ class RunSettings(Block):
 def due(t: int, every: int, last: int) -> bool:
     """Whether something is done after round ``t``: every so many rounds, 0 meaning never, and after the last."""
     return t == last or bool(every and t % every == 0)
+
+
+def _place(source: SourceConfig | None) -> Path | None:
+    return None if source is None or source.name == "hub" else source.path
 
 
 def _as(block: Block, kind: type[Kind]) -> Kind:

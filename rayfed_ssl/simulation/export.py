@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from safetensors.torch import save_file
 
-from rayfed_ssl.base.text import in_file_name
 from rayfed_ssl.base.weights import unpack
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.results import Subject
 from rayfed_ssl.models import describe
+from rayfed_ssl.models.exported import file_name
 from rayfed_ssl.reporting.tables import replace_file, write_json
 from rayfed_ssl.storage.checkpoint import disk_errors
 
@@ -50,11 +49,3 @@ def export_encoders(folder: Path, config: RunConfig, subjects: list[Subject], co
         with disk_errors():
             replace_file(folder / "encoder" / f"{name}.safetensors", partial(save_file, values))
         write_json(folder / "encoder" / f"{name}.json", json.loads(json.dumps(description)))
-
-
-def file_name(client: int | None, names: Sequence[str] | None) -> str:
-    """The name, without suffix, of the files of a client's encoder, or of the global one."""
-    if client is None:
-        return "global"
-    called = "" if names is None else in_file_name(names[client])
-    return f"client-{client:05d}" + (f"-{called}" if called else "")

@@ -28,14 +28,12 @@ from rayfed_ssl.federated.federation import Federation, deal
 from rayfed_ssl.federated.messages import TRAINS
 from rayfed_ssl.federated.plugin import ServerPlugin
 from rayfed_ssl.federated.server import MethodServer
-from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.federated.workload import Traffic, fit_steps
-from rayfed_ssl.methods import METHODS, plugin_halves
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives import build as build_objective
-from rayfed_ssl.simulation.checks import check_labels, check_shards, describe, with_start
+from rayfed_ssl.simulation.assembly import rehearse
+from rayfed_ssl.simulation.checks import check_run, describe, with_start
 from rayfed_ssl.simulation.memory import Estimate, Place, check_fits, estimate, free_memory
-from rayfed_ssl.simulation.timing import check_reachable, make_clock
 from rayfed_ssl.simulation.worker import Worker
 
 STEPS = 2  # measured, after one that warms up ..
@@ -80,24 +78,15 @@ def forecast(config: RunConfig) -> Forecast:
     config = _offline(config)
     with fleeting_cache() as cache:
         federation = deal(config, cache)
-        check_shards(config, federation)
-        check_labels(config, federation)
-        if (check := METHODS[config.method.name].check_federation) is not None:
-            check(config, federation)
-        initial = Initial(config, federation)
-        begins = initial.notes()
-        setup = Setup(config, federation, _once(initial))
-        server: MethodServer[Any] = METHODS[config.method.name].server(setup)
-        plugins = {p.name: plugin_halves(p.name)[1](p, setup) for p in config.active_plugins}
-        notes = [*federation.notes, *begins]
+        check_run(config, federation)
+        parts, lines = rehearse(config, federation)
+        server = parts.server
+        notes = [*federation.notes, *lines]
         if config.system is not None:
-            server.state.setdefault("weights", setup.initial(config.clients.encoder(federation.clients[0])))
-            clock = make_clock(config, federation, server, plugins)
-            notes += check_reachable(clock, config) if clock else []
             notes.append("bytes and time are those of a run in which no client is late or lost")
         kept, free = estimate(config, federation), free_memory()
         check_fits(config, kept, free, free)
-        sent = _traffic(config, federation, server, plugins)
+        sent = _traffic(config, federation, server, parts.plugins)
         if sent is None:
             notes.append(f"{config.method.name} does not know its bytes beforehand; rayfed-ssl run counts them")
         notes += check_steps_fit(config, federation, _free(Worker(config, federation).device))
@@ -116,18 +105,6 @@ def _offline(config: RunConfig) -> RunConfig:
         images = public.images.model_copy(update={"download": False})
         public = public.model_copy(update={"images": images})
     return config.model_copy(update={"data": config.data.model_copy(update={"download": False, "public": public})})
-
-
-def _once(initial: Initial) -> Any:
-    """``initial``, each architecture's values made once."""
-    made: dict[str, Any] = {}
-
-    def values(encoder: str) -> Any:
-        if encoder not in made:
-            made[encoder] = initial(encoder)
-        return made[encoder]
-
-    return values
 
 
 def asked(config: RunConfig, federation: Federation, server: MethodServer[Any], t: int) -> tuple[int, ...]:

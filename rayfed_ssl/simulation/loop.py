@@ -30,30 +30,15 @@ from rayfed_ssl.federated.plugin import ServerPlugin
 from rayfed_ssl.federated.results import PIXELS, ClientMatrix
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.server_steps import optimised_round
-from rayfed_ssl.federated.setup import Setup
-from rayfed_ssl.methods import METHODS, plugin_halves
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.run import due
-from rayfed_ssl.simulation.checks import (
-    as_begun,
-    began_earlier,
-    check_comparisons,
-    check_labels,
-    check_same_files,
-    check_same_images,
-    check_same_public,
-    check_shards,
-    describe,
-    digests_of,
-    examine_folder,
-    ignored_clients,
-    rounds_in,
-    with_start,
-)
+from rayfed_ssl.simulation.assembly import assemble
+from rayfed_ssl.simulation.checks import check_run, describe, ignored_clients, with_start
 from rayfed_ssl.simulation.export import export_encoders
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.simulation.recorder import Recorder
-from rayfed_ssl.simulation.timing import check_reachable, make_clock
+from rayfed_ssl.simulation.resuming import as_begun, began_earlier, check_same, digests_of, examine_folder, rounds_in
+from rayfed_ssl.simulation.timing import check_reachable
 from rayfed_ssl.storage import checkpoint, failure
 from rayfed_ssl.storage.claim import Claim
 
@@ -95,20 +80,15 @@ class Run:
         with began_earlier(config, (folder / "config.yaml").exists()):
             self.federation = deal(config)
         self.say(0, describe(config, self.federation))
-        check_shards(config, self.federation)
-        check_labels(config, self.federation)
-        check_comparisons(config, self.federation)
         if restored is not None:
-            check_same_images(folder, self.federation)
-            check_same_public(folder, self.federation)
-            check_same_files(config, folder)
-        if (check := METHODS[config.method.name].check_federation) is not None:
-            check(config, self.federation)
-        begins = Initial(config, self.federation).notes()
+            check_same(config, folder, self.federation)
+        check_run(config, self.federation)
+        initial = Initial(config, self.federation)
+        begins = initial.notes()
         self.ledger = Ledger()
         files = digests_of(config)
-        self.server, self.plugins = self._servers()
-        self.clock = make_clock(config, self.federation, self.server, self.plugins)
+        parts = assemble(config, self.federation, initial)
+        self.server, self.plugins, self.clock = parts.server, parts.plugins, parts.clock
         self.buffered = FedBuff(self.server, self.clock) if self.clock and config.server.schedule == "fedbuff" else None
         self.cohort = connect(config, self.federation, self.ledger)
         self.leaving.callback(self.cohort.close)
@@ -168,13 +148,6 @@ class Run:
             raise UserError(
                 f"--out: cannot write {what} into {self.folder} ({os.strerror(error.errno)}); {left}"
             ) from error
-
-    def _servers(self) -> tuple[MethodServer[Any], dict[str, ServerPlugin[Any]]]:
-        setup = Setup(self.config, self.federation, Initial(self.config, self.federation))
-        plugins: dict[str, ServerPlugin[Any]] = {
-            p.name: plugin_halves(p.name)[1](p, setup) for p in self.config.active_plugins
-        }
-        return METHODS[self.config.method.name].server(setup), plugins
 
     def _restore(self, found: tuple[int, Path]) -> int:
         round, folder = found

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,39 +20,13 @@ from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.evaluation import PROTOCOLS, EvaluationConfig
 from rayfed_ssl.federated.bench import Workbench, train_rows
 from rayfed_ssl.federated.federation import Federation, deal
-from rayfed_ssl.models.exported import client_of, descriptions, read_description
+from rayfed_ssl.models.exported import ExportedFile, exported_by
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.models.values import load_values, read_safetensors
 from rayfed_ssl.reporting.tables import write_json
 from rayfed_ssl.settings.files import of_run, parse_overrides
 from rayfed_ssl.settings.located import located_of_run, title
-from rayfed_ssl.simulation.checks import began_earlier, check_same_files, check_same_images, places
-
-
-@dataclass(frozen=True)
-class Exported:
-    """One encoder of ``encoder/``: its file name without suffix, its architecture, its values."""
-
-    name: str
-    encoder: str
-    values: Path
-
-    @property
-    def client(self) -> int | None:
-        """Whose encoder it is; None: the global one."""
-        return client_of(self.name)
-
-
-def exported(run: Path) -> list[Exported]:
-    """The encoders of a run folder. Raises UserError where there are none."""
-    found = []
-    for path in descriptions(run / "encoder"):
-        values, description = read_description(path)
-        found.append(Exported(path.stem, str(description["encoder"]), values))
-    if not found:
-        of_run(run)
-        raise UserError(f"{run}: found no encoder in {run / 'encoder'}; the run has not finished")
-    return found
+from rayfed_ssl.simulation.resuming import began_earlier, check_same_files, check_same_images, places
 
 
 def reevaluate(
@@ -70,7 +43,7 @@ def reevaluate(
     Args:
         protocols: which; by default the run's own, comparisons of encoders only where there are several.
         changes: ``key=value`` for settings of ``evaluation`` other than the run's, and ``data.path=..`` where the run's
-            images have moved.
+            images have moved, ``data.public.images.path=..`` where its public ones have.
         data: images other than the run's, resized to the run's size and channels. Protocols use their training and
             their test images as they use the run's own. Text is read by :func:`located_of_run`.
         trust_imports: whether to run code that the run folder brings along.
@@ -84,12 +57,11 @@ def reevaluate(
     Raises:
         UserError: no encoder there, an unknown protocol, a change that is not allowed, or images that are gone.
     """
-    if (run / "config.yaml").exists():
-        load_untrusted(run / "config.yaml", trust_imports=trust_imports)  # protocols may be among its imports
+    load_untrusted(of_run(run), trust_imports=trust_imports)  # protocols may be among its imports
     for name in protocols:
         if name not in PROTOCOLS:
             raise UserError(PROTOCOLS.unknown("--protocol", name))
-    encoders = exported(run)
+    encoders = exported_by(run)
     if not os.access(run, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
         raise UserError(f"{run}: cannot be written to, and evaluation.json belongs there; copy the run elsewhere")
     known = earlier(run / "evaluation.json")
@@ -131,21 +103,21 @@ def _other_images(config: RunConfig, data: SourceConfig) -> tuple[Federation, di
     return Federation(dataset, (), None, None, ()), said
 
 
-def _measured(config: RunConfig, federation: Federation, encoders: Sequence[Exported]) -> dict[str, Any]:
+def _measured(config: RunConfig, federation: Federation, encoders: Sequence[ExportedFile]) -> dict[str, Any]:
     """The configured protocols on these images."""
     train, test = federation.dataset.train, federation.dataset.test
     evaluation.check(config.evaluation, train.labels, test.labels, config.data.image_size)
     bench = Workbench(config, federation)
     found = Found()
-    for name in sorted({one.encoder for one in encoders}) if config.evaluation.rows else []:
+    for name in sorted({one.architecture for one in encoders}) if config.evaluation.rows else []:
         found.note("untrained", name, f"untrained {name}", bench.evaluate(name, None))
     for one in encoders if config.evaluation.rows else []:
-        values = bench.evaluate(one.encoder, pack(_loaded(bench, one)), client=one.client)
-        found.note("accuracy", one.name, one.name, values)
+        values = bench.evaluate(one.architecture, pack(_loaded(bench, one)), client=one.client)
+        found.note("accuracy", one.stem, one.stem, values)
     if config.evaluation.labelled:
         found.document["pixels"] = {"fewshot": bench.evaluate_pixels()}
     if config.evaluation.comparisons:
-        looks = {one.name: bench.looks(_loaded(bench, one)) for one in encoders}
+        looks = {one.stem: bench.looks(_loaded(bench, one)) for one in encoders}
         found.note("accuracy", BETWEEN, BETWEEN, _compared(looks, config.evaluation))
     found.document["evaluation"] = {
         name: evaluation.settings_of(config.evaluation, name, len(train_rows(federation, config)[0]))
@@ -264,8 +236,8 @@ def _others(values: Mapping[str, float], measured: Sequence[str]) -> dict[str, f
     }
 
 
-def _loaded(bench: Workbench, one: Exported) -> Network:
+def _loaded(bench: Workbench, one: ExportedFile) -> Network:
     """A network with the exported values, its heads untrained: the protocols look at the encoder only."""
-    network = bench.network(one.encoder)
-    load_values(network.encoder, read_safetensors(one.values), f"encoder {one.encoder!r}", str(one.values))
+    network = bench.network(one.architecture)
+    load_values(network.encoder, read_safetensors(one.values), f"encoder {one.architecture!r}", str(one.values))
     return network

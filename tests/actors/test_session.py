@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -173,10 +174,17 @@ def test_a_job_takes_no_relative_paths(tmp_path: Path) -> None:
     check_paths(tiny("fedsimclr"), tmp_path)
     with pytest.raises(UserError, match="--out: found runs/x; a job's working directory is a temporary folder"):
         check_paths(tiny("fedsimclr"), Path("runs/x"))
-    with pytest.raises(UserError, match=r"data\.path: found images"):
-        check_paths(tiny("fedsimclr", data__name="imagefolder", data__path="images"), tmp_path)
-    with pytest.raises(UserError, match=r"data\.partition\.path: found lists\.json; a job's working directory"):
-        check_paths(tiny("fedsimclr", data__partition={"name": "file", "path": "lists.json"}), tmp_path)
+    images = {"name": "imagefolder", "path": "images"}
+    for changes, line in (
+        ({"data": images}, "data.path: found images"),
+        ({"data__partition": {"name": "file", "path": "lists.json"}}, "data.partition.path: found lists.json"),
+        ({"data__public": {"source": "source", "images": images}}, "data.public.images.path: found images"),
+        ({"system": {"devices": "phones.csv"}}, "system.devices: found phones.csv"),
+        ({"evaluation__transfer": {"data": images}}, "evaluation.transfer.data.path: found images"),
+        ({"model__start": "first.pth"}, "model.start: found first.pth"),
+    ):
+        with pytest.raises(UserError, match=f"^{re.escape(line)}; a job's working directory is a temporary folder"):
+            check_paths(tiny("fedsimclr", **changes), tmp_path)
     check_paths(tiny("fedsimclr", data__name="hub", data__path="lab/cells"), tmp_path)  # no path of this machine
 
 

@@ -25,6 +25,7 @@ from rayfed_ssl.config import build
 from rayfed_ssl.data.decode import Form, decode
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.models import load_exported
+from rayfed_ssl.simulation.reevaluation import reevaluate
 from rayfed_ssl.terminal.progress import Reporter
 from rayfed_ssl.terminal.signals import interruptions
 from tests.conftest import ROOT
@@ -157,6 +158,33 @@ def test_evaluate_again(finished: rayfed_ssl.Run) -> None:
         finished.evaluate("knnn")
 
 
+def test_evaluate_on_other_images(finished: rayfed_ssl.Run, tmp_path: Path) -> None:
+    from PIL import Image
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    for k in range(60):
+        folder = tmp_path / "others" / ("test" if k % 5 == 0 else "train") / str(digits.target[k])
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.round(digits.images[k] * (255 / 16)).astype(np.uint8)).save(folder / f"{k}.png")
+    before = finished.evaluate("knn")
+    block = {"name": "imagefolder", "path": tmp_path / "others"}
+    by_form = [
+        finished.evaluate("knn", data=data, knn__k=5) for data in (tmp_path / "others", str(block["path"]), block)
+    ]
+    title = f"imagefolder:{tmp_path / 'others'}"
+    for found in by_form:
+        assert found["accuracy"] == before["accuracy"]
+        assert found["other data"][title]["images"]["train"] == 48
+    expected = reevaluate(finished.folder, ["knn"], ["evaluation.knn.k=5"], data=title)["other data"][title]
+    assert expected["accuracy"] == by_form[0]["other data"][title]["accuracy"]
+    for data in ("nowhere", tmp_path / "nowhere"):
+        with pytest.raises(rayfed_ssl.UserError, match=r"^data: found '.*nowhere', which does not exist"):
+            finished.evaluate(data=data)
+    with pytest.raises(rayfed_ssl.UserError, match=r"^data\.pth: found 'x'; unknown key"):
+        finished.evaluate(data={"name": "imagefolder", "pth": "x"})
+
+
 # -- the encoder -------------------------------------------------------------------------------------------------------
 
 
@@ -218,7 +246,7 @@ def test_clients_encoders(tmp_path: Path) -> None:
     values = run.encoder(client=1).encoder.state_dict()
     expected = load_exported(run.folder, "client-00001").state_dict()
     assert all(torch.equal(values[name], expected[name]) for name in expected)
-    with pytest.raises(rayfed_ssl.UserError, match="found no exported encoder 'global'; there are client-00000"):
+    with pytest.raises(rayfed_ssl.UserError, match=r"^client: not given, .* allowed: 0, 1, 2$"):
         run.encoder()
 
 

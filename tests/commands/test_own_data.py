@@ -85,6 +85,43 @@ def test_a_run_goes_on_with_its_images_wherever_they_lie_now(
     assert "cannot resume with changed data.path" in err
 
 
+def test_public_images_that_moved_are_found_where_the_command_says(call: Call, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for name in ("public", "others"):
+        (tmp_path / name / "train").mkdir(parents=True)
+        for k in range(20):
+            pixels = rng.integers(0, 255, (8, 8, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / name / f"train/{k:02d}.png")
+    key, images = "data.public.images.path", "{name: imagefolder, path: public, layout: flat, image_size: 8}"
+    public = ("method.name=feddf", "data.public.source=source", f"data.public.images={images}")
+    asked = ("run", "tiny.yaml", *public, "data.limit=240", "evaluation.select.share=0.35", *LOCAL)
+    assert call(*asked, "--out", "runs/whole")[0] == 0
+    shutil.copytree("runs/whole", "runs/cut")
+    (tmp_path / "runs/cut/summary.json").unlink()
+    shutil.rmtree("runs/cut/checkpoints/round-00002")
+    shutil.move("public", "moved")
+
+    resume = ("run", "runs/cut/config.yaml", "--resume", *LOCAL)
+    for command in (resume, ("evaluate", "runs/whole"), ("leak", "runs/whole")):
+        status, _, err = call(*command)
+        assert (status, err.count("\n")) == (2, 1), command
+        assert err.startswith(f"{key}: public does not exist"), command
+        assert err.endswith(f"; {key}=PLACE in this command says where the run's images lie now\n"), command
+    for command in (resume, ("leak", "runs/whole")):
+        status, _, err = call(*command, f"{key}=others")
+        assert (status, err.count("\n")) == (2, 1), command
+        assert err.startswith("data.public.images: found images with digest"), command
+    for command in (resume, ("evaluate", "runs/whole"), ("leak", "runs/whole", "--images=20")):
+        assert call(*command, f"{key}=moved")[::2] == (0, ""), command
+    assert encoders(Path("runs/cut")) == encoders(Path("runs/whole"))
+
+    environment = Path("runs/cut/environment.json")  # as a version wrote it that did not record public images
+    environment.write_text(json.dumps({**json.loads(environment.read_text()), "public_images": None}))
+    status, _, err = call(*resume, f"{key}=others", "train.rounds=3")
+    assert status == 2
+    assert f"cannot resume with changed {key}" in err
+
+
 def test_the_place_of_the_runs_own_images_is_read_as_the_run_reads_it(call: Call, tmp_path: Path) -> None:
     hospitals(tmp_path / "hosp")
     assert call("run", "tiny.yaml", *CHANGES, *LOCAL, "--out", "runs/h")[0] == 0

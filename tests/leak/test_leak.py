@@ -27,7 +27,7 @@ from rayfed_ssl.leak.run import leak
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.methods.fedfoa import pack_triangle
 from rayfed_ssl.methods.fedmd import subset
-from rayfed_ssl.simulation.checks import load_moved
+from rayfed_ssl.simulation.resuming import load_moved
 from rayfed_ssl.simulation.worker import Worker
 from rayfed_ssl.storage import checkpoint
 from tests.tiny import OWN, run_locally

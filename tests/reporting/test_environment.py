@@ -12,7 +12,14 @@ import numpy as np
 import pytest
 import torch
 
-from rayfed_ssl.reporting.environment import command_line, environment, git_revision, write_environment
+from rayfed_ssl.reporting.environment import (
+    Recorded,
+    command_line,
+    environment,
+    git_revision,
+    recorded,
+    write_environment,
+)
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -32,6 +39,25 @@ def test_the_file_says_what_the_run_ran_on(tmp_path: Path) -> None:
     assert written["versions"]["numpy"] == np.__version__
     assert written["host"]["cpu_capability"] == torch.backends.cpu.get_cpu_capability()
     assert (written["device"], written["threads"]) == ("cpu", 3)
+
+
+def test_what_a_run_began_with_is_read_back(tmp_path: Path) -> None:
+    files = {"system.devices": "c3"}
+    write_environment(
+        tmp_path, device="cpu", threads=1, images="a1", public_images="b2", files=files, resumed=False, notes=["x"]
+    )
+    assert recorded(tmp_path) == Recorded("a1", "b2", files)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [None, "", "{", "[]", "5", "[" * 100_000, "{}", '{"images": null, "public_images": 3, "files": ["a"]}',
+     '{"files": {"system.devices": 7}}'],
+)  # fmt: skip
+def test_of_a_damaged_or_an_older_file_nothing_is_known(text: str | None, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / "environment.json").write_text(text)
+    assert recorded(tmp_path) == Recorded()
 
 
 def test_the_first_machines_file_is_kept_and_another_adds_its_own(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.blocks import ResourcesConfig
-from rayfed_ssl.simulation.checks import examine_folder
 from rayfed_ssl.simulation.progress import Progress
+from rayfed_ssl.simulation.resuming import examine_folder
 from rayfed_ssl.storage import checkpoint
 from tests.tiny import tiny
 from tests.tune.sweeps import GRID, LR, sweep

@@ -329,7 +329,7 @@ def test_a_sweep_cannot_choose_by_what_its_runs_do_not_hold_out(tmp_path: Path) 
 
 
 def test_what_describes_an_encoder_is_what_it_is_described_by(tmp_path: Path) -> None:
-    config = sweep(tmp_path, "evaluation.protocols=[rank]", space={LR: {"grid": [0.1]}}).check()
+    ((_, config),) = sweep(tmp_path, "evaluation.protocols=[rank]", space={LR: {"grid": [0.1]}}).check()
     summary = run_locally(
         config.model_copy(update={"train": config.train.model_copy(update={"rounds": 1})}), tmp_path / "r"
     )

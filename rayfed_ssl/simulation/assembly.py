@@ -1,0 +1,71 @@
+"""What a run puts together before its first round: the server, the plug-ins' halves of it, the virtual clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rayfed_ssl.base.weights import Weights
+from rayfed_ssl.config import RunConfig
+from rayfed_ssl.federated.bench import Initial
+from rayfed_ssl.federated.clock import Clock
+from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.plugin import ServerPlugin
+from rayfed_ssl.federated.server import MethodServer
+from rayfed_ssl.federated.setup import Setup
+from rayfed_ssl.methods import METHODS, plugin_halves
+from rayfed_ssl.simulation.timing import check_reachable, make_clock
+
+
+@dataclass(frozen=True)
+class Parts:
+    """``plugins`` by name; ``clock``: None where no virtual time is kept."""
+
+    server: MethodServer[Any]
+    plugins: dict[str, ServerPlugin[Any]]
+    clock: Clock | None
+
+
+def assemble(config: RunConfig, federation: Federation, initial: Callable[[str], Weights]) -> Parts:
+    """The parts of a run as they are before ``server.start``, or a checkpoint, gives them a state.
+
+    Args:
+        initial: the values that an architecture begins with.
+    Raises:
+        UserError: no round could have as many replies as ``system`` wants, or a file that it names cannot be used.
+    """
+    setup = Setup(config, federation, initial)
+    plugins: dict[str, ServerPlugin[Any]] = {
+        plugin.name: plugin_halves(plugin.name)[1](plugin, setup) for plugin in config.active_plugins
+    }
+    server: MethodServer[Any] = METHODS[config.method.name].server(setup)
+    return Parts(server, plugins, make_clock(config, federation, server, plugins))
+
+
+def rehearse(config: RunConfig, federation: Federation) -> tuple[Parts, list[str]]:
+    """The parts of a run that is not begun, and lines on what it begins with and whom it never hears of.
+
+    Raises:
+        UserError: what ``model.start`` names does not fit, or the run's ``system`` allows no round.
+    """
+    initial = Initial(config, federation)
+    lines = initial.notes()
+    parts = assemble(config, federation, _once(initial))
+    if parts.clock is not None:  # how long a reply takes depends on its size
+        first = parts.server.setup.initial(config.clients.encoder(federation.clients[0]))
+        parts.server.state.setdefault("weights", first)
+        lines += check_reachable(parts.clock, config)
+    return parts, lines
+
+
+def _once(initial: Initial) -> Callable[[str], Weights]:
+    """``initial``, each architecture's values made once."""
+    made: dict[str, Weights] = {}
+
+    def values(encoder: str) -> Weights:
+        if encoder not in made:
+            made[encoder] = initial(encoder)
+        return made[encoder]
+
+    return values
