@@ -63,8 +63,7 @@ class Server(TaskServer[Config]):
         self.pretrain(cohort)
         by = counting(self.method.weights, cohort.clients)
         trunk = cohort.mean("train", by=by, fields=("trunk",))["trunk"]
-        for _ in cohort.ask("adopt", trunk=trunk):
-            pass
+        cohort.tell("adopt", trunk=trunk)
         self.roll_back(t, cohort)
 
 

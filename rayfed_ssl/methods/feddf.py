@@ -160,9 +160,7 @@ class Server(MethodServer[Config]):
 
     def round(self, t: int, cohort: Cohort) -> None:
         models = self.models
-        replies = list(cohort.ask("train", each=lambda client: {"weights": models[self.encoder(client)]}))
-        if not replies:
-            raise cohort.dropped[-1]
+        replies = cohort.gather("train", each=lambda client: {"weights": models[self.encoder(client)]})
         teachers = [(self.encoder(r.client), r.fields) for r in replies]
         agreed = cohort.serve("embed", teachers=teachers)["agreed"]
         self.state["models"] = {

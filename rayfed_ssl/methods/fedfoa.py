@@ -237,8 +237,7 @@ class Server(MethodServer[Config]):
         return self.fitting(client)
 
     def round(self, t: int, cohort: Cohort) -> None:
-        for _ in cohort.ask("train"):
-            pass  # what came back is in the bank
+        cohort.tell("train")  # what came back is in the bank
 
     def subjects(self) -> list[Subject]:
         return self.own_subjects()

@@ -208,10 +208,8 @@ class Server(TaskServer[Config]):
                 factor = float(linked["utility"][:, j].sum()) if self.method.weighted_distillation else 1.0
                 return {"target": linked["targets"][j] if linked["exists"][j] else None, "utility": factor}
 
-            for _ in cohort.ask("follow", each=own, clients=clients):  # (4), (5)
-                pass
-        for _ in cohort.ask("train"):  # (6), (7)
-            pass
+            cohort.tell("follow", each=own, clients=clients)  # (4), (5)
+        cohort.tell("train")  # (6), (7)
         self.roll_back(t, cohort)
 
     def note(self, clients: list[int], utility: np.ndarray, likeness: np.ndarray) -> None:

@@ -224,9 +224,7 @@ class Server(MethodServer[Config]):
         self.state["student"] = {"student": self.setup.initial(student_encoder(self.config))}
 
     def round(self, t: int, cohort: Cohort) -> None:
-        teachers = {r.client: (self.config.clients.encoder(r.client), r.fields) for r in cohort.ask("train")}
-        if not teachers:
-            raise cohort.dropped[-1]
+        teachers = {r.client: (self.config.clients.encoder(r.client), r.fields) for r in cohort.gather("train")}
         state = dict(cohort.serve("distil", state=self.state["student"], teachers=list(teachers.values())).fields)
         self.state["student"] = state
 
@@ -236,8 +234,7 @@ class Server(MethodServer[Config]):
             return dict(cohort.serve("align", visit=client, **message).fields)
 
         targets = {client: aligned(client) for client in teachers}
-        for _ in cohort.ask("adopt", clients=list(teachers), each=targets.__getitem__):
-            pass
+        cohort.tell("adopt", clients=list(teachers), each=targets.__getitem__)
 
     def subjects(self) -> list[Subject]:
         student = Subject(None, student_encoder(self.config), self.state["student"]["student"])

@@ -292,9 +292,7 @@ class Server(MethodServer[Options]):
 
     def round(self, t: int, cohort: Cohort) -> None:
         down: dict[str, Any] = {"weights": self.weights} if shares_weights(self.config) else {}
-        replies = list(cohort.ask("train", **down))
-        if not replies:
-            raise cohort.dropped[-1]
+        replies = cohort.gather("train", **down)
         self.weights = cohort.serve("distil", weights=self.weights, teachers=[r.fields for r in replies])["weights"]
         ratios = [self.ratio(self.config.clients.encoder(r.client)) for r in replies]
         self.metrics["flesd/break_even_ratio"] = float(np.mean(ratios))

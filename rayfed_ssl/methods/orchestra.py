@@ -161,15 +161,13 @@ class Server(MethodServer[Config]):
     def round(self, t: int, cohort: Cohort) -> None:
         networks = {"weights": self.weights, "target": self.state["target"]}
         if self.state["centroids"] is None:
-            self.fit_global(cohort, list(cohort.ask("cluster", **networks)))
+            self.fit_global(cohort, cohort.gather("cluster", **networks))
         by, centroids = counting(self.method.weights, cohort.clients), self.state["centroids"]
         mean = cohort.mean("train", by=by, fields=("weights", "target"), centroids=centroids, **networks)
         self.state |= mean.average
         self.fit_global(cohort, mean.replies)
 
     def fit_global(self, cohort: Cohort, replies: Sequence[Reply]) -> None:
-        if not replies:
-            raise cohort.dropped[-1]
         found = [np.array(reply["centroids"]) for reply in replies]
         fitted = cohort.serve("fit_global", centroids=self.state["centroids"], found=found)["centroids"]
         clusters, cosine = in_use(np.concatenate(found), np.asarray(fitted))

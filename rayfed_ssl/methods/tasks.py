@@ -224,8 +224,7 @@ class TaskServer(MethodServer[Config]):
     def roll_back(self, t: int, cohort: Cohort) -> None:
         """After the last round everybody, asked in this round or not, returns to its best."""
         if t == self.config.train.rounds and self.method.rollback:
-            for _ in cohort.ask("roll_back", clients=self.setup.clients):
-                pass
+            cohort.tell("roll_back", clients=self.setup.clients)
 
     def subjects(self) -> list[Subject]:
         federation = self.setup.federation

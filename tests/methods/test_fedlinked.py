@@ -624,7 +624,8 @@ def test_whoever_has_no_target_is_asked_to_follow_none() -> None:
         told: dict[int, dict[str, Any]]
 
         def ask(self, operation: str, **options: Any) -> Any:
-            whom = options.get("clients", self.clients)
+            given = options.get("clients")
+            whom = self.clients if given is None else given
             if operation == "represent":
                 return iter([Reply(c, {"representations": -alpha if c == 1 else alpha.copy()}) for c in whom])
             if operation == "follow":
