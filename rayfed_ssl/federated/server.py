@@ -10,7 +10,7 @@ from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.ledger import sizes
 from rayfed_ssl.federated.results import ClientMatrix, Subject
 from rayfed_ssl.federated.setup import Setup
-from rayfed_ssl.federated.workload import Traffic, Workload, fit_images
+from rayfed_ssl.federated.workload import Batches, Traffic, Workload, local_batches
 from rayfed_ssl.settings.blocks import MethodConfig
 
 Config = TypeVar("Config", bound=MethodConfig)
@@ -73,10 +73,13 @@ class MethodServer(Generic[Config]):
         """True where round t needs all clients, whatever the participation fraction."""
         return False
 
+    def fit_batches(self, client: int) -> Batches:
+        """The batches of one `fit` over the client's shard, as the client will draw them."""
+        return local_batches(self.config, int(self.setup.federation.sizes[client]))
+
     def fitting(self, client: int, **replied: Any) -> Workload:
         """The workload of one `fit` over the client's shard, and of a reply of the sizes of these values."""
-        count = int(self.setup.federation.sizes[client])
-        return Workload(fit_images(self.config.train, count), sizes(replied))
+        return Workload(self.fit_batches(client).images, sizes(replied))
 
     def subjects(self) -> list[Subject]:
         """The encoders this method ends with. By default the global one."""

@@ -28,6 +28,7 @@ from rayfed_ssl.data.images import Images
 from rayfed_ssl.data.partition import FeatureSkew
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.workload import local_batches
 from rayfed_ssl.leak.auc import Told, told
 from rayfed_ssl.leak.replay import Heard, Tap
 from rayfed_ssl.leak.scores import agreement, in_correlation, nearest, surrogate
@@ -174,7 +175,8 @@ class Audit:
         r = torch.from_numpy(unpack_triangle(np.array(packed, np.float64)))
         gram = r.T @ r
         if not plugin.scale:
-            gram = gram / self._as_client.batch_size(len(self.tap.federation.shards[self.client]["train"]))
+            images = len(self.tap.federation.shards[self.client]["train"])
+            gram = gram / local_batches(self.config, images).size
 
         def z(rows: np.ndarray) -> Tensor:
             views = self.features(weights, rows, 2, projected=True)

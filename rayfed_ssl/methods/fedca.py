@@ -31,7 +31,7 @@ from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, only
 from rayfed_ssl.federated.server import MethodServer
-from rayfed_ssl.federated.workload import Traffic, Workload, fit_steps
+from rayfed_ssl.federated.workload import Traffic, Workload
 from rayfed_ssl.objectives.base import Step, encoded_together, full_precision
 from rayfed_ssl.objectives.simclr import SimCLRConfig, info_nce
 from rayfed_ssl.settings.blocks import MethodConfig
@@ -195,7 +195,7 @@ class Server(MethodServer[Config]):
         public = self.setup.federation.public
         if self.method.alignment and public is not None:
             each_step = min(self.method.alignment_batch, len(public))
-            work += Workload(len(public) + fit_steps(self.config.train, count) * each_step)
+            work += Workload(len(public) + self.fit_batches(client).steps * each_step)
         if self.method.dictionary_size:
             work += Workload(count, {"dictionary": 4 * count * self.config.projection_dim})
         return work

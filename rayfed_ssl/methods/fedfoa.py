@@ -32,7 +32,7 @@ from rayfed_ssl.federated.plugin import ClientPlugin, ServerPlugin
 from rayfed_ssl.federated.results import ClientMatrix, Subject
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.setup import Setup
-from rayfed_ssl.federated.workload import Traffic, Workload
+from rayfed_ssl.federated.workload import Traffic, Workload, local_batches
 from rayfed_ssl.settings.blocks import MethodConfig
 from rayfed_ssl.settings.run import PluginConfig, RunSettings
 
@@ -164,7 +164,7 @@ class ClientHalf(ClientPlugin[Config]):
         """R (n, n) of the clean shard after training, sqrt(m / n_i) times: at the scale of a batch of m rows."""
         z = torch.cat(list(self.client.projections(self.client.pixels()))).double()  # (n_i, n)
         r = canonical_r(prepared(z, self.config.normalize, scale=self.config.scale))
-        return r if self.config.scale else r * (self.client.batch_size(len(z)) / len(z)) ** 0.5
+        return r if self.config.scale else r * (local_batches(self.client.config, len(z)).size / len(z)) ** 0.5
 
 
 class ServerHalf(ServerPlugin[Config]):

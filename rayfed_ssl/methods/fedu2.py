@@ -21,6 +21,7 @@ with the client, where the code sends it and takes it into EUA. The solver is ex
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -35,7 +36,7 @@ from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.messages import Reply
 from rayfed_ssl.federated.method import Info, Method, projecting
 from rayfed_ssl.federated.plugin import ClientPlugin, ServerPlugin
-from rayfed_ssl.federated.workload import Traffic, Workload, fit_images
+from rayfed_ssl.federated.workload import Batches, Traffic, Workload, local_batches
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.methods.unified import equalised_epochs, sharpened, unified_step
 from rayfed_ssl.objectives.base import Step, full_precision
@@ -140,12 +141,14 @@ def _cosine(a: np.ndarray, b: np.ndarray) -> float:
 
 
 class Server(fedavg.Server[Config]):
+    def fit_batches(self, client: int) -> Batches:
+        """Those of the client's own number of local epochs."""
+        return local_batches(self.config, int(self.setup.federation.sizes[client]), self.epochs(client).get("epochs"))
+
     def workload(self, operation: str, client: int) -> Workload | None:
-        """Its own number of local epochs, and a third view of every image."""
-        train = self.config.train.model_copy(update={"local_epochs": self.local_epochs(client)})
-        passes = 2 if self.config.method_as(Config).rotation else 1
-        images = fit_images(train, int(self.setup.federation.sizes[client]))
-        return Workload(passes * images, self.fitting(client, weights=self.weights).up)
+        """A third view of every image, where turns are predicted."""
+        cost = self.fitting(client, weights=self.weights)
+        return replace(cost, images=2 * cost.images) if self.config.method_as(Config).rotation else cost
 
     def round(self, t: int, cohort: Cohort) -> None:
         settings, clients = self.config.method_as(Config), cohort.clients

@@ -690,14 +690,6 @@ def test_a_part_of_the_clients_is_enough(tmp_path: Path) -> None:
     assert operations.count("roll_back") == 3
 
 
-def test_batches_are_a_share_of_the_images(done: tuple[Path, dict[str, Any], Watched]) -> None:
-    bench = done[2].worker
-    worker: Any = bench.method.client(bench, 0, 1, "train", {})
-    assert worker.batch_size(4374) == 16
-    worker.config = tiny(method__batch_ratio=0.02)
-    assert (worker.batch_size(4374), worker.batch_size(5500), worker.batch_size(10)) == (87, 110, 2)
-
-
 @pytest.mark.parametrize(("batches", "epochs"), [(-1, 1), (0, 1), (1, 2)])
 def test_early_stopping_sees_the_end_of_local_steps(batches: int, epochs: int) -> None:
     """So many batches more than an epoch has: an epoch that was only begun counts as one."""
