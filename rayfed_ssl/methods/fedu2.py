@@ -20,7 +20,7 @@ with the client, where the code sends it and takes it into EUA. The solver is ex
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -36,7 +36,7 @@ from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.messages import Reply
 from rayfed_ssl.federated.method import Info, Method, projecting
 from rayfed_ssl.federated.plugin import ClientPlugin, ServerPlugin
-from rayfed_ssl.federated.workload import Batches, Traffic, Workload, local_batches
+from rayfed_ssl.federated.workload import Batches, Workload, local_batches
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.methods.unified import equalised_epochs, sharpened, unified_step
 from rayfed_ssl.objectives.base import Step, full_precision
@@ -209,16 +209,6 @@ class ClientHalf(ClientPlugin[PluginBlock]):
         return self.config.weight * uniformity(projections, self.config, self.draws)
 
 
-class ServerHalf(ServerPlugin[PluginBlock]):
-    """Nothing: the penalty is the client's own business."""
-
-    def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
-        return Traffic(0, 0)
-
-    def workload(self, client: int) -> Workload | None:
-        return Workload(0)
-
-
 FEDU2 = Method(
     Config,
     Client,
@@ -234,7 +224,7 @@ FUR = Method(
     Info("FedU2's uniform regulariser alone (Liao 2024)", "weights"),
     objective="simclr",
     accepts=projecting,
-    plugin=(ClientHalf, ServerHalf),
+    plugin=(ClientHalf, ServerPlugin),
     averages=True,
     buffered=True,
 )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.federated.federation import deal
-from rayfed_ssl.federated.workload import Batches, local_batches
+from rayfed_ssl.federated.plugin import ServerPlugin
+from rayfed_ssl.federated.workload import Batches, Traffic, Workload, local_batches
 from rayfed_ssl.simulation.forecast import forecast
 from rayfed_ssl.simulation.worker import Worker
 from tests.tiny import TASKS, booked, encoders, run_locally, tiny
@@ -83,6 +86,35 @@ def test_steps_of_equalised_clients_are_counted_as_they_are_taken() -> None:
         epochs = min((most // 16 + 1) // -(-count // 16), 10)
         taken += max(1, epochs) * (count // min(16, count))
     assert forecast(config).steps == taken
+
+
+class Silent(ServerPlugin[Any]):
+    def end_round(self, t: int) -> None:
+        self.metrics["silent"] = 1.0
+
+
+class Sending(ServerPlugin[Any]):
+    def message(self, t: int, client: int) -> dict[str, Any]:
+        return {"x": np.zeros(3)}
+
+
+class Collecting(ServerPlugin[Any]):
+    def collect(self, t: int, client: int, fields: Mapping[str, Any]) -> None:
+        self.metrics["seen"] = 1.0
+
+
+@pytest.mark.parametrize("kind", [ServerPlugin, Silent])
+def test_a_plugin_without_fields_adds_nothing(kind: type[ServerPlugin[Any]]) -> None:
+    plugin = kind(None, None)  # type: ignore[arg-type]
+    assert plugin.traffic(1, 0, ()) == Traffic(0, 0)
+    assert plugin.workload(0) == Workload(0)
+
+
+@pytest.mark.parametrize("kind", [Sending, Collecting])
+def test_what_a_plugin_with_fields_adds_is_not_made_up(kind: type[ServerPlugin[Any]]) -> None:
+    plugin = kind(None, None)  # type: ignore[arg-type]
+    assert plugin.traffic(1, 0, ()) is None
+    assert plugin.workload(0) is None
 
 
 def test_early_stopping_is_not_predicted(tmp_path: Path) -> None:
