@@ -117,6 +117,10 @@ class EncoderClient(Generic[Config]):
         """(n, 3, H, W) uint8 on the device."""
         return self.bench.images(self.bench.federation.dataset.train.pixels, self.indices)
 
+    def public_pixels(self) -> Tensor:
+        """(m, 3, H, W) uint8 public images on the device."""
+        return self.bench.images(self.bench.federation.public_images.pixels)
+
     def labels(self) -> Tensor:
         """(n,) labels of the shard, for supervised methods only."""
         return torch.from_numpy(self.bench.federation.dataset.train.labels[self.indices]).to(self.bench.device)

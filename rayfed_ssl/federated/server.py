@@ -44,6 +44,15 @@ class MethodServer(Generic[Config]):
     def weights(self, value: Weights) -> None:
         self.state["weights"] = value
 
+    @property
+    def common_encoder(self) -> str:
+        """The architecture of the global model: every client's, in a method of one architecture."""
+        return self.config.clients.encoder(self.setup.clients[0])
+
+    def initial_weights(self) -> Weights:
+        """The values the global model begins with: those of the common architecture, or of ``model.start``."""
+        return self.setup.initial(self.common_encoder)
+
     def start(self, cohort: Cohort) -> None:
         """Once, before the first round of a fresh run: initial values, public data."""
 
@@ -83,7 +92,7 @@ class MethodServer(Generic[Config]):
 
     def subjects(self) -> list[Subject]:
         """The encoders this method ends with. By default the global one."""
-        return [Subject(None, self.setup.config.clients.encoder(self.setup.clients[0]), self.weights)]
+        return [Subject(None, self.common_encoder, self.weights)]
 
     def subjects_before(self) -> list[Subject]:
         """What round 0 evaluates: the same encoders, untrained."""

@@ -41,7 +41,7 @@ from rayfed_ssl.methods import fedavg
 from rayfed_ssl.methods.unified import equalised_epochs, sharpened, unified_step
 from rayfed_ssl.objectives.base import Step, full_precision
 from rayfed_ssl.objectives.fur import sphere_uniformity
-from rayfed_ssl.objectives.rotation import rotations
+from rayfed_ssl.objectives.rotation import turned
 from rayfed_ssl.settings.run import PluginConfig
 
 WEIGHT = 0.2133  # of FUR: 0.01 B / 6 at B = 128
@@ -106,18 +106,11 @@ def uniformity(projections: tuple[Tensor, ...], config: Config | PluginBlock, dr
     return torch.stack(terms).sum()
 
 
-def turned(view: Tensor, draws: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Each image (B, C, H, H) turned by a random multiple of 90 degrees, and the multiples (B,)."""
-    turns = torch.randint(4, (len(view),), generator=draws, device=view.device)
-    images, _ = rotations(view)  # (4B, C, H, H), turn by turn
-    return images[turns * len(view) + torch.arange(len(view), device=view.device)], turns
-
-
 class Client(fedavg.Client[Config]):
     def train(self, weights: Weights, target: Weights | None = None, epochs: int | None = None) -> dict[str, Any]:
         self.load(weights, target)
         local, pixels = self.objective_loss(), self.pixels()
-        uniform, third, turns = (self.generator(purpose) for purpose in ("fur", "third view", "turns"))
+        uniform, third, turning = (self.generator(purpose) for purpose in ("fur", "third view", "turns"))
 
         def loss(views: tuple[Tensor, ...], rows: Tensor) -> Step:
             step = local(views, rows)
@@ -126,9 +119,9 @@ class Client(fedavg.Client[Config]):
                 value = value + self.method.uniformity * uniformity(step.projections, self.method, uniform)
             if self.method.rotation:
                 (view,) = self.views(pixels[rows], third, 1)
-                images, labels = turned(view, turns)
-                logits = self.network.classify_projected_rotation(images)
-                value = value + self.method.rotation * F.cross_entropy(full_precision(logits), labels)
+                turns = torch.randint(4, (len(rows),), generator=turning, device=rows.device)
+                logits = self.network.classify_projected_rotation(turned(view, turns))
+                value = value + self.method.rotation * F.cross_entropy(full_precision(logits), turns)
             return step._replace(loss=value)
 
         self.fit(loss, epochs=epochs)
