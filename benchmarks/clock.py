@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.config import build
-from rayfed_ssl.federated.workload import fit_images
+from rayfed_ssl.federated.workload import local_batches
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.local import LocalCohort
@@ -62,7 +62,7 @@ def write_images(folder: Path, count: int) -> None:
 
 def idle(self: fedavg.Client[Any], weights: Weights, target: Weights | None = None) -> dict[str, Any]:
     """A client that gives back what it got, and says that it read what it would have."""
-    self.bench.images_read += fit_images(self.config.train, len(self.indices))
+    self.bench.images_read += local_batches(self.config, len(self.indices)).images
     return {"weights": weights}
 
 

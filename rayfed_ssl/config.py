@@ -198,7 +198,7 @@ def _check_schedule(config: RunConfig) -> None:
             f"server.schedule: found 'fedbuff', but {config.method.name}'s server step is no plain mean of weights; "
             f"allowed: sync (fedbuff goes with {able})"
         )
-    if exchanging := [plugin.name for plugin in config.plugins if not METHODS[plugin.name].buffered]:
+    if exchanging := [plugin.name for plugin in config.plugins if METHODS[plugin.name].exchanges_as_plugin]:
         raise ValueError(
             f"plugins: found {', '.join(exchanging)}; server.schedule=fedbuff allows only those that exchange nothing"
         )

@@ -168,7 +168,7 @@ def test_a_command_does_what_it_says(
         arguments += [*tiny, "--executor", "local", "--out", str(tmp_path / "out")]
         arguments += ["--seeds", "1"] if arguments[0] == "compare" else []
     else:
-        (tmp_path / "my_method.py").write_bytes((ROOT / "examples" / "decorrelation.py").read_bytes())
+        (tmp_path / "my_method.py").write_bytes((ROOT / "examples" / "koleo.py").read_bytes())
         monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as ended:
         main(arguments)

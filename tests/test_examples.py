@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import re
 import sys
 from pathlib import Path
@@ -17,11 +18,13 @@ from scipy.stats import entropy
 
 from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.models import load_exported
+from rayfed_ssl.simulation.forecast import forecast
 from rayfed_ssl.testing import contract
-from rayfed_ssl.testing.tiny import measured, run_locally, tiny_run
+from rayfed_ssl.testing.tiny import encoders, measured, run_locally, tiny_run
 from tests.conftest import ROOT
 
 EXAMPLES = ROOT / "examples"
+KOLEO = {"imports": ["koleo.py"]}
 OWN = {
     "imports": ["invariant_clustering.py", "power_law.py"],
     "objective": {"name": "iic", "clusters": 6},
@@ -29,7 +32,7 @@ OWN = {
     "train.optimizer": {"name": "adam", "lr": 0.01},
 }
 
-TestDecorrelation = contract("decorrelation", {"imports": ["decorrelation.py"], "method.weight": 0.01}, beside=EXAMPLES)
+TestKoleo = contract("koleo", {**KOLEO, "method.weight": 0.01}, beside=EXAMPLES)
 TestHeadAndPartitionOfOnesOwn = contract("fedavg", OWN, beside=EXAMPLES)
 
 
@@ -43,15 +46,45 @@ def defined_in(example: str) -> ModuleType:
     return module
 
 
-def test_the_penalty_is_that_of_the_paper() -> None:
-    """(N - 1)^2 / N times the mean squared correlation of pairs of columns; here rho^2 = 0.5 and N = 4."""
-    penalty = defined_in("decorrelation").decorrelation
-    x = torch.tensor([[1, 2], [2, 1], [3, 5], [4, 4]], dtype=torch.float64)
-    torch.testing.assert_close(penalty(x), torch.tensor(1.125, dtype=torch.float64), atol=1e-6, rtol=0)
+def test_the_term_is_that_of_the_paper() -> None:
+    """Points of the circle, of any length: an arc of so many degrees has a chord of 2 sin(arc / 2)."""
+    koleo = defined_in("koleo").koleo
+    at = [math.radians(degrees) for degrees in (0, 10, 90, 150)]
+    x = torch.tensor([[r * math.cos(a), r * math.sin(a)] for a, r in zip(at, (1, 3, 0.5, 2), strict=True)])
+    chords = [2 * math.sin(math.radians(arc) / 2) for arc in (10, 10, 60, 60)]
+    expected = -sum(map(math.log, chords)) / 4
+    torch.testing.assert_close(koleo(x.double()), torch.tensor(expected, dtype=torch.float64), atol=1e-6, rtol=0)
     y = torch.randn(20, 5, dtype=torch.float64, generator=generator(0, "test"))
-    rho = torch.corrcoef(y.T)
-    expected = 19**2 / 20 * (rho.square().sum() - 5) / 20
-    torch.testing.assert_close(penalty(y), expected, atol=1e-6, rtol=1e-6)
+    unit = [row / math.sqrt(float((row * row).sum())) for row in y]
+    least = [min(math.dist(a.tolist(), b.tolist()) for b in unit if b is not a) for a in unit]
+    wanted = -sum(map(math.log, least)) / len(least)
+    torch.testing.assert_close(koleo(y), torch.tensor(wanted, dtype=torch.float64), atol=1e-6, rtol=1e-6)
+
+
+def test_equal_and_opposite_features_have_a_gradient() -> None:
+    koleo = defined_in("koleo").koleo
+    for other, expected in (([1.0, 0.0], -math.log(1e-8)), ([-1.0, 0.0], -math.log(2))):
+        x = torch.tensor([[1.0, 0.0], other], requires_grad=True)
+        value = koleo(x)
+        assert value.item() == pytest.approx(expected)
+        value.backward()
+        assert x.grad is not None
+        assert torch.isfinite(x.grad).all()
+
+
+def test_a_loss_term_costs_nothing_and_goes_with_deadlines_and_fedbuff(tmp_path: Path) -> None:
+    """As a plug-in: bytes are those without it, a deadline is kept, and FedBuff takes it."""
+    few = {"data.limit": 160, "train.rounds": 1, "evaluation.protocols": []}
+    plain = tiny_run("fedsimclr", few)
+    with_it = tiny_run("fedsimclr", {**few, **KOLEO, "plugins": [{"name": "koleo"}]}, EXAMPLES)
+    assert forecast(with_it).traffic == forecast(plain).traffic is not None
+    late = {"system": {"latency_s": 1.0, "deadline_s": 1e6}}
+    for name, more in (("deadline", late), ("fedbuff", {**late, "server": {"schedule": "fedbuff", "buffer": 2}})):
+        config = tiny_run("fedsimclr", {**few, **KOLEO, **more, "plugins": [{"name": "koleo"}]}, EXAMPLES)
+        assert run_locally(config, tmp_path / name)["status"] == "complete"
+    run_locally(with_it, tmp_path / "without a deadline")
+    run_locally(plain, tmp_path / "plain")
+    assert encoders(tmp_path / "deadline") == encoders(tmp_path / "without a deadline") != encoders(tmp_path / "plain")
 
 
 def test_the_mutual_information_of_two_views_is_scipys() -> None:

@@ -180,8 +180,8 @@ def test_the_command_says_type_default_allowed_and_sentence(capsys: pytest.Captu
 
 
 def test_the_command_knows_what_imports_bring(capsys: pytest.CaptureFixture[str]) -> None:
-    file = ROOT / "examples" / "decorrelation.py"
-    assert "method.weight: 0.1\n" in command("method.decorrelation", "--imports", str(file), capsys=capsys)
+    file = ROOT / "examples" / "koleo.py"
+    assert "method.weight: 0.1\n" in command("method.koleo", "--imports", str(file), capsys=capsys)
 
 
 @pytest.mark.parametrize(

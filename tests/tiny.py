@@ -5,13 +5,24 @@ from __future__ import annotations
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.testing.tiny import BASE, booked, encoders, measured, run_locally, tiny_run
 
-__all__ = ["BASE", "OWN", "TASKS", "booked", "encoders", "measured", "run_locally", "tiny"]
+__all__ = ["BASE", "OWN", "TASKS", "UNPREDICTED", "booked", "encoders", "measured", "run_locally", "tiny"]
 
 TASKS = {"data.tasks": [[0, 1], [1, 2], [6, 3, 4], [5, 7]], "data.partition.name": "iid"}
 
 PUBLIC = {"data.public.source": "share", "data.public.share": 0.2}
 
 MIXED = {"clients.encoders": ["small_cnn", "small_cnn_bn", "small_cnn", "fedlinked_cnn"], "model.width": 0.1}
+
+# Methods that do not say beforehand what a round costs a client (`traffic`, `workload`), and why.
+UNPREDICTED = {
+    "fedlinked": "early stopping decides",
+    "fedavg_trunk": "early stopping decides",
+    "fedmd": "not written down",
+    "feddf": "not written down",
+    "fedmkd": "not written down",
+    "orchestra": "not written down",
+    "ssd": "not written down",
+}
 
 # What a method needs beside BASE to exercise what is its own.
 OWN: dict[str, dict[str, object]] = {

@@ -48,7 +48,7 @@ class Client(EncoderClient[Config]):
 
 class Server(MethodServer[Config]):
     def start(self, cohort: Cohort) -> None:
-        self.weights = self.setup.initial(self.config.clients.encoder(0))
+        self.weights = self.initial_weights()
 
     def round(self, t: int, cohort: Cohort) -> None:
         mean = cohort.mean("train", weights=self.weights)["weights"]

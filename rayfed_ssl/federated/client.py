@@ -21,6 +21,7 @@ from rayfed_ssl.data.augment import augment
 from rayfed_ssl.federated.bench import Workbench
 from rayfed_ssl.federated.messages import State
 from rayfed_ssl.federated.steps import TrainStep, backward
+from rayfed_ssl.federated.workload import local_batches
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives.base import Batch, Memory, Step
 from rayfed_ssl.settings.blocks import MethodConfig
@@ -116,6 +117,10 @@ class EncoderClient(Generic[Config]):
         """(n, 3, H, W) uint8 on the device."""
         return self.bench.images(self.bench.federation.dataset.train.pixels, self.indices)
 
+    def public_pixels(self) -> Tensor:
+        """(m, 3, H, W) uint8 public images on the device."""
+        return self.bench.images(self.bench.federation.public_images.pixels)
+
     def labels(self) -> Tensor:
         """(n,) labels of the shard, for supervised methods only."""
         return torch.from_numpy(self.bench.federation.dataset.train.labels[self.indices]).to(self.bench.device)
@@ -183,33 +188,19 @@ class EncoderClient(Generic[Config]):
         kind = optimizers.Adam if config.name == "adam" else optimizers.AdamW
         return kind(parameters, lr, weight_decay=self.weight_decay)
 
-    def batch_size(self, count: int) -> int:
-        """Rows of every batch out of ``count`` images."""
-        return min(self.config.train.batch_size, count)
-
-    def _steps(self, per_epoch: int, epochs: int | None) -> int:
-        """How many steps local epochs have, or ``train.local_steps`` where no number of epochs is given."""
-        train = self.config.train
-        return train.local_steps if epochs is None and train.local_steps else per_epoch * (epochs or train.local_epochs)
-
     def batches(
         self, count: int, epochs: int | None = None, size: int | None = None, purpose: str = "order"
     ) -> Iterator[Tensor]:
-        """Index batches of the local epochs, reshuffled each epoch, short last batches dropped.
-
-        Every batch has min(size, n) rows, so that losses and correlations of batches are comparable; ``size`` is
-        :meth:`batch_size` by default. ``purpose`` is the order's address: an operation that goes through two sets has
-        an order for each.
+        """Index batches of the local epochs, as many and of as many rows as ``workload.local_batches`` says, reshuffled
+        each epoch. ``purpose`` is the order's address: an operation that goes through two sets has an order for each.
         """
-        size = self.batch_size(count) if size is None else min(size, count)
-        per_epoch = count // size
-        steps = self._steps(per_epoch, epochs)
+        made = local_batches(self.config, count, epochs, size)
         order = numpy_generator(*self._address(purpose))
-        for step in range(steps):
-            if step % per_epoch == 0:
+        for step in range(made.steps):
+            if step % made.per_epoch == 0:
                 shuffled = torch.from_numpy(order.permutation(count)).to(self.bench.device)
-            start = step % per_epoch * size
-            yield shuffled[start : start + size]
+            start = step % made.per_epoch * made.size
+            yield shuffled[start : start + made.size]
 
     def fit(
         self,
@@ -228,20 +219,20 @@ class EncoderClient(Generic[Config]):
             stop: asked after every epoch and at the end; training ends where it says so.
         """
         pixels = self.pixels() if pixels is None else pixels
-        per_epoch = len(pixels) // self.batch_size(len(pixels))
+        made = local_batches(self.config, len(pixels), epochs)
         self.network.train()
         if self.target is not None:
             self.target.train()
-        step, draws = self._train_step(loss, self._steps(per_epoch, epochs)), self.generator("views")
+        step, draws = self._train_step(loss, made.steps), self.generator("views")
         steps, seen, stopped = 0, 0, False
         for rows in self.batches(len(pixels), epochs):
             step(self.views(pixels[rows], draws, self.objective.views), rows)
             steps, seen = steps + 1, seen + len(rows)
-            if stop is not None and steps % per_epoch == 0:
+            if stop is not None and steps % made.per_epoch == 0:
                 if stopped := stop():
                     break
                 self.network.train()
-        if stop is not None and not stopped and steps % per_epoch:
+        if stop is not None and not stopped and steps % made.per_epoch:
             stop()  # the part of an epoch that `local_steps` ended with
         self._keep_objectives_state()
         self.metrics |= {"loss": float(step.total) / max(steps, 1), "images": float(seen), "lr": self.learning_rate}

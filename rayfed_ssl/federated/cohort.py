@@ -8,7 +8,7 @@ function, so they give the same bits.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -56,6 +56,7 @@ class Cohort(abc.ABC):
         self.published: dict[str, Any] = {}
         self.clock: Clock | None = None  # decides who replies in time, where clients are unequal or unreliable
         self.exchange: Exchange | None = None
+        self._unread: dict[object, str] = {}  # operations asked for whose replies nobody has begun to read
 
     @property
     @abc.abstractmethod
@@ -83,7 +84,13 @@ class Cohort(abc.ABC):
 
         Raises:
             ClientError: everybody's training failed, so that there is nothing to go on with, whatever the policy.
+            RuntimeError: replies were asked for and never read, so that nobody was sent anything.
         """
+        if self._unread:
+            raise RuntimeError(
+                f"{self.config.method.name}: nobody read the replies of {', '.join(map(repr, self._unread.values()))}, "
+                "so no client was asked; `tell` asks without reading, `gather` reads them all"
+            )
         failed = [error for error in self.dropped if error.operation == TRAINS]
         if failed and {error.client for error in failed} >= set(self.clients):
             raise failed[-1]
@@ -97,17 +104,57 @@ class Cohort(abc.ABC):
     def ask(
         self, operation: str, *, each: Each | None = None, clients: Sequence[int] | None = None, **message: Any
     ) -> Iterator[Reply]:
-        """Every client's whole reply, in client order, through a bounded window.
+        """Every client's whole reply, in client order, through a bounded window. Clients are asked as replies are read:
+        who wants none of them says :meth:`tell`.
 
         Args:
             each: client -> fields of its own, beside the common ``message``.
             clients: whom; by default the round's clients.
         """
+        question = object()
+        self._unread[question] = operation
+        return self._asked(question, operation, each, clients, message)
+
+    def _asked(
+        self,
+        question: object,
+        operation: str,
+        each: Each | None,
+        clients: Sequence[int] | None,
+        message: dict[str, Any],
+    ) -> Iterator[Reply]:
+        self._unread.pop(question, None)
         whom = tuple(self.clients if clients is None else clients)
         task = Task(operation, self.round, message)
         with self._exchange(task, whom, self._own_fields(operation, each)) as (replying, own):
             for chunk in self._run(self._looking(task, replying), replying, own, None):
                 yield from self._take(task, chunk)
+
+    def tell(
+        self, operation: str, *, each: Each | None = None, clients: Sequence[int] | None = None, **message: Any
+    ) -> None:
+        """Have every client do something whose reply the server has no use for; plug-ins keep what is theirs. Arguments
+        as :meth:`ask`'s.
+        """
+        for _ in self.ask(operation, each=each, clients=clients, **message):
+            pass
+
+    def gather(
+        self, operation: str, *, each: Each | None = None, clients: Sequence[int] | None = None, **message: Any
+    ) -> list[Reply]:
+        """Every client's whole reply, in client order, all at once. Arguments as :meth:`ask`'s.
+
+        Raises:
+            ClientError: the last failure, where nobody replied.
+        """
+        replies = list(self.ask(operation, each=each, clients=clients, **message))
+        self.require(replies)
+        return replies
+
+    def require(self, replies: Sized) -> None:
+        """Raise the last client's failure where there are no replies."""
+        if not replies:
+            raise self.dropped[-1]
 
     def mean(
         self,
@@ -132,7 +179,7 @@ class Cohort(abc.ABC):
         total, replies = FixedPointSum(), []
         with self._exchange(task, whom, self._own_fields(operation, each)) as (replying, own):
             if not replying:
-                raise RoundVoid("nobody replied")
+                raise self._void("nobody replied")
             raw = np.array([(self.shares if by is None else by)[c] for c in replying], np.float64)
             weights = dict(zip(replying, (raw / raw.sum()).tolist(), strict=True))
             averaging = Averaging(weights, tuple(fields))
@@ -140,8 +187,7 @@ class Cohort(abc.ABC):
                 replies += list(self._take(task, chunk))
                 if chunk.total is not None and chunk.total.totals:
                     total.merge(chunk.total)
-        if not replies:
-            raise self.dropped[-1]
+        self.require(replies)
         replies.sort(key=lambda reply: reply.client)
         return Mean(total.mean(), replies)
 
@@ -206,12 +252,17 @@ class Cohort(abc.ABC):
             for client, work in exchange.expected.items():
                 self.ledger.book_up(client, task.operation, work.up)
             self.clock.end(exchange)
-            raise RoundVoid(f"{len(self.clients)} of {len(whom)} replied" if self.clients else "nobody replied")
+            raise self._void(f"{len(self.clients)} of {len(whom)} replied" if self.clients else "nobody replied")
         try:
             yield exchange.replying, own if self.clock.predicts else send
         finally:
             self.clock.end(exchange)
             self.exchange = None
+
+    def _void(self, why: str) -> RoundVoid:
+        """The end of a round that comes to nothing, in which no reply needs to be read any more."""
+        self._unread.clear()
+        return RoundVoid(why)
 
     # -- bookkeeping ---------------------------------------------------------------------------------------------------
 

@@ -208,8 +208,7 @@ class FedBuff:
                 flight = wave[reply.client]
                 total.add(normalised[flight], {"weights": reply["weights"]})
                 used.append(counts[flight])
-        if not used:
-            raise cohort.dropped[-1]
+        cohort.require(used)
         current, mean = self.server.weights, total.mean()["weights"]
         anchors = {v: weights.vector for v, weights in self.anchors.items()}
         vector = stepped(

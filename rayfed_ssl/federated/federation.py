@@ -59,6 +59,13 @@ class Federation:
         public = (f"{PUBLIC}: {note}" for note in self.public_notes)
         return (*self.dataset.notes, *public, *_largest_class(self.dataset))
 
+    @property
+    def public_images(self) -> Images:
+        """The public images of a method that needs some. Raises ValueError where there are none."""
+        if self.public is None:
+            raise ValueError("this run has no public images; a method that uses them says so (Config.needs_public)")
+        return self.public
+
     @cached_property
     def clients(self) -> tuple[int, ...]:
         return tuple(c for c, shard in enumerate(self.shards) if len(shard["train"]))
@@ -101,6 +108,23 @@ class Federation:
     def classes(self) -> int:
         known = self.dataset.train.labels
         return max(len(self.dataset.train.class_names), int(known.max(initial=-1)) + 1)
+
+
+def require_public(federation: Federation, least: int, whose: str, otherwise: str = "") -> None:
+    """Refuse fewer than ``least`` public images.
+
+    Args:
+        whose: who or what needs them: a method, or the key with its value.
+        otherwise: what else would do.
+    Raises:
+        UserError: naming how many there are, and how many there must be.
+    """
+    found = 0 if federation.public is None else len(federation.public)
+    if found < least:
+        more = f", or {otherwise}" if otherwise else ""
+        raise UserError(
+            f"data.public: found {found} public images; {whose} needs at least {least} (more of them{more})"
+        )
 
 
 def deal(config: RunSettings, cache: Path | None = None) -> Federation:

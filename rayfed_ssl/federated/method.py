@@ -74,7 +74,7 @@ class Method:
     service: type[EncoderClient[Any]] | None = None  # heavy server work
     plugin: tuple[type[ClientPlugin[Any]], type[ServerPlugin[Any]]] | None = None  # this file's plug-in halves
     averages: bool = False  # clients' weights, and with `objective.target: averaged` their momentum targets
-    buffered: bool = False  # goes with FedBuff: a plain mean of weights; as a plug-in, it exchanges nothing
+    buffered: bool = False  # goes with FedBuff: a plain mean of weights
     mean_step: bool = False  # its round ends with a plain mean of weights; `buffered` says so, too
     check: Callable[[RunSettings], None] | None = None  # raises ValueError naming the key that does not fit
     check_federation: Callable[[RunSettings, Federation], None] | None = None  # raises UserError, before any file
@@ -86,6 +86,11 @@ class Method:
     @property
     def name(self) -> str:
         return str(self.config.model_fields["name"].default)
+
+    @property
+    def exchanges_as_plugin(self) -> bool:
+        """Whether, as a plug-in, it adds anything to what crosses."""
+        return self.plugin is not None and self.plugin[1].exchanges()
 
     @property
     def optimizable(self) -> bool:

@@ -44,7 +44,9 @@ class ClientPlugin(Generic[Config]):
 
 
 class ServerPlugin(Generic[Config]):
-    """A plug-in's server half. ``state`` lasts, like a server's."""
+    """A plug-in's server half. ``state`` lasts, like a server's. A plug-in that exchanges nothing, such as a loss term,
+    has this one as it is.
+    """
 
     def __init__(self, config: Config, setup: Setup) -> None:
         self.config = config
@@ -59,15 +61,22 @@ class ServerPlugin(Generic[Config]):
     def collect(self, t: int, client: int, fields: Mapping[str, Any]) -> None:
         """Take a client's extra reply fields."""
 
+    @classmethod
+    def exchanges(cls) -> bool:
+        """Whether anything of the plug-in's crosses: it has a ``message`` or a ``collect`` of its own."""
+        return cls.message is not ServerPlugin.message or cls.collect is not ServerPlugin.collect
+
     def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
-        """What its fields add to a client's messages of round t; see ``MethodServer.traffic``. None: not known."""
-        return None
+        """What its fields add to a client's messages of round t; see ``MethodServer.traffic``. None: not known,
+        which is the default where something is exchanged.
+        """
+        return None if self.exchanges() else Traffic(0, 0)
 
     def workload(self, client: int) -> Workload | None:
         """What the client's half adds to training: images it reads beside those trained on, bytes of its extra reply
-        fields. None where that is known only afterwards.
+        fields. None where that is known only afterwards, which is the default where something is exchanged.
         """
-        return None
+        return None if self.exchanges() else Workload(0)
 
     def end_round(self, t: int) -> None:
         """Everybody of round t has replied."""

@@ -10,7 +10,7 @@ from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.ledger import sizes
 from rayfed_ssl.federated.results import ClientMatrix, Subject
 from rayfed_ssl.federated.setup import Setup
-from rayfed_ssl.federated.workload import Traffic, Workload, fit_images
+from rayfed_ssl.federated.workload import Batches, Traffic, Workload, local_batches
 from rayfed_ssl.settings.blocks import MethodConfig
 
 Config = TypeVar("Config", bound=MethodConfig)
@@ -44,6 +44,15 @@ class MethodServer(Generic[Config]):
     def weights(self, value: Weights) -> None:
         self.state["weights"] = value
 
+    @property
+    def common_encoder(self) -> str:
+        """The architecture of the global model: every client's, in a method of one architecture."""
+        return self.config.clients.encoder(self.setup.clients[0])
+
+    def initial_weights(self) -> Weights:
+        """The values the global model begins with: those of the common architecture, or of ``model.start``."""
+        return self.setup.initial(self.common_encoder)
+
     def start(self, cohort: Cohort) -> None:
         """Once, before the first round of a fresh run: initial values, public data."""
 
@@ -73,14 +82,17 @@ class MethodServer(Generic[Config]):
         """True where round t needs all clients, whatever the participation fraction."""
         return False
 
+    def fit_batches(self, client: int) -> Batches:
+        """The batches of one `fit` over the client's shard, as the client will draw them."""
+        return local_batches(self.config, int(self.setup.federation.sizes[client]))
+
     def fitting(self, client: int, **replied: Any) -> Workload:
         """The workload of one `fit` over the client's shard, and of a reply of the sizes of these values."""
-        count = int(self.setup.federation.sizes[client])
-        return Workload(fit_images(self.config.train, count), sizes(replied))
+        return Workload(self.fit_batches(client).images, sizes(replied))
 
     def subjects(self) -> list[Subject]:
         """The encoders this method ends with. By default the global one."""
-        return [Subject(None, self.setup.config.clients.encoder(self.setup.clients[0]), self.weights)]
+        return [Subject(None, self.common_encoder, self.weights)]
 
     def subjects_before(self) -> list[Subject]:
         """What round 0 evaluates: the same encoders, untrained."""

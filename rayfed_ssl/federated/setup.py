@@ -24,6 +24,10 @@ class Setup:
     def clients(self) -> tuple[int, ...]:
         return self.federation.clients
 
+    def weight_bytes(self, encoder: str) -> int:
+        """What the whole network of an architecture takes on the wire, buffers included."""
+        return sum(self.initial(encoder).wire_bytes().values())
+
     @property
     def shares(self) -> np.ndarray:
         """(N,) q_j = n_j / sum n."""

@@ -1,11 +1,13 @@
-"""What an operation will cost a client, known before it runs: who replies in time is decided before anybody trains."""
+"""What an operation will cost a client, known before it runs: who replies in time is decided before anybody trains.
+And the batches of local training, which the client draws and the server counts.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rayfed_ssl.settings.blocks import TrainConfig
+from rayfed_ssl.settings.run import RunSettings
 
 
 @dataclass(frozen=True)
@@ -36,11 +38,35 @@ class Traffic:
         return Traffic(self.down + other.down, self.up + other.up)
 
 
-def fit_steps(train: TrainConfig, count: int) -> int:
-    """Batches of the local epochs over ``count`` images; short last batches are dropped."""
-    return train.local_steps or count // min(train.batch_size, count) * train.local_epochs
+@dataclass(frozen=True)
+class Batches:
+    """The batches of local training: ``steps`` of ``size`` rows, ``per_epoch`` of them before images are reshuffled."""
+
+    size: int
+    per_epoch: int
+    steps: int
+
+    @property
+    def images(self) -> int:
+        """Images that these batches read."""
+        return self.steps * self.size
 
 
-def fit_images(train: TrainConfig, count: int) -> int:
-    """Images of those batches."""
-    return fit_steps(train, count) * min(train.batch_size, count)
+def local_batches(settings: RunSettings, count: int, epochs: int | None = None, size: int | None = None) -> Batches:
+    """The batches out of ``count`` >= 1 images. All have as many rows, so that losses and correlations of batches are
+    comparable; short last ones are dropped.
+
+    Args:
+        epochs: passes over the images; None: ``train.local_steps`` where they are given, else ``train.local_epochs``.
+        size: rows of a batch; None: as the method says, and as many as objective and plug-ins are defined for. Of fewer
+            images a batch is all of them.
+    """
+    train = settings.train
+    if size is None:
+        rows = settings.method.batch_rows(train.batch_size, count)
+        size = max(rows, *(least for _, least in settings.least_batches))
+    size = min(size, count)
+    per_epoch = count // size
+    if epochs is None and train.local_steps:
+        return Batches(size, per_epoch, train.local_steps)
+    return Batches(size, per_epoch, per_epoch * (epochs or train.local_epochs))

@@ -53,7 +53,7 @@ class Server(MethodServer[Config]):
     reaches_clients = False
 
     def start(self, cohort: Cohort) -> None:
-        self.weights = self.setup.initial(self.config.clients.encoder(0))
+        self.weights = self.initial_weights()
         self.state |= {"target": None, "memory": None}
 
     def round(self, t: int, cohort: Cohort) -> None:

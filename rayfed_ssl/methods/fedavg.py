@@ -100,11 +100,11 @@ class Server(MethodServer[Own]):
     def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
         if self.config.averages_target:
             return None
-        size = sum(self.setup.initial(self.config.clients.encoder(client)).wire_bytes().values()) if t else 0
+        size = self.setup.weight_bytes(self.config.clients.encoder(client)) if t else 0
         return Traffic(size, size)
 
     def start(self, cohort: Cohort) -> None:
-        self.weights = self.setup.initial(self.config.clients.encoder(self.setup.clients[0]))
+        self.weights = self.initial_weights()
 
     def round(self, t: int, cohort: Cohort) -> None:
         by = counting(self.method.weights, cohort.clients)

@@ -51,11 +51,9 @@ class Client(TaskClient[Config]):
         pixels, labels = self.pixels(), self.labels()
         if not self.method.labelled_public:
             return pixels, labels
-        public = self.bench.federation.public
-        assert public is not None
-        known = self.task_labels(public.labels)
+        known = self.task_labels(self.bench.federation.public_images.labels)
         mine = known >= 0
-        return torch.cat([pixels, self.bench.images(public.pixels)[mine]]), torch.cat([labels, known[mine]])
+        return torch.cat([pixels, self.public_pixels()[mine]]), torch.cat([labels, known[mine]])
 
 
 class Server(TaskServer[Config]):
@@ -63,8 +61,7 @@ class Server(TaskServer[Config]):
         self.pretrain(cohort)
         by = counting(self.method.weights, cohort.clients)
         trunk = cohort.mean("train", by=by, fields=("trunk",))["trunk"]
-        for _ in cohort.ask("adopt", trunk=trunk):
-            pass
+        cohort.tell("adopt", trunk=trunk)
         self.roll_back(t, cohort)
 
 

@@ -28,11 +28,11 @@ from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.base.weights import Weights, unpack
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.cohort import Cohort
-from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.federation import Federation, require_public
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, only
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.uploads import Entries
-from rayfed_ssl.federated.workload import Traffic, Workload, fit_steps
+from rayfed_ssl.federated.workload import Traffic, Workload
 from rayfed_ssl.objectives.base import Step, encoded_together, full_precision
 from rayfed_ssl.objectives.simclr import SimCLRConfig, info_nce
 from rayfed_ssl.settings.blocks import MethodConfig
@@ -153,21 +153,17 @@ class Service(EncoderClient[Config]):
         return self.config.train.optimizer.lr
 
     def align(self, weights: Weights) -> dict[str, Any]:
-        public = self.bench.federation.public
-        assert public is not None, "checked in check_federation"
         self.load(weights)
-        self.fit(pixels=self.bench.images(public.pixels), epochs=self.method.alignment_epochs)
+        self.fit(pixels=self.public_pixels(), epochs=self.method.alignment_epochs)
         return {"weights": self.weights}
 
 
 class Server(MethodServer[Config]):
     def start(self, cohort: Cohort) -> None:
-        self.weights = self.setup.initial(self.config.clients.encoder(self.setup.clients[0]))
+        self.weights = self.initial_weights()
         self.state["dictionaries"] = {}  # client -> (n_u, D), what it uploaded last
         if self.method.alignment:
-            public = self.setup.federation.public
-            assert public is not None, "checked in check_federation"
-            cohort.publish("public_images", np.asarray(public.pixels))
+            cohort.publish("public_images", np.asarray(self.setup.federation.public_images.pixels))
             cohort.publish("alignment_model", cohort.serve("align", weights=self.weights)["weights"])
 
     def round(self, t: int, cohort: Cohort) -> None:
@@ -179,7 +175,7 @@ class Server(MethodServer[Config]):
             self.state["dictionaries"] |= {r.client: np.array(r["dictionary"]) for r in result.replies}
 
     def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
-        weights = sum(self.setup.initial(self.config.clients.encoder(client)).wire_bytes().values())
+        weights = self.setup.weight_bytes(self.config.clients.encoder(client))
         sizes, method, public = self.setup.federation.sizes, self.method, self.setup.federation.public
         if t == 0:
             return Traffic(public.pixels.nbytes + weights if method.alignment and public is not None else 0, 0)
@@ -196,7 +192,7 @@ class Server(MethodServer[Config]):
         public = self.setup.federation.public
         if self.method.alignment and public is not None:
             each_step = min(self.method.alignment_batch, len(public))
-            work += Workload(len(public) + fit_steps(self.config.train, count) * each_step)
+            work += Workload(len(public) + self.fit_batches(client).steps * each_step)
         if self.method.dictionary_size:
             work += Workload(count, {"dictionary": 4 * count * self.config.projection_dim})
         return work
@@ -236,11 +232,8 @@ def check_federation(config: RunSettings, federation: Federation) -> None:
             f"method.dictionary_size: found {method.dictionary_size}, but the {whose} may upload as few as {smallest} "
             f"entries, one per image; allowed: 0 (no dictionary) to {smallest}"
         )
-    if method.alignment and (federation.public is None or len(federation.public.pixels) < 2):
-        found = 0 if federation.public is None else len(federation.public.pixels)
-        raise UserError(
-            f"data.public: found {found} public images; the alignment model needs at least 2 (or alignment=false)"
-        )
+    if method.alignment:
+        require_public(federation, 2, "method.alignment=true", "method.alignment=false")
 
 
 def kept(config: RunSettings, images: int) -> ClientFootprint:

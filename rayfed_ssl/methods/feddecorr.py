@@ -14,7 +14,6 @@ paper's form, which does not grow with the batch, scaled to be the code's at 64 
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Annotated, Literal
 
 import torch
@@ -23,7 +22,6 @@ from torch import Tensor
 
 from rayfed_ssl.federated.method import Info, Method, anything
 from rayfed_ssl.federated.plugin import ClientPlugin, ServerPlugin
-from rayfed_ssl.federated.workload import Traffic, Workload
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.objectives.decorrelation import decorrelation
 from rayfed_ssl.settings.run import PluginConfig, RunSettings
@@ -52,16 +50,6 @@ class ClientHalf(ClientPlugin[Config]):
         return self.config.weight * torch.stack(terms).mean()
 
 
-class ServerHalf(ServerPlugin[Config]):
-    """Nothing: the penalty is the client's own business."""
-
-    def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
-        return Traffic(0, 0)
-
-    def workload(self, client: int) -> Workload | None:
-        return Workload(0)
-
-
 FEDDECORR = Method(
     Config,
     fedavg.Client,
@@ -69,7 +57,7 @@ FEDDECORR = Method(
     Info("FedDecorr (Shi 2023)", "weights"),
     objective="simclr",
     accepts=anything,
-    plugin=(ClientHalf, ServerHalf),
+    plugin=(ClientHalf, ServerPlugin),
     averages=True,
     buffered=True,
 )

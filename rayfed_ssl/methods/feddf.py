@@ -26,12 +26,11 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from rayfed_ssl.base import optimizers
-from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import Weights, pack, unpack
 from rayfed_ssl.federated.aggregation import FixedPointSum
 from rayfed_ssl.federated.client import EncoderClient, descend
 from rayfed_ssl.federated.cohort import Cohort
-from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.federation import Federation, require_public
 from rayfed_ssl.federated.messages import Reply
 from rayfed_ssl.federated.method import Info, Method, projecting
 from rayfed_ssl.federated.results import Subject
@@ -110,12 +109,12 @@ class Service(EncoderClient[Config]):
     def outputs(self, encoder: str, weights: Weights) -> Tensor:
         """One teacher's projections of clean images in eval mode: (M, D)."""
         network = self.loaded(encoder, weights).eval()
-        parts = torch.split(self.public(), self.config.evaluation.batch_size)
+        parts = torch.split(self.public_pixels(), self.config.evaluation.batch_size)
         return torch.cat([network.project(self.bench.clean(part)).float() for part in parts])
 
     def distil(self, encoder: str, weights: Weights, agreed: np.ndarray) -> dict[str, Any]:
         """The student that ``weights`` become after all steps towards ``agreed`` (M, D)."""
-        options, pixels = self.method, self.public()
+        options, pixels = self.method, self.public_pixels()
         student, targets = self.loaded(encoder, weights).train(), torch.tensor(agreed, device=self.bench.device)
         optimizer = optimizers.Adam([p for p in student.parameters() if p.requires_grad], options.lr)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.steps)
@@ -141,12 +140,6 @@ class Service(EncoderClient[Config]):
         unpack(weights, network)
         return network
 
-    def public(self) -> Tensor:
-        """(M, 3, H, W) uint8 on the device."""
-        public = self.bench.federation.public
-        assert public is not None, "checked in check_federation"
-        return self.bench.images(public.pixels)
-
 
 class Server(MethodServer[Config]):
     @property
@@ -160,9 +153,7 @@ class Server(MethodServer[Config]):
 
     def round(self, t: int, cohort: Cohort) -> None:
         models = self.models
-        replies = list(cohort.ask("train", each=lambda client: {"weights": models[self.encoder(client)]}))
-        if not replies:
-            raise cohort.dropped[-1]
+        replies = cohort.gather("train", each=lambda client: {"weights": models[self.encoder(client)]})
         teachers = [(self.encoder(r.client), r.fields) for r in replies]
         agreed = cohort.serve("embed", teachers=teachers)["agreed"]
         self.state["models"] = {
@@ -198,9 +189,7 @@ def check(config: RunSettings) -> None:
 
 def check_federation(config: RunSettings, federation: Federation) -> None:
     """Refuse fewer than two public images."""
-    images = 0 if federation.public is None else len(federation.public)
-    if images < 2:
-        raise UserError(f"data.public: found {images} public images; feddf distils on at least 2")
+    require_public(federation, 2, "feddf")
 
 
 FEDDF = Method(

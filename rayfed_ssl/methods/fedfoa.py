@@ -33,7 +33,7 @@ from rayfed_ssl.federated.results import ClientMatrix, Subject
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.federated.uploads import Correlation
-from rayfed_ssl.federated.workload import Traffic, Workload
+from rayfed_ssl.federated.workload import Traffic, Workload, local_batches
 from rayfed_ssl.settings.blocks import MethodConfig
 from rayfed_ssl.settings.run import PluginConfig, RunSettings
 
@@ -165,7 +165,7 @@ class ClientHalf(ClientPlugin[Config]):
         """R (n, n) of the clean shard after training, sqrt(m / n_i) times: at the scale of a batch of m rows."""
         z = torch.cat(list(self.client.projections(self.client.pixels()))).double()  # (n_i, n)
         r = canonical_r(prepared(z, self.config.normalize, scale=self.config.scale))
-        return r if self.config.scale else r * (self.client.batch_size(len(z)) / len(z)) ** 0.5
+        return r if self.config.scale else r * (local_batches(self.client.config, len(z)).size / len(z)) ** 0.5
 
 
 class ServerHalf(ServerPlugin[Config]):
@@ -238,8 +238,7 @@ class Server(MethodServer[Config]):
         return self.fitting(client)
 
     def round(self, t: int, cohort: Cohort) -> None:
-        for _ in cohort.ask("train"):
-            pass  # what came back is in the bank
+        cohort.tell("train")  # what came back is in the bank
 
     def subjects(self) -> list[Subject]:
         return self.own_subjects()
@@ -265,7 +264,7 @@ def mean_product(client: EncoderClient[Any], packed: np.ndarray) -> Tensor:
     """Z'Z / m (n, n) in float64 of an uploaded triangle: R'R is Z'Z of a batch; for the mean of R it is near that."""
     r = torch.from_numpy(unpack_triangle(np.array(packed, np.float64)))
     product = r.T @ r
-    return product if options_of(client).scale else product / client.batch_size(len(client.indices))
+    return product if options_of(client).scale else product / local_batches(client.config, len(client.indices)).size
 
 
 FEDFOA = Method(

@@ -28,7 +28,7 @@ from rayfed_ssl.base.linalg import orthogonal_map
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.federated.client import EncoderClient, descend
 from rayfed_ssl.federated.cohort import Cohort
-from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.federation import Federation, require_public
 from rayfed_ssl.federated.method import Info, Method, only
 from rayfed_ssl.federated.results import ClientMatrix
 from rayfed_ssl.federated.uploads import PublicOutputs
@@ -115,13 +115,6 @@ def target(j: int, representations: Tensor, a: Tensor, maps: dict[tuple[int, int
 
 class Client(TaskClient[Config]):
     @property
-    def public(self) -> Tensor:
-        """(M, 3, H, W) uint8 public images."""
-        images = self.bench.federation.public
-        assert images is not None
-        return self.bench.images(images.pixels)
-
-    @property
     def weight_decay(self) -> float:
         """The run's own, plus 2 gamma: the gradient of gamma ||theta||^2 is 2 gamma theta."""
         return super().weight_decay + 2 * self.method.gamma
@@ -129,7 +122,7 @@ class Client(TaskClient[Config]):
     def represent(self) -> dict[str, Any]:
         """(1) alpha_j of the public images, (M, r) in eval mode."""
         self.load_own()
-        return {"representations": self.represented(self.network, self.public).cpu().numpy()}
+        return {"representations": self.represented(self.network, self.public_pixels()).cpu().numpy()}
 
     def follow(self, target: np.ndarray | None, utility: float) -> dict[str, Any]:
         """(4) distil f*_j (M, r), where there is one, into the trunk, times ``utility``; (5) fine-tune the head on the
@@ -144,7 +137,7 @@ class Client(TaskClient[Config]):
 
     def distil(self, target: Tensor, utility: float) -> None:
         """Epochs of utility * mean_x ||f(x) - f*(x)||^2 / r (3.6); the head gets no gradient, so it does not move."""
-        network, public = self.network, self.public
+        network, public = self.network, self.public_pixels()
         network.train()
         parameters: list[Tensor] = list(network.encoder.parameters())
         optimizer = self.optimizer(parameters)
@@ -209,10 +202,8 @@ class Server(TaskServer[Config]):
                 factor = float(linked["utility"][:, j].sum()) if self.method.weighted_distillation else 1.0
                 return {"target": linked["targets"][j] if linked["exists"][j] else None, "utility": factor}
 
-            for _ in cohort.ask("follow", each=own, clients=clients):  # (4), (5)
-                pass
-        for _ in cohort.ask("train"):  # (6), (7)
-            pass
+            cohort.tell("follow", each=own, clients=clients)  # (4), (5)
+        cohort.tell("train")  # (6), (7)
         self.roll_back(t, cohort)
 
     def note(self, clients: list[int], utility: np.ndarray, likeness: np.ndarray) -> None:
@@ -251,11 +242,10 @@ def check(config: RunSettings) -> None:
 
 def check_federation(config: RunSettings, federation: Federation) -> None:
     """Raise UserError where the share of public images rounds to none: nothing could be exchanged."""
-    if federation.public is None or not len(federation.public):
-        raise UserError(
-            f"data.public.share: {config.data.public.share} of every client's images of a class rounds to 0 public "
-            "images; fedlinked needs some (a larger share, or more images)"
-        )
+    share = config.data.public.share
+    require_public(
+        federation, 1, "fedlinked", f"a data.public.share of a class that is not rounded to none, as {share} is"
+    )
 
 
 FEDLINKED = Method(

@@ -25,11 +25,10 @@ from pydantic import Field
 from torch import Tensor
 
 from rayfed_ssl.base import optimizers
-from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.federated.client import EncoderClient, descend
 from rayfed_ssl.federated.cohort import Cohort
-from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.federation import Federation, require_public
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, projecting
 from rayfed_ssl.federated.results import Subject
 from rayfed_ssl.federated.server import MethodServer, counting
@@ -113,7 +112,7 @@ class Client(EncoderClient[Config]):
 class Server(MethodServer[Config]):
     def start(self, cohort: Cohort) -> None:
         self.state |= {"consensus": None, "agreed": 0, "pretrained": []}
-        cohort.publish(PUBLIC, self.setup.federation.public.pixels)  # type: ignore[union-attr]
+        cohort.publish(PUBLIC, self.setup.federation.public_images.pixels)
 
     def round(self, t: int, cohort: Cohort) -> None:
         self.pretrain(cohort)
@@ -134,12 +133,10 @@ class Server(MethodServer[Config]):
 
 def check_federation(config: RunSettings, federation: Federation) -> None:
     """Refuse a subset larger than the public set."""
-    wanted, images = config.method_as(Config).subset, 0 if federation.public is None else len(federation.public)
-    if images < (least := max(2, wanted or 2)):
-        raise UserError(
-            f"data.public.source: '{config.data.public.source}' holds {images} images; method.subset={wanted} needs at "
-            f"least {least} (more public images, or a smaller subset)"
-        )
+    wanted = config.method_as(Config).subset or 0
+    if wanted > 2:
+        require_public(federation, wanted, f"method.subset={wanted}", "a smaller subset")
+    require_public(federation, 2, "fedmd")
 
 
 FEDMD = Method(

@@ -28,11 +28,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from rayfed_ssl.base import optimizers
-from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import Weights, pack, unpack
 from rayfed_ssl.federated.client import EncoderClient, descend, followed
 from rayfed_ssl.federated.cohort import Cohort
-from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.federation import Federation, require_public
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, only
 from rayfed_ssl.federated.results import Subject
 from rayfed_ssl.federated.server import MethodServer
@@ -140,7 +139,7 @@ class Service(EncoderClient[Config]):
 
     def distil(self, state: dict[str, Any], teachers: Sequence[tuple[str, Mapping[str, Weights]]]) -> dict[str, Any]:
         """The student's state after epochs of BYOL and distillation from all teachers."""
-        options, pixels = self.method, self.public()
+        options, pixels = self.method, self.public_pixels()
         student, target, attention, queues = self.restored(state)
         asked = [self.teacher(encoder, sent["weights"]) for encoder, sent in teachers]
         optimizer = self.sgd([*student.parameters(), *attention.parameters()])
@@ -186,7 +185,7 @@ class Service(EncoderClient[Config]):
 
     def align(self, encoder: str, sent: Mapping[str, Weights], student: Weights) -> dict[str, Any]:
         """A client's model after epochs of BYOL towards the frozen student: its next target."""
-        options, pixels = self.method, self.public()
+        options, pixels = self.method, self.public_pixels()
         anchor, model = self.bench.network(self.encoder, "anchor").eval(), self.bench.network(encoder).train()
         unpack(student, anchor)
         unpack(sent["weights"], model)
@@ -212,21 +211,13 @@ class Service(EncoderClient[Config]):
         options = self.method
         return optimizers.SGD(parameters, options.lr, options.momentum, weight_decay=options.weight_decay)
 
-    def public(self) -> Tensor:
-        """(n, 3, H, W) uint8 on the device."""
-        public = self.bench.federation.public
-        assert public is not None, "checked in check_federation"
-        return self.bench.images(public.pixels)
-
 
 class Server(MethodServer[Config]):
     def start(self, cohort: Cohort) -> None:
         self.state["student"] = {"student": self.setup.initial(student_encoder(self.config))}
 
     def round(self, t: int, cohort: Cohort) -> None:
-        teachers = {r.client: (self.config.clients.encoder(r.client), r.fields) for r in cohort.ask("train")}
-        if not teachers:
-            raise cohort.dropped[-1]
+        teachers = {r.client: (self.config.clients.encoder(r.client), r.fields) for r in cohort.gather("train")}
         state = dict(cohort.serve("distil", state=self.state["student"], teachers=list(teachers.values())).fields)
         self.state["student"] = state
 
@@ -236,8 +227,7 @@ class Server(MethodServer[Config]):
             return dict(cohort.serve("align", visit=client, **message).fields)
 
         targets = {client: aligned(client) for client in teachers}
-        for _ in cohort.ask("adopt", clients=list(teachers), each=targets.__getitem__):
-            pass
+        cohort.tell("adopt", clients=list(teachers), each=targets.__getitem__)
 
     def subjects(self) -> list[Subject]:
         student = Subject(None, student_encoder(self.config), self.state["student"]["student"])
@@ -262,9 +252,7 @@ def check(config: RunSettings) -> None:
 
 def check_federation(config: RunSettings, federation: Federation) -> None:
     """Refuse fewer than two public images."""
-    images = 0 if federation.public is None else len(federation.public)
-    if images < 2:
-        raise UserError(f"data.public: found {images} public images; fedmkd distils on at least 2")
+    require_public(federation, 2, "fedmkd")
 
 
 FEDMKD = Method(

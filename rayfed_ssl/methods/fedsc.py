@@ -195,7 +195,7 @@ class Server(MethodServer[Config]):
         self.sharing: tuple[int, ...] = self.method.sharing_rounds(self.config.train.rounds)
 
     def start(self, cohort: Cohort) -> None:
-        self.weights = self.setup.initial(self.config.clients.encoder(self.setup.clients[0]))
+        self.weights = self.initial_weights()
         self.state["bank"] = {}  # client -> the R_j it sent last
         self.state["releases"] = {}  # client -> how many it was asked for
 
@@ -208,7 +208,7 @@ class Server(MethodServer[Config]):
     def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
         if t == 0:
             return Traffic(0, 0)
-        weights = sum(self.setup.initial(self.config.clients.encoder(client)).wire_bytes().values())
+        weights = self.setup.weight_bytes(self.config.clients.encoder(client))
         matrix = 4 * self.config.projection_dim**2
         others = bool(self.sharing) and t >= self.sharing[0] and len(self.setup.clients) > 1
         return Traffic(weights + (matrix if others else 0), weights + (matrix if t in self.sharing else 0))

@@ -20,7 +20,8 @@ with the client, where the code sends it and takes it into EUA. The solver is ex
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -35,12 +36,12 @@ from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.messages import Reply
 from rayfed_ssl.federated.method import Info, Method, projecting
 from rayfed_ssl.federated.plugin import ClientPlugin, ServerPlugin
-from rayfed_ssl.federated.workload import Traffic, Workload, fit_images
+from rayfed_ssl.federated.workload import Batches, Workload, local_batches
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.methods.unified import equalised_epochs, sharpened, unified_step
 from rayfed_ssl.objectives.base import Step, full_precision
 from rayfed_ssl.objectives.fur import sphere_uniformity
-from rayfed_ssl.objectives.rotation import rotations
+from rayfed_ssl.objectives.rotation import turned
 from rayfed_ssl.settings.run import PluginConfig
 
 WEIGHT = 0.2133  # of FUR: 0.01 B / 6 at B = 128
@@ -105,18 +106,11 @@ def uniformity(projections: tuple[Tensor, ...], config: Config | PluginBlock, dr
     return torch.stack(terms).sum()
 
 
-def turned(view: Tensor, draws: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Each image (B, C, H, H) turned by a random multiple of 90 degrees, and the multiples (B,)."""
-    turns = torch.randint(4, (len(view),), generator=draws, device=view.device)
-    images, _ = rotations(view)  # (4B, C, H, H), turn by turn
-    return images[turns * len(view) + torch.arange(len(view), device=view.device)], turns
-
-
 class Client(fedavg.Client[Config]):
     def train(self, weights: Weights, target: Weights | None = None, epochs: int | None = None) -> dict[str, Any]:
         self.load(weights, target)
         local, pixels = self.objective_loss(), self.pixels()
-        uniform, third, turns = (self.generator(purpose) for purpose in ("fur", "third view", "turns"))
+        uniform, third, turning = (self.generator(purpose) for purpose in ("fur", "third view", "turns"))
 
         def loss(views: tuple[Tensor, ...], rows: Tensor) -> Step:
             step = local(views, rows)
@@ -125,9 +119,9 @@ class Client(fedavg.Client[Config]):
                 value = value + self.method.uniformity * uniformity(step.projections, self.method, uniform)
             if self.method.rotation:
                 (view,) = self.views(pixels[rows], third, 1)
-                images, labels = turned(view, turns)
-                logits = self.network.classify_projected_rotation(images)
-                value = value + self.method.rotation * F.cross_entropy(full_precision(logits), labels)
+                turns = torch.randint(4, (len(rows),), generator=turning, device=rows.device)
+                logits = self.network.classify_projected_rotation(turned(view, turns))
+                value = value + self.method.rotation * F.cross_entropy(full_precision(logits), turns)
             return step._replace(loss=value)
 
         self.fit(loss, epochs=epochs)
@@ -140,12 +134,14 @@ def _cosine(a: np.ndarray, b: np.ndarray) -> float:
 
 
 class Server(fedavg.Server[Config]):
+    def fit_batches(self, client: int) -> Batches:
+        """Those of the client's own number of local epochs."""
+        return local_batches(self.config, int(self.setup.federation.sizes[client]), self.epochs(client).get("epochs"))
+
     def workload(self, operation: str, client: int) -> Workload | None:
-        """Its own number of local epochs, and a third view of every image."""
-        train = self.config.train.model_copy(update={"local_epochs": self.local_epochs(client)})
-        passes = 2 if self.config.method_as(Config).rotation else 1
-        images = fit_images(train, int(self.setup.federation.sizes[client]))
-        return Workload(passes * images, self.fitting(client, weights=self.weights).up)
+        """A third view of every image, where turns are predicted."""
+        cost = self.fitting(client, weights=self.weights)
+        return replace(cost, images=2 * cost.images) if self.config.method_as(Config).rotation else cost
 
     def round(self, t: int, cohort: Cohort) -> None:
         settings, clients = self.config.method_as(Config), cohort.clients
@@ -206,16 +202,6 @@ class ClientHalf(ClientPlugin[PluginBlock]):
         return self.config.weight * uniformity(projections, self.config, self.draws)
 
 
-class ServerHalf(ServerPlugin[PluginBlock]):
-    """Nothing: the penalty is the client's own business."""
-
-    def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
-        return Traffic(0, 0)
-
-    def workload(self, client: int) -> Workload | None:
-        return Workload(0)
-
-
 FEDU2 = Method(
     Config,
     Client,
@@ -231,7 +217,7 @@ FUR = Method(
     Info("FedU2's uniform regulariser alone (Liao 2024)", "weights"),
     objective="simclr",
     accepts=projecting,
-    plugin=(ClientHalf, ServerHalf),
+    plugin=(ClientHalf, ServerPlugin),
     averages=True,
     buffered=True,
 )

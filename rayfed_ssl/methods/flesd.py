@@ -26,12 +26,11 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from rayfed_ssl.base import optimizers
-from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import forked, numpy_generator
 from rayfed_ssl.base.weights import Weights, unpack
 from rayfed_ssl.federated.client import EncoderClient, descend
 from rayfed_ssl.federated.cohort import Cohort
-from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.federation import Federation, require_public
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, projecting
 from rayfed_ssl.federated.results import Subject
 from rayfed_ssl.federated.server import MethodServer
@@ -278,20 +277,17 @@ class Server(MethodServer[Options]):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         encoders = sorted({self.config.clients.encoder(c) for c in setup.clients})
-        self.weight_bytes = {name: sum(setup.initial(name).wire_bytes().values()) for name in encoders}
+        self.weight_bytes = {name: setup.weight_bytes(name) for name in encoders}
         self.dimensions = {name: dimension(self.config, name) for name in encoders}
-        assert setup.federation.public is not None
-        self.images = len(setup.federation.public)
+        self.images = len(setup.federation.public_images)
 
     def start(self, cohort: Cohort) -> None:
         self.weights = self.setup.initial(student_encoder(self.config))
-        cohort.publish(PUBLIC, self.setup.federation.public.pixels)  # type: ignore[union-attr]
+        cohort.publish(PUBLIC, self.setup.federation.public_images.pixels)
 
     def round(self, t: int, cohort: Cohort) -> None:
         down: dict[str, Any] = {"weights": self.weights} if shares_weights(self.config) else {}
-        replies = list(cohort.ask("train", **down))
-        if not replies:
-            raise cohort.dropped[-1]
+        replies = cohort.gather("train", **down)
         self.weights = cohort.serve("distil", weights=self.weights, teachers=[r.fields for r in replies])["weights"]
         ratios = [self.ratio(self.config.clients.encoder(r.client)) for r in replies]
         self.metrics["flesd/break_even_ratio"] = float(np.mean(ratios))
@@ -299,7 +295,7 @@ class Server(MethodServer[Options]):
     def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
         encoder = self.config.clients.encoder(client)
         if t == 0:
-            return Traffic(self.setup.federation.public.pixels.nbytes, 0)  # type: ignore[union-attr]
+            return Traffic(self.setup.federation.public_images.pixels.nbytes, 0)
         down = self.weight_bytes[encoder] if shares_weights(self.config) else 0
         return Traffic(down, sum(self.uploaded(encoder).values()))
 
@@ -357,12 +353,10 @@ def check(config: RunSettings) -> None:
 def check_public(config: RunSettings, federation: Federation) -> None:
     """Refuse a public set with fewer images than anchors."""
     options = config.method_as(Options)
-    images = 0 if federation.public is None else len(federation.public)
-    if images < (least := options.anchors or 2):
-        needs = (
-            "flesd needs at least 2" if options.anchors is None else f"method.anchors={least} needs at least as many"
-        )
-        raise UserError(f"data.public.source: '{config.data.public.source}' holds {images} images; {needs}")
+    if options.anchors is None:
+        require_public(federation, 2, options.name)
+    else:
+        require_public(federation, options.anchors, f"method.anchors={options.anchors}", "fewer anchors")
 
 
 def rows_read(reply: Rows) -> np.ndarray:

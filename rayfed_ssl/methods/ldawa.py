@@ -94,7 +94,7 @@ class Server(fedavg.Server[Config]):
     @cached_property
     def network(self) -> Network:
         """The common architecture, for the names and shapes of its tensors."""
-        return Initial(self.config, self.setup.federation).network(self.config.clients.encoder(self.setup.clients[0]))
+        return Initial(self.config, self.setup.federation).network(self.common_encoder)
 
     def round(self, t: int, cohort: Cohort) -> None:
         settings = self.config.method_as(Config)

@@ -44,8 +44,7 @@ class Server(TaskServer[Config]):
     def round(self, t: int, cohort: Cohort) -> None:
         if self.supervised:
             self.pretrain(cohort)
-        for _ in cohort.ask("train"):
-            pass
+        cohort.tell("train")
         if self.supervised:
             self.roll_back(t, cohort)
 

@@ -40,7 +40,7 @@ from rayfed_ssl.objectives.base import Step, encoded_together, full_precision, r
 from rayfed_ssl.objectives.byol import ema_
 from rayfed_ssl.objectives.clustering import cluster_agreement
 from rayfed_ssl.objectives.moco import enqueued
-from rayfed_ssl.objectives.rotation import rotations
+from rayfed_ssl.objectives.rotation import turned
 from rayfed_ssl.objectives.simclr import SimCLRConfig
 from rayfed_ssl.settings.blocks import MethodConfig
 
@@ -69,13 +69,6 @@ class Config(MethodConfig):
     @property
     def heads(self) -> frozenset[str]:
         return frozenset({"projected_rotation"})
-
-
-def turned(images: Tensor, turns: Tensor) -> Tensor:
-    """Each of images (B, C, H, H) turned by so many quarters, ``turns`` (B,) in 0 .. 3."""
-    every = rotations(images)[0].reshape(4, *images.shape)
-    chosen: Tensor = every[turns, torch.arange(len(images), device=images.device)]
-    return chosen
 
 
 class Client(EncoderClient[Config]):
@@ -156,21 +149,19 @@ def temperature_of(worker: EncoderClient[Config]) -> float:
 
 class Server(MethodServer[Config]):
     def start(self, cohort: Cohort) -> None:
-        self.weights = self.setup.initial(self.config.clients.encoder(self.setup.clients[0]))
+        self.weights = self.initial_weights()
         self.state |= {"target": None, "centroids": None}  # no target: a copy of the weights
 
     def round(self, t: int, cohort: Cohort) -> None:
         networks = {"weights": self.weights, "target": self.state["target"]}
         if self.state["centroids"] is None:
-            self.fit_global(cohort, list(cohort.ask("cluster", **networks)))
+            self.fit_global(cohort, cohort.gather("cluster", **networks))
         by, centroids = counting(self.method.weights, cohort.clients), self.state["centroids"]
         mean = cohort.mean("train", by=by, fields=("weights", "target"), centroids=centroids, **networks)
         self.state |= mean.average
         self.fit_global(cohort, mean.replies)
 
     def fit_global(self, cohort: Cohort, replies: Sequence[Reply]) -> None:
-        if not replies:
-            raise cohort.dropped[-1]
         found = [np.array(reply["centroids"]) for reply in replies]
         fitted = cohort.serve("fit_global", centroids=self.state["centroids"], found=found)["centroids"]
         clusters, cosine = in_use(np.concatenate(found), np.asarray(fitted))

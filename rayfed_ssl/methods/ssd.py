@@ -85,7 +85,7 @@ class Client(EncoderClient[Config]):
 
 class Server(MethodServer[Config]):
     def start(self, cohort: Cohort) -> None:
-        self.weights = self.setup.initial(self.config.clients.encoder(self.setup.clients[0]))
+        self.weights = self.initial_weights()
         draws = generator(self.config.seed, "subspaces")
         self.state["subspaces"] = subspaces(self.config.projection_dim, self.config.clients.count, draws).numpy()
         self.state["met"] = []

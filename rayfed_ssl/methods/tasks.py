@@ -48,6 +48,9 @@ class TaskConfig(MethodConfig):
     rollback: bool = True
     """Whether a client returns to the round that was best on ``rb`` after the last one."""
 
+    def batch_rows(self, batch_size: int, images: int) -> int:
+        return batch_size if self.batch_ratio is None else round(self.batch_ratio * images)
+
 
 class TaskClient(EncoderClient[Config]):
     """A client whose classifier has its own task's classes. Without ``data.tasks``, or with an objective that reads no
@@ -62,11 +65,6 @@ class TaskClient(EncoderClient[Config]):
     def supervised(self) -> bool:
         """Whether this client learns a task of its own."""
         return self.classes is not None
-
-    def batch_size(self, count: int) -> int:
-        ratio = self.method.batch_ratio
-        rows = self.config.train.batch_size if ratio is None else round(ratio * count)
-        return min(max(rows, *(least for _, least in self.config.least_batches)), count)
 
     # -- images --------------------------------------------------------------------------------------------------------
 
@@ -224,8 +222,7 @@ class TaskServer(MethodServer[Config]):
     def roll_back(self, t: int, cohort: Cohort) -> None:
         """After the last round everybody, asked in this round or not, returns to its best."""
         if t == self.config.train.rounds and self.method.rollback:
-            for _ in cohort.ask("roll_back", clients=self.setup.clients):
-                pass
+            cohort.tell("roll_back", clients=self.setup.clients)
 
     def subjects(self) -> list[Subject]:
         federation = self.setup.federation

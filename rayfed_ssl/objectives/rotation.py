@@ -22,6 +22,13 @@ def rotations(x: Tensor) -> tuple[Tensor, Tensor]:
     return images, torch.arange(4, device=x.device).repeat_interleave(len(x))
 
 
+def turned(images: Tensor, turns: Tensor) -> Tensor:
+    """Each of images (B, C, H, H) turned by so many quarters, ``turns`` (B,) in 0 .. 3."""
+    every = rotations(images)[0].reshape(4, *images.shape)
+    chosen: Tensor = every[turns, torch.arange(len(images), device=images.device)]
+    return chosen
+
+
 class RotationConfig(ObjectiveConfig):
     name: Literal["rotation"] = "rotation"
 

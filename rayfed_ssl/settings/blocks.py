@@ -28,6 +28,10 @@ class MethodConfig(Block):
         """The heads of the network that the method needs beside its objective's."""
         return frozenset()
 
+    def batch_rows(self, batch_size: int, images: int) -> int:
+        """Rows that a batch of local training out of so many images should have; by default ``train.batch_size``."""
+        return batch_size
+
 
 class PublicConfig(Block):
     """Unlabelled images that everybody may see."""

@@ -28,7 +28,7 @@ from rayfed_ssl.federated.federation import Federation, deal
 from rayfed_ssl.federated.messages import TRAINS
 from rayfed_ssl.federated.plugin import ServerPlugin
 from rayfed_ssl.federated.server import MethodServer
-from rayfed_ssl.federated.workload import Traffic, fit_steps
+from rayfed_ssl.federated.workload import Traffic, local_batches
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives import build as build_objective
 from rayfed_ssl.simulation.assembly import rehearse
@@ -135,15 +135,15 @@ def _traffic(
 
 def _steps(config: RunConfig, federation: Federation, server: MethodServer[Any]) -> tuple[int, float]:
     """Local steps of the run, and the seconds of one: measured for each architecture, weighted by its steps."""
-    train, sizes = config.train, federation.sizes
-    counts: dict[str, int] = {}
+    rounds, counts = config.train.rounds, dict[str, int]()
     if not server.reaches_clients:  # one trains on everybody's images
-        counts[config.clients.encoder(federation.clients[0])] = train.rounds * fit_steps(train, int(sizes.sum()))
+        steps = local_batches(config, int(federation.sizes.sum())).steps
+        counts[config.clients.encoder(federation.clients[0])] = rounds * steps
     else:
-        for t in range(1, train.rounds + 1):
+        for t in range(1, rounds + 1):
             for client in asked(config, federation, server, t)[: config.cohort_size if _buffered(config) else None]:
                 encoder = config.clients.encoder(client)
-                counts[encoder] = counts.get(encoder, 0) + fit_steps(train, int(sizes[client]))
+                counts[encoder] = counts.get(encoder, 0) + server.fit_batches(client).steps
     total = sum(counts.values())
     seconds = sum(count * step_seconds(config, federation, encoder) for encoder, count in counts.items())
     return total, seconds / max(total, 1)
@@ -185,7 +185,7 @@ def check_steps_fit(config: RunConfig, federation: Federation, free: Place) -> l
     notes, views = [], build_objective(config.objective).views
     for encoder in sorted({config.clients.encoder(client) for client in federation.clients}):
         sizes = [int(federation.sizes[one]) for one in federation.clients if config.clients.encoder(one) == encoder]
-        rows = min(config.train.batch_size, max(sizes))
+        rows = max(local_batches(config, size).size for size in sizes)
         network = Initial(config, federation).network(encoder)
         if any("attention" in type(module).__name__.lower() for module in network.modules()):
             notes.append(

@@ -1,4 +1,5 @@
-"""What every method promises: finite, deterministic, the same wherever it runs and however it was interrupted.
+"""What every method promises: finite, deterministic, the same wherever it runs and however it was interrupted, and at
+the cost that was predicted.
 
 A method of your own gets the whole suite with two lines in a file that pytest collects:
 
@@ -13,17 +14,25 @@ import math
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
 from rayfed_ssl.base import seeding
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import Address
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.bench import Initial
+from rayfed_ssl.federated.federation import Federation, deal
 from rayfed_ssl.federated.ledger import Ledger
+from rayfed_ssl.federated.plugin import ServerPlugin
+from rayfed_ssl.federated.server import MethodServer
+from rayfed_ssl.federated.setup import Setup
+from rayfed_ssl.methods import METHODS, plugin_halves
 from rayfed_ssl.simulation import loop
+from rayfed_ssl.simulation.forecast import asked
 from rayfed_ssl.testing.tiny import booked, encoders, measured, run_locally, tiny_run
 
 
@@ -110,6 +119,44 @@ class Contract:
         assert measured(tmp_path / "run") == measured(undisturbed)
         assert booked(tmp_path / "run") == booked(undisturbed)
         assert summary["status"] == "complete"
+
+    def test_bytes_are_those_predicted(self, undisturbed: Path) -> None:
+        """``traffic``, the method's and its plug-ins', against the ledger: of every client in every round."""
+        config = self.config()
+        if config.system is not None:
+            pytest.skip("bytes are predicted for runs in which nobody can be lost")
+        federation = deal(config)
+        setup = Setup(config, federation, Initial(config, federation))
+        server: MethodServer[Any] = METHODS[self.method].server(setup)
+        parts: list[MethodServer[Any] | ServerPlugin[Any]] = [server]
+        parts += [plugin_halves(p.name)[1](p, setup) for p in config.active_plugins]
+        expected, met = Counter[tuple[int, int, str]](), set[int]()
+        for t in range(config.train.rounds + 1):
+            clients = asked(config, federation, server, t) if t else federation.clients
+            for client, part in product(clients, parts):
+                traffic = part.traffic(t, client, met)
+                if traffic is None:
+                    pytest.skip(f"{type(part).__qualname__}.traffic of {self.method} is None: not known beforehand")
+                expected[t, client, "down"] += traffic.down
+                expected[t, client, "up"] += traffic.up
+            met |= set(clients) if t else set()
+        found = Counter[tuple[int, int, str]]()
+        for t, client, direction, _, _, size in booked(undisturbed):
+            found[t, client, direction] += size
+        assert +found == +expected, "Server.traffic, or a plug-in's, is wrong"
+
+    def test_work_is_that_predicted(self, undisturbed: Path, tmp_path: Path) -> None:
+        """``workload``, the method's and its plug-ins': the images that each operation read, and the bytes of its reply
+        by field, of which a virtual clock with a deadline keeps account. A deadline that nobody misses changes nothing.
+        """
+        try:
+            run_locally(self.config(system={"deadline_s": 1e9}), tmp_path / "timed")
+        except UserError as refused:
+            if "does not know beforehand" not in str(refused):
+                raise
+            pytest.skip(str(refused))
+        assert encoders(tmp_path / "timed") == encoders(undisturbed)
+        assert booked(tmp_path / "timed") == booked(undisturbed)
 
     @pytest.mark.parametrize("actors", [1, 2])
     def test_on_ray_equals_in_process(

@@ -297,10 +297,10 @@ def test_a_second_ctrl_c_is_an_interrupt_and_other_threads_hear_none() -> None:
 
 def test_code_that_a_run_brings_is_run_only_if_it_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("mine.py").write_text((ROOT / "examples/decorrelation.py").read_text())
-    short = {"train__rounds": 1, "evaluation__protocols": [], "plugins": [{"name": "decorrelation"}]}
+    Path("mine.py").write_text((ROOT / "examples/koleo.py").read_text())
+    short = {"train__rounds": 1, "evaluation__protocols": [], "plugins": [{"name": "koleo"}]}
     run = rayfed_ssl.run(CONFIG, out="run", executor="local", progress=False, imports=["mine.py"], **short)
-    assert [plugin.name for plugin in run.config.plugins] == ["decorrelation"]
+    assert [plugin.name for plugin in run.config.plugins] == ["koleo"]
     with pytest.raises(rayfed_ssl.UserError, match="this run brings code of its own, which trust_imports=True runs"):
         rayfed_ssl.load("run")
     assert rayfed_ssl.load("run", trust_imports=True).config == run.config

@@ -13,8 +13,10 @@ from PIL import Image
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.data.corruptions import rotation
-from rayfed_ssl.federated.federation import Federation, deal
+from rayfed_ssl.federated.federation import Federation, deal, require_public
+from rayfed_ssl.methods import METHODS
 from rayfed_ssl.reporting.tables import write_partition
+from tests.tiny import tiny
 
 
 def run(tmp_path: Path, changes: dict[str, object] | None = None) -> RunConfig:
@@ -178,3 +180,33 @@ def test_a_test_set_of_mostly_one_class_is_noted(labels: list[int], share: str |
     notes = replace(federation, dataset=replace(federation.dataset, test=test)).notes
     expected = () if share is None else (f"{share} of the test images are of class {max(labels, key=labels.count)}: ",)
     assert tuple(note.startswith(text) for note, text in zip(notes, expected, strict=True)) == (True,) * len(expected)
+
+
+def test_too_few_public_images_are_one_line_that_says_how_many_and_for_whom(tmp_path: Path) -> None:
+    some = dealt(tmp_path, data__public__source="share", data__public__share=0.1)
+    count = len(some.public_images)
+    assert count == len(some.public_images.pixels) > 2
+    require_public(some, count, "somebody")
+    with pytest.raises(UserError) as caught:
+        require_public(some, count + 1, "method.subset=99", "a smaller subset")
+    assert str(caught.value) == (
+        f"data.public: found {count} public images; method.subset=99 needs at least {count + 1} (more of them, or a "
+        "smaller subset)"
+    )
+    none = dealt(tmp_path)
+    with pytest.raises(
+        UserError, match=r"^data\.public: found 0 public images; feddf needs at least 2 \(more of them\)$"
+    ):
+        require_public(none, 2, "feddf")
+    with pytest.raises(ValueError, match="no public images; a method that uses them says so"):
+        assert none.public_images
+
+
+@pytest.mark.parametrize("method", sorted(name for name, row in METHODS.items() if row.info.public_data))
+def test_every_method_on_public_images_refuses_to_do_without(method: str) -> None:
+    config = tiny(method)
+    check = METHODS[method].check_federation
+    assert check is not None
+    check(config, federation := deal(config))
+    with pytest.raises(UserError, match=r"^data\.public: found 0 public images; .* needs at least \d+ \(more of them"):
+        check(config, replace(federation, public=None))

@@ -227,14 +227,6 @@ def test_alone_on_a_self_supervised_objective(tmp_path: Path) -> None:
     np.testing.assert_array_equal(alone.vector, outcome.reply["weights"].vector)
 
 
-def test_a_batch_ratio_leaves_a_plug_in_its_rows() -> None:
-    changes = {"data__tasks": None, "objective__name": "simclr", "plugins": [{"name": "fedfoa"}]}
-    config = tiny("local", **changes, model__projector={"dim": 12}, method__batch_ratio=0.01)
-    bench = Worker(config, deal(config))
-    worker: Any = bench.method.client(bench, 0, 1, "train", {})
-    assert (worker.batch_size(100), worker.batch_size(3000)) == (12, 30)
-
-
 def test_keys_that_only_tasks_use_are_refused_elsewhere() -> None:
     with pytest.raises(ConfigError, match=r"method\.initial_epochs: found 3; it needs data\.tasks"):
         tiny("local", objective__name="simclr", method__initial_epochs=3)

@@ -336,9 +336,9 @@ def test_following_moves_the_trunk_and_fine_tuning_the_head(done: tuple[Path, di
     worker.load_own()
     network, public = worker.network, torch.tensor(message["target"])
     head = pack(network.classifier).vector
-    first = (worker.represented(network, worker.public) - public).square().sum()
+    first = (worker.represented(network, worker.public_pixels()) - public).square().sum()
     worker.distil(public, 1.0)
-    second = (worker.represented(network, worker.public) - public).square().sum()
+    second = (worker.represented(network, worker.public_pixels()) - public).square().sum()
     assert second < first
     np.testing.assert_array_equal(pack(network.classifier).vector, head)
     trunk = pack(network.encoder).vector
@@ -354,13 +354,16 @@ def test_following_sees_the_public_images_in_training_mode() -> None:
     bench = Worker(config, deal(config))
     worker: Any = bench.method.client(bench, 1, 1, "follow", {})
     worker.load_own()
-    network, target = worker.network, torch.randn(len(worker.public), 6, generator=torch.Generator().manual_seed(0))
+    network, target = (
+        worker.network,
+        torch.randn(len(worker.public_pixels()), 6, generator=torch.Generator().manual_seed(0)),
+    )
     before = [p.detach().clone() for p in network.encoder.parameters()]
     (rows,) = worker.batches(len(target))
     losses = {}
     for training in (True, False):
         torch.manual_seed(7)
-        images = bench.clean(worker.public[rows])
+        images = bench.clean(worker.public_pixels()[rows])
         losses[training] = 0.7 * (network.train(training).represent(images) - target[rows]).square().mean()
     gradients = torch.autograd.grad(losses[True], list(network.encoder.parameters()))
     assert abs(float(losses[True].detach() - losses[False].detach())) > 1e-4
@@ -523,7 +526,7 @@ def test_representations_are_taken_in_eval_mode(done: tuple[Path, dict[str, Any]
     np.testing.assert_array_equal(first, second)
     worker.network.train()
     with torch.no_grad():
-        noisy = worker.network.represent(bench.clean(worker.public)).numpy()
+        noisy = worker.network.represent(bench.clean(worker.public_pixels())).numpy()
     assert np.abs(first - noisy).max() > 1e-3
 
 
@@ -584,7 +587,7 @@ def test_gamma_adds_its_gradient_to_every_step() -> None:
         if operation == "train":
             worker.fit(lambda v, rows: worker.objective.step(worker.network, Batch(v, worker.labels()[rows])))
         elif operation == "distil":
-            worker.distil(torch.ones(len(worker.public), 6), 1.0)
+            worker.distil(torch.ones(len(worker.public_pixels()), 6), 1.0)
         else:
             worker.fine_tune(1)
         return {name: p.detach() - before[name] for name, p in worker.network.named_parameters()} | {"": before}
@@ -625,7 +628,8 @@ def test_whoever_has_no_target_is_asked_to_follow_none() -> None:
         told: dict[int, dict[str, Any]]
 
         def ask(self, operation: str, **options: Any) -> Any:
-            whom = options.get("clients", self.clients)
+            given = options.get("clients")
+            whom = self.clients if given is None else given
             if operation == "represent":
                 return iter([Reply(c, {"representations": -alpha if c == 1 else alpha.copy()}) for c in whom])
             if operation == "follow":
@@ -690,14 +694,6 @@ def test_a_part_of_the_clients_is_enough(tmp_path: Path) -> None:
     assert operations.count("roll_back") == 3
 
 
-def test_batches_are_a_share_of_the_images(done: tuple[Path, dict[str, Any], Watched]) -> None:
-    bench = done[2].worker
-    worker: Any = bench.method.client(bench, 0, 1, "train", {})
-    assert worker.batch_size(4374) == 16
-    worker.config = tiny(method__batch_ratio=0.02)
-    assert (worker.batch_size(4374), worker.batch_size(5500), worker.batch_size(10)) == (87, 110, 2)
-
-
 @pytest.mark.parametrize(("batches", "epochs"), [(-1, 1), (0, 1), (1, 2)])
 def test_early_stopping_sees_the_end_of_local_steps(batches: int, epochs: int) -> None:
     """So many batches more than an epoch has: an epoch that was only begun counts as one."""
@@ -757,7 +753,10 @@ def test_without_tasks_there_is_nothing_to_measure_them_on() -> None:
         ({"data__tasks": [["zebra"], [1], [2]]}, r"data\.tasks: found class 'zebra'; digits has 0, 1"),
         ({"data__tasks": [[0], [1], [12]]}, r"data\.tasks: found class '12'"),
         ({"data__tasks": [[0], [1]]}, r"data\.tasks: found 2 tasks; clients\.count=3 needs one each"),
-        ({"data__public__share": 0.001}, r"data\.public\.share: 0\.001 of .* rounds to 0 public images"),
+        (
+            {"data__public__share": 0.001},
+            r"data\.public: found 0 public images; fedlinked needs at least 1 .* rounded to none, as 0\.001 is",
+        ),
         ({"data__public__source": "client 0"}, r"data\.public\.source: found 'client 0'; .* allowed: share"),
         ({"data__task_images": 1000}, r"data\.tasks: class . has \d+ images for . clients; 1000 for each"),
         (

@@ -133,9 +133,11 @@ def test_clients_meet_the_public_images_once_before_their_first_round() -> None:
 def test_too_large_a_subset_is_one_line() -> None:
     settings = config(method__subset=28)
     federation = deal(settings)
-    with pytest.raises(UserError, match=r"holds 27 images; method.subset=28 needs at least 28"):
+    with pytest.raises(UserError, match=r"^data.public: found 27 public images; method.subset=28 needs at least 28 \("):
         fedmd.check_federation(settings, federation)
-    with pytest.raises(UserError, match="holds 0 images"):
+    with pytest.raises(UserError, match=r"found 0 public images; method\.subset=28 needs"):
         fedmd.check_federation(settings, replace(federation, public=None))
+    with pytest.raises(UserError, match="found 0 public images; fedmd needs at least 2"):
+        fedmd.check_federation(config(method__subset=1), replace(federation, public=None))
     with pytest.raises(UserError, match=r"data.public.source: fedmd needs public images"):
         config_of("fedmd")

@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from scipy.optimize import minimize
 
-from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.bench import Initial
@@ -19,7 +18,6 @@ from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS
-from rayfed_ssl.methods.fedu2 import turned
 from rayfed_ssl.objectives.fur import sphere_uniformity
 from rayfed_ssl.settings.files import ConfigError
 from rayfed_ssl.simulation.local import LocalCohort
@@ -146,7 +144,8 @@ def test_one_steps_loss_is_objective_plus_uniformity_plus_rotation() -> None:
     with torch.no_grad():
         projections, draws = network.project(torch.cat(views)).chunk(2), client.generator("fur")
         uniform = sum(sphere_uniformity(z, 6, 6, draws).item() for z in projections)
-        images, turns = turned(third, client.generator("turns"))
+        turns = torch.randint(4, (len(third),), generator=client.generator("turns"))
+        images = torch.stack([torch.rot90(x, int(k), (1, 2)) for x, k in zip(third, turns, strict=True)])
         logits = network.projected_rotation(network.project(images))  # type: ignore[misc]
     assert found == pytest.approx(base + 0.7 * uniform + 0.4 * F.cross_entropy(logits, turns).item(), rel=1e-4)
 
@@ -159,14 +158,6 @@ def test_the_regulariser_alone_is_the_same_as_a_plug_in() -> None:
     np.testing.assert_array_equal(as_method, fedu2)
     np.testing.assert_array_equal(as_plugin, fedu2)
     assert np.abs(fedu2 - trained(tiny("fedavg", **FAST))[0]).max() > 1e-4
-
-
-def test_images_are_turned_one_by_one() -> None:
-    view = torch.arange(40 * 2 * 3 * 3.0).reshape(40, 2, 3, 3)
-    images, turns = turned(view, generator(0, "turns"))
-    assert set(turns.tolist()) == {0, 1, 2, 3}
-    for image, source, turn in zip(images, view, turns.tolist(), strict=True):
-        assert torch.equal(image, torch.rot90(source, turn, (1, 2)))
 
 
 def test_the_head_is_there_where_it_is_used_and_changes_no_other_value() -> None:

@@ -619,7 +619,9 @@ def test_a_wrong_configuration_is_refused_by_name(changes: dict[str, object], te
 
 
 def test_a_public_set_too_small_for_the_anchors_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^data.public.source: 'client 0' holds \d+ images; method.anchors=2048 needs"):
+    with pytest.raises(
+        UserError, match=r"^data.public: found \d+ public images; method.anchors=2048 needs at least 2048"
+    ):
         run(tmp_path / "run", method__anchors=2048)
     assert not (tmp_path / "run").exists() or not any((tmp_path / "run").iterdir())
 

@@ -83,12 +83,6 @@ def test_turns_are_predicted_beside_it() -> None:
     assert 0.7 < once - none < 3  # about ln 4 before any training
 
 
-def test_turned_images_equal_those_turned_one_by_one() -> None:
-    images, turns = torch.arange(4 * 3 * 25.0).reshape(4, 3, 5, 5), torch.tensor([2, 0, 3, 1])
-    expected = torch.stack([torch.rot90(x, int(k), dims=(-2, -1)) for x, k in zip(images, turns, strict=True)])
-    assert torch.equal(orchestra.turned(images, turns), expected)
-
-
 def test_the_memory_is_of_own_images_and_leaves_no_trace_in_statistics() -> None:
     bench = worker(config(clients__encoders="small_cnn_bn", method__memory=1000))
     member = client(bench)

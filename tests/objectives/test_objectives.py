@@ -26,7 +26,7 @@ from rayfed_ssl.objectives import (
     build,
 )
 from rayfed_ssl.objectives.base import Batch
-from rayfed_ssl.objectives.rotation import rotations
+from rayfed_ssl.objectives.rotation import rotations, turned
 from tests import reference
 
 torch.set_num_threads(1)
@@ -274,6 +274,12 @@ def test_supervised_is_cross_entropy() -> None:
     close(loss.item(), -sum(math.log(p[y]) for p, y in zip(probabilities.tolist(), labels, strict=True)) / 6)
     with pytest.raises(ValueError, match="labels"):
         objective("supervised").step(tiny(), Batch((view,)))
+
+
+def test_images_are_turned_one_by_one() -> None:
+    images, turns = torch.arange(6 * 3 * 25.0).reshape(6, 3, 5, 5), torch.tensor([2, 0, 3, 1, 1, 0])
+    expected = torch.stack([torch.rot90(x, int(k), dims=(-2, -1)) for x, k in zip(images, turns, strict=True)])
+    assert torch.equal(turned(images, turns), expected)
 
 
 def test_rotations() -> None:

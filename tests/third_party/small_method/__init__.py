@@ -39,7 +39,7 @@ class Server(MethodServer[HalfwayConfig]):
     """FedAvg whose server goes only part of the way to the mean."""
 
     def start(self, cohort: Cohort) -> None:
-        self.weights = self.setup.initial(self.config.clients.encoder(0))
+        self.weights = self.initial_weights()
 
     def round(self, t: int, cohort: Cohort) -> None:
         mean: Weights = cohort.mean("train", weights=self.weights)["weights"]

@@ -1,0 +1,71 @@
+"""The verbs a server has for its clients: who is asked, what is kept of their replies, and what is an error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rayfed_ssl.federated.clock import RoundVoid
+from rayfed_ssl.federated.messages import ClientError
+from rayfed_ssl.federated.server import MethodServer
+from rayfed_ssl.simulation.local import LocalCohort
+from tests.methods.rounds import config_of, started
+
+
+def begun(**changes: object) -> tuple[MethodServer[Any], LocalCohort]:
+    """A server and its cohort of three in round 1."""
+    server, cohort = started(config_of("fedsimclr", **changes))
+    cohort.begin_round(1, cohort.federation.clients)
+    return server, cohort
+
+
+def rows(cohort: LocalCohort) -> list[tuple[Any, ...]]:
+    return sorted((b.client, b.direction, b.operation, b.field, b.bytes) for b in cohort.ledger.drain())
+
+
+def test_tell_asks_everybody_once_and_books_what_reading_would() -> None:
+    server, cohort = begun()
+    assert [reply.client for reply in cohort.ask("train", weights=server.weights)] == [0, 1, 2]
+    read = rows(cohort)
+    told_server, told = begun()
+    told.tell("train", weights=told_server.weights)
+    assert rows(told) == read
+    assert {row[:2] for row in read} == {(c, way) for c in range(3) for way in ("down", "up")}
+    assert {c: m["loss"] for c, m in told.metrics.items()} == {c: m["loss"] for c, m in cohort.metrics.items()}
+
+
+def test_tell_reaches_whom_it_says_with_fields_of_their_own() -> None:
+    server, cohort = begun()
+    cohort.tell("train", clients=(0, 2), each=lambda client: {"weights": server.weights})
+    assert {row[0] for row in rows(cohort)} == {0, 2}
+
+
+def test_gather_has_every_reply_in_client_order_and_raises_where_there_is_none() -> None:
+    server, cohort = begun(on_client_error="drop")
+    replies = cohort.gather("train", clients=(0, 2), weights=server.weights)
+    assert [reply.client for reply in replies] == [0, 2]
+    assert all(reply["weights"].vector.shape == server.weights.vector.shape for reply in replies)
+    with pytest.raises(ClientError, match="client 2 failed in round 1, operation 'train'"):
+        cohort.gather("train", weights=None)
+    assert [error.client for error in cohort.dropped] == [0, 1, 2]
+
+
+def test_replies_that_nobody_reads_are_an_error_at_the_rounds_end() -> None:
+    server, cohort = begun()
+    cohort.ask("train", weights=server.weights)
+    assert rows(cohort) == []  # nobody was sent anything
+    with pytest.raises(RuntimeError, match=r"fedsimclr: nobody read the replies of 'train', so no client was asked"):
+        cohort.end_round()
+
+
+def test_what_was_begun_is_read_and_a_round_that_comes_to_nothing_need_not_be() -> None:
+    server, cohort = begun()
+    first = cohort.ask("train", weights=server.weights)
+    next(first)
+    cohort.end_round()
+    cohort.begin_round(2, ())
+    cohort.ask("train", weights=server.weights)
+    with pytest.raises(RoundVoid, match="nobody replied"):
+        cohort.mean("train", weights=server.weights)
+    cohort.end_round()

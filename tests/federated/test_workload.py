@@ -1,0 +1,124 @@
+"""A client's local batches, counted beforehand and drawn: the two are one definition, against a count by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.plugin import ServerPlugin
+from rayfed_ssl.federated.workload import Batches, Traffic, Workload, local_batches
+from rayfed_ssl.simulation.forecast import forecast
+from rayfed_ssl.simulation.worker import Worker
+from tests.tiny import TASKS, booked, encoders, run_locally, tiny
+
+ALONE = {"data__partition__name": "iid", "evaluation__protocols": [], "method__batch_ratio": 0.3}
+
+
+def sized(method: str = "fedsimclr", **changes: object) -> Any:
+    """count, epochs, size -> the batches as the server counts them and as a client draws them, which are the same."""
+    config = tiny(method, **changes)
+    bench = Worker(config, deal(config))
+    client = bench.method.client(bench, 0, 1, "train", {})
+
+    def both(count: int, epochs: int | None = None, size: int | None = None) -> Batches:
+        counted, drawn = local_batches(config, count, epochs, size), list(client.batches(count, epochs, size))
+        assert [len(rows) for rows in drawn] == [counted.size] * counted.steps
+        assert counted.images == sum(map(len, drawn))
+        epoch = [row for rows in drawn[: counted.per_epoch] for row in rows.tolist()]
+        assert len(set(epoch)) == len(epoch) > count - counted.size
+        return counted
+
+    return both
+
+
+def test_batches_are_full_and_short_last_ones_dropped() -> None:
+    batches = sized()
+    assert batches(40) == Batches(16, 2, 2)
+    assert batches(40, 3) == Batches(16, 2, 6)
+    assert batches(10) == Batches(10, 1, 1)
+    assert batches(40, 1, 12) == Batches(12, 3, 3)
+    assert sized(train__local_epochs=2)(48) == Batches(16, 3, 6)
+
+
+def test_steps_stand_in_place_of_epochs_where_no_epochs_are_asked_for() -> None:
+    batches = sized(train__local_steps=5)
+    assert batches(40) == Batches(16, 2, 5)
+    assert batches(40, 2) == Batches(16, 2, 4)
+
+
+def test_rows_are_a_share_of_the_images_where_the_method_says_so() -> None:
+    assert sized("fedlinked")(4374).size == 16
+    found = sized("fedlinked", method__batch_ratio=0.02)
+    assert [found(count).size for count in (4374, 5500, 10)] == [87, 110, 2]
+
+
+def test_a_share_leaves_a_plug_in_its_rows() -> None:
+    changes = {"model__projector": {"dim": 12}, "plugins": [{"name": "fedfoa"}], "method__batch_ratio": 0.01}
+    found = sized("local", objective__name="simclr", **changes)
+    assert (found(100).size, found(3000).size) == (12, 30)
+
+
+def test_a_share_is_predicted_too(tmp_path: Path) -> None:
+    """40 images by 0.3: three batches of 12, of which a deadline's clock keeps account and `--check` counts steps."""
+    run_locally(tiny("local", **ALONE), tmp_path / "plain")
+    config = tiny("local", **ALONE, system={"deadline_s": 1e9})
+    assert run_locally(config, tmp_path / "timed")["status"] == "complete"
+    assert encoders(tmp_path / "timed") == encoders(tmp_path / "plain")
+    assert booked(tmp_path / "timed") == []
+    assert {len(shard["train"]) for shard in deal(config).shards} == {40}
+    assert forecast(config).steps == 3 * 4 * 3  # rounds, clients, batches
+
+
+def test_steps_of_equalised_clients_are_counted_as_they_are_taken() -> None:
+    """FedU2: a client of fewer images has more epochs."""
+    config = tiny("fedu2", train__rounds=1, participation__fraction=1.0)
+    taken = 0
+    bench = Worker(config, deal(config))
+    most = max(len(shard["train"]) for shard in bench.federation.shards)
+    for shard in bench.federation.shards:
+        count = len(shard["train"])
+        epochs = min((most // 16 + 1) // -(-count // 16), 10)
+        taken += max(1, epochs) * (count // min(16, count))
+    assert forecast(config).steps == taken
+
+
+class Silent(ServerPlugin[Any]):
+    def end_round(self, t: int) -> None:
+        self.metrics["silent"] = 1.0
+
+
+class Sending(ServerPlugin[Any]):
+    def message(self, t: int, client: int) -> dict[str, Any]:
+        return {"x": np.zeros(3)}
+
+
+class Collecting(ServerPlugin[Any]):
+    def collect(self, t: int, client: int, fields: Mapping[str, Any]) -> None:
+        self.metrics["seen"] = 1.0
+
+
+@pytest.mark.parametrize("kind", [ServerPlugin, Silent])
+def test_a_plugin_without_fields_adds_nothing(kind: type[ServerPlugin[Any]]) -> None:
+    plugin = kind(None, None)  # type: ignore[arg-type]
+    assert plugin.traffic(1, 0, ()) == Traffic(0, 0)
+    assert plugin.workload(0) == Workload(0)
+
+
+@pytest.mark.parametrize("kind", [Sending, Collecting])
+def test_what_a_plugin_with_fields_adds_is_not_made_up(kind: type[ServerPlugin[Any]]) -> None:
+    plugin = kind(None, None)  # type: ignore[arg-type]
+    assert plugin.traffic(1, 0, ()) is None
+    assert plugin.workload(0) is None
+
+
+def test_early_stopping_is_not_predicted(tmp_path: Path) -> None:
+    changes = {key.replace(".", "__"): value for key, value in TASKS.items()}
+    config = tiny("local", **changes, objective__name="supervised", system={"deadline_s": 1e9})
+    with pytest.raises(UserError, match="local does not know beforehand what 'train' costs a client"):
+        run_locally(config, tmp_path / "run")
