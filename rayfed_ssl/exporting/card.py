@@ -194,7 +194,8 @@ def _accuracy(encoder: RunEncoder, summary: Mapping[str, Any]) -> str:
         if (value := _own(encoder, given)) is not None
     ]
     later = _read(encoder.run / "evaluation.json") or {}
-    untrained, pixels = later.get("untrained", {}).get(encoder.architecture, {}), later.get("pixels", {})
+    began = encoder.file.before_training(encoder.config.model.initial == "own")
+    untrained, pixels = later.get("untrained", {}).get(began, {}), later.get("pixels", {})
     for tag, value in later.get("accuracy", {}).get(encoder.file.stem, {}).items():
         row = (tag, "`rayfed-ssl evaluate`", pixels.get(tag), untrained.get(tag), value)
         if not any(row[0] == tag and row[2:] == (pixels.get(tag), untrained.get(tag), value) for row in rows):

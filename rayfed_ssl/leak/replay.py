@@ -15,7 +15,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import Ledger
-from rayfed_ssl.federated.messages import Outcome, State
+from rayfed_ssl.federated.messages import SERVER, Outcome, State
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.loop import Run
 from rayfed_ssl.simulation.resuming import check_same
@@ -28,7 +28,9 @@ KEPT = ("config.yaml", "environment.json", "partition.parquet", "imports", "metr
 
 @dataclass(frozen=True)
 class Heard:
-    """One exchange with one client: what the server sent, and what the client replied."""
+    """One exchange with one client: what the server sent, and what the client replied. ``round`` is when it began,
+    which a reply to FedBuff may be used long after.
+    """
 
     round: int
     client: int
@@ -38,19 +40,22 @@ class Heard:
 
 
 class Tap(Worker):
-    """A worker that keeps what some clients sent in some round."""
+    """A worker that keeps what some clients send, and who is at work at all, while it listens."""
 
     def __init__(self, config: RunConfig, federation: Federation) -> None:
         super().__init__(config, federation)
         self.clients: frozenset[int] = frozenset()
-        self.round = 0
+        self.listening = False
+        self.present: set[int] = set()
         self.heard: list[Heard] = []
 
     def execute(
         self, operation: str, client: int, round: int, message: Mapping[str, Any], state: State | None, visit: int = 0
     ) -> tuple[Outcome, State]:
         outcome, new = super().execute(operation, client, round, message, state, visit)
-        if round == self.round and client in self.clients:
+        if self.listening and client != SERVER:
+            self.present.add(client)
+        if self.listening and client in self.clients:
             self.heard.append(Heard(round, client, operation, dict(message), dict(outcome.reply)))
         return outcome, new
 
@@ -92,9 +97,10 @@ def replayed(
             assert isinstance(this.cohort, LocalCohort)
             tap = this.cohort.worker
             assert isinstance(tap, Tap)
-            tap.clients, tap.round = frozenset(clients(this.federation)), round
+            tap.clients = frozenset(clients(this.federation))
             say(f"repeating round{'s' * (first < round)} {first}" + (f" to {round}" if first < round else ""))
             for t in range(this.start + 1, round + 1):
+                tap.listening = t == round
                 this.round(t)
             return tap, tap.heard
         finally:

@@ -57,8 +57,8 @@ def leak(
 
     last = config.train.rounds if round is None else round
     tap, heard = replayed(config, run, last, partial(_whom, clients, images, config.seed), say)
-    present = sorted({one.client for one in heard})
-    if absent := sorted(set(clients) - set(present)):
+    present = sorted(tap.present)
+    if absent := sorted(set(clients) - tap.present):
         raise UserError(
             f"--client: client {absent[0]} took no part in round {last}; who did: "
             f"{', '.join(map(str, present)) or 'nobody'}"

@@ -85,6 +85,12 @@ class ExportedFile:
         """Whose encoder it is; None: the global one."""
         return _client_of(self.stem)
 
+    def before_training(self, own: bool) -> str:
+        """What an evaluation calls the encoder that this one was before training: its architecture, as all that have
+        it began alike; its own name, where clients began with ``own`` values (``model.initial``).
+        """
+        return self.stem if own and self.client is not None else self.architecture
+
     @property
     def description(self) -> dict[str, Any]:
         """What the json says."""

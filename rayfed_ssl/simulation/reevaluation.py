@@ -49,11 +49,12 @@ def reevaluate(
         trust_imports: whether to run code that the run folder brings along.
     Returns:
         What ``evaluation.json`` now holds: ``accuracy``, ``select`` and ``features`` are ``{encoder: {tag: value}}``,
-        ``untrained`` is ``{architecture: {tag: value}}``, ``pixels`` ``{tag: value}``, and ``evaluation`` the settings
-        behind each protocol's results. ``own`` is ``{encoder: {tag: {client: value}}}`` on clients' own test images.
-        Untrained encoders stand as ``untrained NAME`` in ``own`` and ``features``, comparisons of encoders as
-        ``between encoders``. ``other data`` holds the same for images other than the run's, by their
-        title, the newest last, with ``images``: their source, digest and numbers.
+        ``untrained`` is ``{architecture: {tag: value}}``, of clients that began with own values ``{encoder: ..}``,
+        ``pixels`` is ``{tag: value}``, and ``evaluation`` the settings behind each protocol's results. ``own`` is
+        ``{encoder: {tag: {client: value}}}`` on clients' own test images. Untrained encoders stand as
+        ``untrained NAME`` in ``own`` and ``features``, comparisons of encoders as ``between encoders``.
+        ``other data`` holds the same for images other than the run's, by their title, the newest last, with
+        ``images``: their source, digest and numbers.
     Raises:
         UserError: no encoder there, an unknown protocol, a change that is not allowed, or images that are gone.
     """
@@ -109,8 +110,10 @@ def _measured(config: RunConfig, federation: Federation, encoders: Sequence[Expo
     evaluation.check(config.evaluation, train.labels, test.labels, config.data.image_size)
     bench = Workbench(config, federation)
     found = Found()
-    for name in sorted({one.architecture for one in encoders}) if config.evaluation.rows else []:
-        found.note("untrained", name, f"untrained {name}", bench.evaluate(name, None))
+    own = config.model.initial == "own"
+    began = {one.before_training(own): (one.architecture, one.client if own else None) for one in encoders}
+    for name, (architecture, client) in sorted(began.items()) if config.evaluation.rows else []:
+        found.note("untrained", name, f"untrained {name}", bench.evaluate(architecture, None, client=client))
     for one in encoders if config.evaluation.rows else []:
         values = bench.evaluate(one.architecture, pack(_loaded(bench, one)), client=one.client)
         found.note("accuracy", one.stem, one.stem, values)

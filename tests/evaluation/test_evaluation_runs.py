@@ -227,6 +227,18 @@ def pictures(root: Path, sizes: dict[str, int], size: int = 12) -> Path:
     return root
 
 
+@pytest.mark.parametrize("initial", ["own", "common"])
+def test_untrained_is_what_each_client_began_with(initial: str, tmp_path: Path) -> None:
+    """As round 0 of the run measured it, client by client."""
+    config = tiny("local", model__initial=initial, train__rounds=1, clients__count=2, data__limit=80)
+    summary = run_locally(config, tmp_path)
+    found = reevaluate(tmp_path)["untrained"]
+    names = {"0": "client-00000", "1": "client-00001"} if initial == "own" else dict.fromkeys("01", "small_cnn_bn")
+    assert set(found) == set(names.values())
+    for protocol, values in summary["untrained"].items():
+        assert {client: found[name][protocol] for client, name in names.items()} == values
+
+
 def test_a_run_is_measured_on_other_images_beside_its_own(tmp_path: Path) -> None:
     run, other = tmp_path / "run", pictures(tmp_path / "squares", {"train": 20, "test": 10})
     run_locally(tiny("fedsimclr", train__rounds=1), run)

@@ -27,6 +27,7 @@ from rayfed_ssl.exporting.encoders import RunEncoder, run_encoder
 from rayfed_ssl.exporting.folder import FORMS, export
 from rayfed_ssl.models import ModelConfig, build_encoder, load_exported
 from rayfed_ssl.models.transform import Transform
+from rayfed_ssl.simulation.reevaluation import reevaluate
 
 PIXELS = np.random.default_rng(1).integers(0, 256, (7, 16, 16, 3), np.uint8)
 COMPILED = "__pycache__"  # what Python leaves beside a file that it ran
@@ -254,6 +255,17 @@ def test_a_card_of_a_client_shows_that_clients_values(mixed_run: Path, tmp_path:
     (row,) = cells(card, "knn")
     assert row[4] == f"{summary['accuracy']['knn']['1']:.3f}"
     assert row[3] == f"{summary['untrained']['knn']['1']:.3f}"
+    found = reevaluate(mixed_run, ["linear"])
+    try:
+        assert found["untrained"].keys() == {
+            "client-00000",
+            "client-00001",
+        }  # `local`: own values
+        export(run_encoder(mixed_run, 1), "torchscript", tmp_path / "y", "apache-2.0")
+        (row,) = cells((tmp_path / "y/README.md").read_text(), "linear")
+    finally:
+        (mixed_run / "evaluation.json").unlink()
+    assert row[3] == f"{found['untrained']['client-00001']['linear']:.3f}"
     assert cells(card, "client 1")[0][1].endswith("training images")
     assert "# tiny: the encoder of client 1" in card
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
@@ -59,6 +60,28 @@ def test_a_round_repeated_makes_the_messages_that_the_run_averaged(averaged: Pat
     tree, _ = checkpoint.load(dict(checkpoint.complete(averaged / "checkpoints"))[2])
     np.testing.assert_allclose(tree["server"]["weights"].vector, mean, atol=1e-6)
     assert before == {path.name: path.stat().st_mtime_ns for path in averaged.rglob("*")}  # the folder is as it was
+
+
+def test_a_reply_that_began_rounds_ago_is_heard_in_the_round_that_uses_it(tmp_path: Path) -> None:
+    """FedBuff, two replies a round of four clients at work: the ledger says whose came."""
+    changes = {
+        "server": {"schedule": "fedbuff", "buffer": 2}, "system": {"latency_s": 1.0},
+        "participation.fraction": 1.0, "train.rounds": 3,
+    }  # fmt: skip
+    run = finished(tmp_path / "run", "fedsimclr", **changes)
+    sent = pq.read_table(run / "communication.parquet").to_pylist()
+    came = {row["client"] for row in sent if row["round"] == 2 and row["direction"] == "up"}
+    config = tiny("fedsimclr", {**HELD_OUT, **changes})
+    tap, heard = replayed(config, run, 2, lambda federation: federation.clients)
+    assert {one.client for one in heard} == tap.present == came
+    assert len(heard) == 2
+    assert min(one.round for one in heard) == 1  # it began before the first step was taken
+    (late,) = sorted(came)[:1]
+    found = leak(run, round=2, clients=[late])
+    assert {one.field for one in found.findings} == {UNTRAINED, "weights"}
+    (away,) = sorted(set(range(4)) - came)[:1]
+    with pytest.raises(UserError, match=rf"client {away} took no part in round 2; who did: {late}, {max(came)}$"):
+        leak(run, round=2, clients=[away])
 
 
 def test_members_and_others_are_of_the_same_classes_and_disjoint(averaged: Path) -> None:
