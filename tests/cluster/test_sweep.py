@@ -8,12 +8,17 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import ray
+from ray.util.placement_group import placement_group_table
 
+from actors.testing import close_pools
 from rayfed_ssl.config import load as load_run
 from rayfed_ssl.reporting import hparams
 from rayfed_ssl.storage import checkpoint
@@ -30,6 +35,8 @@ SHARES = {"resources.cpus_per_client": 0.5, "resources.gpus_per_client": 0.5}  #
 ORPHANS_S = 180.0
 COMMAND = """
 import sys
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from tune.config import load
 from tune.sweep import run_sweep
@@ -48,6 +55,20 @@ def summaries(out: Path) -> dict[str, dict[str, Any]]:
 
 def of_rounds(rounds: int) -> dict[str, Any]:
     return {**RUN, "train": {**RUN["train"], "rounds": rounds}}
+
+
+@pytest.fixture(autouse=True)
+def given_back() -> Iterator[None]:
+    """A sweep gives back what it took of a Ray that goes on. What does not come back within a minute is listed in a
+    warning, and the next test starts from a new Ray: one of these needs the whole pretended GPU.
+    """
+    yield
+    if ray.is_initialized() and not until(lambda: ray.available_resources().get("GPU") == 1.0, 60):
+        groups = {key: group for key, group in placement_group_table().items() if group["state"] != "REMOVED"}
+        actors = [actor for actor in ray._private.state.actors().values() if actor["State"] != "DEAD"]
+        warnings.warn(f"not given back: {ray.available_resources()}; {groups}; {actors}", stacklevel=1)
+        close_pools()
+        ray.shutdown()
 
 
 def events(run: Path) -> list[Path]:
