@@ -206,7 +206,8 @@ class Sweep:
         for _, config in runs:
             measured = measured_by(config, kind)
             name, _, part = rest.partition(".")
-            if kind in OF_PROTOCOLS and (name not in measured or (kind == "best" and part != "value")):
+            whole = part == "value" if kind == "best" else not part or part.isdecimal()  # one client's
+            if kind in OF_PROTOCOLS and (name not in measured or not whole):
                 value = ".value" if kind == "best" else ""  # beside the round it is of
                 allowed = ", ".join(f"{kind}.{name}{value}" for name in measured)
                 allowed = allowed or MISSING.get(kind, "none: nothing is evaluated")

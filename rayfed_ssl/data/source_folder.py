@@ -145,7 +145,7 @@ def _split_within(path: Path, folders: list[Path], key: str) -> tuple[_Split, _S
     unused = 0
     for client, splits in _clients_with_splits(path, folders, key).items():
         train.add(splits["train"], client, key)
-        held_out = [splits[name] for name in TEST_FOLDERS if name in splits]
+        held_out = [splits[name] for name in TEST_FOLDERS if name in splits and images_below(splits[name], key)]
         for folder in held_out[:1]:
             test.add(folder, client, key)
         unused += sum(len(images_below(folder, key)) for folder in held_out[1:])

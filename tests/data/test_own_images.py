@@ -124,6 +124,10 @@ def test_clients_may_hold_splits_by_other_names(tmp_path: Path) -> None:
     assert np.array_equal(data.train.pixels, [made["a/Training/x/1.png"], made["b/train/x/5.png"]])
     assert np.array_equal(data.test.pixels, [made["a/Testing/x/2.png"]])
     assert data.notes == ("the clients' val/ (2 images) is not used where test/ is there",)
+    (root / "a/Testing/x/2.png").unlink()  # a test folder without images is none
+    data = folder(root, layout="clients")
+    assert np.array_equal(data.test.pixels, [made["a/valid/x/3.png"], made["a/valid/x/4.png"]])
+    assert data.notes == ()
 
 
 def test_images_of_val_beside_test_are_named_as_not_used(tmp_path: Path) -> None:

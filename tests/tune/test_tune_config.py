@@ -96,6 +96,7 @@ def test_a_searched_method_brings_its_own_block_and_objective(tmp_path: Path) ->
         (["space.resources.actors={grid: [1]}"], "set it in overrides"),
         (["space.seed={grid: [1]}", "repeat=3"], "must be one of them"),
         (["metric=accuracy.linear"], "this sweep's runs have accuracy.knn"),
+        (["metric=accuracy.knn.nonsense"], "this sweep's runs have accuracy.knn"),
         (["metric=best.knn"], "metric: found 'best.knn'; this sweep's runs have best.knn.value"),
         (["metric=best.knn.round"], "metric: found 'best.knn.round'; this sweep's runs have best.knn.value"),
         (
@@ -325,6 +326,7 @@ def test_a_sweep_cannot_choose_by_what_its_runs_do_not_hold_out(tmp_path: Path) 
         sweep(tmp_path, "metric=accuracy.knn", "evaluation.protocols=[]").check()
     sweep(tmp_path, rank, "metric=features.uniformity", "mode=min", "scheduler=asha").check()
     sweep(tmp_path, "metric=best.knn.value").check()
+    sweep(tmp_path, "metric=accuracy.knn.1").check()  # a client's own
     sweep(tmp_path, "metric=communication.down_bytes").check()
 
 
