@@ -1,37 +1,99 @@
-"""``rayfed-ssl new method``: what it writes runs at once, and its test passes."""
+"""``rayfed-ssl new``: what it writes runs at once, and its test passes."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+import torch.nn.functional as F
+
+from rayfed_ssl.commands.beginnings import Kind
+from rayfed_ssl.config import load_untrusted
+from rayfed_ssl.data.augment import clean
+from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.models import load_exported
 from tests.command_line import Call
 from tests.conftest import ROOT
-from tests.tiny import encoders
+from tests.tiny import encoders, measured
+
+LOCAL = ("run", "tiny.yaml", "--executor", "local", "-q", "train.rounds=1")
 
 
-def test_a_new_method_runs_and_its_test_passes(call: Call, tmp_path: Path) -> None:
-    status, out, _ = call("new", "method", "half_way", "--out", "mine")
+@pytest.fixture
+def begun(call: Call, tmp_path: Path, request: pytest.FixtureRequest) -> list[str]:
+    """The overrides that a new file's author is told to run with."""
+    kind: Kind = request.param
+    status, out, _ = call("new", kind, "half_way", "--out", "mine")
     assert status == 0
     assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == ["half_way.py", "test_half_way.py"]
     assert len((tmp_path / "mine/half_way.py").read_text().splitlines()) < 50
     (line,) = [line for line in out.splitlines() if line.startswith("run it")]
-    (imports,) = [word.strip("'") for word in line.split() if "imports=" in word]
-    local = ("run", "tiny.yaml", "--executor", "local", "-q", "train.rounds=1", "evaluation.protocols=[]")
-    for step in ("0.25", "0.5"):
-        ran = (imports, "method.name=half_way", f"method.step={step}", "--out", f"runs/{step}")
-        assert call(*local, *ran) == (0, "", "")
-    assert encoders(tmp_path / "runs/0.25") != encoders(tmp_path / "runs/0.5")  # its own key reaches it
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    return shlex.split(line.partition("CONFIG.yaml ")[2])
+
+
+@pytest.mark.parametrize(
+    ("begun", "more"),
+    [
+        (Kind.METHOD, "method.step=0.5"),
+        (Kind.PLUGIN, "plugins=[{name: half_way, weight: 5}]"),
+        (Kind.OBJECTIVE, "objective.uniformity=0.5"),
+        (Kind.PARTITION, "data.partition.ratio=0.5"),
+        (Kind.ENCODER, "model.width=0.5"),
+    ],
+    indirect=["begun"],
+)
+def test_what_is_begun_runs_as_is_said_and_its_own_key_reaches_it(
+    call: Call, tmp_path: Path, begun: list[str], more: str
+) -> None:
+    for name, overrides in (("as is said", begun), ("with the key", [*begun, more])):
+        ran = call(*LOCAL, "evaluation.protocols=[]", *overrides, "--out", f"runs/{name}")
+        assert ran == (0, "", "")
+    assert encoders(tmp_path / "runs/as is said") != encoders(tmp_path / "runs/with the key")
+
+
+@pytest.mark.parametrize("begun", [Kind.PARTITION], indirect=True)
+def test_a_partition_begins_with_sizes_that_fall_off(call: Call, tmp_path: Path, begun: list[str]) -> None:
+    assert call(*LOCAL, *begun, "evaluation.protocols=[]", "--out", "run") == (0, "", "")
+    sizes = np.bincount(pq.read_table(tmp_path / "run/partition.parquet").column("client").to_numpy())
+    assert np.abs(sizes - 60 * np.array([1, 0.8, 0.64]) / 2.44).max() < 1
+
+
+@pytest.mark.parametrize("begun", [Kind.PROTOCOL], indirect=True)
+def test_a_protocol_begins_as_the_nearest_class_mean(call: Call, tmp_path: Path, begun: list[str]) -> None:
+    assert call(*LOCAL, *begun, "--out", "run") == (0, "", "")
+    config = load_untrusted(tmp_path / "run/config.yaml", trust_imports=True)
+    data, encoder = deal(config).dataset, load_exported(tmp_path / "run")
+
+    def features(pixels: np.ndarray) -> np.ndarray:
+        with torch.no_grad():
+            views = clean(torch.tensor(np.array(pixels)).permute(0, 3, 1, 2), config.augment.recipe())
+            return np.asarray(F.normalize(encoder(views), dim=1))
+
+    train, test = features(data.train.pixels), features(data.test.pixels)
+    means = [train[data.train.labels == label].mean(0) for label in range(10)]
+    similar = [[row @ mean / np.linalg.norm(mean) for mean in means] for row in test]
+    right = float(np.mean(np.argmax(similar, axis=1) == data.test.labels))
+    assert measured(tmp_path / "run")[1, None, "eval/half_way"] == pytest.approx(right)
+
+
+def test_the_tests_of_what_is_begun_pass(call: Call, tmp_path: Path) -> None:
+    for kind in Kind:
+        assert call("new", kind, f"own_{kind}", "--out", "mine")[0] == 0
     done = subprocess.run(  # on Ray it is the suite's own business
         [sys.executable, "-m", "pytest", "-q", "-W", "error::pytest.PytestWarning", "-p", "no:cacheprovider",
-         "-k", "not ray", "mine/test_half_way.py"],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280, check=False,
+         "-k", "not ray", "mine"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "4 passed" in done.stdout
+    assert f"{6 * len(Kind) - 2} passed, 2 skipped" in done.stdout  # the method's server predicts no costs
 
 
 def test_nothing_is_written_over_and_names_are_checked(call: Call, tmp_path: Path) -> None:
@@ -40,15 +102,20 @@ def test_nothing_is_written_over_and_names_are_checked(call: Call, tmp_path: Pat
     assert (status, err.count("\n")) == (2, 1)
     assert err.startswith("test_mine.py: found a file, which is not written over")
     assert (tmp_path / "test_mine.py").read_text() == "precious"
-    for name, said in (
-        ("fedsc", "which is a method already"),
-        ("Mine", "must be lower-case letters"),
-        ("../mine", "must be lower-case letters"),
-        ("random", "a Python module that random.py would hide"),
+    for kind, name, said in (
+        ("method", "fedsc", "which is a method already"),
+        ("plugin", "fedsc", "which is a plugin already"),
+        ("objective", "simclr", "which is an objective already"),
+        ("partition", "iid", "which is a partition already"),
+        ("encoder", "vgg9", "which is an encoder already"),
+        ("protocol", "knn", "which is a protocol already"),
+        ("method", "Mine", "must be lower-case letters"),
+        ("method", "../mine", "must be lower-case letters"),
+        ("method", "random", "a Python module that random.py would hide"),
     ):
-        status, _, err = call("new", "method", name)
+        status, _, err = call("new", kind, name)
         assert (status, err.count("\n")) == (2, 1)
         assert err.startswith("NAME: found ")
         assert said in err
-    assert call("new", "objective", "mine")[0] == 2
+    assert call("new", "head", "mine")[0] == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["test_mine.py", "tiny.yaml"]
