@@ -338,7 +338,8 @@ def test_evaluate_refuses_what_it_cannot_measure(call: Call, tmp_path: Path) -> 
     (tmp_path / "empty").mkdir()
     status, _, err = call("evaluate", "empty")
     assert (status, err) == (2, "empty: found no config.yaml; must be a run folder\n")
-    status, _, err = call("evaluate", "empty", "--protocol", "transfr")
+    assert call("run", "tiny.yaml", "--executor", "local", "-q", "train.rounds=1", "--out", "run")[0] == 0
+    status, _, err = call("evaluate", "run", "--protocol", "transfr")
     assert status == 2
     assert all(name in err for name in ("knn", "linear", "fewshot", "did you mean transfer?"))
 
