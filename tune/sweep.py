@@ -70,7 +70,8 @@ def run_sweep(
     """
     examine(sweep, folder, resume)
     folder = folder.absolute()
-    first = checked(sweep)
+    begun = (folder / "trials.json").exists()  # then a trial that the images refuse has failed, and is kept so
+    first = sweep.check()[0][1] if begun else checked(sweep)
     book = run_trials(
         sweep, folder, first, say=say, stopping=stopping, address=address, num_cpus=num_cpus, num_gpus=num_gpus
     )
@@ -92,7 +93,7 @@ def checked(sweep: Sweep) -> RunConfig:
     if found := refusals(seeds):
         place = min(found)
         point, _ = trials[place % len(trials)]
-        keys = "  ".join(f"{key}={value}" for key, value in point.items())
+        keys = "  ".join(f"{key}={value}" for key, value in {**point, "seed": seeds[place].seed}.items())
         lines = [f"{line} (the trial with {printable(keys)})" for line in found[place].splitlines()]
         raise UserError("\n".join(lines))
     return trials[0][1]

@@ -47,5 +47,5 @@ def amount(count: float) -> str:
     """Bytes in words, three digits of them: ``1.5 GB``."""
     for unit, name in UNITS:
         if count >= 0.9995 * unit:  # which three digits round to 1
-            return f"{count / unit:.3g} {name}"
+            return f"{count / unit:.3g} {name}" if count < 999.5 * unit else f"{count / unit:,.0f} {name}"
     return f"{count:.0f} B"

@@ -142,13 +142,18 @@ class Cohort(abc.ABC):
     def gather(
         self, operation: str, *, each: Each | None = None, clients: Sequence[int] | None = None, **message: Any
     ) -> list[Reply]:
-        """Every client's whole reply, in client order, all at once. Arguments as :meth:`ask`'s.
+        """Every client's whole reply, in client order, all at once; none of no clients. Arguments as :meth:`ask`'s.
 
         Raises:
             ClientError: the last failure, where nobody replied.
+            RoundVoid: the clock says that nobody replies.
         """
-        replies = list(self.ask(operation, each=each, clients=clients, **message))
-        self.require(replies)
+        whom, failed = tuple(self.clients if clients is None else clients), len(self.dropped)
+        replies = list(self.ask(operation, each=each, clients=whom, **message))
+        if whom and not replies and len(self.dropped) == failed:
+            raise self._void("nobody replied")
+        if whom:
+            self.require(replies)
         return replies
 
     def require(self, replies: Sized) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.plugin import ClientPlugin, ServerPlugin
@@ -82,6 +83,16 @@ class Method:
     planned: Callable[[RunSettings], str] = lambda settings: ""  # `key: why` rounds depend on train.rounds, if they do
     uploads: Mapping[str, Upload] = field(default_factory=dict)
     """What the fields of a client's replies are, but weights; a plug-in's under ``name.field``, as they cross."""
+
+    def __post_init__(self) -> None:
+        """Raises UserError for a plug-in whose client replies with fields that its server does not collect."""
+        if self.plugin is None:
+            return
+        client, server = self.plugin
+        if client.reply is not ClientPlugin.reply and server.collect is ServerPlugin.collect:
+            raise UserError(
+                f"{self.name}: found {client.__name__}.reply; {server.__name__} needs a collect that takes it"
+            )
 
     @property
     def name(self) -> str:

@@ -29,6 +29,7 @@ from rayfed_ssl.federated.messages import TRAINS
 from rayfed_ssl.federated.plugin import ServerPlugin
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.workload import Traffic, local_batches
+from rayfed_ssl.methods.tasks import TaskConfig
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives import build as build_objective
 from rayfed_ssl.simulation.assembly import rehearse
@@ -199,12 +200,19 @@ def check_steps_fit(config: RunConfig, federation: Federation, free: Place) -> l
             continue
         if needed > free.bytes:
             raise UserError(
-                f"train.batch_size: found {config.train.batch_size}; a local step of {encoder} on {rows} images of "
+                f"{_rows_key(config)}; a local step of {encoder} on {rows} images of "
                 f"{config.data.image_size} px keeps {amount(needed)} for its backward pass; {free.name} has "
                 f"{amount(free.bytes)}: room for {int(free.bytes * rows / needed)} (or a smaller "
                 "data.image_size or clients.encoders)"
             )
     return notes
+
+
+def _rows_key(config: RunConfig) -> str:
+    """What decides how many images a local step is on, and what it is."""
+    if isinstance(config.method, TaskConfig) and config.method.batch_ratio is not None:
+        return f"method.batch_ratio: found {config.method.batch_ratio:g}"
+    return f"train.batch_size: found {config.train.batch_size}"
 
 
 def _channels_and_sides(config: RunConfig, federation: Federation) -> tuple[int, int, int]:

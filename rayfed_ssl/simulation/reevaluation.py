@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +65,8 @@ def reevaluate(
     encoders = exported_by(run)
     if not os.access(run, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
         raise UserError(f"{run}: cannot be written to, and evaluation.json belongs there; copy the run elsewhere")
-    known = earlier(run / "evaluation.json")
     config = _configured(run, protocols, changes, trust_imports, several=len(encoders) > 1)
+    known = with_untrained(earlier(run / "evaluation.json"), _began(config, encoders))
     if isinstance(data, str):
         data = located_of_run(data, config.data, "--data")
     if data is None:
@@ -110,10 +110,8 @@ def _measured(config: RunConfig, federation: Federation, encoders: Sequence[Expo
     evaluation.check(config.evaluation, train.labels, test.labels, config.data.image_size)
     bench = Workbench(config, federation)
     found = Found()
-    own = config.model.initial == "own"
-    began = {one.before_training(own): (one.architecture, one.client if own else None) for one in encoders}
-    for name, (architecture, client) in sorted(began.items()) if config.evaluation.rows else []:
-        found.note("untrained", name, f"untrained {name}", bench.evaluate(architecture, None, client=client))
+    for name, (architecture, client) in _began(config, encoders).items() if config.evaluation.rows else ():
+        found.note(UNTRAINED, name, f"{UNTRAINED} {name}", bench.evaluate(architecture, None, client=client))
     for one in encoders if config.evaluation.rows else []:
         values = bench.evaluate(one.architecture, pack(_loaded(bench, one)), client=one.client)
         found.note("accuracy", one.stem, one.stem, values)
@@ -127,6 +125,29 @@ def _measured(config: RunConfig, federation: Federation, encoders: Sequence[Expo
         for name in config.evaluation.protocols
     }
     return found.document
+
+
+def _began(config: RunConfig, encoders: Sequence[ExportedFile]) -> dict[str, tuple[str, int | None]]:
+    """The encoders before training, by name: the architecture, and whose it is where clients began with own values."""
+    own = config.model.initial == "own"
+    began = {one.before_training(own): (one.architecture, one.client if own else None) for one in encoders}
+    return dict(sorted(began.items()))
+
+
+def with_untrained(known: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """What is ``known``, of the run's images and of others, without untrained encoders that are not in ``names``."""
+    kept = dict(known)
+    if UNTRAINED in kept:
+        kept[UNTRAINED] = {name: of for name, of in kept[UNTRAINED].items() if name in names}
+    for block in {"own", "features"} & kept.keys():
+        kept[block] = {
+            name: of
+            for name, of in kept[block].items()
+            if not name.startswith(f"{UNTRAINED} ") or name.removeprefix(f"{UNTRAINED} ") in names
+        }
+    if OTHERS in kept:
+        kept[OTHERS] = {title: with_untrained(of, names) for title, of in kept[OTHERS].items()}
+    return kept
 
 
 def _compared(looks: Mapping[str, Mapping[str, NDArray[Any]]], config: EvaluationConfig) -> dict[str, float]:
@@ -143,7 +164,7 @@ def _compared(looks: Mapping[str, Mapping[str, NDArray[Any]]], config: Evaluatio
     return values
 
 
-BETWEEN, OTHERS = "between encoders", "other data"
+BETWEEN, OTHERS, UNTRAINED = "between encoders", "other data", "untrained"
 BY_ENCODER = frozenset({"accuracy", "untrained", "select", "own", "features"})
 CHANGEABLE = ("metrics", "train_images", "batch_size", "options")
 

@@ -37,7 +37,7 @@ def test_long_text_keeps_both_ends():
     ("count", "words"),
     [
         (0, "0 B"), (999, "999 B"), (1000, "1 kB"), (19_654_321, "19.7 MB"), (999_499, "999 kB"), (999_501, "1 MB"),
-        (2.5e11, "250 GB"), (1.5e12, "1.5 TB"),
+        (2.5e11, "250 GB"), (1.5e12, "1.5 TB"), (9.996e14, "1,000 TB"), (2.5e16, "25,000 TB"),
     ],
 )  # fmt: skip
 def test_bytes_have_three_digits_and_a_unit_that_they_do_not_overflow(count, words):

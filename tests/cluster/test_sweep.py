@@ -35,8 +35,6 @@ SHARES = {"resources.cpus_per_client": 0.5, "resources.gpus_per_client": 0.5}  #
 ORPHANS_S = 180.0
 COMMAND = """
 import sys
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from tune.config import load
 from tune.sweep import run_sweep

@@ -85,6 +85,7 @@ def test_all_refuse_what_a_run_refuses(name: str, call: Call, tmp_path: Path) ->
     status, _, of_sweep = call("tune", sweep, "--out", "out")
     assert (status, len(of_sweep.splitlines())) == (2, len(said.splitlines()))
     assert of_sweep.startswith(f"{refused} (the trial with {LR}=0.02  ")
+    assert all(one.endswith("  seed=0)") for one in of_sweep.splitlines())
     status, _, of_comparison = call("compare", fight, "--executor", "local", "--out", "out")
     assert status == 2
     *lines, left = of_comparison.splitlines()

@@ -18,7 +18,8 @@ from rayfed_ssl.data import corruptions
 from rayfed_ssl.data.partition import PARTITIONS, client_names, hold_out, partition, take_public
 from rayfed_ssl.data.partition_base import Deal, Partition
 from rayfed_ssl.federated.federation import deal
-from rayfed_ssl.simulation.checks import digests_of, ignored_clients
+from rayfed_ssl.simulation.checks import ignored_clients
+from rayfed_ssl.simulation.resuming import digests_of
 from tests.tiny import BASE, run_locally, tiny
 
 LABELS = np.arange(40) % 4

@@ -178,7 +178,8 @@ def test_a_finished_run_is_measured_by_other_protocols_one_after_another(tmp_pat
         assert 0 <= found["accuracy"][name]["semi_50"] <= 1
     assert found["evaluation"]["knn"] == {"features": old["evaluation"]["features"], "train_images": None, "k": 200}
     assert found["evaluation"]["semi"]["epochs"] == 1
-    assert set(found["untrained"]["small_cnn"]) == {"knn", "semi_50"}
+    assert set(found["untrained"]) == set(found["accuracy"]) - {"between encoders"}  # clients began with own values
+    assert all(set(values) == {"knn", "semi_50"} for values in found["untrained"].values())
     angles = found["features"]["between encoders"]
     assert angles["angle"] == pytest.approx(np.mean([v for tag, v in angles.items() if tag != "angle"]))
     again = reevaluate(run, ["semi"], ["evaluation.semi={fractions: [0.2], epochs: 1, batch_size: 16}"])
@@ -232,7 +233,14 @@ def test_untrained_is_what_each_client_began_with(initial: str, tmp_path: Path) 
     """As round 0 of the run measured it, client by client."""
     config = tiny("local", model__initial=initial, train__rounds=1, clients__count=2, data__limit=80)
     summary = run_locally(config, tmp_path)
-    found = reevaluate(tmp_path)["untrained"]
+    stale, other = {"knn": 0.1, "linear": 0.2}, "vgg9"  # of an earlier version, which nobody began with
+    features = {f"untrained {other}": {"rankme": 1.0}, "client-00000": {"rankme": 2.0}}
+    document = {"untrained": {other: stale}, "features": features, "other data": {"x": {"untrained": {other: stale}}}}
+    (tmp_path / "evaluation.json").write_text(json.dumps(document))
+    whole = reevaluate(tmp_path)
+    assert whole["features"] == {"client-00000": {"rankme": 2.0}}
+    assert whole["other data"] == {"x": {"untrained": {}}}
+    found = whole["untrained"]
     names = {"0": "client-00000", "1": "client-00001"} if initial == "own" else dict.fromkeys("01", "small_cnn_bn")
     assert set(found) == set(names.values())
     for protocol, values in summary["untrained"].items():

@@ -51,6 +51,16 @@ def test_gather_has_every_reply_in_client_order_and_raises_where_there_is_none()
     assert [error.client for error in cohort.dropped] == [0, 1, 2]
 
 
+def test_gather_of_no_clients_is_nothing_and_of_lost_ones_a_void_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, cohort = begun(on_client_error="drop")
+    with pytest.raises(ClientError):
+        cohort.gather("train", weights=None)
+    assert cohort.gather("train", clients=(), weights=server.weights) == []
+    monkeypatch.setattr(cohort, "ask", lambda *args, **fields: iter(()))  # as where the clock loses everybody
+    with pytest.raises(RoundVoid, match="nobody replied"):  # not the failure of what was asked before
+        cohort.gather("train", weights=server.weights)
+
+
 def test_replies_that_nobody_reads_are_an_error_at_the_rounds_end() -> None:
     server, cohort = begun()
     cohort.ask("train", weights=server.weights)

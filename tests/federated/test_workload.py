@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.federated.federation import deal
-from rayfed_ssl.federated.plugin import ServerPlugin
+from rayfed_ssl.federated.plugin import ClientPlugin, ServerPlugin
 from rayfed_ssl.federated.workload import Batches, Traffic, Workload, local_batches
+from rayfed_ssl.methods import METHODS
 from rayfed_ssl.simulation.forecast import forecast
 from rayfed_ssl.simulation.worker import Worker
 from tests.tiny import TASKS, booked, encoders, run_locally, tiny
@@ -115,6 +117,20 @@ def test_what_a_plugin_with_fields_adds_is_not_made_up(kind: type[ServerPlugin[A
     plugin = kind(None, None)  # type: ignore[arg-type]
     assert plugin.traffic(1, 0, ()) is None
     assert plugin.workload(0) is None
+
+
+class Replying(ClientPlugin[Any]):
+    def reply(self) -> dict[str, Any]:
+        return {"x": np.zeros(3)}
+
+
+@pytest.mark.parametrize("server", [ServerPlugin, Silent, Sending])
+def test_a_reply_that_no_server_collects_is_refused(server: type[ServerPlugin[Any]]) -> None:
+    row = METHODS["feddecorr"]
+    said = rf"^feddecorr: found Replying\.reply; {server.__name__} needs a collect that takes it$"
+    with pytest.raises(UserError, match=said):
+        replace(row, plugin=(Replying, server))
+    assert replace(row, plugin=(Replying, Collecting)).exchanges_as_plugin
 
 
 def test_early_stopping_is_not_predicted(tmp_path: Path) -> None:

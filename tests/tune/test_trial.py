@@ -25,6 +25,7 @@ from rayfed_ssl.simulation.resuming import examine_folder
 from rayfed_ssl.storage import checkpoint
 from tests.tiny import tiny
 from tests.tune.sweeps import GRID, LR, sweep
+from tune import config as sweep_config
 from tune import room as room_module
 from tune import trial as module
 from tune import watch as watch_module
@@ -318,6 +319,18 @@ def test_a_sweep_whose_place_others_hold_ends_in_one_line_and_can_be_resumed(
 
 
 # -- the rest ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_sweep_with_a_trial_that_the_images_refused_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, out = sweep(tmp_path, space={"clients.count": {"grid": [2, 10_000]}}), tmp_path / "out"
+    with pytest.raises(UserError, match=r"\(the trial with clients\.count=10000  seed=0\)$"):
+        run_sweep(made, out)
+    out.mkdir()
+    sweep_config.dump(made, out)
+    Book(out, 1).save()
+    monkeypatch.setattr("tune.sweep.run_trials", lambda *args, **options: 1)
+    monkeypatch.setattr("tune.sweep.collect", lambda made, book: book)
+    assert run_sweep(made, out, resume=True) == 1
 
 
 def test_trials_without_a_sweep_are_refused(tmp_path: Path) -> None:
