@@ -137,7 +137,7 @@ def test_other_architectures_and_grey_images_export_too(
     torch.manual_seed(0)
     module = build_encoder(name, ModelConfig(width=width), 32, channels).eval()
     transform = Transform(32, channels, (0.4, 0.5, 0.6), (0.2, 0.3, 0.4))
-    other = replace(encoder, module=module, transform=transform, description={"encoder": name})
+    other = replace(encoder, module=module, transform=transform)
     assert programs.write_torchscript(other, tmp_path / "x.pt") < 1e-4
     assert programs.write_export(other, tmp_path / "x.pt2") < 1e-4
     if channels == 1:
