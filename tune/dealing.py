@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.federation import Federation, deal
+from rayfed_ssl.models import StartConfig, pinned
 from rayfed_ssl.simulation.assembly import rehearse
-from rayfed_ssl.simulation.checks import check_run, with_start
+from rayfed_ssl.simulation.checks import check_run
 
 
 def refusals(configs: Sequence[RunConfig]) -> dict[int, str]:
@@ -20,12 +21,16 @@ def refusals(configs: Sequence[RunConfig]) -> dict[int, str]:
     for place, config in enumerate(configs):
         alike.setdefault(_dealt_by(config), []).append(place)
     found: dict[int, str] = {}
+    starts: dict[StartConfig, StartConfig] = {}
     for places in alike.values():
         federation: Federation | None = None
         for place in places:
+            config = configs[place]
             try:
-                federation = federation or deal(configs[place])
-                _check(configs[place], federation)
+                federation = federation or deal(config)
+                check_run(config, federation)
+                if config.model.start is not None or config.system is not None:
+                    rehearse(_pinned(config, starts), federation)
             except UserError as error:
                 found[place] = str(error)
                 if federation is None:  # so it is for all of them
@@ -40,7 +45,11 @@ def _dealt_by(config: RunConfig) -> str:
     return json.dumps([by, config.uses_public], sort_keys=True)
 
 
-def _check(config: RunConfig, federation: Federation) -> None:
-    check_run(config, federation)
-    if config.model.start is not None or config.system is not None:
-        rehearse(with_start(config), federation)
+def _pinned(config: RunConfig, known: dict[StartConfig, StartConfig]) -> RunConfig:
+    """The configuration with the digest of what ``model.start`` names; each is read once and kept in ``known``."""
+    start = config.model.start
+    if start is None:
+        return config
+    if start not in known:
+        known[start] = pinned(start)
+    return config.model_copy(update={"model": config.model.model_copy(update={"start": known[start]})})

@@ -16,7 +16,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from rayfed_ssl.base.text import printable
+from rayfed_ssl.base.text import amount, printable
 from rayfed_ssl.reporting.summary import TEST_LABELS
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.terminal.output import console as console
@@ -182,10 +182,6 @@ def _by_encoder(rows: Mapping[str, Mapping[str, Any]]) -> Table:
     return table
 
 
-def _bytes(count: float) -> str:
-    return f"{count / 1e3:,.1f} kB" if 0 < count < 1e5 else f"{count / 1e6:,.1f} MB"
-
-
 def report_command(folder: Path | str) -> str:
     """The command that writes a page on what lies in ``folder``; an older page that lies there is named."""
     if "://" in str(folder):
@@ -202,7 +198,7 @@ def conclude(console: Console, summary: Mapping[str, Any], folder: Path | str) -
         console.print(features_table(summary))
     sent = summary["communication"]
     lines = {
-        "clients sent": f"{_bytes(sent['up_bytes'])} up, {_bytes(sent['down_bytes'])} down",
+        "clients sent": f"{amount(sent['up_bytes'])} up, {amount(sent['down_bytes'])} down",
         "took": f"{summary['wall_s']:.0f} s",
         "run folder": str(folder),
         "curves": f"tensorboard --logdir {folder if '://' not in str(folder) else 'FOLDER, a copy on this machine'}",
