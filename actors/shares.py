@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,7 +95,27 @@ class Reservation:
     def release(self) -> None:
         """Give the bundles back, if this reservation made them."""
         if self.group is not None and self.owned:
+            settle([self.group])
             remove_placement_group(self.group)
+
+
+# Ray 2.60 loses the bundles of a group that is removed between their preparation and their commitment (ray-project/ray,
+# issue 64693): their CPUs and GPUs are nobody's until the node ends.
+SETTLED = frozenset({"NO_RESOURCES", "INFEASIBLE", "FINISHED", "REMOVED"})  # states of a group that is not being placed
+SETTLE_S = 10.0
+
+
+def settle(groups: Iterable[PlacementGroup]) -> None:
+    """Wait until Ray has placed each of them, or found no room for it; ``SETTLE_S`` seconds at most."""
+    for group in groups:
+        last = time.monotonic() + SETTLE_S
+        while state(group) not in SETTLED and time.monotonic() < last:
+            time.sleep(0.005)
+
+
+def state(group: PlacementGroup) -> str:
+    """How far Ray is with placing it; of one that Ray does not know, that it is removed."""
+    return str(placement_group_table(group).get("stats", {}).get("scheduling_state", "REMOVED"))
 
 
 def trial_group() -> PlacementGroup | None:

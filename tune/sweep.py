@@ -30,6 +30,7 @@ from tune import config as sweep_config
 from tune.book import OVER, Book, Entry, scheduled, trial_name
 from tune.config import Sweep
 from tune.dealing import refusals
+from tune.groups import settled_groups
 from tune.results import Results, collect
 from tune.room import Patience, Room, room
 from tune.schedulers import members, scheduler
@@ -213,7 +214,8 @@ def _fit(
         ),
     )
     try:
-        tuner.fit()
+        with settled_groups():
+            tuner.fit()
     except StoppedBeforePlacement:
         pass
     finally:  # a proposal that never ran is to run yet

@@ -1,0 +1,42 @@
+"""Tune's placement groups, none of which is removed while Ray is placing it.
+
+Ray would lose what it reserved (:func:`actors.shares.settle`), and Tune removes groups within milliseconds of asking,
+wherever the process of a trial that is over or paused comes free for one that waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import ray
+from ray.air.execution import PlacementGroupResourceManager
+from ray.tune.execution import tune_controller
+
+from actors.shares import settle
+
+
+class SettledGroups(PlacementGroupResourceManager):  # type: ignore[misc]
+    """Waits until Ray has placed a group, or found no room for it, before it removes it."""
+
+    def cancel_resource_request(self, resource_request: object) -> None:
+        settle(self._request_to_staged_pgs[resource_request])
+        super().cancel_resource_request(resource_request)
+
+    def clear(self) -> None:
+        for groups in self._request_to_staged_pgs.values() if ray.is_initialized() else ():
+            settle(groups)
+        super().clear()
+
+
+@contextlib.contextmanager
+def settled_groups() -> Iterator[None]:
+    """Let the Tune that runs inside ask for its placement groups through :class:`SettledGroups`: it takes no other
+    manager by argument.
+    """
+    before = tune_controller.PlacementGroupResourceManager
+    tune_controller.PlacementGroupResourceManager = SettledGroups
+    try:
+        yield
+    finally:
+        tune_controller.PlacementGroupResourceManager = before
