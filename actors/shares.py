@@ -106,7 +106,7 @@ SETTLE_S = 10.0
 
 
 def settle(groups: Iterable[PlacementGroup]) -> None:
-    """Wait until Ray has placed each of them, or found no room for it; ``SETTLE_S`` seconds at most."""
+    """Wait until Ray has placed each of them, or found no room for it; ``SETTLE_S`` seconds at most for each."""
     for group in groups:
         last = time.monotonic() + SETTLE_S
         while state(group) not in SETTLED and time.monotonic() < last:

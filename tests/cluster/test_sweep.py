@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -57,16 +56,16 @@ def of_rounds(rounds: int) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def given_back() -> Iterator[None]:
-    """A sweep gives back what it took of a Ray that goes on. What does not come back within a minute is listed in a
-    warning, and the next test starts from a new Ray: one of these needs the whole pretended GPU.
-    """
+    """A sweep gives back what it took of a Ray that goes on: the next one needs the whole pretended GPU."""
     yield
-    if ray.is_initialized() and not until(lambda: ray.available_resources().get("GPU") == 1.0, 60):
-        groups = {key: group for key, group in placement_group_table().items() if group["state"] != "REMOVED"}
-        actors = [actor for actor in ray._private.state.actors().values() if actor["State"] != "DEAD"]
-        warnings.warn(f"not given back: {ray.available_resources()}; {groups}; {actors}", stacklevel=1)
-        close_pools()
-        ray.shutdown()
+    if not ray.is_initialized() or until(lambda: ray.available_resources().get("GPU") == 1.0, 120):
+        return
+    groups = {key: group for key, group in placement_group_table().items() if group["state"] != "REMOVED"}
+    actors = [actor for actor in ray._private.state.actors().values() if actor["State"] != "DEAD"]
+    kept = f"not given back: {ray.available_resources()}; {groups}; {actors}"
+    close_pools()
+    ray.shutdown()
+    pytest.fail(kept)
 
 
 def events(run: Path) -> list[Path]:

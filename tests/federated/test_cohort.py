@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from rayfed_ssl.federated.clock import RoundVoid
 from rayfed_ssl.federated.messages import ClientError
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.simulation.local import LocalCohort
+from rayfed_ssl.simulation.timing import make_clock
 from tests.methods.rounds import config_of, started
 
 
@@ -51,14 +53,25 @@ def test_gather_has_every_reply_in_client_order_and_raises_where_there_is_none()
     assert [error.client for error in cohort.dropped] == [0, 1, 2]
 
 
-def test_gather_of_no_clients_is_nothing_and_of_lost_ones_a_void_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    server, cohort = begun(on_client_error="drop")
+def test_gather_of_no_clients_is_nothing_and_of_lost_ones_a_void_round(tmp_path: Path) -> None:
+    """The others remain, so it is not the round that has too few, but the exchange that has nobody; and it is not the
+    failure of what was asked before.
+    """
+    (tmp_path / "trace.csv").write_text("client,start,end\n0,0,0.000001\n1,0,900\n2,0,900\n")
+    trace = {"name": "trace", "path": str(tmp_path / "trace.csv")}
+    system = {"availability": trace, "seconds_per_image": 0.01}
+    config = config_of("fedsimclr", on_client_error="drop", system=system)
+    server, cohort = started(config)
+    clock = make_clock(config, cohort.federation, server, {})
+    assert clock is not None
+    cohort.attach({}, clock)
+    cohort.begin_round(1, clock.select(1, 3))
     with pytest.raises(ClientError):
-        cohort.gather("train", weights=None)
+        cohort.gather("train", clients=(1,), weights=None)
     assert cohort.gather("train", clients=(), weights=server.weights) == []
-    monkeypatch.setattr(cohort, "ask", lambda *args, **fields: iter(()))  # as where the clock loses everybody
-    with pytest.raises(RoundVoid, match="nobody replied"):  # not the failure of what was asked before
-        cohort.gather("train", weights=server.weights)
+    with pytest.raises(RoundVoid, match="nobody replied"):
+        cohort.gather("train", clients=(0,), weights=server.weights)
+    assert cohort.clients == (1, 2)
 
 
 def test_replies_that_nobody_reads_are_an_error_at_the_rounds_end() -> None:
