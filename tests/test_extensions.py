@@ -126,6 +126,25 @@ def test_the_method_of_the_readme_is_fedavg_bit_for_bit(tmp_path: Path) -> None:
     assert encoders(tmp_path / "mine") == encoders(tmp_path / "fedavg")
 
 
+STARTS = """
+class Server(fedavg.Server):
+    def start(self, cohort):
+        super().start(cohort)
+        cohort.ask("train", weights=self.weights)
+
+
+ROW = Method(Config, Client, Server,"""
+
+
+def test_replies_that_nobody_reads_at_the_start_end_the_run_before_its_first_file(tmp_path: Path) -> None:
+    text = MINE.format(name="mine", halves=2).replace("ROW = Method(Config, Client, fedavg.Server,", STARTS.lstrip())
+    written(tmp_path, text=text)
+    config = tiny_run("mine", {"imports": ["my_method.py"]}, tmp_path)
+    with pytest.raises(RuntimeError, match="mine: nobody read the replies of 'train'"):
+        run_locally(config, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_strangers_run_folder_runs_nothing_unless_trusted(tmp_path: Path) -> None:
     written(tmp_path)
     run_locally(tiny_run("mine", {"imports": ["my_method.py"], "train.rounds": 1}, tmp_path), tmp_path / "run")

@@ -86,11 +86,7 @@ class Cohort(abc.ABC):
             ClientError: everybody's training failed, so that there is nothing to go on with, whatever the policy.
             RuntimeError: replies were asked for and never read, so that nobody was sent anything.
         """
-        if self._unread:
-            raise RuntimeError(
-                f"{self.config.method.name}: nobody read the replies of {', '.join(map(repr, self._unread.values()))}, "
-                "so no client was asked; `tell` asks without reading, `gather` reads them all"
-            )
+        self.check_read()
         failed = [error for error in self.dropped if error.operation == TRAINS]
         if failed and {error.client for error in failed} >= set(self.clients):
             raise failed[-1]
@@ -98,6 +94,14 @@ class Cohort(abc.ABC):
             plugin.end_round(self.round)
         self.metrics = dict(sorted(self.metrics.items()))  # whoever replied first
         self.commit()
+
+    def check_read(self) -> None:
+        """Raise RuntimeError where replies were asked for and never read, so that nobody was sent anything."""
+        if self._unread:
+            raise RuntimeError(
+                f"{self.config.method.name}: nobody read the replies of {', '.join(map(repr, self._unread.values()))}, "
+                "so no client was asked; `tell` asks without reading, `gather` reads them all"
+            )
 
     # -- verbs ---------------------------------------------------------------------------------------------------------
 

@@ -99,6 +99,7 @@ class Run:
             self.start = self.saved = self.done = self._restore(restored)
         else:
             self.server.start(self.cohort)
+            self.cohort.check_read()
             self.cohort.commit()
         unreachable = check_reachable(self.clock, config) if self.clock else []
         dealt = ignored_clients(config, self.federation)
