@@ -1,4 +1,8 @@
-"""The leaderboard in one table: each method against the reference over all data sets and partitions, from its rows."""
+"""The leaderboard in short: each method against a reference over all data sets and partitions, and what is told apart.
+
+An interval is taken over clusters, each a data set and a seed (``leaderboard_clusters``): Student's t, with as many
+degrees of freedom as clusters less one.
+"""
 
 from __future__ import annotations
 
@@ -6,48 +10,197 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from leaderboard_clusters import clusters
 from leaderboard_rows import MEASURES, ONE, REFERENCE, Record
-from leaderboard_tables import of_table, over
+from leaderboard_tables import NAMES, of_table, over
+from scipy import stats
 
-from rayfed_ssl.reporting.comparison import difference
+from rayfed_ssl.reporting.comparison import Difference, difference
 
-LEAST_TABLES = 3  # for an interval that says something
+LEAST = 3  # clusters, for an interval that says something
+MARGIN = 0.01  # what two methods differ by at most to be called level
+ALPHA = 0.05
+LOCAL = "local"
+PIXELS, UNTRAINED = "raw pixels", "untrained encoder"  # stand beside the methods, measured in the reference's runs
+VERDICTS = {
+    "above": "above `{}`",
+    "level": f"level with `{{}}` (the interval lies within ±{MARGIN:g})",
+    "open": "not told apart from `{}`",
+    "below": "below `{}`",
+}
+Differences = dict[
+    str, dict[str, Difference]
+]  # measure -> method -> difference to the reference, of LEAST clusters or more
 
 
-def differences(rows: Sequence[Record], board: Mapping[str, Any], name: str) -> dict[str, list[float]]:
-    """Method -> one number per table in which it and the reference have a seed in common: the mean over those seeds of
-    ``row[name]`` less the reference's.
+def with_baselines(rows: Sequence[Record], board: Mapping[str, Any]) -> list[Record]:
+    """The rows of the board's seeds and, for each run of the reference, one of the untrained encoder and one of raw
+    pixels.
     """
-    found: dict[str, list[float]] = {}
-    for data in board["data"]:
-        for partition in board["partitions"]:
-            for method, value in over(of_table(rows, data, partition, ONE), REFERENCE, name).items():
-                found.setdefault(method, []).append(value)
+    made = [row for row in rows if row["seed"] in board["seeds"]]
+    for row in tuple(made):
+        if row["method"] == REFERENCE and row["table"] == ONE:
+            untrained = {name: row[f"untrained_{name}"] for name in MEASURES}
+            pixels = {name: row.get(f"pixels_{name}") for name in MEASURES}
+            for method, scores in ((UNTRAINED, untrained), (PIXELS, pixels)):
+                made.append({**row, "method": method, "bytes_total": None, **scores})
+    return made
+
+
+def differences(rows: Sequence[Record], board: Mapping[str, Any], reference: str = REFERENCE) -> Differences:
+    """Each method's and baseline's difference to ``reference``, where there are ``LEAST`` clusters or more."""
+    beside = with_baselines(rows, board)
+    found: Differences = {}
+    for measure in MEASURES:
+        own = clusters(beside, board, measure, reference=reference)
+        kept = {method: difference(each) for method, each in own.items() if len(each) >= LEAST and method != reference}
+        found[measure] = {method: one for method, one in kept.items() if one is not None}
     return found
 
 
+def survive(found: Differences, methods: Sequence[str]) -> set[tuple[str, str]]:
+    """The (measure, method) that differ from zero at 5% when all ``methods`` are tested by all measures (Holm 1979)."""
+    tested = sorted(
+        (_p(one), measure, method)
+        for measure, each in found.items()
+        for method, one in each.items()
+        if method in methods
+    )
+    kept: set[tuple[str, str]] = set()
+    for place, (p, measure, method) in enumerate(tested):
+        if p > ALPHA / (len(tested) - place):
+            break
+        kept.add((measure, method))
+    return kept
+
+
+def _p(one: Difference) -> float:
+    """Two-sided, of Student's t test of a mean of zero, from its 95% interval."""
+    assert one.low is not None
+    assert one.high is not None
+    half = (one.high - one.low) / 2
+    if half == 0:
+        return 0.0 if one.mean else 1.0
+    free = one.count - 1
+    return float(2 * stats.t.sf(abs(one.mean) / (half / stats.t.ppf(1 - ALPHA / 2, free)), free))
+
+
+def excludes_zero(one: Difference) -> bool:
+    return one.low is not None and one.high is not None and (one.low > 0 or one.high < 0)
+
+
+# -- the tables --------------------------------------------------------------------------------------------------------
+
+
 def overall(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
-    """A row per method with ``LEAST_TABLES`` tables or more: the best by kNN first, references last."""
-    by_measure = {name: differences(rows, board, name) for name in MEASURES}
-    sent = differences(rows, board, "bytes_total")
-    shown = [m for m, each in by_measure["knn"].items() if m != REFERENCE and len(each) >= LEAST_TABLES]
-    heads = ["method", "tables", *(f"{words} over {REFERENCE}" for words in MEASURES.values())]
-    heads += ["tables above by kNN", "MB more"]
+    """A row per method with ``LEAST`` clusters or more: the best by kNN first, then references, then baselines."""
+    found, ranked = differences(rows, board), _ranked(rows, board)
+    holm = survive(found, ranked)
+    of_tables = tables_above(rows, board)
+    heads = ["method", "clusters", *(f"{words} over {REFERENCE}" for words in MEASURES.values()), "tables above by kNN"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for method in sorted(shown, key=lambda m: (m in board["references"], -fmean(by_measure["knn"][m]))):
-        each = by_measure["knn"][method]
-        above = f"{sum(value > 0 for value in each)} of {len(each)}"
-        beside = [_interval(found.get(method, [])) for found in by_measure.values()]
-        more = f"{1e-6 * fmean(sent[method]):+.2f}" if method in sent else "-"
-        lines.append(f"| `{method}` | {len(each)} | {' | '.join(beside)} | {above} | {more} |")
-    return "\n".join(lines) if len(lines) > 2 else f"No method has {LEAST_TABLES} tables yet."
+    for method in _in_order(found, ranked, board):
+        own = {measure: each.get(method) for measure, each in found.items()}
+        count = max(one.count for one in own.values() if one is not None)
+        shown = [_cell(one, (measure, method) in holm) for measure, one in own.items()]
+        lines.append(f"| {_name(method)} | {count} | {' | '.join(shown)} | {of_tables.get(method, '-')} |")
+    if len(lines) == 2:
+        return f"No method has {LEAST} clusters yet."
+    tested = [one for each in found.values() for method, one in each.items() if method in ranked]
+    without = sum(excludes_zero(one) for one in tested)
+    lines.append(
+        f"\nOf {len(tested)} intervals of ranked methods {without} leave zero out (bold), where chance alone would "
+        f"make about {ALPHA * len(tested):.0f}; {len(holm)} do after Holm's correction for all of them (†)."
+    )
+    return "\n".join(lines)
 
 
-def _interval(each: Sequence[float]) -> str:
-    """Mean and 95% interval over tables; bold where that leaves zero out."""
-    if (found := difference(list(each))) is None:
+def told_apart(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
+    """Which methods are above a reference, level with it and below it, by each protocol."""
+    ranked = _ranked(rows, board)
+    lines = [f"| | {' | '.join(MEASURES.values())} |", "|---" * (len(MEASURES) + 1) + "|"]
+    for reference in (REFERENCE, LOCAL):
+        found = differences(rows, board, reference)
+        verdicts = {
+            measure: {method: verdict(one) for method, one in each.items() if method in ranked}
+            for measure, each in found.items()
+        }
+        for kind, name in VERDICTS.items():
+            sides = [[m for m in ranked if verdicts[measure].get(m) == kind] for measure in MEASURES]
+            if any(sides):
+                cells = [", ".join(f"`{method}`" for method in side) or "-" for side in sides]
+                lines.append(f"| {name.format(reference)} | {' | '.join(cells)} |")
+    return "\n".join(lines) if len(lines) > 2 else f"No method has {LEAST} clusters yet."
+
+
+def verdict(one: Difference) -> str:
+    """``above``, ``below``, ``level`` or ``open``, by the interval alone."""
+    assert one.low is not None
+    assert one.high is not None
+    if excludes_zero(one):
+        return "above" if one.mean > 0 else "below"
+    return "level" if one.low >= -MARGIN and one.high <= MARGIN else "open"
+
+
+def by_data(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
+    """The mean differences of each data set alone, and what a method sends beyond the reference."""
+    beside = with_baselines(rows, board)
+    columns = {
+        data: {name: clusters(beside, board, name, data=data) for name in (*MEASURES, "bytes_total")}
+        for data in board["data"]
+    }
+    found, ranked = differences(rows, board), _ranked(rows, board)
+    heads = ["method"]
+    for data in columns:
+        heads += [f"{NAMES.get(data, data)}: {words}" for words in MEASURES.values()] + ["MB more"]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for method in _in_order(found, ranked, board):
+        cells = []
+        for each in columns.values():
+            cells += [_mean(each[measure].get(method), "+.3f") for measure in MEASURES]
+            cells.append(_mean([1e-6 * more for more in each["bytes_total"].get(method, [])], "+.1f"))
+        lines.append(f"| {_name(method)} | {' | '.join(cells)} |")
+    return "\n".join(lines) if len(lines) > 2 else f"No method has {LEAST} clusters yet."
+
+
+def tables_above(rows: Sequence[Record], board: Mapping[str, Any]) -> dict[str, str]:
+    """Method -> in how many tables its mean paired difference to the reference by kNN is above zero."""
+    found: dict[str, list[float]] = {}
+    for data in board["data"]:
+        for partition in board["partitions"]:
+            for method, value in over(of_table(rows, data, partition, ONE), REFERENCE).items():
+                found.setdefault(method, []).append(value)
+    return {method: f"{sum(value > 0 for value in each)} of {len(each)}" for method, each in found.items()}
+
+
+def _ranked(rows: Sequence[Record], board: Mapping[str, Any]) -> list[str]:
+    """The methods that are ranked, in the board's order."""
+    return [method for method in board["methods"] if method not in board["references"]]
+
+
+def _in_order(found: Differences, ranked: Sequence[str], board: Mapping[str, Any]) -> list[str]:
+    """The best by kNN first, then references, then baselines."""
+    by_knn = next(iter(found.values()))
+    known = {method for each in found.values() for method in each}
+
+    def place(method: str) -> tuple[int, float]:
+        group = 0 if method in ranked else 1 if method in board["references"] else 2
+        return group, -by_knn[method].mean if method in by_knn else 0.0
+
+    return sorted(known, key=place)
+
+
+def _name(method: str) -> str:
+    return method if method in (PIXELS, UNTRAINED) else f"`{method}`"
+
+
+def _mean(each: Sequence[float] | None, form: str) -> str:
+    return format(fmean(each), form) if each else "-"
+
+
+def _cell(one: Difference | None, holm: bool) -> str:
+    """Mean and 95% interval over clusters; bold where that leaves zero out, with a dagger where it does after Holm."""
+    if one is None:
         return "-"
-    if found.low is None or found.high is None:
-        return f"{found.mean:+.3f}"
-    text = f"{found.mean:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
-    return f"**{text}**" if found.low > 0 or found.high < 0 else text
+    text = f"{one.mean:+.3f} [{one.low:+.3f}, {one.high:+.3f}]"
+    return f"**{text}**{' †' if holm else ''}" if excludes_zero(one) else text

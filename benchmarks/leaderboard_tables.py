@@ -10,13 +10,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from leaderboard_rows import BOARD, MEASURE, MEASURES, MIXED, ONE, REFERENCE, TUNED, Record
+from leaderboard_rows import BOARD, MEASURE, MIXED, ONE, REFERENCE, TUNED, Record
 from scipy.stats import kendalltau, rankdata
 
 from rayfed_ssl.reporting.comparison import difference, spread
 
 NOT_RUN = "not run yet"
-LEAST_COMMON = 5  # methods that two tables have to share, to be compared
 GAIN, SHARE = 0.08, 0.25  # what a budget has to gain, and the share of the gain that seeds may differ by
 NAMES = {"fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 SPLITS = {
@@ -197,10 +196,13 @@ def caption(rows: Sequence[Record], board: Mapping[str, Any], data: str, partiti
     methods = of_table(rows, data, partition, kind)
     runs = [row for seeds in methods.values() for row in seeds.values()]
     commits = sorted({row["commit"] for row in runs})
-    parts = [f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}, made at {', '.join(commits)}."]
-    parts.append(
-        "Each method as its grid chose on another split, see [below](#tuning)." if kind == TUNED else board["untuned"]
-    )
+    dirty = sum(row["changed"] for row in runs)
+    parts = [
+        f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}, made at {', '.join(commits)}"
+        + (f", {dirty} of them with changes that were not committed." if dirty else ".")
+    ]
+    if kind == TUNED:
+        parts.append("Each method as its grid chose on another split, see [below](#tuning).")
     ranked = {method: seeds for method, seeds in methods.items() if method not in board["references"]}
     by, tau = f"Ranks by kNN over `{COMPARED[kind]}`", stability(ranked)
     if tau is None:
@@ -219,7 +221,7 @@ def kinds(board: Mapping[str, Any]) -> list[str]:
 
 def page(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
     """All tables that have a row, and the names of those that have none."""
-    parts, absent = [], []
+    parts, absent = [board["untuned"].strip()] if rows else [], []
     for data in board["data"]:
         for partition in board["partitions"]:
             for kind in kinds(board):
@@ -232,33 +234,6 @@ def page(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
     if absent:
         parts.append(f"Tables without a row, {NOT_RUN}: {'; '.join(absent)}.")
     return "\n\n".join(parts)
-
-
-def _over_all(rows: Sequence[Record], board: Mapping[str, Any], data: str, partition: str) -> dict[str, list[float]]:
-    """Ranked method -> kNN, linear and few-shot accuracy over the reference's, where it has all three."""
-    methods = of_table(rows, data, partition, ONE)
-    found = [over(methods, REFERENCE, measure) for measure in MEASURES]
-    known = [m for m in methods if m not in board["references"] and all(m in differences for differences in found)]
-    return {method: [differences[method] for differences in found] for method in known}
-
-
-def agreement(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
-    """Whether tables order the methods alike: Kendall's tau between their differences to the reference, for every pair
-    of tables with five or more ranked methods in common.
-    """
-    tables = {
-        f"{NAMES.get(data, data)}, {SPLITS.get(partition, partition)}": _over_all(rows, board, data, partition)
-        for data in board["data"]
-        for partition in board["partitions"]
-    }
-    lines = ["| tables | methods | kNN | linear | few-shot |", "|---|---|---|---|---|"]
-    for one, two in combinations(tables, 2):
-        common = [method for method in tables[one] if method in tables[two]]
-        if len(common) >= LEAST_COMMON:
-            pairs = [zip(*(tables[title][method] for method in common), strict=True) for title in (one, two)]
-            taus = [kendalltau(a, b).statistic for a, b in zip(*pairs, strict=True)]
-            lines.append(f"| {one}; {two} | {len(common)} | {' | '.join(f'{tau:+.2f}' for tau in taus)} |")
-    return "\n".join(lines) if len(lines) > 2 else f"No two tables have {LEAST_COMMON} methods in common yet."
 
 
 def short(rows: Sequence[Record], board: Mapping[str, Any]) -> str:

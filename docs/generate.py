@@ -11,9 +11,10 @@ import ast
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rayfed_ssl.commands.config import File, schema_of
 from rayfed_ssl.methods import METHODS
@@ -25,6 +26,7 @@ sys.path.insert(1, str(ROOT / "benchmarks"))
 import budgets  # noqa: E402
 import claims  # noqa: E402
 import claims_tables  # noqa: E402
+import leaderboard_agreement as board_agreement  # noqa: E402
 import leaderboard_overall as board_overall  # noqa: E402
 import leaderboard_prediction as prediction  # noqa: E402
 import leaderboard_rows as board_rows  # noqa: E402
@@ -145,6 +147,11 @@ def tuned() -> str:
     return board_tables.tuning(lines, lambda data, method: found.get((data, method), {}))
 
 
+def of_board(make: Callable[[Sequence[board_rows.Record], Mapping[str, Any]], str]) -> Callable[[], str]:
+    """A part that is made of the leaderboard's rows."""
+    return lambda: make(board_rows.read(), board_tables.load_board())
+
+
 def claim(name: str) -> str:
     """The tables of one paper's claim."""
     lines, document = claims.read(), claims.load()
@@ -153,25 +160,29 @@ def claim(name: str) -> str:
 
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {
-        "leaderboard": lambda: board_tables.short(board_rows.read(), board_tables.load_board()),
+        "leaderboard": of_board(board_tables.short),
         "speed": lambda: speed_table.sentence(speed_table.read()),
     },
     "docs/architecture.md": {"tree": tree},
     "docs/methods.md": {"methods": methods},
     "docs/configuration.md": {file.value: partial(configuration, file.value) for file in File},
     "docs/results.md": {
-        "budgets": lambda: budgets.table(budgets.read()),
-        "confirmed": lambda: board_tables.confirmed(board_rows.read(), board_tables.load_board()),
-        "leaderboard": lambda: board_tables.page(board_rows.read(), board_tables.load_board()),
-        "overall": lambda: board_overall.overall(board_rows.read(), board_tables.load_board()),
-        "agreement": lambda: board_tables.agreement(board_rows.read(), board_tables.load_board()),
+        "overall": of_board(board_overall.overall),
+        "told apart": of_board(board_overall.told_apart),
+        "by data": of_board(board_overall.by_data),
+        "agreement": of_board(board_agreement.agreement),
+        **{name: partial(claim, name) for name in dict.fromkeys(line["claim"] for line in claims.read())},
+        "predictors": lambda: prediction.table(board_rows.read(), board_tables.load_board()["references"]),
+    },
+    "docs/leaderboard.md": {
+        "leaderboard": of_board(board_tables.page),
+        "tuning": tuned,
+        "tuned": of_board(board_tables.gained),
         "field": lambda: board_tables.page(
             board_rows.read(board_rows.FIELD_RESULTS), board_tables.load_board(board_rows.FIELD)
         ),
-        "tuning": tuned,
-        "tuned": lambda: board_tables.gained(board_rows.read(), board_tables.load_board()),
-        **{name: partial(claim, name) for name in dict.fromkeys(line["claim"] for line in claims.read())},
-        "predictors": lambda: prediction.table(board_rows.read(), board_tables.load_board()["references"]),
+        "budgets": lambda: budgets.table(budgets.read()),
+        "confirmed": of_board(board_tables.confirmed),
     },
     "docs/performance.md": {
         "speed": lambda: speed_table.table(speed_table.read()),

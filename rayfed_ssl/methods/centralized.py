@@ -1,6 +1,6 @@
 """Centralized: the same self-supervised training on the union of all shards.
 
-This is no federated method but the upper bound that federated ones are measured against. One model is trained where
+This is no federated method but a reference that federated ones are measured against. One model is trained where
 server work runs. Nothing crosses the wire, so no bytes are booked. A round is the run's ``local_epochs`` over the
 union, or ``local_steps`` batches from it. Every image counts in every round, whatever ``participation.fraction`` says.
 The optimiser is made anew each round, as in the federated methods.
@@ -74,7 +74,7 @@ CENTRALIZED = Method(
     Config,
     Client,
     Server,
-    Info("upper bound: the same objective on all images in one place", "nothing"),
+    Info("reference: the same objective on all images in one place", "nothing"),
     objective="simclr",
     accepts=anything,
     service=Client,

@@ -25,7 +25,6 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import leaderboard  # noqa: E402
 import leaderboard_figure as figure  # noqa: E402
-import leaderboard_overall as overall  # noqa: E402
 import leaderboard_prediction as prediction  # noqa: E402
 import leaderboard_rows as rows  # noqa: E402
 import leaderboard_tables as tables  # noqa: E402
@@ -42,8 +41,8 @@ def row(method: str, seed: int = 0, knn: float | None = 0.5, **others: Any) -> r
     made: rows.Record = dict.fromkeys(rows.SCHEMA.names)
     made |= {
         "data": "cifar10", "partition": "iid", "table": rows.ONE, "method": method, "seed": seed, "knn": knn,
-        "status": "complete", "commit": "abc", "tuned": False, "untrained_knn": 0.25, "bytes_total": 1_000_000,
-        "objective": "simclr",
+        "status": "complete", "commit": "abc", "changed": False, "tuned": False, "untrained_knn": 0.25,
+        "bytes_total": 1_000_000, "objective": "simclr",
     }  # fmt: skip
     return made | others
 
@@ -353,63 +352,17 @@ def test_a_caption_says_what_ranks_are_and_how_settings_were_chosen() -> None:
     assert "Ranks by kNN over `local`, of one seed:" in told(one, rows.MIXED)
     apart = [each for each in made if each["method"] == ("fedca" if each["seed"] == 1 else "fedsc")]
     assert "of seeds that share no two methods: how stable" in told(apart)
-    gain = (
-        "The config's views, temperature and learning rate were chosen by FedSimCLR's gain; no other method was tuned"
+    assert told(made).startswith(f"{len(made)} runs, made at abc. Ranks")
+    assert told([{**made[0], "changed": True}, *made[1:]]).startswith(
+        f"{len(made)} runs, made at abc, 1 of them with changes that were not committed."
     )
-    assert f"{gain}: each has its defaults and the keys of `benchmarks/leaderboard.yaml`. Ranks" in told(made)
-    assert gain not in told(made, rows.TUNED)
-    other = told(made, board=tables.load_board(rows.FIELD))
-    assert "each has its defaults and the keys of `benchmarks/field.yaml`. Ranks" in other
-
-
-def test_tables_that_order_methods_alike() -> None:
-    def made(data: str, method: str, seed: int, value: float) -> rows.Record:
-        return row(method, seed, value, data=data, linear=value, fewshot=-value)
-
-    methods = ("fedsimclr", "fedbyol", "fedca", "fedsc", "flesd", "local")  # the last is a reference: not ranked
-    here, there = [0.5, 0.4, 0.3, 0.2, 0.1, 0.9], [0.5, 0.3, 0.4, 0.2, 0.1, 0.0]
-    known = [made("cifar10", m, seed, v + 0.01 * seed) for m, v in zip(methods, here, strict=True) for seed in (0, 1)]
-    known += [made("fashion_mnist", m, 0, v) for m, v in zip(methods, there, strict=True)]
-    known += [row("fedx", data=data) for data in ("cifar10", "fashion_mnist")]  # without a linear probe
-    (line,) = tables.agreement(known, BOARD).splitlines()[2:]
-    assert (
-        line == "| Fashion-MNIST, IID; CIFAR-10, IID | 5 | +0.80 | +0.80 | +0.80 |"
-    )  # of ten pairs one is turned round
-    assert tables.agreement(known[2:], BOARD) == "No two tables have 5 methods in common yet."
-    seeds = {**SEEN, "fedca": (0,), "fedsc": (1,), "fedprox": (1,)}  # the same effects, on other seeds
-    same = [*additive(SEEN), *additive(seeds, data="fashion_mnist")]
-    (line,) = tables.agreement(same, BOARD).splitlines()[2:]
-    assert line.endswith("| 5 | +1.00 | +1.00 | +1.00 |")
-
-
-def test_a_method_beside_the_reference_over_all_tables() -> None:
-    def made(method: str, seed: int, where: tuple[str, str], value: float | None, sent: int) -> rows.Record:
-        data, partition = where
-        return row(method, seed, value, data=data, partition=partition, linear=value, bytes_total=sent)
-
-    places = [("cifar10", "iid"), ("cifar10", "dirichlet"), ("fashion_mnist", "two_classes")]
-    known, expected = [], []
-    for place, gains in zip(places, [(0.02, 0.04), (0.01,), (-0.03,)], strict=True):
-        known += [made("fedsimclr", seed, place, 0.5 + 0.1 * seed, 10**6) for seed in (0, 1)]
-        known += [made("fedca", seed, place, 0.5 + 0.1 * seed + gain, 3 * 10**6) for seed, gain in enumerate(gains)]
-        known.append(made("fedbyol", 2, place, 0.9, 10**6))  # no seed in common
-        known.append(made("local", 0, place, None if place == places[0] else 0.5, 0))
-        expected.append(np.mean(gains))
-    (line,) = overall.overall(known, BOARD).splitlines()[2:]  # local has two tables
-    low, high = stats.t.interval(0.95, 2, np.mean(expected), stats.sem(expected))
-    cell = f"{np.mean(expected):+.3f} [{low:+.3f}, {high:+.3f}]"
-    assert line == f"| `fedca` | 3 | {cell} | {cell} | - | 2 of 3 | +2.00 |"
-    known += [
-        made("local", 0, ("fashion_mnist", "iid"), 0.6, 0),
-        made("fedsimclr", 0, ("fashion_mnist", "iid"), 0.4, 1),
-    ]
-    assert [each.split(" |")[0] for each in overall.overall(known, BOARD).splitlines()[2:]] == [
-        "| `fedca`",
-        "| `local`",
-    ]
-    same = [row(m, 0, v, data=d, partition=p) for d, p in places for m, v in (("fedsimclr", 0.5), ("fedx", 0.7))]
-    assert "| **+0.200 [+0.200, +0.200]** |" in overall.overall(same, BOARD)
-    assert overall.overall(known[:3], BOARD) == "No method has 3 tables yet."
+    assert "as its grid chose on another split" in told(made, rows.TUNED)
+    gain = "views, temperature and learning rate were chosen by FedSimCLR's gain; no other method was tuned"
+    for path, chosen in ((rows.BOARD, gain), (rows.FIELD, "views and optimiser are EasyFL's; no method was tuned")):
+        board = tables.load_board(path)
+        untuned = " ".join(tables.page(made, board).split("\n\n")[0].split())
+        assert chosen in untuned
+        assert untuned.endswith(f"each has its defaults and the keys of `benchmarks/{path.name}`.")
 
 
 def test_the_page_names_tables_without_a_row() -> None:

@@ -1,0 +1,77 @@
+"""Whether the leaderboard's tables agree: do another data set's images or other clients order the methods alike?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from statistics import fmean
+from typing import Any
+
+from leaderboard_rows import MEASURES, ONE, REFERENCE, Record
+from leaderboard_tables import NAMES, SPLITS, of_table, over
+from scipy.stats import kendalltau
+
+LEAST_COMMON = 5  # methods that two tables have to share, to be compared
+
+
+def _over_all(rows: Sequence[Record], board: Mapping[str, Any], data: str, partition: str) -> dict[str, list[float]]:
+    """Ranked method -> kNN, linear and few-shot accuracy over the reference's, where it has all three."""
+    methods = of_table(rows, data, partition, ONE)
+    found = [over(methods, REFERENCE, measure) for measure in MEASURES]
+    known = [m for m in methods if m not in board["references"] and all(m in differences for differences in found)]
+    return {method: [differences[method] for differences in found] for method in known}
+
+
+def agreement(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
+    """Whether tables order the methods alike: Kendall's tau between their differences to the reference, for every pair
+    of tables with ``LEAST_COMMON`` ranked methods or more in common, by each protocol; under it means, also of those
+    methods alone that are in the lower half by kNN: two groups far apart make a high tau, whatever the order within.
+    """
+    tables = {
+        (data, partition): found
+        for data in board["data"]
+        for partition in board["partitions"]
+        if len(found := _over_all(rows, board, data, partition)) >= LEAST_COMMON
+    }
+    pairs = {pair: found for pair in combinations(tables, 2) if (found := _taus(*(tables[each] for each in pair)))}
+    if not pairs:
+        return f"No two tables have {LEAST_COMMON} methods in common yet."
+    names = {(d, p): f"{NAMES.get(d, d)}, {SPLITS.get(p, p)}" for d, p in tables}
+    heads = ["", *list(names.values())[1:]]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for one in list(tables)[:-1]:
+        cells = [_shown(pairs[one, two]) if (one, two) in pairs else "" for two in list(tables)[1:]]
+        lines.append(f"| {names[one]} | {' | '.join(cells)} |")
+    within = [taus for (one, two), taus in pairs.items() if one[0] == two[0]]
+    between = [taus for (one, two), taus in pairs.items() if one[0] != two[0]]
+    low = _lower_half(tables)
+    beneath = [
+        taus
+        for one, two in combinations(tables, 2)
+        if one[0] != two[0]
+        and (taus := _taus(*({m: tables[each][m] for m in low if m in tables[each]} for each in (one, two))))
+    ]
+    told = [("within a data set", within), ("between data sets", between),
+            (f"between data sets, of the {len(low)} lowest methods by kNN", beneath)]  # fmt: skip
+    means = [f"{words} {_shown([fmean(each) for each in zip(*found, strict=True)])}" for words, found in told if found]
+    return "\n".join([*lines, "", f"In the mean: {'; '.join(means)}."])
+
+
+def _lower_half(tables: Mapping[Any, Mapping[str, Sequence[float]]]) -> list[str]:
+    """The methods of all tables that are in the lower half by the mean of their first measure."""
+    common = set.intersection(*(set(found) for found in tables.values()))
+    order = sorted(common, key=lambda method: fmean(found[method][0] for found in tables.values()))
+    return order[: len(order) // 2]
+
+
+def _taus(one: Mapping[str, Sequence[float]], two: Mapping[str, Sequence[float]]) -> list[float]:
+    """Kendall's tau by each protocol, over the methods that both have; none where these are too few."""
+    common = [method for method in one if method in two]
+    if len(common) < LEAST_COMMON:
+        return []
+    columns = [zip(*(table[method] for method in common), strict=True) for table in (one, two)]
+    return [float(kendalltau(a, b).statistic) for a, b in zip(*columns, strict=True)]
+
+
+def _shown(taus: Sequence[float]) -> str:
+    return " / ".join(f"{tau:+.2f}" for tau in taus)

@@ -1,0 +1,175 @@
+"""What the leaderboard comes to: differences over data sets and seeds, what is told apart, whether tables agree."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tests.conftest import ROOT
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import leaderboard_agreement as agreement
+import leaderboard_overall as overall
+import leaderboard_rows as rows
+import leaderboard_tables as tables
+
+from tests.benchmarks.test_leaderboard import row
+
+BOARD = tables.load_board()
+DATA, PARTITIONS = ("fashion_mnist", "cifar10"), ("iid", "dirichlet", "two_classes")
+PLACES = [(data, partition) for data in DATA for partition in PARTITIONS]
+
+
+def made(gains: Mapping[str, Sequence[float]], seeds: Sequence[int] = (0, 1, 2)) -> list[rows.Record]:
+    """FedSimCLR, whose accuracy depends on table and seed, and methods above it by ``gains``, one per (data set, seed),
+    the same by every protocol in all partitions.
+    """
+    found = []
+    for place, (data, partition) in enumerate(PLACES):
+        for at, seed in enumerate(seeds):
+            base = 0.4 + 0.02 * place + 0.03 * seed
+            where = {"data": data, "partition": partition, "pixels_fewshot": 0.1, "untrained_fewshot": 0.2}
+            for method, each in {"fedsimclr": [0.0] * 6, **gains}.items():
+                value = base + each[len(seeds) * DATA.index(data) + at]
+                scores = {"linear": value, "fewshot": value}
+                found.append(row(method, seed, value, **where, **scores, bytes_total=10**6 * (1 + len(method))))
+    return found
+
+
+def cells(text: str, method: str) -> list[str]:
+    (line,) = [line for line in text.splitlines() if line.startswith(f"| {method} ")]
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+UP, DOWN = [0.02, 0.03, 0.025, 0.01, 0.02, 0.015], [-0.02, -0.01, -0.04, -0.03, -0.02, -0.05]
+OPEN, SAME = [0.05, -0.05, 0.04, -0.03, 0.02, -0.01], [0.001, -0.001, 0.002, -0.002, 0.001, -0.001]
+
+
+def test_an_interval_is_students_over_data_sets_and_seeds() -> None:
+    text = overall.overall(made({"fedca": UP, "fedx": OPEN, "local": DOWN}), BOARD)
+    for method, gains, above in (("fedca", UP, "6 of 6"), ("fedx", OPEN, "3 of 6"), ("local", DOWN, "0 of 6")):
+        low, high = stats.ttest_1samp(gains, 0.0).confidence_interval(0.95)
+        interval = f"{np.mean(gains):+.3f} [{low:+.3f}, {high:+.3f}]"
+        shown = cells(text, f"`{method}`")
+        assert shown[1] == "6"
+        if low > 0 or high < 0:
+            assert shown[2].startswith(f"**{interval}**")
+        else:
+            assert shown[2:5] == [interval] * 3
+        if method != "fedx":
+            assert shown[-1] == above
+    assert [line.split(" |")[0] for line in text.splitlines()[2:7]] == [
+        "| `fedca`", "| `fedx`", "| `local`", "| raw pixels", "| untrained encoder",
+    ]  # fmt: skip
+
+
+def test_raw_pixels_and_the_untrained_encoder_stand_beside_the_methods() -> None:
+    text = overall.overall(made({"fedca": UP}, seeds=(0, 1, 2)), BOARD)
+    accuracies = [[0.4 + 0.02 * place + 0.03 * seed for place in range(6)] for seed in range(3)]
+    of_clusters = [np.mean(each[half : half + 3]) for half in (0, 3) for each in accuracies]
+    for name, before, column in (("raw pixels", 0.1, 4), ("untrained encoder", 0.2, 4), ("untrained encoder", 0.25, 2)):
+        low, high = stats.ttest_1samp(before - np.array(of_clusters), 0.0).confidence_interval(0.95)
+        mean = np.mean(before - np.array(of_clusters))
+        assert cells(text, name)[column].startswith(f"**{mean:+.3f} [{low:+.3f}, {high:+.3f}]**")
+    assert cells(text, "raw pixels")[2:4] == ["-", "-"]
+    other = [{**each, "seed": 7} for each in made({"fedca": UP})]  # of no seed of the board's
+    assert overall.overall(other, BOARD) == "No method has 3 clusters yet."
+
+
+def test_a_dagger_is_for_what_holm_leaves() -> None:
+    gains = {"fedca": UP, "fedsc": DOWN, "fedx": OPEN, "fedu": [0.06, 0.05, 0.0, 0.02, 0.06, 0.01], "local": UP}
+    ranked = [method for method in gains if method != "local"]
+    found = overall.survive(overall.differences(made(gains), BOARD), ranked)
+    p = sorted((stats.ttest_1samp(gains[method], 0.0).pvalue, method) for method in ranked for _ in rows.MEASURES)
+    expected = set()
+    for place, (value, method) in enumerate(p):
+        if value > 0.05 / (len(p) - place):
+            break
+        expected.add(method)
+    assert {method for _, method in found} == expected
+    assert expected == {"fedca", "fedsc"}
+    assert stats.ttest_1samp(gains["fedu"], 0.0).pvalue < 0.05  # its interval leaves zero out, but not of so many
+    text = overall.overall(made(gains), BOARD)
+    assert cells(text, "`fedca`")[2].endswith("** †")
+    assert cells(text, "`local`")[2].endswith("]**")  # a reference is not tested
+    assert (
+        "Of 12 intervals of ranked methods 9 leave zero out (bold), where chance alone would make about 1; 6 do" in text
+    )
+
+
+def test_what_is_told_apart_is_said_by_the_interval() -> None:
+    text = overall.told_apart(made({"fedca": UP, "fedsc": DOWN, "fedx": OPEN, "fedprox": SAME, "local": DOWN}), BOARD)
+    assert cells(text, "above `fedsimclr`")[1:] == ["`fedca`"] * 3
+    assert cells(text, "level with `fedsimclr` (the interval lies within ±0.01)")[1:] == ["`fedprox`"] * 3
+    assert cells(text, "not told apart from `fedsimclr`")[1:] == ["`fedx`"] * 3
+    assert cells(text, "below `fedsimclr`")[1:] == ["`fedsc`"] * 3
+    assert cells(text, "above `local`")[1:] == ["`fedsimclr`, `fedprox`, `fedca`"] * 3
+    assert cells(text, "level with `local` (the interval lies within ±0.01)")[1:] == ["`fedsc`"] * 3
+
+
+def test_each_data_set_has_its_own_means() -> None:
+    shown = cells(overall.by_data(made({"fedca": UP, "local": DOWN}), BOARD), "`fedca`")
+    means = [f"{np.mean(UP[:3]):+.3f}", f"{np.mean(UP[3:]):+.3f}"]
+    more = f"{len('fedca') - len('fedsimclr'):+.1f}"
+    assert shown[1:] == [*[means[0]] * 3, more, *[means[1]] * 3, more]
+
+
+# -- do tables agree? --------------------------------------------------------------------------------------------------
+
+
+def ordered(data: str, values: Mapping[str, float], partition: str = "iid") -> list[rows.Record]:
+    return [row(m, 0, v, data=data, partition=partition, linear=v, fewshot=-v) for m, v in values.items()]
+
+
+def test_tables_that_order_methods_alike() -> None:
+    methods = ("fedsimclr", "fedbyol", "fedca", "fedsc", "flesd", "local")  # the last is a reference: not ranked
+    here = dict(zip(methods, [0.5, 0.4, 0.3, 0.2, 0.1, 0.9], strict=True))
+    there = {**here, "fedbyol": 0.3, "fedca": 0.4, "local": 0.0}  # of ten pairs one is turned round
+    known = [*ordered("fashion_mnist", here), *ordered("cifar10", there)]
+    known += [row("fedx", data=data) for data in DATA]  # without a linear probe
+    text = agreement.agreement(known, BOARD)
+    assert cells(text, "Fashion-MNIST, IID")[1:] == ["+0.80 / +0.80 / +0.80"]
+    assert text.endswith("In the mean: between data sets +0.80 / +0.80 / +0.80.")  # two methods are too few
+    assert agreement.agreement(known[2:], BOARD) == "No two tables have 5 methods in common yet."
+    other = [{**each, "seed": 1} for each in ordered("cifar10", {m: v + 0.1 for m, v in here.items()})]
+    shifted = agreement.agreement([*ordered("fashion_mnist", here), *other], BOARD)  # the same effects, on another seed
+    assert cells(shifted, "Fashion-MNIST, IID")[1:] == ["+1.00 / +1.00 / +1.00"]
+
+
+def test_two_groups_far_apart_make_a_high_tau() -> None:
+    rng = np.random.default_rng(0)
+    names = [method for method in BOARD["methods"] if method not in BOARD["references"]][:20]
+
+    def table(data: str, partition: str) -> tuple[list[rows.Record], list[float]]:
+        values = [0.5 * (at < 10) + 0.1 * float(rng.random()) for at in range(20)]
+        return ordered(data, dict(zip(names, values, strict=True)), partition), values
+
+    places = [("fashion_mnist", "iid"), ("fashion_mnist", "dirichlet"), ("cifar10", "iid")]
+    known = {place: table(*place) for place in places}
+    text = agreement.agreement([each for found, _ in known.values() for each in found], BOARD)
+    values = {place: found for place, (_, found) in known.items()}
+
+    def tau(a: Any, b: Any, among: slice = slice(None)) -> float:
+        return float(stats.kendalltau(values[a][among], values[b][among]).statistic)
+
+    between = [tau(places[at], places[2]) for at in (0, 1)]
+    beneath = [tau(places[at], places[2], slice(10, None)) for at in (0, 1)]
+    for words, found in (
+        ("within a data set", [tau(places[0], places[1])]),
+        ("between data sets", between),
+        ("between data sets, of the 10 lowest methods by kNN", beneath),
+    ):
+        assert f"{words} {' / '.join([f'{np.mean(found):+.2f}'] * 3)}" in text
+    assert np.mean(between) > np.mean(beneath) + 0.2
+
+
+@pytest.mark.parametrize("page", [overall.overall, overall.told_apart, overall.by_data])
+def test_without_enough_clusters_there_is_no_table(page: Any) -> None:
+    one = [each for each in made({"fedca": UP}) if each["seed"] == 0]
+    assert page(one, BOARD) == "No method has 3 clusters yet."
