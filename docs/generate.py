@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(1, str(ROOT / "benchmarks"))
 import budgets  # noqa: E402
 import claims  # noqa: E402
+import claims_overview  # noqa: E402
 import claims_tables  # noqa: E402
 import leaderboard_overall as board_overall  # noqa: E402
 import leaderboard_prediction as prediction  # noqa: E402
@@ -170,6 +171,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         ),
         "tuning": tuned,
         "tuned": lambda: board_tables.gained(board_rows.read(), board_tables.load_board()),
+        "verdicts": lambda: claims_overview.section(claims.read(), claims.load()),
         **{name: partial(claim, name) for name in dict.fromkeys(line["claim"] for line in claims.read())},
         "predictors": lambda: prediction.table(board_rows.read(), board_tables.load_board()["references"]),
     },
