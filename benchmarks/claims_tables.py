@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
 from claims import Line
 from leaderboard_tables import NOT_RUN, number
 
-from rayfed_ssl.reporting.comparison import Difference, difference
+from rayfed_ssl.reporting.comparison import LEVEL, Difference, difference
 
 UNTRAINED, WORST = "untrained", ", worst client"
-NAMES = {"knn": "kNN", "fewshot": "few-shot", "linear": "linear", "task": "own task", "select/knn": "kNN, held out"}
+NAMES = {"knn": "kNN", "fewshot": "few-shot", "linear": "linear", "task": "own task", "select/knn": "held-out kNN"}
+WITHIN = 0.01  # an interval that holds zero is "level" where it lies between minus this and this
+ONE_SEED, APART = "one seed", "not told apart"
 PAIRS = ("0_1", "0_2", "1_2")
 Values = dict[int, float]  # seed -> value
 Runs = Mapping[str, Mapping[int, Line]]  # variant -> seed -> line
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A pair of variants in words, and what the first is over the second: by measure, None where nothing is paired."""
+
+    label: str
+    differences: Mapping[str, Difference | None]
+
+    @property
+    def known(self) -> dict[str, Difference]:
+        return {measure: found for measure, found in self.differences.items() if found is not None}
+
+    @property
+    def seeds(self) -> str:
+        return str(max((found.count for found in self.known.values()), default=0))
 
 
 def runs_of(lines: Sequence[Line], name: str, claim: Mapping[str, Any]) -> dict[str, dict[int, Line]]:
@@ -62,23 +81,66 @@ def apart(runs: Runs, a: str, b: str, measure: str) -> Difference | None:
     return difference([own[seed] - theirs[seed] for seed in sorted(own.keys() & theirs.keys())])
 
 
+def compared(runs: Runs, claim: Mapping[str, Any], pair: Sequence[str | Sequence[str]]) -> Compared:
+    """A pair of ``compare``, by the claim's measures and by the one that chose between several."""
+    first, second = pair
+    measures, by = [*claim["measures"], *([claim["by"]] if "by" in claim else [])], claim.get("by")
+    a, b = chosen(runs, first, by), chosen(runs, second, by)
+    if a is None or b is None:
+        return Compared(f"best of {len(first)} against best of {len(second)}", dict.fromkeys(measures))
+    best = "" if isinstance(first, str) else f" (each the best by {NAMES[claim['by']]})"
+    return Compared(f"{a} over {b}{best}", {measure: apart(runs, a, b, measure) for measure in measures})
+
+
 def verdict(found: Difference | None) -> str:
-    """``above``, ``below``, or ``level`` where the 95% interval holds zero."""
+    """``above`` or ``below``; where the 95% interval holds zero ``level`` if all of it lies within ``WITHIN`` of zero,
+    otherwise ``not told apart``.
+    """
     if found is None:
         return NOT_RUN
     if found.low is None or found.high is None:
-        return "one seed"
-    return "level" if found.low <= 0 <= found.high else "above" if found.mean > 0 else "below"
+        return ONE_SEED
+    if not found.low <= 0 <= found.high:
+        return "above" if found.mean > 0 else "below"
+    return "level" if max(-found.low, found.high) <= WITHIN else APART
 
 
-def _interval(found: Difference | None) -> str:
+def verdicts(differences: Mapping[str, Difference | None]) -> str:
+    """The verdict of each measure, those of one word together: ``above by kNN and few-shot; level by linear``."""
+    by_word: dict[str, list[str]] = {}
+    for measure, found in differences.items():
+        by_word.setdefault(verdict(found), []).append(NAMES[measure])
+    if len(by_word) == 1:
+        [(word, names)] = by_word.items()
+        if len(names) == 1 or word in (NOT_RUN, ONE_SEED):
+            return word
+        return f"{word} by {'any' if word == APART else 'all'}"
+    return "; ".join(f"{word} by {_listed(names)}" for word, names in by_word.items())
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join((", ".join(names[:-1]), names[-1])) if len(names) > 1 else names[0]
+
+
+def counted(pairs: Iterable[Compared]) -> tuple[int, int]:
+    """How many intervals there are, and how many of them leave zero out."""
+    level = [found.level for pair in pairs for found in pair.known.values() if found.level is not None]
+    return len(level), level.count(False)
+
+
+def by_chance(intervals: int) -> str:
+    """How many of them would leave zero out if nothing differed."""
+    return f"{(1 - LEVEL) * intervals:.1f}"
+
+
+def interval(found: Difference | None) -> str:
     if found is None:
-        return NOT_RUN
+        return "-"
     text = f"{found.mean:+.3f}"
     return text if found.low is None else f"{text} [{found.low:+.3f}, {found.high:+.3f}]"
 
 
-def _rows(cells: Sequence[Sequence[str]]) -> str:
+def rows(cells: Sequence[Sequence[str]]) -> str:
     head, *body = cells
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *body))
 
@@ -99,22 +161,22 @@ def accuracies(runs: Runs, claim: Mapping[str, Any]) -> str:
         minutes = number(used, 1) if used else "" if name not in runs else "-"
         cells = [number(found[m]) if found[m] else "-" for m in measures]
         body.append([name, str(max(map(len, found.values()))), *cells, minutes])
-    return _rows([["variant", "seeds", *(NAMES[m] for m in measures), "CPU minutes"], *body])
+    return rows([["variant", "seeds", *(NAMES[m] for m in measures), "CPU minutes"], *body])
 
 
 def comparisons(runs: Runs, claim: Mapping[str, Any]) -> str:
-    """The paired differences that decide, each with its 95% interval; the first measure's is the verdict."""
-    measures, body = claim["measures"], []
-    for first, second in claim["compare"]:
-        a, b = chosen(runs, first, claim.get("by")), chosen(runs, second, claim.get("by"))
-        if a is None or b is None:
-            body.append([f"best of {len(first)} against best of {len(second)}", "0", *[NOT_RUN] * (len(measures) + 1)])
-            continue
-        found = [apart(runs, a, b, measure) for measure in measures]
-        best = "" if isinstance(first, str) else f" (each the best by {NAMES[claim['by']]})"
-        seeds = "0" if found[0] is None else str(found[0].count)
-        body.append([f"{a} over {b}{best}", seeds, *map(_interval, found), verdict(found[0])])
-    return _rows([["difference", "seeds", *(NAMES[m] for m in measures), f"by {NAMES[measures[0]]}"], *body])
+    """The paired differences, each with its 95% interval, and the verdict of each of the claim's measures."""
+    body, pairs = [], [compared(runs, claim, pair) for pair in claim["compare"]]
+    for pair in pairs:
+        cells = [interval(found) for found in pair.differences.values()]
+        if not pair.known:
+            cells[0] = NOT_RUN
+        of_claim = {m: found for m, found in pair.known.items() if m in claim["measures"]}
+        body.append([pair.label, pair.seeds, *cells, verdicts(of_claim) if of_claim else NOT_RUN])
+    names = [NAMES[measure] for measure in pairs[0].differences]
+    count, without_zero = counted(pairs)
+    below = f"Intervals that leave zero out: {without_zero} of {count}; by chance alone about {by_chance(count)}."
+    return f"{rows([['difference', 'seeds', *names, 'verdict'], *body])}\n\n{below}"
 
 
 def usefulness(runs: Runs, variants: Sequence[str]) -> str:
@@ -130,15 +192,16 @@ def usefulness(runs: Runs, variants: Sequence[str]) -> str:
             }  # of one target: G's ratios
             cells = [a["2_0"] / a["1_0"], a["2_1"] / a["0_1"], *(also[f"fedlinked/likeness_{pair}"] for pair in PAIRS)]
             body.append([variant, str(seed), *(f"{cell:.2f}" for cell in cells)])
-    return _rows([["variant", "seed", "G_02/G_01", "G_12/G_01", "likeness 01", "02", "12"], *body])
+    return rows([["variant", "seed", "G_02/G_01", "G_12/G_01", "likeness 01", "02", "12"], *body])
 
 
 def section(lines: Sequence[Line], name: str, claim: Mapping[str, Any]) -> str:
-    """A claim: what it says, the setting, accuracies, and what is level and what is not."""
+    """A claim: what it says, the setting, accuracies, and what differs from what."""
     runs = runs_of(lines, name, claim)
     commits = sorted({line["commit"] for of_seeds in runs.values() for line in of_seeds.values()})
     made = f"Made at {', '.join(commits)}." if commits else f"{NOT_RUN.capitalize()}."
-    parts = [f"**{claim['says']}.** {claim['setting']}. {made}", accuracies(runs, claim), comparisons(runs, claim)]
+    says = f"Claimed: {claim['says']}" if "decides" in claim else claim["says"]
+    parts = [f"**{says}.** {claim['setting']}. {made}", accuracies(runs, claim), comparisons(runs, claim)]
     if found := [name for name in claim.get("useful", ()) if name in runs]:
         parts.append(usefulness(runs, found))
     return "\n\n".join(parts)

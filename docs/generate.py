@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(1, str(ROOT / "benchmarks"))
 import budgets  # noqa: E402
 import claims  # noqa: E402
+import claims_overview  # noqa: E402
 import claims_tables  # noqa: E402
 import leaderboard_agreement as board_agreement  # noqa: E402
 import leaderboard_overall as board_overall  # noqa: E402
@@ -171,6 +172,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "told apart": of_board(board_overall.told_apart),
         "by data": of_board(board_overall.by_data),
         "agreement": of_board(board_agreement.agreement),
+        "verdicts": lambda: claims_overview.section(claims.read(), claims.load()),
         **{name: partial(claim, name) for name in dict.fromkeys(line["claim"] for line in claims.read())},
         "predictors": lambda: prediction.table(board_rows.read(), board_tables.load_board()["references"]),
     },

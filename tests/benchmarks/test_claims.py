@@ -16,9 +16,11 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import claims  # noqa: E402
+import claims_overview as overview  # noqa: E402
 import claims_tables as tables  # noqa: E402
 
 from rayfed_ssl.config import build  # noqa: E402
+from rayfed_ssl.reporting.comparison import Difference  # noqa: E402
 
 DOCUMENT = claims.load()
 CLAIM: dict[str, Any] = {
@@ -95,11 +97,99 @@ def test_paired_differences_have_students_interval_and_decide() -> None:
     rows = cells(tables.comparisons(tables.runs_of(LINES, "c", CLAIM), CLAIM))[2:]
     pairs = np.array([0.5, 0.6, 0.7]) - np.array([0.2, 0.25, 0.3])
     low, high = stats.t.interval(0.95, 2, loc=pairs.mean(), scale=stats.sem(pairs))
-    assert rows[0] == ["a over b", "3", f"{pairs.mean():+.3f} [{low:+.3f}, {high:+.3f}]", "above"]
+    held_out = "+0.200 [+0.200, +0.200]"
+    assert rows[0] == ["a over b", "3", f"{pairs.mean():+.3f} [{low:+.3f}, {high:+.3f}]", held_out, "above"]
     assert rows[1][0] == "a2 over b, worst client"
-    assert rows[1][3] == "above"
+    assert rows[1][-1] == "above"
     assert rows[2][0].startswith("a2 over untrained (each the best by")  # by held-out images, not by its accuracy
-    assert rows[2][3] == "level"
+    assert rows[2][3:] == ["-", "not told apart"]  # untrained encoders have no held-out value
+
+
+def test_what_only_one_side_was_measured_by_has_no_verdict() -> None:
+    claim = {**CLAIM, "measures": ["select/knn", "knn"], "compare": [["a", "untrained"]]}
+    del claim["by"]
+    [row] = cells(tables.comparisons(tables.runs_of(LINES, "c", claim), claim).split("\n\n")[0])[2:]
+    assert row[:3] == ["a over untrained", "3", "-"]
+    assert row[-1] == "above"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "word"),
+    [
+        (0.0001, 0.015, "above"), (0.001, 0.009, "above"), (-0.009, -0.001, "below"), (-0.3, -0.0001, "below"),
+        (-0.01, 0.01, "level"), (-0.002, 0.009, "level"), (0.0, 0.005, "level"), (-0.002, 0.011, "not told apart"),
+        (-0.011, 0.002, "not told apart"), (-0.2, 0.3, "not told apart"), (-0.02, 0.0, "not told apart"),
+    ],
+)  # fmt: skip
+def test_a_verdict_is_read_from_the_interval(low: float, high: float, word: str) -> None:
+    assert tables.verdict(Difference((low + high) / 2, low, high, 5)) == word
+
+
+def test_a_single_seed_and_no_seed_have_no_verdict() -> None:
+    assert tables.verdict(Difference(0.3, None, None, 1)) == "one seed"
+    assert tables.verdict(None) == "not run yet"
+
+
+def test_measures_of_one_verdict_stand_together() -> None:
+    ends = (0.1, 0.2), (-0.001, 0.001), (-0.1, 0.1)
+    above, level, wide = (Difference((low + high) / 2, low, high, 5) for low, high in ends)
+    three = ("knn", "fewshot", "linear")
+    for found, text in (
+        ((wide, level, wide), "not told apart by kNN and linear; level by few-shot"),
+        ((level, level, level), "level by all"),
+        ((wide, wide, wide), "not told apart by any"),
+        ((None, None, None), "not run yet"),
+    ):
+        assert tables.verdicts(dict(zip(three, found, strict=True))) == text
+    assert tables.verdicts({"task": above}) == "above"
+    four = tables.verdicts({**dict.fromkeys(three, wide), "task": above})
+    assert four == "not told apart by kNN, few-shot and linear; above by own task"
+
+
+def test_intervals_are_counted_and_set_beside_what_chance_gives() -> None:
+    """Five intervals (the untrained encoder has no held-out one), of which the first two pairs' leave zero out."""
+    text = tables.comparisons(tables.runs_of(LINES, "c", CLAIM), CLAIM)
+    assert text.splitlines()[-1] == "Intervals that leave zero out: 4 of 5; by chance alone about 0.3."
+    assert tables.by_chance(60) == "3.0"
+
+
+def test_a_row_of_verdicts_for_each_comparison_that_decides() -> None:
+    deciding = {"method": "A", "short": "above B", "decides": [{"condition": "at home", "pair": ["a", "b"]}]}
+    other = {**CLAIM, "measures": ["task"], "by": "select/knn", "compare": [["a", "b"]]}
+    document = {"claims": {"c": CLAIM | deciding, "d": other | deciding | {"method": "D"}, "e": CLAIM}}
+    text = overview.section([*LINES, *({**one, "claim": "e"} for one in LINES)], document)
+    head, _, first, second = cells(text.split("\n\n")[0])
+    assert head[4:] == ["seeds", "kNN", "own task", "verdict"]
+    [expected, *_] = cells(tables.comparisons(tables.runs_of(LINES, "c", CLAIM), CLAIM))[2:]
+    assert first == ["A", "above B", "at home", "a over b", "3", expected[2], "", "above"]
+    assert second == ["D", "above B", "at home", "a over b", "0", "", "-", "not run yet"]
+    assert "have 10 intervals; 8 leave zero out. If nothing differed, about 0.5 would." in text
+
+
+def test_a_claim_is_decided_by_one_or_two_of_its_comparisons() -> None:
+    deciding = {name: claim for name, claim in DOCUMENT["claims"].items() if "decides" in claim}
+    assert deciding.keys() == {"fedsc", "fedca", "flesd", "fedfoa", "fedlinked"}
+    for claim in deciding.values():
+        assert 1 <= len(claim["decides"]) <= 2
+        assert all(one["pair"] in claim["compare"] for one in claim["decides"])
+
+
+@pytest.mark.parametrize("name", list(DOCUMENT["claims"]))
+def test_nothing_is_compared_twice(name: str) -> None:
+    pairs = [json.dumps(pair) for pair in DOCUMENT["claims"][name]["compare"]]
+    assert len(pairs) == len(set(pairs))
+
+
+def test_the_counts_of_the_page_are_those_of_its_intervals() -> None:
+    """An interval leaves zero out where both of its printed ends have one sign, which rounding keeps."""
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    sections = [page.split(f"<!-- {name} -->")[1].split(f"<!-- end {name} -->")[0] for name in DOCUMENT["claims"]]
+    found = [re.findall(r"\[([+-])[\d.]+, ([+-])[\d.]+\]", section) for section in sections]
+    signs = [(len(ends), sum(low == high for low, high in ends)) for ends in found]
+    for section, (count, without_zero) in zip(sections, signs, strict=True):
+        assert f"zero out: {without_zero} of {count}; by chance alone about {count / 20 + 1e-9:.1f}." in section
+    total, without_zero = (sum(column) for column in zip(*signs, strict=True))
+    assert f"have {total} intervals; {without_zero} leave zero out" in page
 
 
 def test_lines_of_other_settings_and_diverged_runs_do_not_count() -> None:
