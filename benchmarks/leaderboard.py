@@ -5,7 +5,7 @@
     python benchmarks/leaderboard.py --data ../shared/data --tune        # each method's own small grid
     python benchmarks/leaderboard.py --data ../shared/data --labels      # 1% of the labels, for rows that lack it
     python benchmarks/leaderboard.py --data ../shared/data --again       # rows from the run folders, without running
-    python benchmarks/leaderboard.py --figure                            # docs/figures/leaderboard.png
+    python benchmarks/leaderboard.py --figure                            # docs/figures/leaderboard*.png
     python benchmarks/leaderboard.py --data FOLDER --board benchmarks/field.yaml        # the papers' sizes, on a GPU
 
 Cells, keys and grid stand in ``leaderboard.yaml``. A cell is an ordinary run folder below ``--out``; stopped at any
@@ -38,6 +38,7 @@ from machine import described
 
 LABELS = ("evaluation.semi.fractions=[0.01]", "evaluation.semi.epochs=50", "evaluation.train_images=null")
 TABLES = {"one": rows.ONE, "tuned": rows.TUNED, "mixed": rows.MIXED}
+FIGURES = rows.HERE.parent / "docs" / "figures"
 SUMMARY, ERROR = "summary.json", "error.txt"
 
 
@@ -219,6 +220,23 @@ def _tell(cell: Cell, key: str, what: object) -> None:
     print(f"tuning {cell.data} {cell.method} {key}={cell.keys[key]}: {what}", flush=True)
 
 
+def draw(known: Sequence[Record], board: Mapping[str, Any], path: Path) -> list[Path]:
+    """Write accuracy against bytes to ``path`` and the protocols beside it; returns what was written, which is nothing
+    where no data set has two federated methods beside the reference's runs.
+    """
+    import leaderboard_figure
+    import leaderboard_forest
+
+    if (first := leaderboard_figure.figure(known, board)) is None:
+        return []
+    second = leaderboard_forest.figure(known, board)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    drawn = {path: first, path.with_stem(f"{path.stem}_protocols"): second}
+    for each, made in drawn.items():
+        made.savefig(each)
+    return list(drawn)
+
+
 def main() -> None:
     first = argparse.ArgumentParser(add_help=False)
     first.add_argument("--board", type=Path, default=rows.BOARD, help="another file of cells, such as field.yaml")
@@ -245,9 +263,9 @@ def main() -> None:
     a = parser.parse_args()
     a.rows = a.rows or rows.RESULTS.with_stem(a.board.stem)
     if a.figure:
-        from leaderboard_figure import draw
-
-        draw(rows.read(a.rows))
+        if not (drawn := draw(rows.read(a.rows), board, FIGURES / f"{a.board.stem}.png")):
+            parser.error(f"--figure: {a.rows} has no two methods of a data set of {a.board.name} to compare")
+        print("\n".join(str(path) for path in drawn))
         return
     if a.data is None:
         parser.error("--data: the folder with a folder per data set")

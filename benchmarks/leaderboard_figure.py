@@ -1,47 +1,83 @@
-"""The leaderboard's figure: accuracy against bytes, one point with error bars per method, and the Pareto front."""
+"""The leaderboard's figure: accuracy against bytes, a panel per data set, a point with its interval per method, and the
+Pareto front.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import pairwise
 from statistics import fmean
+from textwrap import fill
+from typing import Any
 
-from leaderboard_rows import MEASURE, ONE, Record
-from leaderboard_tables import NAMES, SPLITS, complete, load_board, of_table
+import numpy as np
+from leaderboard_clusters import clusters
+from leaderboard_rows import MEASURE, MEASURES, ONE, REFERENCE, Record
+from leaderboard_tables import NAMES, SPLITS, complete, of_table
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patheffects import withStroke
-from matplotlib.ticker import LogLocator, NullFormatter
 
-from rayfed_ssl.reporting.comparison import spread
+from rayfed_ssl.reporting.comparison import difference
 
-PATH = Path(__file__).resolve().parents[1] / "docs" / "figures" / "leaderboard.png"
-ACCENT, INK, GREY = "#b3261e", "#222222", "#9a9a9a"
-HALO = withStroke(linewidth=2.5, foreground="white")  # keeps names legible on lines
-GAP = 0.035  # of the axis, between labels
+ACCENT, INK, SOFT, LINE, GREY_TEXT = "#b3261e", "#1f1f1f", "#8a8a8a", "#d9d9d9", "#5f5f5f"
+ALONE = "local"  # every client for itself: what a federated method has to be worth more than
+GAP = 0.06  # decades, between neighbours: two points never share a place
+TICKS = (1, 2, 5, 10, 20, 40, 100, 200, 500, 1000, 2000, 5000)  # MB
+BETWEEN_TICKS = 0.16  # decades
+ALIKE = 3  # methods of the same MB, rounded, that share a tick
 
 
 @dataclass(frozen=True)
 class Point:
-    """A method: MB to and from all clients in the whole run, accuracy, and its standard deviation over seeds."""
+    """A method: MB to and from all clients in the whole run, accuracy, and the 95% interval of its difference to the
+    reference's, laid around the accuracy; the reference itself, and what has one seed, have none.
+    """
 
     method: str
     megabytes: float
     accuracy: float
-    deviation: float | None
+    low: float | None = None
+    high: float | None = None
 
 
-def points(rows: Sequence[Record], data: str, partition: str, references: Sequence[str] = ()) -> list[Point]:
-    """The methods of one panel; those that send nothing have no place on a logarithmic axis."""
+# -- what is drawn -----------------------------------------------------------------------------------------------------
+
+
+def means(rows: Sequence[Record], board: Mapping[str, Any], data: str, name: str) -> dict[str, float]:
+    """Method -> ``row[name]``, the mean over the partitions of the mean over seeds, of complete runs with a value."""
+    found: dict[str, list[float]] = {}
+    for partition in board["partitions"]:
+        for method, seeds in of_table(rows, data, partition, ONE).items():
+            if values := [row[name] for row in complete(seeds) if row[name] is not None]:
+                found.setdefault(method, []).append(fmean(values))
+    return {method: fmean(values) for method, values in found.items()}
+
+
+def points(rows: Sequence[Record], board: Mapping[str, Any], data: str) -> list[Point]:
+    """The methods of one panel, the most accurate first.
+
+    Methods have different seeds and lack a partition here and there, so their own means cannot be compared. A method's
+    accuracy is therefore the reference's mean plus the method's mean difference to it, over its clusters
+    (:func:`leaderboard_clusters.clusters`), and its interval is that difference's by Student's t. Methods without a run
+    in common with the reference are left out.
+    """
+    accuracy, sent = means(rows, board, data, MEASURE), means(rows, board, data, "bytes_total")
     found = []
-    for method, seeds in of_table(rows, data, partition, ONE).items():
-        runs = [row for row in complete(seeds) if row[MEASURE] is not None and row["bytes_total"]]
-        over = spread([row[MEASURE] for row in runs])
-        if method not in references and over is not None:
-            sent = fmean(row["bytes_total"] for row in runs) / 1e6
-            found.append(Point(method, sent, over.mean, over.deviation))
-    return found
+    for method, pairs in clusters(rows, board, MEASURE, data).items():
+        known, base = difference(pairs), accuracy[REFERENCE]
+        if known is None or method not in sent:
+            continue
+        bounds = (None, None) if known.low is None or known.high is None else (base + known.low, base + known.high)
+        of_reference = method == REFERENCE
+        found.append(Point(method, sent[method] / 1e6, base + known.mean, *(() if of_reference else bounds)))
+    return sorted(found, key=lambda point: -point.accuracy)
+
+
+def federated(found: Sequence[Point], board: Mapping[str, Any]) -> list[Point]:
+    """Those that the front is of: they send something, and are none of the board's references."""
+    return [point for point in found if point.megabytes and point.method not in board["references"]]
 
 
 def pareto(found: Sequence[Point]) -> list[Point]:
@@ -53,76 +89,199 @@ def pareto(found: Sequence[Point]) -> list[Point]:
     return front
 
 
-def apart(heights: Sequence[float], gap: float) -> list[float]:
-    """Heights in ascending order, moved so that neighbours are ``gap`` apart, around where they were."""
-    placed: list[float] = []
-    for height in heights:
-        placed.append(max(height, placed[-1] + gap) if placed else height)
-    shift = fmean(placed) - fmean(heights) if placed else 0.0
-    return [height - shift for height in placed]
+def beaten(
+    rows: Sequence[Record], board: Mapping[str, Any], data: str, found: Sequence[Point], front: Sequence[Point]
+) -> set[str]:
+    """The methods than which one on the front sends no more and is more accurate, the 95% interval of their own paired
+    difference leaving zero out: the front is of means, and what is neither on it nor here may belong there.
+    """
+    worse = set()
+    for best in front:
+        pairs = clusters(rows, board, MEASURE, data, best.method)
+        for point in found:
+            known = difference(pairs.get(point.method, []))
+            if best.megabytes <= point.megabytes and known is not None and known.high is not None and known.high < 0:
+                worse.add(point.method)
+    return worse
 
 
-def _panel(axes: Axes, rows: Sequence[Record], data: str, partition: str, references: Sequence[str]) -> None:
-    found = points(rows, data, partition, references)
-    front = pareto(found)
-    best = {point.method for point in front}
-    edge = [*front, Point("", max(p.megabytes for p in found), front[-1].accuracy, None)]
-    axes.plot([p.megabytes for p in edge], [100 * p.accuracy for p in edge], color=ACCENT, linewidth=1.4,
-              drawstyle="steps-post", zorder=1, label="Pareto front")  # fmt: skip
-    for point in found:
-        bars = None if point.deviation is None else 100 * point.deviation
-        axes.errorbar(point.megabytes, 100 * point.accuracy, yerr=bars, fmt="o", markersize=5, elinewidth=1, capsize=2,
-                      color=ACCENT if point.method in best else INK, zorder=2)  # fmt: skip
-    seeds = [row for s in of_table(rows, data, partition, ONE).values() for row in complete(s)]
-    before = {row["seed"]: row[f"untrained_{MEASURE}"] for row in seeds if row[f"untrained_{MEASURE}"] is not None}
-    if before:
-        axes.axhline(100 * fmean(before.values()), color=GREY, linestyle="--", linewidth=1, label="untrained encoder")
-    axes.set_xscale("log")
-    sent = [point.megabytes for point in found]
-    axes.set_xlim(min(sent) / 3, max(sent) * 4)  # room for names
-    _label(axes, found, best)
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set(xlabel="MB to and from all clients, whole run", ylabel="kNN accuracy (%)")
-    axes.set_title(f"{NAMES.get(data, data)}, {SPLITS.get(partition, partition)}", fontsize=10)
-    axes.grid(axis="y", color="#e8e8e8", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+def stretched(megabytes: Sequence[float], gap: float = GAP) -> list[float]:
+    """Places on the axis of values in ascending order: their logarithms to base 10, but neighbours that are closer than
+    ``gap`` stand ``gap`` apart, and what is to their right moves along.
+    """
+    places = [math.log10(value) for value in megabytes[:1]]
+    for one, two in pairwise(megabytes):
+        places.append(places[-1] + max(math.log10(two / one), gap))
+    return places
 
 
-def _label(axes: Axes, found: Sequence[Point], best: set[str]) -> None:
-    """A name to the right of each point; names of points that are close stand apart, with a line to their points."""
-    low, high = axes.get_ylim()
-    ordered = sorted(found, key=lambda p: p.accuracy)
-    columns: dict[int, list[Point]] = {}
-    for point in ordered:
-        near = next((x for x in columns if 0.8 < columns[x][0].megabytes / point.megabytes < 1.25), len(columns))
-        columns.setdefault(near, []).append(point)
-    for column in columns.values():
-        right = max(point.megabytes for point in column)
-        heights = apart([100 * point.accuracy for point in column], GAP * (high - low))
-        for point, height in zip(column, heights, strict=True):
-            axes.annotate(point.method, (point.megabytes, 100 * point.accuracy), (right * 1.18, height), fontsize=7,
-                          va="center", color=ACCENT if point.method in best else INK, path_effects=[HALO],
-                          arrowprops={"arrowstyle": "-", "color": GREY, "linewidth": 0.5})  # fmt: skip
+# -- how it is drawn ---------------------------------------------------------------------------------------------------
 
 
-def draw(rows: Sequence[Record], path: Path = PATH) -> Path | None:
-    """Write the figure: a panel per data set and partition with two points or more; None where there is none."""
-    board = load_board()
-    references = board["references"]
-    panels = [(d, p) for d in board["data"] for p in board["partitions"] if len(points(rows, d, p, references)) > 1]
-    if not panels:
+class _Panel:
+    """One data set: where its points stand, and what is drawn of them."""
+
+    def __init__(self, axes: Axes, rows: Sequence[Record], board: Mapping[str, Any], data: str) -> None:
+        self.axes, self.references = axes, set(board["references"])
+        self.found = points(rows, board, data)
+        ranked = federated(self.found, board)
+        self.front = pareto(ranked)
+        self.best = {point.method for point in self.front}
+        self.beaten = beaten(rows, board, data, ranked, self.front)
+        self.untrained = means(rows, board, data, f"untrained_{MEASURE}").get(REFERENCE)
+        self.base = next(point.accuracy for point in self.found if point.method == REFERENCE)
+        sending = sorted((p for p in self.found if p.megabytes), key=lambda p: (p.megabytes, -p.accuracy))
+        self.sent = [point.megabytes for point in sending]
+        places = stretched(self.sent)
+        self.marks = [(math.log10(value), place) for value, place in zip(self.sent, places, strict=True)]
+        self.place = {point.method: place for point, place in zip(sending, places, strict=True)}
+        self.left, self.right = places[0] - 0.15, places[-1] + 0.15
+        silent = [point for point in self.found if not point.megabytes]
+        self.edge = self.left - GAP * (1.6 * len(silent) + 1.2)  # of the strip for what sends nothing
+        for number, point in enumerate(silent):
+            self.place[point.method] = self.edge + GAP * (1.4 + 1.6 * number)
+
+    def colour(self, method: str) -> str:
+        if method in self.best:
+            return ACCENT
+        return SOFT if method in self.beaten or method in self.references else INK
+
+    def draw(self, title: str) -> None:
+        ends = [100 * each for p in self.found for each in (p.low, p.high, p.accuracy) if each is not None]
+        ends += [] if self.untrained is None else [100 * self.untrained]
+        margin = 0.03 * (max(ends) - min(ends))
+        self.axes.set_xlim(self.edge, self.right)
+        self.axes.set_ylim(min(ends) - margin, max(ends) + margin)
+        self.axes.set_title(title, fontsize=11, loc="left", fontweight="bold")
+        self.axes.set_ylabel(f"{MEASURES[MEASURE]} accuracy (%)", fontsize=8.5)
+        self.axes.set_xlabel("MB to and from all clients in the whole run (log scale)", fontsize=8.5, loc="left")
+        self.axes.tick_params(labelsize=8)
+        self.axes.spines[["top", "right"]].set_visible(False)
+        self._background()
+        self._points()
+        self._names()
+
+    def _background(self) -> None:
+        """Ticks, the strip at 0 MB, where the axis is stretched, the untrained encoder, the front."""
+        axes = self.axes
+        ticks = self._ticks()
+        if self.edge < self.left - GAP:
+            axes.axvspan(self.edge, self.left - 0.3 * GAP, color="#f1f1f1", linewidth=0, zorder=0)
+            ticks.insert(0, ((self.edge + self.left) / 2, "0"))
+            break_at = self.left - 0.3 * GAP
+            axes.plot([break_at], [0], marker=[(-1, -2), (1, 2)], markersize=8, color=INK, linestyle="",
+                      transform=axes.get_xaxis_transform(), clip_on=False)  # fmt: skip
+        axes.set_xticks([place for place, _ in ticks], [text for _, text in ticks])
+        for (one, a), (two, b) in pairwise(self.marks):
+            if b - a > two - one + 1e-9:
+                axes.axvspan(a - GAP / 2, b + GAP / 2, color="#fbf3e4", linewidth=0, zorder=0)
+        if self.untrained is not None:
+            axes.axhline(100 * self.untrained, color=SOFT, linestyle="--", linewidth=1, zorder=1)
+            axes.annotate("untrained encoder", (self.left, 100 * self.untrained), (2, 3), fontsize=7.5, color=GREY_TEXT,
+                          textcoords="offset points")  # fmt: skip
+        steps = [(self.place[p.method], 100 * p.accuracy) for p in self.front]
+        steps.append((self.right, steps[-1][1]))
+        axes.plot(*zip(*steps, strict=True), color=ACCENT, linewidth=2, drawstyle="steps-post", zorder=2,
+                  solid_joinstyle="miter")  # fmt: skip
+        axes.annotate("Pareto\nfront", steps[-1], (-1, 3), textcoords="offset points", fontsize=7, color=ACCENT,
+                      fontweight="bold", ha="right")  # fmt: skip
+
+    def _ticks(self) -> list[tuple[float, str]]:
+        """(place, text): a bracket for methods of about the same bytes, and round numbers where there is room."""
+        alike: dict[int, list[float]] = {}
+        for value, (_, place) in zip(self.sent, self.marks, strict=True):
+            alike.setdefault(round(value), []).append(place)
+        groups = {value: places for value, places in alike.items() if len(places) >= ALIKE}
+        for places in groups.values():
+            ends = [places[0] - GAP / 3, places[-1] + GAP / 3]
+            self.axes.plot(ends, [0, 0], color=INK, linewidth=3, solid_capstyle="butt", clip_on=False,
+                           transform=self.axes.get_xaxis_transform())  # fmt: skip
+        kept = [(fmean(places), f"{value}") for value, places in groups.items()]
+        (low, first), (high, last) = self.marks[0], self.marks[-1]
+        logs, stands = zip((low - 1, first - 1), *self.marks, (high + 1, last + 1), strict=True)
+        for tick in TICKS:
+            place = float(np.interp(math.log10(tick), logs, stands))
+            inside = any(places[0] - GAP <= place <= places[-1] + GAP for places in groups.values())
+            near = any(abs(place - other) < BETWEEN_TICKS for other, _ in kept)
+            if self.left < place < self.right and not inside and not near:
+                kept.append((place, f"{tick:g}"))
+        return sorted(kept)
+
+    def _points(self) -> None:
+        for point in self.found:
+            colour = self.colour(point.method)
+            bars = None
+            if point.low is not None and point.high is not None:
+                bars = [[100 * (point.accuracy - point.low)], [100 * (point.high - point.accuracy)]]
+            hollow = point.method in self.references
+            self.axes.errorbar(
+                self.place[point.method], 100 * point.accuracy, yerr=bars, fmt="D" if hollow else "o", color=colour,
+                markersize=4.5 if point.method in self.best else 3.6, markerfacecolor="white" if hollow else colour,
+                elinewidth=1.4 if point.method in self.best else 0.9, zorder=4 if point.method in self.best else 3,
+                label=point.method,
+            )  # fmt: skip
+
+    def _names(self) -> None:
+        """A column to the right, evenly spaced in order of accuracy: lines to names cannot cross."""
+        axes = self.axes
+        (low, high), width = axes.get_ylim(), self.right - self.edge
+        bend, names, numbers = self.right + 0.015 * width, self.right + 0.08 * width, self.right + 0.76 * width
+        axes.annotate(f"points over {REFERENCE}", (numbers, high), (0, 5), textcoords="offset points", ha="right",
+                      fontsize=7.5, color=GREY_TEXT, annotation_clip=False)  # fmt: skip
+        for number, point in enumerate(self.found):
+            row = high - (number + 0.5) / len(self.found) * (high - low)
+            here, colour = 100 * point.accuracy, self.colour(point.method)
+            best, reference = point.method in self.best, point.method in self.references
+            line: dict[str, Any] = {"color": ACCENT if best else LINE, "linewidth": 0.5, "linestyle": "-"}
+            if point.method == ALONE:
+                line = {"color": SOFT, "linewidth": 1, "linestyle": ":"}
+            places = [self.place[point.method], bend, names - 0.01 * width]
+            axes.plot(places, [here, here, row], clip_on=False, zorder=1, **line)
+            style: dict[str, Any] = {
+                "fontsize": 8, "va": "center", "color": GREY_TEXT if colour == SOFT else colour,
+                "fontweight": "bold" if best else "normal", "fontstyle": "italic" if reference else "normal",
+            }  # fmt: skip
+            axes.text(names, row, point.method, **style)
+            text = "reference" if point.method == REFERENCE else f"{100 * (point.accuracy - self.base):+.1f}"
+            if point.low is not None:
+                text += f" ± {100 * (point.accuracy - point.low):.1f}"
+            axes.text(numbers, row, text, ha="right", **style)
+
+
+def _note(rows: Sequence[Record], board: Mapping[str, Any], shown: Sequence[str]) -> str:
+    """What the marks mean."""
+    counts = {
+        len(pairs) for data in shown for m, pairs in clusters(rows, board, MEASURE, data).items() if m != REFERENCE
+    }
+    seeds = f"{min(counts)}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
+    splits = ", ".join(SPLITS.get(partition, partition) for partition in board["partitions"])
+    parts = [
+        f"A point is {REFERENCE}'s mean accuracy plus the method's mean paired difference to it, over {seeds} seeds; a"
+        f" seed's difference is its mean over {splits}, where both have run. Bars and ±: the difference's 95% interval"
+        " (Student's t).",
+        "Red: the front of the means. Grey: one on the front sends no more and is better, the 95% interval of their own"
+        " difference above zero. Black: not told apart from the front.",
+        f"Hollow: references beside the front ({', '.join(board['references'])}).",
+        f"Dotted: {ALONE}, where nothing is sent.",
+        "Shaded: the axis is stretched, so that methods of equal bytes stand side by side.",
+    ]
+    return fill(" ".join(parts), 172)
+
+
+def figure(rows: Sequence[Record], board: Mapping[str, Any]) -> Figure | None:
+    """A panel per data set with two federated methods or more; None where there is none.
+
+    What sends nothing stands in a strip at 0 MB. The board's references are hollow, and no part of the front:
+    ``centralized`` books no bytes because its images were gathered beforehand, ``fedavg_supervised`` has labels,
+    ``local`` is what the methods have to be worth more than.
+    """
+    shown = [data for data in board["data"] if len(federated(points(rows, board, data), board)) > 1]
+    if not shown:
         return None
-    columns = min(len(panels), 3)
-    lines = -(-len(panels) // columns)
-    figure = Figure(figsize=(6.4 * columns, 5.2 * lines), dpi=120, layout="constrained")
-    for axes in (grid := figure.subplots(lines, columns, squeeze=False)).flat[len(panels) :]:
-        axes.set_visible(False)
-    for axes, (data, partition) in zip(grid.flat, panels, strict=False):
-        _panel(axes, rows, data, partition, references)
-    grid.flat[0].legend(frameon=False, fontsize=8, loc="upper left")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
-    return path
+    made = Figure(figsize=(5 * len(shown), 7.6), dpi=200)
+    grid = made.subplots(1, len(shown), squeeze=False)
+    made.subplots_adjust(left=0.1 / len(shown), right=1 - 0.41 / len(shown), top=0.94, bottom=0.155, wspace=1.06)
+    for axes, data in zip(grid.flat, shown, strict=True):
+        _Panel(axes, rows, board, data).draw(NAMES.get(data, data))
+    made.text(0.5, 0.012, _note(rows, board, shown), fontsize=7.5, color=GREY_TEXT, ha="center", va="bottom")
+    return made

@@ -1,4 +1,4 @@
-"""The leaderboard: cells, rows, tables, ranks, the front of the figure, the grid, and what foretells a run's end."""
+"""The leaderboard: cells, rows, tables, ranks, the grid, and what foretells a run's end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import leaderboard  # noqa: E402
-import leaderboard_figure as figure  # noqa: E402
 import leaderboard_prediction as prediction  # noqa: E402
 import leaderboard_rows as rows  # noqa: E402
 import leaderboard_tables as tables  # noqa: E402
@@ -388,51 +387,6 @@ def test_confirmed_shows_gains_by_seed() -> None:
 
 
 SCORES = {"linear": 0.4, "untrained_linear": 0.3, "fewshot": 0.3, "untrained_fewshot": 0.2, "minutes": 2.0}
-
-
-# -- the figure --------------------------------------------------------------------------------------------------------
-
-
-def test_the_pareto_front_is_what_no_other_beats() -> None:
-    rng = np.random.default_rng(5)
-    found = [figure.Point(str(i), float(x), float(y), None) for i, (x, y) in enumerate(rng.integers(1, 9, (40, 2)))]
-
-    def beaten(p: figure.Point) -> bool:
-        return any(
-            (q.megabytes <= p.megabytes and q.accuracy > p.accuracy)
-            or (q.megabytes < p.megabytes and q.accuracy >= p.accuracy)
-            for q in found
-        )
-
-    wanted = {(p.megabytes, p.accuracy) for p in found if not beaten(p)}
-    assert {(p.megabytes, p.accuracy) for p in figure.pareto(found)} == wanted
-    assert len(wanted) > 1
-
-
-def test_points_are_of_complete_runs_that_send_something() -> None:
-    made = [row("fedca", 0, 0.5, bytes_total=2_000_000), row("fedca", 1, 0.7, bytes_total=4_000_000)]
-    others = [row("centralized", bytes_total=0), row("local"), row("fedmd", table=rows.MIXED), row("fedsc", status="x")]
-    (point,) = figure.points([*made, *others], "cifar10", "iid", ["local"])
-    assert (point.method, point.megabytes, point.accuracy) == ("fedca", 3.0, pytest.approx(0.6))
-    assert point.deviation == pytest.approx(0.1 * 2**0.5)
-
-
-def test_labels_stand_apart() -> None:
-    placed = figure.apart([1.0, 1.1, 1.2, 5.0], 0.5)
-    assert all(b - a >= 0.5 - 1e-12 for a, b in itertools.pairwise(placed))
-    assert np.mean(placed) == pytest.approx(np.mean([1.0, 1.1, 1.2, 5.0]))
-
-
-def test_the_figure_is_drawn(tmp_path: Path) -> None:
-    made = [
-        row(m, s, 0.3 + 0.01 * i + 0.002 * s, bytes_total=10 ** (5 + i))
-        for i, m in enumerate(("flesd", "fedca"))
-        for s in (0, 1)
-    ]
-    path = figure.draw(made, tmp_path / "figures" / "board.png")
-    assert path is not None
-    assert Image.open(path).size[0] > 500
-    assert figure.draw([], tmp_path / "none.png") is None
 
 
 def test_cells_and_grids_are_run(cell: rows.Cell, images: Path, tmp_path: Path) -> None:

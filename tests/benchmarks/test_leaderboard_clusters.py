@@ -1,0 +1,62 @@
+"""Differences by data set and seed: rows made by hand, their means worked out by hand."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import leaderboard_rows as rows  # noqa: E402
+from leaderboard_clusters import clusters  # noqa: E402
+
+BOARD = {"data": {"shoes": "a.yaml", "birds": "b.yaml"}, "partitions": {"even": {}, "skewed": {}}}
+
+
+def row(data: str, partition: str, method: str, seed: int, knn: float | None, **others: Any) -> rows.Record:
+    made: rows.Record = dict.fromkeys(rows.SCHEMA.names)
+    made |= {"data": data, "partition": partition, "table": rows.ONE, "method": method, "seed": seed, "knn": knn}
+    return made | {"status": "complete"} | others
+
+
+MADE = [
+    row("birds", "even", "fedsimclr", 1, 0.25), row("birds", "even", "fedca", 1, 0.75),
+    row("shoes", "even", "fedsimclr", 2, 0.50), row("shoes", "even", "fedca", 2, 0.75),
+    row("shoes", "even", "fedsimclr", 0, 0.50), row("shoes", "even", "fedca", 0, 0.625),
+    row("shoes", "skewed", "fedsimclr", 0, 0.25), row("shoes", "skewed", "fedca", 0, 0.625),
+    # no pair: no value, not complete, another table, a seed of one of the two alone
+    row("shoes", "skewed", "fedsimclr", 2, 0.25), row("shoes", "skewed", "fedca", 2, None),
+    row("birds", "skewed", "fedsimclr", 1, 0.25), row("birds", "skewed", "fedca", 1, 0.5, status="diverged"),
+    row("birds", "even", "fedsimclr", 5, 0.25), row("birds", "even", "fedca", 5, 0.5, table=rows.TUNED),
+    row("shoes", "even", "fedsimclr", 3, 0.25), row("shoes", "skewed", "fedca", 3, 0.25),
+    row("shoes", "even", "fedsc", 7, 0.25),
+]  # fmt: skip
+
+
+def test_a_cluster_is_the_mean_over_the_partitions_of_a_data_set_and_seed() -> None:
+    # shoes, seed 0: (0.125 + 0.375) / 2; seed 2: 0.25 of one partition alone; birds, seed 1: 0.5 of one
+    assert clusters(MADE, BOARD, "knn")["fedca"] == [0.25, 0.25, 0.5]
+    assert clusters(MADE, BOARD, "knn", "shoes") == {"fedsimclr": [0.0] * 3, "fedca": [0.25, 0.25]}
+    assert clusters(MADE, BOARD, "knn", "birds")["fedca"] == [0.5]
+    assert clusters([], BOARD, "knn") == {}
+
+
+def test_clusters_come_by_data_set_and_ascending_seed() -> None:
+    later = [row("birds", "skewed", method, 0, knn) for method, knn in (("fedsimclr", 0.25), ("fedca", 0.375))]
+    assert clusters([*MADE, *later], BOARD, "knn", "birds")["fedca"] == [0.125, 0.5]  # seed 0 of the second partition
+    moved = [{**each, "knn": 0.875} if each["seed"] == 2 and each["method"] == "fedca" else each for each in MADE]
+    # seed 2 has a value in both partitions now: (0.375 + 0.625) / 2
+    assert clusters(moved, BOARD, "knn")["fedca"] == [0.25, 0.5, 0.5]
+    assert clusters(moved, {**BOARD, "data": {"birds": "", "shoes": ""}}, "knn")["fedca"] == [0.5, 0.25, 0.5]
+
+
+def test_any_method_can_be_the_reference_and_any_number_compared() -> None:
+    turned = clusters(MADE, BOARD, "knn", reference="fedca")
+    assert turned["fedsimclr"] == [-0.25, -0.25, -0.5]
+    assert "fedsc" not in turned
+    assert clusters(MADE, BOARD, "linear") == {}
+    linear = [{**each, "linear": each["knn"] and 2 * each["knn"]} for each in MADE]
+    assert clusters(linear, BOARD, "linear")["fedca"] == [0.5, 0.5, 1.0]
+    assert clusters(MADE, BOARD, "knn", "shoes", reference="fedbyol") == {}
