@@ -10,8 +10,8 @@
 
 Cells, keys and grid stand in ``leaderboard.yaml``. A cell is an ordinary run folder below ``--out``; stopped at any
 moment, the command goes on where it was. A row of ``results/leaderboard.parquet`` is written as its run ends; a cell is
-run again where its row was made with other settings. ``python docs/generate.py`` writes the tables of docs/leaderboard.md
-and what they come to in docs/results.md.
+run again where its row was made with other settings. ``python docs/generate.py`` writes the tables of
+docs/leaderboard.md and what they come to in docs/results.md.
 """
 
 from __future__ import annotations
