@@ -1,8 +1,8 @@
 """Local (min-local, separate): every client trains alone from its initial values; nothing crosses the wire.
 
 It is what a method that exchanges something has to beat, on whatever objective is configured. A round is the run's
-local epochs, so that it compares round for round with such methods. With ``data.tasks`` and the supervised objective it is
-FedLinked's "separate": the same initial epochs, early stopping and roll-back.
+local epochs, so that it compares round for round with such methods. With ``data.tasks`` and the supervised objective it
+is FedLinked's "separate": the same initial epochs, early stopping and roll-back.
 """
 
 from __future__ import annotations
