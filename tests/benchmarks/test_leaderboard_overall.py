@@ -78,7 +78,7 @@ def test_raw_pixels_and_the_untrained_encoder_stand_beside_the_methods() -> None
         mean = np.mean(before - np.array(of_clusters))
         assert cells(text, name)[column].startswith(f"**{mean:+.3f} [{low:+.3f}, {high:+.3f}]**")
     assert cells(text, "raw pixels")[2:4] == ["-", "-"]
-    other = [{**each, "seed": 7} for each in made({"fedca": UP})]  # of no seed of the board's
+    other = [{**each, "seed": each["seed"] + 7} for each in made({"fedca": UP})]  # of no seed of the board's
     assert overall.overall(other, BOARD) == "No method has 3 clusters yet."
 
 
