@@ -109,7 +109,7 @@ def _check_objective(config: RunConfig) -> None:
     method, found = METHODS[config.method.name], config.objective.name
     if found not in (allowed := method.objectives):
         raise ValueError(f"objective.name: found '{found}'; {config.method.name} allows {', '.join(allowed)}")
-    if config.averages_target and not method.averages:
+    if config.averages_target and not method.averages_targets:
         raise ValueError(
             f"objective.target: found 'averaged'; {config.method.name} averages no weights with targets; allowed: "
             "local, reset"

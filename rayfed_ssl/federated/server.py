@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, Generic, Literal, TypeVar, cast
+from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
 
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.federated.cohort import Cohort
@@ -60,7 +60,13 @@ class MethodServer(Generic[Config]):
         """The paper's server procedure of round t = 1, 2, ..."""
         raise NotImplementedError
 
-    reaches_clients = True  # False: all work is the server's own, whoever can be reached
+    def counts(self, clients: Sequence[int]) -> dict[int, float] | None:
+        """How these clients count in the round's mean of weights (``cohort.mean(by=...)``); None: by their number of
+        images.
+        """
+        return None
+
+    reaches_clients: ClassVar[bool] = True  # False: all work is the server's own, whoever can be reached
 
     def workload(self, operation: str, client: int) -> Workload | None:
         """What an operation will cost a client, without the plug-ins' part: the images it will read and its reply's

@@ -307,7 +307,7 @@ FEDSC = Method(
     Info("FedSC (Jing 2024)", "weights, correlation matrices"),
     objective="spectral",
     accepts=only("spectral"),
-    mean_step=True,
+    step="mean",
     check=check,
     check_federation=check_federation,
     footprint=lambda config, images: ClientFootprint(bank=4 * config.projection_dim**2),

@@ -116,5 +116,5 @@ FEDX = Method(
     Info("FedX (Han 2022)", "weights"),
     objective="simclr",
     accepts=only("simclr"),
-    mean_step=True,
+    step="mean",
 )
