@@ -92,7 +92,7 @@ class EncoderClient(Generic[Config]):
     @property
     def target(self) -> Network | None:
         """The momentum target network (encoder and projector), where the objective has one."""
-        return self.bench.network(self.encoder, "target") if self.objective.target else None
+        return None if self.config.objective.momentum_target is None else self.bench.network(self.encoder, "target")
 
     @property
     def memory(self) -> Memory | None:

@@ -85,6 +85,10 @@ class Options(MethodConfig):
     def needs_public(self) -> bool:
         return True
 
+    @property
+    def server_encoders(self) -> tuple[EncoderName, ...]:
+        return () if self.student is None else (self.student,)
+
 
 class Config(Options):
     name: Literal["flesd"] = "flesd"

@@ -24,6 +24,11 @@ class MethodConfig(Block):
         return False
 
     @property
+    def server_encoders(self) -> tuple[EncoderName, ...]:
+        """Encoders that the server has beside the clients' ones, such as a student's."""
+        return ()
+
+    @property
     def heads(self) -> frozenset[str]:
         """The heads of the network that the method needs beside its objective's."""
         return frozenset()

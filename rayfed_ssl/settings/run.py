@@ -107,12 +107,12 @@ class RunSettings(Block):
     @property
     def keeps_target(self) -> bool:
         """Whether a momentum target is the client's own from round to round (``objective.target: local``)."""
-        return getattr(self.objective, "target", None) == "local"
+        return self.objective.momentum_target == "local"
 
     @property
     def averages_target(self) -> bool:
         """Whether momentum targets travel and are averaged (``objective.target: averaged``)."""
-        return getattr(self.objective, "target", None) == "averaged"
+        return self.objective.momentum_target == "averaged"
 
     @property
     def projection_dim(self) -> int:
