@@ -65,6 +65,7 @@ class ClientFootprint:
     models: int = 0  # copies of its whole network in its state
     state: int = 0  # bytes of other arrays in its state
     bank: int = 0  # bytes at the server
+    everybody: bool = False  # whether some round asks all clients, whatever participation says
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation, require_public
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, projecting
 from rayfed_ssl.federated.results import Subject
-from rayfed_ssl.federated.server import MethodServer, counting
+from rayfed_ssl.federated.server import MethodServer, counting, pretrain
 from rayfed_ssl.federated.uploads import PublicOutputs
 from rayfed_ssl.objectives.distillation import digest
 from rayfed_ssl.settings.blocks import MethodConfig
@@ -115,17 +115,11 @@ class Server(MethodServer[Config]):
         cohort.publish(PUBLIC, self.setup.federation.public_images.pixels)
 
     def round(self, t: int, cohort: Cohort) -> None:
-        self.pretrain(cohort)
+        if self.method.public_epochs:
+            pretrain(self, cohort)
         by, agreed = counting("uniform", cohort.clients), self.state["agreed"]
         mean = cohort.mean("train", by=by, fields=("outputs",), consensus=self.state["consensus"], agreed=agreed)
         self.state |= {"consensus": mean["outputs"], "agreed": t}
-
-    def pretrain(self, cohort: Cohort) -> None:
-        """Clients that take part for the first time train on the public images."""
-        done = self.state["pretrained"]
-        fresh = [client for client in cohort.clients if client not in done]
-        if fresh and self.method.public_epochs:
-            self.state["pretrained"] = done + [reply.client for reply in cohort.ask("pretrain", clients=fresh)]
 
     def subjects(self) -> list[Subject]:
         return self.own_subjects()

@@ -213,12 +213,6 @@ class TaskServer(MethodServer[Config]):
     def start(self, cohort: Cohort) -> None:
         self.state["pretrained"] = []
 
-    def pretrain(self, cohort: Cohort) -> None:
-        """Clients that take part for the first time train alone before anything is exchanged."""
-        done = self.state["pretrained"]
-        if fresh := [client for client in cohort.clients if client not in done]:
-            self.state["pretrained"] = done + [reply.client for reply in cohort.ask("pretrain", clients=fresh)]
-
     def roll_back(self, t: int, cohort: Cohort) -> None:
         """After the last round everybody, asked in this round or not, returns to its best."""
         if t == self.config.train.rounds and self.method.rollback:
