@@ -143,7 +143,7 @@ class Workbench:
     # -- images --------------------------------------------------------------------------------------------------------
 
     def images(self, pixels: np.ndarray, indices: np.ndarray | None = None) -> Tensor:
-        """(n, 3, H, W) uint8 on the device, out of (N, H, W, 3) pixels: nobody may write to them."""
+        """(n, C, H, W) uint8 on the device, out of (N, H, W, C) pixels: nobody may write to them."""
         there = self.on_device.get(pixels) if self._lasts(pixels) else None
         if there is None:
             chosen = torch.tensor(np.asarray(pixels if indices is None else pixels[indices])).to(self.device)
@@ -299,5 +299,5 @@ def _only(labels: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 def _flattened(pixels: np.ndarray) -> Tensor:
-    """(N, H, W, 3) uint8 to (N, H * W * 3)."""
+    """(N, H, W, C) uint8 to (N, H * W * C)."""
     return torch.from_numpy(np.array(pixels)).reshape(len(pixels), -1)

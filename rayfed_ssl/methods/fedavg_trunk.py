@@ -47,7 +47,7 @@ class Client(TaskClient[Config]):
         return {}
 
     def images(self) -> tuple[Tensor, Tensor]:
-        """(n, 3, H, W) uint8 and labels (n,): the ``train`` split, with the public images if so configured."""
+        """(n, channels, H, W) uint8 and labels (n,): the ``train`` split, with the public images if so configured."""
         pixels, labels = self.pixels(), self.labels()
         if not self.method.labelled_public:
             return pixels, labels

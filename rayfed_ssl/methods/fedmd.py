@@ -87,7 +87,7 @@ class Client(EncoderClient[Config]):
         return {"outputs": torch.cat(list(self.projections(spoken))).cpu().numpy()}
 
     def digest(self, pixels: Tensor, consensus: Tensor) -> None:
-        """Epochs of Adam towards the consensus (M, D) on clean images (M, 3, H, W), with BatchNorm's statistics."""
+        """Epochs of Adam towards the consensus (M, D) on clean images (M, C, H, W), with BatchNorm's statistics."""
         options, network = self.method, self.network
         network.eval()
         optimizer = optimizers.Adam([p for p in network.parameters() if p.requires_grad], options.digest_lr)
@@ -102,7 +102,7 @@ class Client(EncoderClient[Config]):
         self.metrics["digest"] = float(torch.stack(losses).mean())
 
     def public(self) -> Tensor:
-        """(n, 3, H, W) uint8 on the device, in the order in which they were published."""
+        """(n, C, H, W) uint8 on the device, in the order in which they were published."""
         return self.bench.images(self.bench.published[PUBLIC])
 
     def rows(self, round: int, images: int) -> Tensor:

@@ -200,11 +200,11 @@ class Embedding(EncoderClient[Options]):
     """What client and server work share: unit representations of public images."""
 
     def public(self) -> Tensor:
-        """(N, 3, H, W) uint8 on the device, in the order in which they were published."""
+        """(N, C, H, W) uint8 on the device, in the order in which they were published."""
         return self.bench.images(self.bench.published[PUBLIC])
 
     def units(self, network: Network, images: Tensor) -> Tensor:
-        """Unit rows (B, d) float32 of augmented or clean images (B, 3, H, W)."""
+        """Unit rows (B, d) float32 of augmented or clean images (B, C, H, W)."""
         with self.autocast():
             head = self.method.representation == "head"
             z = network.project(images) if head else network.represent(images)
