@@ -136,8 +136,7 @@ def _check_heads(config: RunConfig) -> None:
 
 def _check_model(config: RunConfig) -> None:
     """Raise ValueError for a key of the model block that no encoder of the run has, a server's student included."""
-    own = config.clients.encoders
-    check_options([*((own,) if isinstance(own, str) else own), *config.method.server_encoders], config.model)
+    check_options([*config.clients.architectures, *config.method.server_encoders], config.model)
 
 
 def _check_data(config: RunConfig) -> None:

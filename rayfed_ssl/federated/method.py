@@ -46,7 +46,9 @@ def only(name: str) -> Accepts:
 
 @dataclass(frozen=True)
 class Info:
-    """One line of ``rayfed-ssl methods``."""
+    """One line of ``rayfed-ssl methods``. Configurations are held to ``heterogeneous``, and ``independent`` decides a
+    default of theirs; the other marks are for readers.
+    """
 
     paper: str
     transmits: str

@@ -228,7 +228,7 @@ class Server(TaskServer[Config]):
 def check(config: RunSettings) -> None:
     """Raises ValueError: no tasks, or representations of different sizes."""
     check_tasks(config)
-    encoders = sorted({config.clients.encoder(client) for client in range(config.clients.count)})
+    encoders = sorted(config.clients.architectures)
     try:
         with torch.device("meta"):
             sizes = {name: build_encoder(name, config.model, config.data.image_size).dim for name in encoders}

@@ -180,7 +180,7 @@ def student_encoder(config: RunSettings) -> str:
 
 def shares_weights(config: RunSettings) -> bool:
     """Whether every client has the student's architecture, and so starts each round from its weights."""
-    return {config.clients.encoder(c) for c in range(config.clients.count)} == {student_encoder(config)}
+    return config.clients.architectures == {student_encoder(config)}
 
 
 def dimension(config: RunSettings, encoder: str) -> int:

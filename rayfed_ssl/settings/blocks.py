@@ -105,8 +105,13 @@ class ClientsConfig(Block):
         return self.encoders if isinstance(self.encoders, str) else self.encoders[client]
 
     @property
+    def architectures(self) -> frozenset[str]:
+        """The different encoders there are."""
+        return frozenset((self.encoders,) if isinstance(self.encoders, str) else self.encoders)
+
+    @property
     def heterogeneous(self) -> bool:
-        return not isinstance(self.encoders, str) and len(set(self.encoders)) > 1
+        return len(self.architectures) > 1
 
 
 class OptimizerConfig(Block):

@@ -121,7 +121,7 @@ class RunSettings(Block):
 
     @property
     def cohort_size(self) -> int:
-        """The most clients that train in a round."""
+        """The most clients that train in a round which does not ask everybody (``MethodServer.asks_everybody``)."""
         wanted = self.participants(self.clients.count)
         return wanted if self.server.schedule == "sync" else min(self.clients.count, self.server.buffer)
 
