@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import ray
@@ -321,8 +321,9 @@ class RayCohort(Cohort):
     # -- evaluation ---------------------------------------------------------------------------------------------------
 
     def evaluate(self, round: int, subjects: Sequence[Subject]) -> None:
+        put = cache(ray.put)  # by identity: clients may share one architecture's values
         for subject in subjects:
-            weights = None if subject.weights is None else ray.put(subject.weights)
+            weights = None if subject.weights is None else put(subject.weights)
             where = None if subject.client is None else self._states.complete(subject.client)
             state = (None, None) if where is None else (where.ref, where.index)
             limit = self.config.resources.evaluation_limit_s

@@ -50,7 +50,8 @@ class Sums:
         self.parts: list[PartialSum] = []
         self.read_bytes = 0  # of totals, by this process
         self._tags = 0
-        self._retained: dict[int, int] = {}  # bytes of fields, by identity
+        self._retained: set[int] = set()  # fields of the requests, by identity
+        self._retained_bytes = 0
 
     def __enter__(self) -> Sums:
         self.pool.before_evaluation = self.hand_over
@@ -64,14 +65,17 @@ class Sums:
     @property
     def full(self) -> bool:
         """Whether so much is kept for a repetition that it is time to collect."""
-        return sum(self._retained.values()) > RETAINED_BYTES
+        return self._retained_bytes > RETAINED_BYTES
 
     def register(self, request: Request) -> int:
         """Keep the request of a new call; returns the call's tag."""
         self._tags += 1
         self.requests[self._tags] = request
         for fields in request.fields:
-            self._retained |= {id(value): nbytes(value) for value in fields.values()}
+            for value in fields.values():
+                if id(value) not in self._retained:
+                    self._retained.add(id(value))
+                    self._retained_bytes += nbytes(value)
         return self._tags
 
     def forget(self, call: Call) -> None:
@@ -115,9 +119,10 @@ class Sums:
                     self._arrived(call.value, call)
             self.calls = []
             held = [tag for part in self.parts for tag in part.header.tags]
-            if len(set(held)) != len(held) or not self.requests.keys() >= set(held):
+            known = set(held)
+            if len(known) != len(held) or not self.requests.keys() >= known:
                 raise RuntimeError(f"sums hold calls {sorted(held)}, requests were {sorted(self.requests)}")
-            if missing := [tag for tag in self.requests if tag not in held]:
+            if missing := [tag for tag in self.requests if tag not in known]:
                 losses += 1
                 if losses == LOSSES:
                     raise StateLost(f"a sum was lost {losses} times: its actor died, or did not hand it over")

@@ -59,6 +59,7 @@ METHODS = {
         objective="simclr",
         accepts=unlabelled,
         plugin=(OnTheClient, ServerPlugin),
-        averages=True,
+        step="exchange",
+        averages_targets=True,
     )
 }

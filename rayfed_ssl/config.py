@@ -109,7 +109,7 @@ def _check_objective(config: RunConfig) -> None:
     method, found = METHODS[config.method.name], config.objective.name
     if found not in (allowed := method.objectives):
         raise ValueError(f"objective.name: found '{found}'; {config.method.name} allows {', '.join(allowed)}")
-    if config.averages_target and not method.averages:
+    if config.averages_target and not method.averages_targets:
         raise ValueError(
             f"objective.target: found 'averaged'; {config.method.name} averages no weights with targets; allowed: "
             "local, reset"
@@ -136,9 +136,7 @@ def _check_heads(config: RunConfig) -> None:
 
 def _check_model(config: RunConfig) -> None:
     """Raise ValueError for a key of the model block that no encoder of the run has, a server's student included."""
-    own = config.clients.encoders
-    student = getattr(config.method, "student", None)
-    check_options([*((own,) if isinstance(own, str) else own), *([student] if student else [])], config.model)
+    check_options([*config.clients.architectures, *config.method.server_encoders], config.model)
 
 
 def _check_data(config: RunConfig) -> None:

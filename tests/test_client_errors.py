@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import safetensors.numpy
 
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.cli import main
 from rayfed_ssl.federated.aggregation import FixedPointSum, NonFinite
@@ -22,7 +23,7 @@ from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.messages import SERVER, Diverged
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.settings import files as configfile
-from rayfed_ssl.simulation.worker import check_replied
+from rayfed_ssl.simulation.worker import check_finite, check_replied
 from rayfed_ssl.storage import checkpoint
 from tests.tiny import encoders, measured, run_locally, tiny
 
@@ -243,3 +244,35 @@ def test_a_reply_without_what_the_server_averages_names_both() -> None:
         check_replied({"weigths": 1}, ("weights",), "train")
     with pytest.raises(ValueError, match="replied with nothing; the server's mean needs a, b"):
         check_replied({}, ("a", "b"), "train")
+
+
+@pytest.mark.parametrize("policy", ["fail", "drop"])
+def test_what_only_the_user_can_mend_is_no_clients_failure(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another file on a client's machine, say: one line and exit status 2, though failed clients are dropped."""
+    load = EncoderClient.load
+
+    def refused(self: EncoderClient, *values: Any) -> None:
+        if self.id == 1:
+            raise UserError("model.start: found a file with another SHA-256")
+        load(self, *values)
+
+    monkeypatch.setattr(EncoderClient, "load", refused)
+    config = tmp_path / "config.yaml"
+    configfile.dump(tiny("fedsimclr", on_client_error=policy, evaluation__protocols=[]), config)
+    with pytest.raises(SystemExit) as end:
+        main(["run", str(config), "--executor", "local", "--out", str(tmp_path / "run")])
+    assert end.value.code == 2
+    out, err = capsys.readouterr()
+    assert "model.start: found a file with another SHA-256" in err
+    assert "Traceback" not in out + err
+    assert "dropped" not in out + err
+
+
+def test_values_within_lists_and_mappings_are_looked_at_too() -> None:
+    good, bad = np.ones(3, np.float32), np.array([1.0, np.inf], np.float16)
+    check_finite({"a": [good, {"b": (good, "text", 3, None)}], "c": np.array([1, 2])}, "it replied with")
+    for value in ([good, bad], {"b": bad}, (good, [bad]), [Weights("", np.array([np.nan], np.float32), 1)]):
+        with pytest.raises(NonFinite, match=r"^it replied with NaN or infinity in 'a'"):
+            check_finite({"c": good, "a": value}, "it replied with")

@@ -35,7 +35,7 @@ class Client(fedavg.Client[Config]):
     pass
 
 
-ROW = Method(Config, Client, fedavg.Server, Info("mine", "weights"), "simclr", unlabelled, averages=True)
+ROW = Method(Config, Client, fedavg.Server, Info("mine", "weights"), "simclr", unlabelled, averages_targets=True)
 METHODS = {{"{name}": ROW}}
 """
 

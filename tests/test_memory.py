@@ -94,6 +94,16 @@ def test_an_estimate_counts_those_who_can_have_taken_part() -> None:
     assert estimate(config, deal(config)).clients == 40
 
 
+def test_a_round_that_asks_everybody_is_counted_with_all_that_it_leaves(tmp_path: Path) -> None:
+    """FedSC's first round that shares: the server then has everybody's matrix, however few take part in a round."""
+    config = tiny("fedsc", clients__count=12, participation__fraction=0.1, train__rounds=2, evaluation__protocols=[])
+    needed = estimate(config, deal(config))
+    assert (needed.clients, needed.again) == (12, 12)
+    assert needed.bank * needed.clients == kept_by(config, tmp_path / "run")[2] == 12 * 8 * 8 * 4
+    never = tiny("fedsc", participation__fraction=0.25, train__rounds=2, method__alpha_floor=1)
+    assert estimate(never, deal(never)).bank == kept_by(never, tmp_path / "never")[2] == 0
+
+
 def test_what_does_not_fit_is_refused_with_the_sum() -> None:
     config = tiny("fedbyol", clients__count=100)
     store, heap = Place("the object store", 2e9), Place("memory", 8e9)

@@ -86,7 +86,8 @@ class OnTheClient(ClientPlugin[Config]):
 METHODS = {
     "$name": Method(
         Config, fedavg.Client, fedavg.Server, Info("its paper", "weights"), objective="simclr", accepts=unlabelled,
-        plugin=(OnTheClient, ServerPlugin), averages=True,  # a server's half of its own where something is exchanged
+        step="exchange", averages_targets=True,  # its round is FedAvg's, so FedBuff goes with it
+        plugin=(OnTheClient, ServerPlugin),  # a server's half of its own where something is exchanged
     )
 }
 ''')

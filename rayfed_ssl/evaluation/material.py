@@ -65,11 +65,11 @@ def extract(
     batch_size: int,
     device: torch.device | str,
 ) -> Tensor:
-    """Features (N, D) float32 on the CPU of ``pixels`` (N, H, W, 3) uint8.
+    """Features (N, D) float32 on the CPU of ``pixels`` (N, H, W, C) uint8.
 
     Args:
-        represent: images (B, 3, H, W) as ``clean`` leaves them -> (B, ...) features, flattened here. In eval mode.
-        clean: uint8 (B, 3, H, W) on ``device`` -> what the encoder takes, without augmentation.
+        represent: images (B, C, H, W) as ``clean`` leaves them -> (B, ...) features, flattened here. In eval mode.
+        clean: uint8 (B, C, H, W) on ``device`` -> what the encoder takes, without augmentation.
     """
     parts = []
     with torch.inference_mode():

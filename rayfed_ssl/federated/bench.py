@@ -25,7 +25,7 @@ from rayfed_ssl.federated.device_images import DeviceImages
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.messages import SERVER
 from rayfed_ssl.federated.steps import Steps
-from rayfed_ssl.models import StartReport, build_network, start_values
+from rayfed_ssl.models import StartConfig, StartReport, build_network, start_values
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives import build as build_objective
 from rayfed_ssl.settings.run import RunSettings
@@ -56,7 +56,8 @@ class Initial:
         """The values of an architecture, or of a client that has it. Raises UserError where ``model.start`` does not
         fit."""
         network = self.network(encoder, classes, client=client)
-        self._start(network, client)
+        if (start := self.config.model.start) is not None:
+            self._started(network, start, client)
         return pack(network)
 
     def network(
@@ -78,17 +79,16 @@ class Initial:
     def notes(self) -> list[str]:
         """What is taken from ``model.start``, a line for each file and architecture. Raises UserError where it does
         not fit."""
+        if (start := self.config.model.start) is None:
+            return []
         found: dict[tuple[str, tuple[int, ...]], StartReport] = {}
         for client in self.federation.clients:
             key = (self.config.clients.encoder(client), self.whose(client))
-            if key not in found and (report := self._start(self.network(key[0]), client)) is not None:
-                found[key] = report
+            if key not in found:
+                found[key] = self._started(self.network(key[0]), start, client)
         return list(dict.fromkeys(report.line for report in found.values()))
 
-    def _start(self, network: Network, client: int | None) -> StartReport | None:
-        start = self.config.model.start
-        if start is None:
-            return None
+    def _started(self, network: Network, start: StartConfig, client: int | None) -> StartReport:
         return start_values(start, network.encoder_name, network.encoder, *self.whose(client))
 
 
@@ -112,6 +112,7 @@ class Workbench:
         self.before_training = False  # whether what is evaluated is no training's result, so worth remembering
         self._initial = Initial(config, federation)
         self._networks: dict[tuple[str, str, int | None], Network] = {}
+        self._common: dict[tuple[str, int | None], Weights] = {}  # by encoder and classes, what all clients begin with
         self._untrained: dict[tuple[str, tuple[int, ...]], dict[str, float]] = {}
 
     # -- networks ------------------------------------------------------------------------------------------------------
@@ -131,13 +132,18 @@ class Workbench:
         return self._networks[key]
 
     def initial(self, encoder: str, classes: int | None = None, client: int | None = None) -> Weights:
-        """The values that an architecture, or a client with it, begins with."""
-        return self._initial(encoder, classes, client)
+        """The values that an architecture, or a client with it, begins with. Nobody may write to them."""
+        if self._initial.whose(client):
+            return self._initial(encoder, classes, client)
+        key = (encoder, classes)
+        if key not in self._common:
+            self._common[key] = self._initial(encoder, classes)
+        return self._common[key]
 
     # -- images --------------------------------------------------------------------------------------------------------
 
     def images(self, pixels: np.ndarray, indices: np.ndarray | None = None) -> Tensor:
-        """(n, 3, H, W) uint8 on the device, out of (N, H, W, 3) pixels: nobody may write to them."""
+        """(n, C, H, W) uint8 on the device, out of (N, H, W, C) pixels: nobody may write to them."""
         there = self.on_device.get(pixels) if self._lasts(pixels) else None
         if there is None:
             chosen = torch.tensor(np.asarray(pixels if indices is None else pixels[indices])).to(self.device)
@@ -293,5 +299,5 @@ def _only(labels: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 def _flattened(pixels: np.ndarray) -> Tensor:
-    """(N, H, W, 3) uint8 to (N, H * W * 3)."""
+    """(N, H, W, C) uint8 to (N, H * W * C)."""
     return torch.from_numpy(np.array(pixels)).reshape(len(pixels), -1)

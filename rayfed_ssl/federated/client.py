@@ -27,7 +27,7 @@ from rayfed_ssl.objectives.base import Batch, Memory, Step
 from rayfed_ssl.settings.blocks import MethodConfig
 
 Config = TypeVar("Config", bound=MethodConfig)
-Loss = Callable[[tuple[Tensor, ...], Tensor], Step]  # views, V tensors (B, 3, H, W); rows (B,) of the pixels they show
+Loss = Callable[[tuple[Tensor, ...], Tensor], Step]  # views, V tensors (B, C, H, W); rows (B,) of the pixels they show
 
 
 class Attached(Protocol):
@@ -92,7 +92,7 @@ class EncoderClient(Generic[Config]):
     @property
     def target(self) -> Network | None:
         """The momentum target network (encoder and projector), where the objective has one."""
-        return self.bench.network(self.encoder, "target") if self.objective.target else None
+        return None if self.config.objective.momentum_target is None else self.bench.network(self.encoder, "target")
 
     @property
     def memory(self) -> Memory | None:
@@ -114,11 +114,11 @@ class EncoderClient(Generic[Config]):
         return self.bench.federation.shards[self.id]["train"]
 
     def pixels(self) -> Tensor:
-        """(n, 3, H, W) uint8 on the device."""
+        """(n, C, H, W) uint8 on the device."""
         return self.bench.images(self.bench.federation.dataset.train.pixels, self.indices)
 
     def public_pixels(self) -> Tensor:
-        """(m, 3, H, W) uint8 public images on the device."""
+        """(m, C, H, W) uint8 public images on the device."""
         return self.bench.images(self.bench.federation.public_images.pixels)
 
     def labels(self) -> Tensor:
@@ -215,7 +215,7 @@ class EncoderClient(Generic[Config]):
 
         Args:
             loss: (views, rows) -> Step(loss, projections, features); by default the objective's.
-            pixels: (n, 3, H, W) uint8; by default this client's shard.
+            pixels: (n, C, H, W) uint8; by default this client's shard.
             stop: asked after every epoch and at the end; training ends where it says so.
         """
         pixels = self.pixels() if pixels is None else pixels
@@ -287,7 +287,7 @@ class EncoderClient(Generic[Config]):
         return loss
 
     def views(self, pixels: Tensor, draws: torch.Generator, count: int) -> tuple[Tensor, ...]:
-        """V augmented views (B, 3, H, W), made in one batched call."""
+        """V augmented views (B, C, H, W), made in one batched call."""
         self.bench.images_read += len(pixels)
         made = augment(pixels, self.bench.recipe, draws, views=count).contiguous(memory_format=self.bench.memory_format)
         return made.chunk(count)

@@ -37,7 +37,7 @@ from rayfed_ssl.federated.aggregation import FixedPointSum
 from rayfed_ssl.federated.clock import Clock, RoundVoid
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.messages import TRAINS, Start
-from rayfed_ssl.federated.server import MethodServer, counting
+from rayfed_ssl.federated.server import MethodServer
 
 PATIENCE = 1000  # losses in a row, and ten for each client, after which nobody is expected to reply any more
 
@@ -234,7 +234,7 @@ class FedBuff:
         self.anchors = {v: self.anchors[v] for v in sorted(self.slots.started_from())}
 
     def counted(self, flight: Flight) -> Counted:
-        by = counting(getattr(self.server.method, "weights", "size"), [flight.client])
+        by = self.server.counts([flight.client])
         share = float(self.server.setup.shares[flight.client]) if by is None else by[flight.client]
         return Counted(flight.version, staleness_weight(self.slots.version - flight.version), share)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.federated.client import EncoderClient
@@ -16,6 +16,11 @@ from rayfed_ssl.objectives import OBJECTIVES
 from rayfed_ssl.settings.blocks import MethodConfig
 from rayfed_ssl.settings.run import RunSettings
 
+ServerStep = Literal["own", "mean", "exchange"]
+"""What a round does to the global model. ``own``: what no other part of the library could do in its place. ``mean``: it
+ends with a plain mean of the clients' weights, as ``MethodServer.counts`` has them count, so that ``server.optimizer``
+may step towards it. ``exchange``: that is all it does, ``train`` with weights for weights, so that FedBuff may do it.
+"""
 Accepts = Callable[[str], bool]  # an objective's name -> whether a method can train with it
 
 
@@ -41,7 +46,9 @@ def only(name: str) -> Accepts:
 
 @dataclass(frozen=True)
 class Info:
-    """One line of ``rayfed-ssl methods``."""
+    """One line of ``rayfed-ssl methods``. Configurations are held to ``heterogeneous``, and ``independent`` decides a
+    default of theirs; the other marks are for readers.
+    """
 
     paper: str
     transmits: str
@@ -60,6 +67,7 @@ class ClientFootprint:
     models: int = 0  # copies of its whole network in its state
     state: int = 0  # bytes of other arrays in its state
     bank: int = 0  # bytes at the server
+    everybody: bool = False  # whether some round asks all clients, whatever participation says
 
 
 @dataclass(frozen=True)
@@ -74,9 +82,8 @@ class Method:
     accepts: Accepts
     service: type[EncoderClient[Any]] | None = None  # heavy server work
     plugin: tuple[type[ClientPlugin[Any]], type[ServerPlugin[Any]]] | None = None  # this file's plug-in halves
-    averages: bool = False  # clients' weights, and with `objective.target: averaged` their momentum targets
-    buffered: bool = False  # goes with FedBuff: a plain mean of weights
-    mean_step: bool = False  # its round ends with a plain mean of weights; `buffered` says so, too
+    step: ServerStep = "own"
+    averages_targets: bool = False  # `objective.target: averaged` goes with it: momentum targets travel with weights
     check: Callable[[RunSettings], None] | None = None  # raises ValueError naming the key that does not fit
     check_federation: Callable[[RunSettings, Federation], None] | None = None  # raises UserError, before any file
     footprint: Callable[[RunSettings, int], ClientFootprint] = lambda settings, images: ClientFootprint()
@@ -106,7 +113,12 @@ class Method:
     @property
     def optimizable(self) -> bool:
         """Whether ``server.optimizer`` may step towards what its round ends with."""
-        return self.buffered or self.mean_step
+        return self.step != "own"
+
+    @property
+    def buffered(self) -> bool:
+        """Whether it goes with FedBuff."""
+        return self.step == "exchange"
 
     @property
     def objectives(self) -> tuple[str, ...]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, Generic, Literal, TypeVar, cast
+from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
 
 from rayfed_ssl.base.weights import Weights
+from rayfed_ssl.federated.clock import selected
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.ledger import sizes
 from rayfed_ssl.federated.results import ClientMatrix, Subject
@@ -19,6 +20,16 @@ Config = TypeVar("Config", bound=MethodConfig)
 def counting(scheme: Literal["size", "uniform"], clients: Sequence[int]) -> dict[int, float] | None:
     """How these clients count in a mean (``cohort.mean(by=...)``): None by their number of images, or all the same."""
     return dict.fromkeys(clients, 1.0) if scheme == "uniform" else None
+
+
+def pretrain(server: MethodServer[Any], cohort: Cohort) -> None:
+    """Clients that take part for the first time train alone (their ``pretrain``) before anything is exchanged. Who has
+    done so is listed in ``server.state["pretrained"]``.
+    """
+    done: list[int] = server.state["pretrained"]
+    known = set(done)
+    if fresh := [client for client in cohort.clients if client not in known]:
+        server.state["pretrained"] = done + [reply.client for reply in cohort.ask("pretrain", clients=fresh)]
 
 
 class MethodServer(Generic[Config]):
@@ -60,7 +71,13 @@ class MethodServer(Generic[Config]):
         """The paper's server procedure of round t = 1, 2, ..."""
         raise NotImplementedError
 
-    reaches_clients = True  # False: all work is the server's own, whoever can be reached
+    def counts(self, clients: Sequence[int]) -> dict[int, float] | None:
+        """How these clients count in the round's mean of weights (``cohort.mean(by=...)``); None: by their number of
+        images.
+        """
+        return None
+
+    reaches_clients: ClassVar[bool] = True  # False: all work is the server's own, whoever can be reached
 
     def workload(self, operation: str, client: int) -> Workload | None:
         """What an operation will cost a client, without the plug-ins' part: the images it will read and its reply's
@@ -81,6 +98,15 @@ class MethodServer(Generic[Config]):
     def asks_everybody(self, t: int) -> bool:
         """True where round t needs all clients, whatever the participation fraction."""
         return False
+
+    def wanted(self, t: int) -> int:
+        """How many clients round t wants: ``participation.fraction`` of them, at least one, or everybody."""
+        clients = len(self.setup.clients)
+        return clients if self.asks_everybody(t) else self.config.participants(clients)
+
+    def asked(self, t: int) -> tuple[int, ...]:
+        """The clients of round t where all can be reached: a uniform draw without replacement of those it wants."""
+        return selected(self.setup.clients, self.wanted(t), self.config.seed, t, "cohort")
 
     def fit_batches(self, client: int) -> Batches:
         """The batches of one `fit` over the client's shard, as the client will draw them."""

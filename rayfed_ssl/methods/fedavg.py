@@ -12,7 +12,7 @@ encoder, which nobody uses.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, Literal, TypeVar
 
 from rayfed_ssl.base.weights import Weights
@@ -106,8 +106,11 @@ class Server(MethodServer[Own]):
     def start(self, cohort: Cohort) -> None:
         self.weights = self.initial_weights()
 
+    def counts(self, clients: Sequence[int]) -> dict[int, float] | None:
+        return counting(self.method.weights, clients)
+
     def round(self, t: int, cohort: Cohort) -> None:
-        by = counting(self.method.weights, cohort.clients)
+        by = self.counts(cohort.clients)
         if self.config.averages_target:
             target = self.state.get("target")
             mean = cohort.mean("train", by=by, fields=("weights", "target"), weights=self.weights, target=target)
@@ -123,8 +126,8 @@ FEDAVG = Method(
     Info("FedAvg (McMahan 2017)", "weights"),
     objective="simclr",
     accepts=unlabelled,
-    averages=True,
-    buffered=True,
+    step="exchange",
+    averages_targets=True,
 )
 FEDSIMCLR = Method(
     FedSimCLR,
@@ -133,8 +136,8 @@ FEDSIMCLR = Method(
     Info("FedAvg with SimCLR (McMahan 2017; Chen 2020)", "weights"),
     objective="simclr",
     accepts=only("simclr"),
-    averages=True,
-    buffered=True,
+    step="exchange",
+    averages_targets=True,
 )
 FEDBYOL = Method(
     FedBYOL,
@@ -143,8 +146,8 @@ FEDBYOL = Method(
     Info("FedAvg with BYOL (Grill 2020)", "weights", stateful=True),
     objective="byol",
     accepts=only("byol"),
-    averages=True,
-    buffered=True,
+    step="exchange",
+    averages_targets=True,
 )
 FEDMOCO = Method(
     FedMoCo,
@@ -153,8 +156,8 @@ FEDMOCO = Method(
     Info("FedAvg with MoCo (He 2020; Zhuang 2022)", "weights"),
     objective="moco",
     accepts=only("moco"),
-    averages=True,
-    buffered=True,
+    step="exchange",
+    averages_targets=True,
 )
 FEDSIMSIAM = Method(
     FedSimSiam,
@@ -163,8 +166,8 @@ FEDSIMSIAM = Method(
     Info("FedAvg with SimSiam (Chen 2021; Zhuang 2022)", "weights"),
     objective="simsiam",
     accepts=only("simsiam"),
-    averages=True,
-    buffered=True,
+    step="exchange",
+    averages_targets=True,
 )
 FEDAE = Method(
     FedAE,
@@ -173,8 +176,8 @@ FEDAE = Method(
     Info("FedAvg of an autoencoder (baseline of FedCA)", "weights, decoder's too"),
     objective="autoencoder",
     accepts=only("autoencoder"),
-    averages=True,
-    buffered=True,
+    step="exchange",
+    averages_targets=True,
 )
 FEDPR = Method(
     FedPR,
@@ -183,8 +186,8 @@ FEDPR = Method(
     Info("FedAvg with rotation prediction (baseline of FedCA)", "weights"),
     objective="rotation",
     accepts=only("rotation"),
-    averages=True,
-    buffered=True,
+    step="exchange",
+    averages_targets=True,
 )
 FEDAVG_SC = Method(
     FedAvgSC,
@@ -193,7 +196,7 @@ FEDAVG_SC = Method(
     Info("FedAvg with spectral contrast (HaoChen 2021; Jing 2024)", "weights"),
     objective="spectral",
     accepts=only("spectral"),
-    buffered=True,
+    step="exchange",
 )
 FEDAVG_SUPERVISED = Method(
     FedAvgSupervised,
@@ -202,5 +205,5 @@ FEDAVG_SUPERVISED = Method(
     Info("FedAvg with labels (McMahan 2017)", "weights"),
     objective="supervised",
     accepts=only("supervised"),
-    buffered=True,
+    step="exchange",
 )

@@ -16,7 +16,7 @@ from torch import Tensor
 from rayfed_ssl.base.weights import Weights, pack, unpack
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.method import Info, Method, only
-from rayfed_ssl.federated.server import counting
+from rayfed_ssl.federated.server import counting, pretrain
 from rayfed_ssl.methods.tasks import Epochs, TaskClient, TaskConfig, TaskServer, check_tasks, kept_models, planned
 
 
@@ -47,7 +47,7 @@ class Client(TaskClient[Config]):
         return {}
 
     def images(self) -> tuple[Tensor, Tensor]:
-        """(n, 3, H, W) uint8 and labels (n,): the ``train`` split, with the public images if so configured."""
+        """(n, channels, H, W) uint8 and labels (n,): the ``train`` split, with the public images if so configured."""
         pixels, labels = self.pixels(), self.labels()
         if not self.method.labelled_public:
             return pixels, labels
@@ -58,7 +58,7 @@ class Client(TaskClient[Config]):
 
 class Server(TaskServer[Config]):
     def round(self, t: int, cohort: Cohort) -> None:
-        self.pretrain(cohort)
+        pretrain(self, cohort)
         by = counting(self.method.weights, cohort.clients)
         trunk = cohort.mean("train", by=by, fields=("trunk",))["trunk"]
         cohort.tell("adopt", trunk=trunk)

@@ -58,6 +58,6 @@ FEDDECORR = Method(
     objective="simclr",
     accepts=anything,
     plugin=(ClientHalf, ServerPlugin),
-    averages=True,
-    buffered=True,
+    step="exchange",
+    averages_targets=True,
 )

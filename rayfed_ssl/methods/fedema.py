@@ -77,6 +77,6 @@ FEDEMA = Method(
     Info("FedEMA (Zhuang 2022)", "weights", stateful=True),
     objective="byol",
     accepts=predicting,
-    buffered=True,
+    step="exchange",
     footprint=kept,
 )

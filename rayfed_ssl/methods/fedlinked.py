@@ -31,6 +31,7 @@ from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation, require_public
 from rayfed_ssl.federated.method import Info, Method, only
 from rayfed_ssl.federated.results import ClientMatrix
+from rayfed_ssl.federated.server import pretrain
 from rayfed_ssl.federated.uploads import PublicOutputs
 from rayfed_ssl.methods.tasks import Epochs, TaskClient, TaskConfig, TaskServer, check_tasks, kept_models, planned
 from rayfed_ssl.models.encoders import build_encoder
@@ -188,7 +189,7 @@ class Server(TaskServer[Config]):
         self.state["utility"] = np.full((clients, clients), np.nan)  # A[k, j] as it was last, for the record only
 
     def round(self, t: int, cohort: Cohort) -> None:
-        self.pretrain(cohort)
+        pretrain(self, cohort)
         replies = list(cohort.ask("represent"))  # (1)
         if len(replies) > 1:  # nobody follows itself
             clients = [reply.client for reply in replies]
@@ -227,7 +228,7 @@ class Server(TaskServer[Config]):
 def check(config: RunSettings) -> None:
     """Raises ValueError: no tasks, or representations of different sizes."""
     check_tasks(config)
-    encoders = sorted({config.clients.encoder(client) for client in range(config.clients.count)})
+    encoders = sorted(config.clients.architectures)
     try:
         with torch.device("meta"):
             sizes = {name: build_encoder(name, config.model, config.data.image_size).dim for name in encoders}

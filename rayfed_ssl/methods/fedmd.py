@@ -31,7 +31,7 @@ from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation, require_public
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, projecting
 from rayfed_ssl.federated.results import Subject
-from rayfed_ssl.federated.server import MethodServer, counting
+from rayfed_ssl.federated.server import MethodServer, counting, pretrain
 from rayfed_ssl.federated.uploads import PublicOutputs
 from rayfed_ssl.objectives.distillation import digest
 from rayfed_ssl.settings.blocks import MethodConfig
@@ -87,7 +87,7 @@ class Client(EncoderClient[Config]):
         return {"outputs": torch.cat(list(self.projections(spoken))).cpu().numpy()}
 
     def digest(self, pixels: Tensor, consensus: Tensor) -> None:
-        """Epochs of Adam towards the consensus (M, D) on clean images (M, 3, H, W), with BatchNorm's statistics."""
+        """Epochs of Adam towards the consensus (M, D) on clean images (M, C, H, W), with BatchNorm's statistics."""
         options, network = self.method, self.network
         network.eval()
         optimizer = optimizers.Adam([p for p in network.parameters() if p.requires_grad], options.digest_lr)
@@ -102,7 +102,7 @@ class Client(EncoderClient[Config]):
         self.metrics["digest"] = float(torch.stack(losses).mean())
 
     def public(self) -> Tensor:
-        """(n, 3, H, W) uint8 on the device, in the order in which they were published."""
+        """(n, C, H, W) uint8 on the device, in the order in which they were published."""
         return self.bench.images(self.bench.published[PUBLIC])
 
     def rows(self, round: int, images: int) -> Tensor:
@@ -115,17 +115,11 @@ class Server(MethodServer[Config]):
         cohort.publish(PUBLIC, self.setup.federation.public_images.pixels)
 
     def round(self, t: int, cohort: Cohort) -> None:
-        self.pretrain(cohort)
+        if self.method.public_epochs:
+            pretrain(self, cohort)
         by, agreed = counting("uniform", cohort.clients), self.state["agreed"]
         mean = cohort.mean("train", by=by, fields=("outputs",), consensus=self.state["consensus"], agreed=agreed)
         self.state |= {"consensus": mean["outputs"], "agreed": t}
-
-    def pretrain(self, cohort: Cohort) -> None:
-        """Clients that take part for the first time train on the public images."""
-        done = self.state["pretrained"]
-        fresh = [client for client in cohort.clients if client not in done]
-        if fresh and self.method.public_epochs:
-            self.state["pretrained"] = done + [reply.client for reply in cohort.ask("pretrain", clients=fresh)]
 
     def subjects(self) -> list[Subject]:
         return self.own_subjects()

@@ -81,6 +81,10 @@ class Config(MethodConfig):
     def needs_public(self) -> bool:
         return True
 
+    @property
+    def server_encoders(self) -> tuple[EncoderName, ...]:
+        return () if self.student is None else (self.student,)
+
 
 class Attention(nn.Module):
     """How much each teacher counts for each row, from a head that teachers and student share."""

@@ -54,6 +54,6 @@ FEDPROX = Method(
     Info("FedProx (Li 2020)", "weights"),
     objective="simclr",
     accepts=unlabelled,
-    averages=True,
-    buffered=True,
+    step="exchange",
+    averages_targets=True,
 )

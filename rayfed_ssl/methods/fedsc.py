@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -239,7 +240,8 @@ class Server(MethodServer[Config]):
         self.weights = cohort.mean("train", by=by, weights=self.weights, each=own)["weights"]
         self.metrics["train/alpha"] = float(np.mean(list(alphas.values())))
         if self.method.privacy is not None:
-            worst = max((self.mechanism(c) for c in self.setup.clients), key=lambda m: rho(*m))
+            mechanisms = dict.fromkeys(map(self.mechanism, self.setup.clients))  # of equal clients once
+            worst = max(mechanisms, key=lambda m: rho(*m))
             most = spent(*worst, self.method.privacy.delta)
             self.metrics |= {"privacy/epsilon": most.epsilon, "privacy/epsilon_closed_form": most.epsilon_closed_form}
 
@@ -252,12 +254,18 @@ class Server(MethodServer[Config]):
 
     # -- DP-CalR -------------------------------------------------------------------------------------------------------
 
+    @cached_property
+    def noise_scales(self) -> dict[int, float]:
+        """sigma of a client by its number of images."""
+        sizes = np.unique(self.setup.federation.sizes[list(self.setup.clients)]).tolist()
+        return {images: noise_scale(self.config, images) for images in sizes}
+
     def mechanism(self, client: int) -> tuple[float, float, int, int]:
         """(mu, sigma, n_j, matrices released so far): what a client's Renyi curve depends on."""
         mu = self.config.objective_as(SpectralConfig).clip
         assert mu is not None
         images = int(self.setup.federation.sizes[client])
-        return mu, noise_scale(self.config, images), images, self.state["releases"].get(client, 0)
+        return mu, self.noise_scales[images], images, self.state["releases"].get(client, 0)
 
     def privacy(self) -> dict[str, Any] | None:
         """What each client has spent, in both conversions; its Renyi curve is order times ``rho``."""
@@ -300,6 +308,12 @@ def as_summed(client: EncoderClient[Any], z: Tensor) -> Tensor:
     return client.clipped(z)
 
 
+def kept(config: RunSettings, images: int) -> ClientFootprint:
+    """A matrix of each client at the server: the first round that shares asks everybody."""
+    shares = bool(config.method_as(Config).sharing_rounds(config.train.rounds))
+    return ClientFootprint(bank=4 * config.projection_dim**2, everybody=True) if shares else ClientFootprint()
+
+
 FEDSC = Method(
     Config,
     Client,
@@ -307,10 +321,10 @@ FEDSC = Method(
     Info("FedSC (Jing 2024)", "weights, correlation matrices"),
     objective="spectral",
     accepts=only("spectral"),
-    mean_step=True,
+    step="mean",
     check=check,
     check_federation=check_federation,
-    footprint=lambda config, images: ClientFootprint(bank=4 * config.projection_dim**2),
+    footprint=kept,
     planned=planned,
     uploads={"correlation": Correlation(as_summed, lambda config: config.method_as(Config).sharing_passes)},
 )

@@ -57,6 +57,6 @@ FEDU = Method(
     Info("FedU (Zhuang 2021)", "weights", stateful=True),
     objective="byol",
     accepts=predicting,
-    buffered=True,
+    step="exchange",
     footprint=kept,
 )

@@ -218,6 +218,6 @@ FUR = Method(
     objective="simclr",
     accepts=projecting,
     plugin=(ClientHalf, ServerPlugin),
-    averages=True,
-    buffered=True,
+    step="exchange",
+    averages_targets=True,
 )

@@ -85,7 +85,7 @@ class Client(fedavg.Client[Config]):
         return loss
 
     def random_views(self) -> Callable[[int], Tensor]:
-        """(B, 3, H, W): one view each of B images of the shard, drawn anew at each call."""
+        """(B, C, H, W): one view each of B images of the shard, drawn anew at each call."""
         pixels, draws = self.pixels(), self.generator("random images")
 
         def another(count: int) -> Tensor:
@@ -116,5 +116,5 @@ FEDX = Method(
     Info("FedX (Han 2022)", "weights"),
     objective="simclr",
     accepts=only("simclr"),
-    mean_step=True,
+    step="mean",
 )

@@ -85,6 +85,10 @@ class Options(MethodConfig):
     def needs_public(self) -> bool:
         return True
 
+    @property
+    def server_encoders(self) -> tuple[EncoderName, ...]:
+        return () if self.student is None else (self.student,)
+
 
 class Config(Options):
     name: Literal["flesd"] = "flesd"
@@ -176,7 +180,7 @@ def student_encoder(config: RunSettings) -> str:
 
 def shares_weights(config: RunSettings) -> bool:
     """Whether every client has the student's architecture, and so starts each round from its weights."""
-    return {config.clients.encoder(c) for c in range(config.clients.count)} == {student_encoder(config)}
+    return config.clients.architectures == {student_encoder(config)}
 
 
 def dimension(config: RunSettings, encoder: str) -> int:
@@ -196,11 +200,11 @@ class Embedding(EncoderClient[Options]):
     """What client and server work share: unit representations of public images."""
 
     def public(self) -> Tensor:
-        """(N, 3, H, W) uint8 on the device, in the order in which they were published."""
+        """(N, C, H, W) uint8 on the device, in the order in which they were published."""
         return self.bench.images(self.bench.published[PUBLIC])
 
     def units(self, network: Network, images: Tensor) -> Tensor:
-        """Unit rows (B, d) float32 of augmented or clean images (B, 3, H, W)."""
+        """Unit rows (B, d) float32 of augmented or clean images (B, C, H, W)."""
         with self.autocast():
             head = self.method.representation == "head"
             z = network.project(images) if head else network.represent(images)

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, anything
 from rayfed_ssl.federated.results import Subject
+from rayfed_ssl.federated.server import pretrain
 from rayfed_ssl.federated.workload import Traffic, Workload
 from rayfed_ssl.methods.tasks import TaskClient, TaskConfig, TaskServer, planned
 from rayfed_ssl.settings.run import RunSettings
@@ -43,7 +44,7 @@ class Server(TaskServer[Config]):
 
     def round(self, t: int, cohort: Cohort) -> None:
         if self.supervised:
-            self.pretrain(cohort)
+            pretrain(self, cohort)
         cohort.tell("train")
         if self.supervised:
             self.roll_back(t, cohort)

@@ -132,7 +132,7 @@ SSD = Method(
     Info("SSD (Fang 2025)", "weights; once each client's dimensions", stateful=True),
     objective="align_uniform",
     accepts=only("align_uniform"),
-    mean_step=True,
+    step="mean",
     check=check,
     check_federation=check_federation,
     footprint=lambda config, images: ClientFootprint(state=8 * (config.projection_dim // config.clients.count)),

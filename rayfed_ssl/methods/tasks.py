@@ -69,7 +69,7 @@ class TaskClient(EncoderClient[Config]):
     # -- images --------------------------------------------------------------------------------------------------------
 
     def split(self, name: str) -> Tensor:
-        """(n, 3, H, W) uint8 of one of this client's four splits."""
+        """(n, channels, H, W) uint8 of one of this client's four splits."""
         federation = self.bench.federation
         return self.bench.images(federation.dataset.train.pixels, federation.shards[self.id][name])
 
@@ -79,7 +79,7 @@ class TaskClient(EncoderClient[Config]):
         return self.task_labels(federation.dataset.train.labels[federation.shards[self.id][name]])
 
     def tested(self) -> tuple[Tensor, Tensor]:
-        """(n, 3, H, W) uint8 and (n,) labels of the images that ``accuracy.task`` is measured on."""
+        """(n, channels, H, W) uint8 and (n,) labels of the images that ``accuracy.task`` is measured on."""
         federation = self.bench.federation
         if self.config.evaluation.tasks_on == "own":
             return self.split("test"), self.split_labels("test")
@@ -111,7 +111,7 @@ class TaskClient(EncoderClient[Config]):
 
         Args:
             epochs: at most; None: train.local_epochs.
-            pixels, labels: (n, 3, H, W) uint8 and (n,); by default the ``train`` split.
+            pixels, labels: (n, channels, H, W) uint8 and (n,); by default the ``train`` split.
         """
         network, known = self.network, self.labels() if labels is None else labels
         watch = EarlyStopping(lambda: self.cross_entropy("es"), lambda: self.weights, self.method.patience)
@@ -165,7 +165,7 @@ class TaskClient(EncoderClient[Config]):
 
     @torch.no_grad()
     def logits(self, network: Network, pixels: Tensor) -> Tensor:
-        """(n, C) eval-mode logits of clean images, (n, 3, H, W) uint8."""
+        """(n, C) eval-mode logits of clean images, (n, channels, H, W) uint8."""
         features = self.represented(network, pixels)
         assert network.classifier is not None
         logits: Tensor = network.classifier(features)
@@ -212,12 +212,6 @@ class TaskServer(MethodServer[Config]):
 
     def start(self, cohort: Cohort) -> None:
         self.state["pretrained"] = []
-
-    def pretrain(self, cohort: Cohort) -> None:
-        """Clients that take part for the first time train alone before anything is exchanged."""
-        done = self.state["pretrained"]
-        if fresh := [client for client in cohort.clients if client not in done]:
-            self.state["pretrained"] = done + [reply.client for reply in cohort.ask("pretrain", clients=fresh)]
 
     def roll_back(self, t: int, cohort: Cohort) -> None:
         """After the last round everybody, asked in this round or not, returns to its best."""

@@ -17,6 +17,10 @@ from rayfed_ssl.base.schema import Block
 from rayfed_ssl.models.network import Network
 
 T = TypeVar("T")
+TargetRule = Literal["local", "reset", "averaged"]
+"""``local``: it stays the client's own; ``reset``: it starts each round as a copy of the network; ``averaged``: it
+travels and is averaged like the weights.
+"""
 
 
 class ObjectiveConfig(Block):
@@ -24,6 +28,13 @@ class ObjectiveConfig(Block):
 
     name: str
     """The local loss."""
+
+    @property
+    def momentum_target(self) -> TargetRule | None:
+        """What becomes of the momentum target, a copy of the network that the client passes to ``step``, when weights
+        are downloaded; None: the objective needs none.
+        """
+        return None
 
 
 Views = tuple[Tensor, ...]  # one tensor per view of a batch
@@ -108,9 +119,6 @@ class Objective:
 
     batch_norm: ClassVar[Literal["none", "hidden", "all"]] = "none"
     """In its heads, where a run does not say (``model.projector.batch_norm``)."""
-
-    target: ClassVar[bool] = False
-    """Whether it needs a momentum target: a copy of the network that the client keeps and passes to ``step``."""
 
     labelled: ClassVar[bool] = False
     """Whether it reads labels."""

@@ -14,7 +14,16 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from rayfed_ssl.models.network import Network
-from rayfed_ssl.objectives.base import Batch, Objective, ObjectiveConfig, Step, encoded, full_precision, needed
+from rayfed_ssl.objectives.base import (
+    Batch,
+    Objective,
+    ObjectiveConfig,
+    Step,
+    TargetRule,
+    encoded,
+    full_precision,
+    needed,
+)
 
 
 def regression(p: Tensor, z: Tensor) -> Tensor:
@@ -39,7 +48,7 @@ class BYOLConfig(ObjectiveConfig):
     name: Literal["byol"] = "byol"
     decay: float = Field(default=0.99, ge=0, le=1)
     """What the target keeps of itself at each step."""
-    target: Literal["local", "reset", "averaged"] = "local"
+    target: TargetRule = "local"
     """What becomes of the target when a client downloads weights: it stays the client's own, starts each round as a
     copy of the network, or travels and is averaged like the weights.
 
@@ -48,6 +57,10 @@ class BYOLConfig(ObjectiveConfig):
 
     Differs: in EasyFL the target *is* the online network during a client's first round, without any lag.
     """
+
+    @property
+    def momentum_target(self) -> TargetRule:
+        return self.target
 
 
 @dataclass(frozen=True)
@@ -61,7 +74,6 @@ class BYOL(Objective):
 
     block: ClassVar[type[ObjectiveConfig]] = BYOLConfig
     heads: ClassVar[frozenset[str]] = frozenset({"projector", "predictor"})
-    target: ClassVar[bool] = True
 
     def step(self, network: Network, batch: Batch) -> Step:
         target = needed(batch.target, "byol", "a target network")

@@ -22,6 +22,7 @@ from rayfed_ssl.objectives.base import (
     Objective,
     ObjectiveConfig,
     Step,
+    TargetRule,
     encoded,
     full_precision,
     needed,
@@ -60,8 +61,12 @@ class MoCoConfig(ObjectiveConfig):
     """Keys of earlier batches that a query is contrasted with."""
     keep_queue: bool = False
     """Whether a client keeps its queue from its last round; else it starts with random unit vectors."""
-    target: Literal["local", "reset", "averaged"] = "reset"
+    target: TargetRule = "reset"
     """What becomes of the key encoder when a client downloads weights, as for BYOL; ``reset`` is EasyFL's FedMoCo."""
+
+    @property
+    def momentum_target(self) -> TargetRule:
+        return self.target
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,6 @@ class MoCo(Objective):
 
     block: ClassVar[type[ObjectiveConfig]] = MoCoConfig
     heads: ClassVar[frozenset[str]] = frozenset({"projector"})
-    target: ClassVar[bool] = True
     memory: ClassVar[bool] = True
 
     @property

@@ -24,6 +24,11 @@ class MethodConfig(Block):
         return False
 
     @property
+    def server_encoders(self) -> tuple[EncoderName, ...]:
+        """Encoders that the server has beside the clients' ones, such as a student's."""
+        return ()
+
+    @property
     def heads(self) -> frozenset[str]:
         """The heads of the network that the method needs beside its objective's."""
         return frozenset()
@@ -100,8 +105,13 @@ class ClientsConfig(Block):
         return self.encoders if isinstance(self.encoders, str) else self.encoders[client]
 
     @property
+    def architectures(self) -> frozenset[str]:
+        """The different encoders there are."""
+        return frozenset((self.encoders,) if isinstance(self.encoders, str) else self.encoders)
+
+    @property
     def heterogeneous(self) -> bool:
-        return not isinstance(self.encoders, str) and len(set(self.encoders)) > 1
+        return len(self.architectures) > 1
 
 
 class OptimizerConfig(Block):

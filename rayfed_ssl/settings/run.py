@@ -107,12 +107,12 @@ class RunSettings(Block):
     @property
     def keeps_target(self) -> bool:
         """Whether a momentum target is the client's own from round to round (``objective.target: local``)."""
-        return getattr(self.objective, "target", None) == "local"
+        return self.objective.momentum_target == "local"
 
     @property
     def averages_target(self) -> bool:
         """Whether momentum targets travel and are averaged (``objective.target: averaged``)."""
-        return getattr(self.objective, "target", None) == "averaged"
+        return self.objective.momentum_target == "averaged"
 
     @property
     def projection_dim(self) -> int:
@@ -121,7 +121,7 @@ class RunSettings(Block):
 
     @property
     def cohort_size(self) -> int:
-        """The most clients that train in a round."""
+        """The most clients that train in a round which does not ask everybody (``MethodServer.asks_everybody``)."""
         wanted = self.participants(self.clients.count)
         return wanted if self.server.schedule == "sync" else min(self.clients.count, self.server.buffer)
 

@@ -87,15 +87,17 @@ def check_comparisons(config: RunConfig, federation: Federation) -> None:
     names, clients = ", ".join(config.evaluation.comparisons), len(federation.clients)
     found = f"evaluation.protocols: found {names}, which compares the encoders of a round's clients;"
     at_once = config.server.buffer if config.server.schedule == "fedbuff" else config.participants(clients)
-    if config.method.name == "centralized":
-        raise UserError(f"{found} centralized trains one; allowed: the other protocols")
+    if not METHODS[config.method.name].server.reaches_clients:
+        raise UserError(f"{found} {config.method.name} trains one; allowed: the other protocols")
     if min(at_once, clients) < 2:
         raise UserError(f"{found} a round has {min(at_once, clients)} of {clients}; must be at least 2")
     initial = Initial(config, federation)
-    named = [config.clients.encoder(client) for client in federation.clients]
-    dims = Counter(initial.network(name).dim for name in named)
+    dims: Counter[int] = Counter()
+    encoders = Counter(config.clients.encoder(client) for client in federation.clients)
+    for encoder, having in encoders.items():
+        dims[initial.network(encoder).dim] += having
     if max(dims.values()) < 2:
-        raise UserError(f"{found} of {', '.join(named)} no two have features of one dimension; must be two at least")
+        raise UserError(f"{found} of {', '.join(encoders)} no two have features of one dimension; must be two at least")
 
 
 def describe(config: RunConfig, federation: Federation) -> str:

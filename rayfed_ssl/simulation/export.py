@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from safetensors.torch import save_file
@@ -27,6 +27,7 @@ def export_encoders(folder: Path, config: RunConfig, subjects: list[Subject], co
         OSError: the disk takes no more, or the folder cannot be written to.
     """
     build = Initial(config, cohort.federation)
+    networks = cache(build.network)  # one of each architecture, which each subject's values fill
     names = cohort.federation.given_names
     for subject in subjects:
         weights = subject.weights
@@ -34,7 +35,7 @@ def export_encoders(folder: Path, config: RunConfig, subjects: list[Subject], co
             assert subject.client is not None
             state = dict(cohort.states([subject.client])).get(subject.client, {})
             weights = state.get("model") or build(subject.encoder, subject.classes, subject.client)
-        network = build.network(subject.encoder, subject.classes)
+        network = networks(subject.encoder, subject.classes)
         unpack(weights, network)
         name = file_name(subject.client, names)
         values = {k: v.contiguous() for k, v in network.encoder.state_dict().items() if v.is_floating_point()}

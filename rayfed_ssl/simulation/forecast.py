@@ -23,7 +23,6 @@ from rayfed_ssl.base.text import amount, last_line
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.store import default_cache
 from rayfed_ssl.federated.bench import Initial, device_name
-from rayfed_ssl.federated.clock import selected
 from rayfed_ssl.federated.federation import Federation, deal
 from rayfed_ssl.federated.messages import TRAINS
 from rayfed_ssl.federated.plugin import ServerPlugin
@@ -108,13 +107,6 @@ def _offline(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"data": config.data.model_copy(update={"download": False, "public": public})})
 
 
-def asked(config: RunConfig, federation: Federation, server: MethodServer[Any], t: int) -> tuple[int, ...]:
-    """Who is asked in round t, where everybody can be reached."""
-    clients = federation.clients
-    wanted = len(clients) if server.asks_everybody(t) else config.participants(len(clients))
-    return selected(clients, wanted, config.seed, t, "cohort")
-
-
 def _traffic(
     config: RunConfig, federation: Federation, server: MethodServer[Any], plugins: dict[str, ServerPlugin[Any]]
 ) -> Traffic | None:
@@ -123,7 +115,7 @@ def _traffic(
         return None
     total, met = Traffic(0, 0), set[int]()
     for t in range(config.train.rounds + 1):
-        clients = asked(config, federation, server, t) if t else federation.clients
+        clients = server.asked(t) if t else federation.clients
         for client in clients:
             parts = [server.traffic(t, client, met), *(plugin.traffic(t, client, met) for plugin in plugins.values())]
             for part in parts:
@@ -142,7 +134,7 @@ def _steps(config: RunConfig, federation: Federation, server: MethodServer[Any])
         counts[config.clients.encoder(federation.clients[0])] = rounds * steps
     else:
         for t in range(1, rounds + 1):
-            for client in asked(config, federation, server, t)[: config.cohort_size if _buffered(config) else None]:
+            for client in server.asked(t)[: config.cohort_size if _buffered(config) else None]:
                 encoder = config.clients.encoder(client)
                 counts[encoder] = counts.get(encoder, 0) + server.fit_batches(client).steps
     total = sum(counts.values())

@@ -20,7 +20,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.evaluation import by_client, recorded
 from rayfed_ssl.federated.bench import Initial
-from rayfed_ssl.federated.clock import RoundVoid, selected
+from rayfed_ssl.federated.clock import RoundVoid
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.fedbuff import FedBuff
 from rayfed_ssl.federated.federation import Federation, deal
@@ -213,11 +213,7 @@ class Run:
         """The clients of round t: a uniform draw without replacement of participation.fraction of them, at least one;
         of those that the clock says can be reached. Raises RoundVoid where it says that nobody can.
         """
-        clients = self.federation.clients
-        wanted = len(clients) if self.server.asks_everybody(t) else self.config.participants(len(clients))
-        if self.clock is not None:
-            return self.clock.select(t, wanted)
-        return selected(clients, wanted, self.config.seed, t, "cohort")
+        return self.server.asked(t) if self.clock is None else self.clock.select(t, self.server.wanted(t))
 
     def evaluate(self, t: int) -> None:
         """Draw what is known of pairs of clients; start evaluating what the method ends with, beside the next round."""

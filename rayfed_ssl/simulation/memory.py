@@ -67,8 +67,9 @@ def estimate(config: RunConfig, federation: Federation) -> Estimate:
     if objective.keeps_memory:
         state += objective.memory_bytes(config.projection_dim)
     clients = len(federation.clients)
-    reached = min(clients, config.cohort_size * config.train.rounds)
-    return Estimate(reached, min(clients, config.cohort_size), state, float(sum(part.bank for part in parts)))
+    at_once = clients if any(part.everybody for part in parts) else min(clients, config.cohort_size)
+    reached = min(clients, at_once * config.train.rounds)
+    return Estimate(reached, at_once, state, float(sum(part.bank for part in parts)))
 
 
 def check_fits(config: RunConfig, needed: Estimate, states: Place, banks: Place) -> None:

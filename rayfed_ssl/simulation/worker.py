@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import forked
 from rayfed_ssl.base.weights import Resident, Weights, plain
 from rayfed_ssl.config import RunConfig
@@ -110,7 +111,8 @@ def run_chunk(
     Returns:
         the chunk, and the clients' new states (the old one where a client failed).
     Raises:
-        MixedArchitectures: `mean` over clients of different architectures, which no policy may drop.
+        MixedArchitectures, UserError: what no policy may drop: `mean` over clients of different architectures, and what
+            only the user can mend, such as another file on this machine than the run's.
     """
     chunk, new_states = Chunk(total=FixedPointSum() if averaging and running is None else None), list(states)
     total = chunk.total if running is None else running
@@ -126,7 +128,7 @@ def run_chunk(
                 check_replied(reply, averaging.fields, task.operation)
                 total.add(averaging.weights[client], {name: reply.pop(name) for name in averaging.fields})
             outcome = replace(outcome, reply=plain(reply))
-        except MixedArchitectures:
+        except (MixedArchitectures, UserError):
             raise
         except NonFinite as error:
             chunk.errors.append(Diverged(client, task.round, task.operation, where, str(error), error.largest))
@@ -150,10 +152,25 @@ def check_replied(reply: Mapping[str, Any], fields: Sequence[str], operation: st
 
 
 def check_finite(fields: Mapping[str, Any], said: str) -> None:
-    """Raise NonFinite naming the first field that holds NaN or infinity; ``said`` begins its text."""
+    """Raise NonFinite naming the first field that holds NaN or infinity, however deep; ``said`` begins its text."""
     for name, value in fields.items():
-        if isinstance(value, Resident) and math.isfinite(value.largest):
-            continue
-        array = value.vector if isinstance(value, Weights) else value
-        if isinstance(array, np.ndarray) and array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise NonFinite(f"{said} NaN or infinity in '{name}'", array)
+        for array in _floating(value):
+            if not np.isfinite(array).all():
+                raise NonFinite(f"{said} NaN or infinity in '{name}'", array)
+
+
+def _floating(value: Any) -> Iterator[np.ndarray]:
+    """The floating arrays within a value, but those known to be finite where they lie."""
+    match value:
+        case Resident() if math.isfinite(value.largest):
+            return
+        case Weights():
+            yield value.vector
+        case np.ndarray() if value.dtype.kind == "f":
+            yield value
+        case Mapping():
+            for item in value.values():
+                yield from _floating(item)
+        case list() | tuple():
+            for item in value:
+                yield from _floating(item)

@@ -32,7 +32,6 @@ from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS, plugin_halves
 from rayfed_ssl.simulation import loop
-from rayfed_ssl.simulation.forecast import asked
 from rayfed_ssl.testing.tiny import booked, encoders, measured, run_locally, tiny_run
 
 
@@ -132,7 +131,7 @@ class Contract:
         parts += [plugin_halves(p.name)[1](p, setup) for p in config.active_plugins]
         expected, met = Counter[tuple[int, int, str]](), set[int]()
         for t in range(config.train.rounds + 1):
-            clients = asked(config, federation, server, t) if t else federation.clients
+            clients = server.asked(t) if t else federation.clients
             for client, part in product(clients, parts):
                 traffic = part.traffic(t, client, met)
                 if traffic is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from actors.failures import Crashed, StateLost, TimedOut
@@ -56,3 +57,14 @@ def test_what_is_wrong_with_a_sum_itself_is_not_repeated() -> None:
     with pytest.raises(ZeroDivisionError):
         sums.collect(lambda lost: None)
     assert pool.sent[0].limit_s is None
+
+
+def test_fields_that_clients_share_are_kept_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actors.sums.RETAINED_BYTES", 1000)
+    sums = Sums(Pool(Crashed("never asked")))  # type: ignore[arg-type]
+    shared, own = np.zeros(100, np.float32), [np.zeros(100, np.float32) for _ in range(2)]
+    for client in range(50):
+        sums.register(Request((client,), ({"rest": shared, "alpha": 0.5},), (None,)))
+    assert not sums.full
+    sums.register(Request((50, 51), ({"rest": own[0]}, {"rest": own[1]}), (None, None)))
+    assert sums.full

@@ -19,6 +19,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import ray
 from ray.exceptions import ObjectLostError
 
 import actors.cohort
@@ -548,6 +549,18 @@ def test_asking_within_asking_and_breaking_off(made: Made, federation: Federatio
         if reply.client == 3:
             break
     assert len(list(cohort.ask("pause", seconds=0.0))) == 6
+
+
+def test_values_that_several_clients_are_evaluated_with_are_stored_once(
+    made: Made, federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights, cohort, stored, put = Initial(CONFIG, federation)("small_cnn_bn"), made(), [], ray.put
+    monkeypatch.setattr(ray, "put", lambda value: (stored.append(value), put(value))[1])
+    cohort.evaluate(0, [Subject(client, "small_cnn_bn", weights) for client in federation.clients])
+    assert [value is weights for value in stored] == [True]
+    found = cohort.evaluations(wait=True)
+    assert {client for _, client, _ in found} == set(federation.clients)
+    assert all(values == found[0][2] for _, _, values in found)
 
 
 def test_evaluation_gives_the_same_beside_the_next_round(

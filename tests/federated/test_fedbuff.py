@@ -177,6 +177,24 @@ def test_all_clients_at_equal_speed_is_the_synchronous_mean_bit_for_bit(method: 
     assert found[3, None, "time/virtual_s"] == 30.0
 
 
+def test_clients_count_in_a_buffered_mean_as_the_server_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By images, all the same, or by a rule of the server's own: synchronous or buffered, the same mean to the bit."""
+
+    def mean(name: str, **changes: object) -> bytes:
+        config = buffered("fedsimclr", participation__fraction=1.0, **changes)
+        run_locally(config, tmp_path / name)
+        plain = {"server__schedule": "sync", "server__buffer": 10}
+        run_locally(
+            buffered("fedsimclr", participation__fraction=1.0, **{**changes, **plain}), tmp_path / f"{name} sync"
+        )
+        assert encoders(tmp_path / name) == encoders(tmp_path / f"{name} sync")
+        return final(tmp_path / name, config)
+
+    found = {mean("images"), mean("uniform", method__weights="uniform")}
+    monkeypatch.setattr(fedavg.Server, "counts", lambda self, clients: {client: 1.0 + client for client in clients})
+    assert len(found | {mean("own rule")}) == 3
+
+
 def test_one_at_work_and_one_reply_is_sequential_training(tmp_path: Path) -> None:
     """Each client in turn from the model of the one before, by the synchronous verbs; nothing is ever stale."""
     config = buffered("fedsimclr", server__buffer=1, server__concurrency=1, train__rounds=6)

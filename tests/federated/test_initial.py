@@ -16,9 +16,11 @@ from safetensors.torch import load_file, save_file
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import load
+from rayfed_ssl.federated import bench
 from rayfed_ssl.federated.bench import Initial, Workbench
 from rayfed_ssl.federated.federation import deal
-from rayfed_ssl.models import load_exported
+from rayfed_ssl.models import build_network, load_exported
+from rayfed_ssl.models.network import Network
 from rayfed_ssl.settings.files import dumped
 from rayfed_ssl.simulation.checks import with_start
 from rayfed_ssl.simulation.local import LocalCohort
@@ -164,6 +166,25 @@ def test_a_run_without_a_start_says_what_it_always_said(tmp_path: Path) -> None:
     summary, lines = started(tiny("fedsimclr", train__rounds=1), tmp_path / "run")
     assert "start" not in summary
     assert "evaluated the untrained encoder" in lines
+
+
+@pytest.mark.parametrize("method", ["fedsimclr", "local"])
+def test_no_networks_are_built_for_each_client(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the checks before the first round to the export after the last: as many for 4 clients as for 12."""
+    made: list[str] = []
+
+    def counted(encoder: str, *args: Any, **options: Any) -> Network:
+        made.append(encoder)
+        return build_network(encoder, *args, **options)
+
+    monkeypatch.setattr(bench, "build_network", counted)
+    built = []
+    for count in (4, 12):
+        made.clear()
+        protocols = {"evaluation__protocols": ["knn", "angles"], "evaluation__angles": {"images": 40}}
+        run_locally(tiny(method, train__rounds=1, clients__count=count, **protocols), tmp_path / str(count))
+        built.append(len(made))
+    assert built[0] == built[1] > 0
 
 
 def test_only_the_encoder_is_loaded(earlier: Path) -> None:

@@ -126,6 +126,9 @@ def test_clients_meet_the_public_images_once_before_their_first_round() -> None:
     public, shard = cohort.federation.public, int(cohort.federation.sizes[0])
     assert public is not None
     assert cohort.metrics[0]["images"] == 2 * (len(public) // 10) * 10 + shard // 10 * 10
+    again, cohort = played(config(train__rounds=2, method__public_epochs=2))
+    assert again.state["pretrained"] == [0, 1, 2]
+    assert cohort.metrics[0]["images"] == shard // 10 * 10
     without, _ = played(config(train__rounds=1, method__public_epochs=0))
     assert without.state["pretrained"] == []
 

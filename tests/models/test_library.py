@@ -27,6 +27,7 @@ from rayfed_ssl.models import (
     load_exported,
 )
 from rayfed_ssl.models.library import patch_side
+from tests.tiny import tiny
 
 torch.set_num_threads(1)
 CONFIG = ModelConfig()
@@ -254,3 +255,11 @@ def test_a_library_encoder_has_no_settings_of_ours() -> None:
     with pytest.raises(ValueError, match=r"^model\.dropout: found 0\.5; allowed: null, .*fedlinked_cnn"):
         check_options(["timm/test_resnet"], ModelConfig(dropout=0.5))
     check_options(["timm/test_resnet", "fedlinked_cnn"], ModelConfig(dropout=0.5))
+
+
+@pytest.mark.parametrize("method", ["fedmkd", "flesd"])
+def test_a_servers_student_may_be_the_one_that_has_a_key(method: str) -> None:
+    alike = {"clients__encoders": "small_cnn", "model__dropout": 0.5}
+    with pytest.raises(UserError, match=r"model\.dropout: found 0\.5; allowed: null, or an encoder that has it"):
+        tiny(method, **alike, method__student="small_cnn")
+    assert tiny(method, **alike, method__student="fedlinked_cnn").model.dropout == 0.5

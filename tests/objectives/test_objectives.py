@@ -85,7 +85,8 @@ def memory(of: Any, round: int = 2) -> Memory | None:
 def arguments(of: Any, size: int = 6) -> tuple[Any, Batch]:
     """network, batch"""
     labels = torch.arange(size) % CLASSES if of.labelled else None
-    return tiny(), Batch(views(of.views, size), labels, tiny(1) if of.target else None, memory(of))
+    target = None if of.config.momentum_target is None else tiny(1)
+    return tiny(), Batch(views(of.views, size), labels, target, memory(of))
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -172,7 +173,8 @@ def test_networks_have_the_heads_that_objectives_ask_for() -> None:
 def test_what_objectives_need_is_asked_of_them() -> None:
     assert set(filter(anything, OBJECTIVES)) - set(filter(unlabelled, OBJECTIVES)) == {"supervised"}
     assert set(OBJECTIVES) - set(filter(projecting, OBJECTIVES)) == {"autoencoder", "rotation", "supervised"}
-    assert [name for name, objective in OBJECTIVES.items() if objective.target] == ["byol", "moco"]
+    rules = {name: objective.block().momentum_target for name, objective in OBJECTIVES.items()}
+    assert {name: rule for name, rule in rules.items() if rule} == {"byol": "local", "moco": "reset"}
     assert [name for name, objective in OBJECTIVES.items() if objective.memory] == ["moco", "swav"]
 
 

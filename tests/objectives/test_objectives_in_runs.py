@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.federated.messages import SERVER
+from rayfed_ssl.objectives.base import ObjectiveConfig, TargetRule
 from rayfed_ssl.simulation.memory import estimate
 from rayfed_ssl.simulation.worker import Worker
 from tests.tiny import encoders, measured, run_locally, tiny
@@ -152,6 +153,28 @@ def test_memory_that_is_kept_is_counted() -> None:
     with_target = estimate(config("moco kept"), federation).state
     _, state = trained(config("moco kept"), 1)
     assert with_target == state["memory"]["queue"].nbytes + state["target"].vector.nbytes
+
+
+def test_a_key_of_somebody_elses_that_is_called_target_is_no_momentum_target() -> None:
+    class Distances(ObjectiveConfig):
+        name: Literal["distances"] = "distances"
+        target: Literal["local", "averaged"] = "local"  # which mean the distances are taken to, say
+
+    class Following(ObjectiveConfig):
+        name: Literal["following"] = "following"
+        teacher: TargetRule = "averaged"
+
+        @property
+        def momentum_target(self) -> TargetRule:
+            return self.teacher
+
+    run = tiny("fedavg")
+    for block in (Distances(), Distances(target="averaged")):
+        other = run.model_copy(update={"objective": block})
+        assert (other.keeps_target, other.averages_target) == (False, False)
+    for rule in ("local", "reset", "averaged"):
+        other = run.model_copy(update={"objective": Following(teacher=rule)})
+        assert (other.keeps_target, other.averages_target) == (rule == "local", rule == "averaged")
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,4 @@ def _build(config: ModelConfig, image_size: int, channels: int) -> Encoder:
 
 
 PIXELS_MEAN = Family(_build, minimum=4)
-HALFWAY = Method(
-    HalfwayConfig, Client, Server, Info("somebody's", "weights"), objective="cosine", accepts=unlabelled, averages=False
-)
+HALFWAY = Method(HalfwayConfig, Client, Server, Info("somebody's", "weights"), objective="cosine", accepts=unlabelled)
