@@ -1,0 +1,166 @@
+"""What messages give away: every variant audited on several seeds, each client's last messages told apart.
+
+    python benchmarks/leaks.py --data ../shared/data [--variants FedSC] [--seeds 3] [--out runs/leaks] [--jobs 2]
+
+Variants stand in ``leaks.yaml``. Runs what ``results/leaks.jsonl`` lacks, each an ordinary run folder below ``--out``,
+audits it with ``rayfed-ssl leak`` and appends a line. Stopped at any moment, the command goes on where it was. ``python
+docs/generate.py`` writes the table of docs/leak.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import yaml
+from claims import CONFIGS, Attempt, Line, read
+from machine import described
+from processes import THREADS, carry_out
+
+from rayfed_ssl.reporting.comparison import Difference, difference
+from rayfed_ssl.settings import files as configfile
+
+HERE = Path(__file__).resolve().parent
+LEAKS = HERE / "leaks.yaml"
+RESULTS = HERE / "results" / "leaks.jsonl"
+NAME = "leaks"  # in the place of a claim's
+CHANCE = 0.5
+
+
+def load() -> dict[str, Any]:
+    """``leaks.yaml``, with its base read and ``keys`` in it."""
+    document: dict[str, Any] = yaml.safe_load(LEAKS.read_text(encoding="utf-8"))
+    document["base"] = configfile.read(CONFIGS / document["base"])
+    return document
+
+
+def attempts(document: Mapping[str, Any], seeds: int | None = None, variants: str = "") -> Iterator[Attempt]:
+    """All runs that are wanted, seed by seed; ``variants`` is a regular expression for their names."""
+    for seed in range(seeds or document["seeds"]):
+        for name, keys in document["variants"].items():
+            if re.search(variants, name):
+                yield Attempt(NAME, name, seed, {**document["keys"], **keys}, document["base"])
+
+
+def run_one(attempt: Attempt, document: Mapping[str, Any], data: Path, out: Path) -> Line:
+    """Run and audit an attempt now; what of it is there already is not made again."""
+    folder = out / f"{attempt.settings}-{attempt.seed}"
+    path = str((data / document["data"]).resolve())
+    carry_out(attempt.base, {**attempt.keys, "seed": attempt.seed, "data.path": path}, folder)
+    clients = [each for client in range(attempt.base["clients"]["count"]) for each in ("--client", str(client))]
+    if not (folder / "run" / "leak.json").exists():
+        command = [sys.executable, "-m", "rayfed_ssl", "leak", str(folder / "run"), *clients]
+        done = subprocess.run(command, env={**os.environ, **THREADS}, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-2000:]}")
+    return line_of(attempt, folder / "run")
+
+
+def line_of(attempt: Attempt, run: Path) -> Line:
+    """What an audited run came to."""
+    found = json.loads((run / "leak.json").read_text(encoding="utf-8"))
+    summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    keep = ("client", "field", "score", "members", "auc", "low", "high")
+    return {
+        "claim": NAME, "variant": attempt.variant, "seed": attempt.seed, "keys": dict(attempt.keys),
+        "settings": attempt.settings, "findings": [{name: one[name] for name in keep} for one in found["findings"]],
+        "unaudited": found["unaudited"], "epsilon": found["epsilon"], "knn": summary["accuracy"]["knn"],
+        "untrained": summary["untrained"]["knn"], "bytes": sum(summary["communication"].values()),
+        "minutes": round(summary["wall_s"] / 60, 2), **described(),
+    }  # fmt: skip
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+
+
+def table(lines: Sequence[Line], document: Mapping[str, Any]) -> str:
+    """A row per variant and field: the area over seeds, each the mean over clients, and how many clients are told."""
+    wanted = {one.address[1:] for one in attempts(document)}
+    known = [line for line in lines if (line["variant"], line["seed"], line["settings"]) in wanted]
+    commits = ", ".join(sorted({line["commit"] for line in known}))
+    heads = ("variant", "field", "seeds", "AUC", "clients above 0.5", "epsilon", "kNN", "MB in all")
+    rows = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for variant in document["variants"]:
+        own = [line for line in known if line["variant"] == variant]
+        if not own:
+            rows.append(f"| {variant} | not run yet |{' |' * (len(heads) - 2)}")
+            continue
+        fields = dict.fromkeys(one["field"] for line in own for one in line["findings"])
+        for at, field in enumerate(fields):
+            told = [one for line in own for one in line["findings"] if one["field"] == field]
+            above = f"{sum(one['low'] > CHANCE for one in told)} of {len(told)}"
+            cells = [variant if at == 0 else "", field, str(len(own)), shown(area(own, field)), above]
+            rows.append(f"| {' | '.join([*cells, *(_costs(own) if at == 0 else [''] * 3)])} |")
+    members = sorted({one["members"] for line in known for one in line["findings"]})
+    title = f"{document['setting'].strip()}; {' or '.join(map(str, members))} members and as many others each."
+    return "\n".join([f"{title} Made at {commits}." if known else title, "", *rows])
+
+
+def area(lines: Sequence[Line], field: str) -> Difference | None:
+    """The area under the ROC curve less one half: over seeds, each the mean over its clients."""
+    by_seed = [[one["auc"] for one in line["findings"] if one["field"] == field] for line in lines]
+    return difference([fmean(each) - CHANCE for each in by_seed if each])
+
+
+def shown(found: Difference | None) -> str:
+    """An area with its interval; bold where that leaves chance out."""
+    if found is None:
+        return "-"
+    text = f"{CHANCE + found.mean:.3f}"
+    if found.low is None or found.high is None:
+        return text
+    text += f" [{CHANCE + found.low:.3f}, {CHANCE + found.high:.3f}]"
+    return f"**{text}**" if found.low > 0 or found.high < 0 else text
+
+
+def _costs(lines: Sequence[Line]) -> list[str]:
+    epsilons = [line["epsilon"] for line in lines]
+    epsilon = "none" if None in epsilons else f"{max(epsilons):.2f}"
+    return [
+        epsilon,
+        f"{fmean(line['knn'] for line in lines):.3f}",
+        f"{1e-6 * fmean(line['bytes'] for line in lines):.1f}",
+    ]
+
+
+def main() -> None:
+    document = load()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="the folder with a folder per data set")
+    parser.add_argument("--variants", default="", help="a regular expression for the names of variants")
+    parser.add_argument("--seeds", type=int, default=document["seeds"])
+    parser.add_argument("--out", type=Path, default=Path("runs/leaks"))
+    parser.add_argument("--jobs", type=int, default=1)
+    a = parser.parse_args()
+    have = {(line["variant"], line["seed"], line["settings"]) for line in read(RESULTS)}
+    todo = [one for one in attempts(document, a.seeds, a.variants) if one.address[1:] not in have]
+    failed = 0
+    print(f"{len(todo)} runs to make, {a.jobs} at a time", flush=True)
+    with ThreadPoolExecutor(a.jobs) as pool:
+        pending = {pool.submit(run_one, one, document, a.data, a.out.resolve()): one for one in todo}
+        for future in as_completed(pending):
+            one = pending[future]
+            try:
+                line = future.result()
+            except RuntimeError as error:
+                failed += 1
+                print(f"{one.variant}, seed {one.seed} failed: {error}", file=sys.stderr, flush=True)
+                continue
+            with RESULTS.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+            areas = {field: shown(area([line], field)) for field in dict.fromkeys(f["field"] for f in line["findings"])}
+            print(f"{one.variant}, seed {one.seed}: {areas}, {line['minutes']} min", flush=True)
+    raise SystemExit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
