@@ -33,6 +33,7 @@ import leaderboard_prediction as prediction  # noqa: E402
 import leaderboard_rows as board_rows  # noqa: E402
 import leaderboard_tables as board_tables  # noqa: E402
 import leaderboard_tuning as board_tuning  # noqa: E402
+import leaks  # noqa: E402
 import speed_table  # noqa: E402
 
 LAYERS = (  # from the ground up: an import leads into the same layer or a lower one
@@ -186,6 +187,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "budgets": lambda: budgets.table(budgets.read()),
         "confirmed": of_board(board_tables.confirmed),
     },
+    "docs/leak.md": {"leaks": lambda: leaks.table(claims.read(leaks.RESULTS), leaks.load())},
     "docs/performance.md": {
         "speed": lambda: speed_table.table(speed_table.read()),
         "parts": lambda: speed_table.parts(speed_table.read()),
