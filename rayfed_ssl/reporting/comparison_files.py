@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pyarrow.parquet as pq
 
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.reporting.comparison import RAW_PIXELS, UNTRAINED, Comparison, Difference, Row, Spread
+from rayfed_ssl.reporting.comparison_choice import Selection
 from rayfed_ssl.reporting.intervals import counts_images
 from rayfed_ssl.reporting.tables import replace_file, write_json
 
@@ -27,16 +29,18 @@ LATEX = {
 }  # fmt: skip
 
 
-def write(comparison: Comparison, folder: Path) -> None:
-    """Write ``comparison.{parquet,csv,md,tex,json}`` and ``figures/`` into ``folder``."""
+def write(comparison: Comparison, folder: Path, selection: Selection | None = None) -> None:
+    """Write ``comparison.{parquet,csv,md,tex,json}`` and ``figures/`` into ``folder``, with what ``selection`` chose in
+    those for readers and in the JSON.
+    """
     from rayfed_ssl.reporting import comparison_figures  # matplotlib, loaded only to draw
 
     table = pa.Table.from_pylist(records(comparison))
     replace_file(folder / f"{NAME}.parquet", lambda path: pq.write_table(table, path))
     replace_file(folder / f"{NAME}.csv", lambda path: pa_csv.write_csv(table, path))
-    for suffix, text in (("md", markdown(comparison)), ("tex", latex(comparison))):
+    for suffix, text in (("md", markdown(comparison, selection)), ("tex", latex(comparison, selection))):
         _write_text(folder / f"{NAME}.{suffix}", text)
-    write_json(folder / f"{NAME}.json", document(comparison, folder))
+    write_json(folder / f"{NAME}.json", document(comparison, folder, selection))
     comparison_figures.draw(comparison, folder)
 
 
@@ -84,8 +88,10 @@ def _measured(comparison: Comparison, row: Row, measure: str) -> dict[str, Any]:
     }
 
 
-def document(comparison: Comparison, folder: Path) -> dict[str, Any]:
-    """What the tables hold, with every seed's values and run folder, which is relative to ``folder``."""
+def document(comparison: Comparison, folder: Path, selection: Selection | None = None) -> dict[str, Any]:
+    """What the tables hold, with every seed's values and run folder, which is relative to ``folder``; ``selection`` is
+    null where nothing was to be chosen.
+    """
     rows = []
     for row, record in zip(comparison.rows, records(comparison), strict=True):
         seeds = {
@@ -110,6 +116,7 @@ def document(comparison: Comparison, folder: Path) -> dict[str, Any]:
         "same_split": not comparison.other_splits,
         "same_images": not comparison.other_images,
         "left_out": dict(comparison.left_out),
+        "selection": None if selection is None else _finite(asdict(selection)),
         "notes": notes(comparison),
         "rows": _finite(rows),
     }
@@ -279,26 +286,33 @@ def _said(value: Any) -> str:
 # -- formats -----------------------------------------------------------------------------------------------------------
 
 
-def markdown(comparison: Comparison) -> str:
-    """The table and its notes as GitHub's Markdown."""
+def markdown(comparison: Comparison, selection: Selection | None = None) -> str:
+    """The table and its notes as GitHub's Markdown, first what was chosen."""
     head, rows = cells(comparison)
+    told = _told(comparison, selection)
 
     def line(texts: Sequence[str]) -> str:
         return "| " + " | ".join(text.replace("|", r"\|") for text in texts) + " |"
 
     lines = [line(head), line(["---", *("---:" for _ in head[1:])])]
     lines += [line(["<br>".join(cell) for cell in row]) for row in rows]
-    return "\n".join([*lines, "", *(f"- {_escaped(note)}" for note in notes(comparison)), ""])
+    return "\n".join([*lines, "", *(f"- {_escaped(note)}" for note in told), ""])
+
+
+def _told(comparison: Comparison, selection: Selection | None) -> list[str]:
+    """The notes; before them what was chosen."""
+    said = [] if selection is None else [f"{printable(selection.sentence, 1000)}."]
+    return [*said, *notes(comparison)]
 
 
 def _escaped(note: str) -> str:
     return note.replace("*", r"\*").replace("_", r"\_").replace("<", "&lt;")
 
 
-def latex(comparison: Comparison) -> str:
+def latex(comparison: Comparison, selection: Selection | None = None) -> str:
     """The table as LaTeX with booktabs rules; differences stand in rows of their own, notes are comments."""
     head, rows = cells(comparison)
-    lines = [r"% \usepackage{booktabs}", *(f"% {note}" for note in notes(comparison))]
+    lines = [r"% \usepackage{booktabs}", *(f"% {note}" for note in _told(comparison, selection))]
     lines += [rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", r"\toprule", _texed(head), r"\midrule"]
     for row in rows:
         lines.append(_texed([cell[0] for cell in row]))
