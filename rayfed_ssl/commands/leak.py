@@ -50,8 +50,8 @@ def leak(
             spread = f"clients: {mean['low']:.3f} to {mean['high']:.3f}"
             table.add_row("mean", field, score, f"{mean['mean']:.3f}", spread, "")
     screen.print(table)
-    if found.epsilon is not None:
-        say(f"epsilon of the whole run: {found.epsilon:.3g}")
+    if found.guarantee is not None:
+        say(found.guarantee.sentence)
     say(f"0.5 is chance; a score that knows nothing spreads by {found.null_deviation:.3f} around it")
     for one in suspicious(found.findings):
         told = one.found

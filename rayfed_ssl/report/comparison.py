@@ -20,10 +20,12 @@ from rayfed_ssl.report.page import Cell, Page, Section, Table, Tile, write
 from rayfed_ssl.report.style import GRID, INK, MUTED, SERIES, Drawing, Studio, lines, logarithmic
 from rayfed_ssl.reporting.comparison import RAW_PIXELS, UNTRAINED, OneRun, ordered, read_run, spread
 from rayfed_ssl.reporting.comparison_choice import SMALLER
+from rayfed_ssl.reporting.guarantee import guarantee
 
 FILE = "comparison.json"
 SPREAD = 20.0  # of bytes, from which on their axis is logarithmic
 CURVES = 8  # the most rows in one figure of curves
+EPSILON = "epsilon"
 HELD_OUT = "select/"
 FIRST_FEATURES = tuple(f"{DESCRIBED}{name}" for name in WORDS)  # in this order
 
@@ -127,24 +129,38 @@ def _tables(rows: Sequence[Row], measures: Sequence[str], caption: str) -> list[
     return [Table(told, ["", *(measure_name(name) for name in measures)], body)] if measures else []
 
 
+def _scope(row: Row) -> str:
+    """What a row's epsilon covers."""
+    found = guarantee(row)
+    return "" if found is None else found.scope
+
+
 def _costs(rows: Sequence[Row], scores: Sequence[str]) -> Table:
     main = scores[0] if scores else ""
     columns = {
         "bytes": ("bytes_total", size), "per round": ("bytes_per_round", size),
         f"to 90 % of {measure_name(main)} gain": (f"bytes_to_90.{main}", size),
-        "virtual hours": ("virtual_hours", number), "epsilon": ("epsilon", number),
+        "virtual hours": ("virtual_hours", number), "epsilon": (EPSILON, number),
         "time of rounds": ("rounds_s", span),
     }  # fmt: skip
-    shown = {head: of for head, of in columns.items() if any(value_of(row, of[0]) is not None for row in rows)}
+    known = {head: of for head, of in columns.items() if any(value_of(row, of[0]) is not None for row in rows)}
     body = [
         [
             Cell(printable(row["row"], 60)),
-            *(Cell(f(value_of(row, key)), value_of(row, key), f"rows/{place}/{key}") for key, f in shown.values()),
+            *(
+                Cell(
+                    f(value_of(row, key)),
+                    value_of(row, key),
+                    f"rows/{place}/{key}",
+                    _scope(row) if key == EPSILON else "",
+                )
+                for key, f in known.values()
+            ),
         ]
         for place, row in enumerate(rows)
         if row.get("runs")
     ]
-    return Table("What it cost: bytes of all clients, up and down", ["", *shown], body)
+    return Table("What it cost: bytes of all clients, up and down", ["", *known], body)
 
 
 # -- figures -----------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from rayfed_ssl.report.style import Studio
 from rayfed_ssl.report.verdict import Verdict, compared, mean, test_images, verdict
 from rayfed_ssl.reporting.comparison import ordered
 from rayfed_ssl.reporting.environment import scalings
+from rayfed_ssl.reporting.guarantee import guarantee
 from rayfed_ssl.reporting.settings_table import flat
 
 CLIENTS = 200  # the most with a row in a table
@@ -131,16 +132,21 @@ def _tiles(run: RunFolder) -> list[Tile]:
     if isinstance(run.told("epsilon"), Mapping):
         spent = {c: v for c, v in run.summary["epsilon"].items() if isinstance(v, int | float)}
         if spent:
-            tiles.append(
-                Tile("epsilon, largest of clients", _number(run, "epsilon", max(spent, key=lambda c: spent[c])))
-            )
+            largest = _number(run, "epsilon", max(spent, key=lambda c: spent[c]))
+            tiles.append(Tile("epsilon, largest of clients", largest, _scope(run)))
     elif run.told("epsilon") is not None:
-        tiles.append(Tile("epsilon", _number(run, "epsilon")))
+        tiles.append(Tile("epsilon", _number(run, "epsilon"), _scope(run)))
     if run.told("train_images_per_s") is not None:
         tiles.append(Tile("trained on", _number(run, "train_images_per_s"), "images per second"))
     if run.told("dropped", "times"):
         tiles.append(Tile("clients left out", _number(run, "dropped", "times"), "times"))
     return tiles
+
+
+def _scope(run: RunFolder) -> str:
+    """What the run's epsilon covers."""
+    found = guarantee(run.summary)
+    return "not of every client" if found is None else found.scope
 
 
 # -- accuracy ----------------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import load_untrusted
 from rayfed_ssl.evaluation import OWN
 from rayfed_ssl.reporting.environment import recorded
+from rayfed_ssl.reporting.guarantee import Guarantee, guarantee
 from rayfed_ssl.reporting.same_images import have_other_images
 from rayfed_ssl.reporting.summary import PIXELS, history, rounds_s, virtual_seconds
 from rayfed_ssl.reporting.tables import read_communication, read_metrics
@@ -63,7 +64,7 @@ class OneRun:
     down_bytes: int
     sent: dict[int, int]
     virtual_s: Curve
-    epsilon: float | None
+    guarantee: Guarantee | None
     wall_s: float
     rounds_s: float
     split: str | None
@@ -180,10 +181,14 @@ class Row:
         return self.mean([run.hours_until(run.rounds) for run in self.runs.values()])
 
     @property
+    def guarantee(self) -> Guarantee | None:
+        """That of the largest epsilon of its runs; None where one has none."""
+        known = [run.guarantee for run in self.runs.values() if run.guarantee is not None]
+        return max(known, key=lambda of: of.epsilon) if known and len(known) == len(self.runs) else None
+
+    @property
     def epsilon(self) -> float | None:
-        """The largest of its runs'; None where there is no guarantee."""
-        known = [run.epsilon for run in self.runs.values() if run.epsilon is not None]
-        return max(known) if known and len(known) == len(self.runs) else None
+        return None if self.guarantee is None else self.guarantee.epsilon
 
     @property
     def wall_s(self) -> float | None:
@@ -342,7 +347,7 @@ def read_run(folder: Path) -> OneRun:
         down_bytes=int(told["communication"]["down_bytes"]),
         sent=_sent(folder),
         virtual_s=virtual_seconds(metrics),
-        epsilon=_epsilon(told["epsilon"]),
+        guarantee=guarantee(summary),
         wall_s=float(told["wall_s"]),
         rounds_s=rounds_s(metrics),
         split=_split(folder),
@@ -377,12 +382,6 @@ def _sent(folder: Path) -> dict[int, int]:
     by_round = sorted(zip(sums["round"].to_pylist(), sums["bytes_sum"].to_pylist(), strict=True))
     totals = np.cumsum([count for _, count in by_round], dtype=np.int64)
     return {t: int(total) for (t, _), total in zip(by_round, totals, strict=True)}
-
-
-def _epsilon(epsilon: Any) -> float | None:
-    """One number: of clients' the largest."""
-    values = list(epsilon.values()) if isinstance(epsilon, Mapping) else [epsilon]
-    return None if not values or None in values else max(float(value) for value in values)
 
 
 def _split(folder: Path) -> str | None:

@@ -107,7 +107,10 @@ def document(comparison: Comparison, folder: Path, selection: Selection | None =
         values = {name: {str(seed): value for seed, value in of.items()} for name, of in row.values.items()}
         differing = {key: {"first": theirs, "own": own} for key, (theirs, own) in row.differing.items()}
         images = {name: found for name in row.values if (found := _test_images(row, name)) is not None}
-        more = {"values": values, "seeds": seeds, "differing": differing, "test_images": images}
+        private = None if row.guarantee is None else asdict(row.guarantee)
+        more = {
+            "values": values, "seeds": seeds, "differing": differing, "test_images": images, "privacy": private,
+        }  # fmt: skip
         rows.append({**record, **more})
     return {
         "first": comparison.first.name,
@@ -221,7 +224,7 @@ def notes(comparison: Comparison) -> list[str]:
         lines.append(f"Second line: difference to {first}; of one seed there is no interval, so it may be chance.")
     if alone := [row.name for row in comparison.trained if any(run.of_clients for run in row.runs.values())]:
         lines.append(f"Of {_listed(alone)}: the mean over clients, each measured with its own encoder.")
-    lines += _columns(comparison)
+    lines += [*_columns(comparison), *_private(comparison)]
     lines += [f"* {_listed(names)}: beyond the method, {told}." for told, names in _differing(comparison).items()]
     for row in comparison.trained:
         if row.unfinished:
@@ -243,6 +246,15 @@ def _columns(comparison: Comparison) -> list[str]:
     )
     hours = "h: hours of the virtual clock; " if any(row.virtual_hours is not None for row in comparison.rows) else ""
     return [f"MB: millions of bytes to and from all clients; {hours}seconds: those of a run's rounds{until}."]
+
+
+def _private(comparison: Comparison) -> list[str]:
+    """What each epsilon promises."""
+    found: dict[str, list[str]] = {}
+    for row in comparison.trained:
+        if row.guarantee is not None:
+            found.setdefault(row.guarantee.scope, []).append(row.name)
+    return [f"epsilon of {_listed(names)}: of the client that spent most, {scope}." for scope, names in found.items()]
 
 
 def _differing(comparison: Comparison) -> dict[str, list[str]]:
