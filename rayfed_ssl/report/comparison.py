@@ -17,7 +17,7 @@ from rayfed_ssl.report.features import WORDS
 from rayfed_ssl.report.formats import number, plural, size, span
 from rayfed_ssl.report.measures import DESCRIBED, axis, change, measure_name, scale, shown, subject, within
 from rayfed_ssl.report.page import Cell, Page, Section, Table, Tile, write
-from rayfed_ssl.report.style import GRID, INK, MUTED, SERIES, Drawing, Studio, lines, logarithmic
+from rayfed_ssl.report.style import GRID, INK, MUTED, SERIES, Drawing, Studio, lines, logarithmic_from_zero
 from rayfed_ssl.reporting.comparison import RAW_PIXELS, UNTRAINED, OneRun, ordered, read_run, spread
 from rayfed_ssl.reporting.comparison_choice import SMALLER
 from rayfed_ssl.reporting.guarantee import guarantee
@@ -25,7 +25,6 @@ from rayfed_ssl.reporting.guarantee import guarantee
 FILE = "comparison.json"
 SPREAD = 20.0  # of bytes, from which on their axis is logarithmic
 CURVES = 8  # the most rows in one figure of curves
-EPSILON = "epsilon"
 HELD_OUT = "select/"
 FIRST_FEATURES = tuple(f"{DESCRIBED}{name}" for name in WORDS)  # in this order
 
@@ -61,7 +60,7 @@ def report(folder: Path) -> Path:
             "held-out", "Held-out images", tables=_tables(rows, held_out, "Last round, on images held out to choose by")
         ),
         Section("curves", "Over rounds and bytes", drawings=_curves(studio, trained, scores, runs)),
-        Section("costs", "Costs", tables=[_costs(rows, scores)]),
+        Section("costs", "Costs", tables=[_costs(rows, scores)], notes=_promises(rows)),
     ]
     tiles = []
     if isinstance(chosen := document.get("selection"), Mapping):
@@ -117,22 +116,23 @@ def _tables(rows: Sequence[Row], measures: Sequence[str], caption: str) -> list[
     for place, row in enumerate(rows):
         cells = [Cell(printable(row["row"], 60))]
         for name in measures:
-            value, apart = value_of(row, f"{name}.mean"), value_of(row, f"{name}.difference")
+            value, further = value_of(row, f"{name}.mean"), value_of(row, f"{name}.difference")
             deviation, low, high = (value_of(row, f"{name}.{key}") for key in ("deviation", "low", "high"))
             note = "" if deviation is None else f"± {change(name, deviation).removeprefix('+')}"
-            if apart is not None:
+            if further is not None:
                 interval = "" if low is None or high is None else f" {within(name, low, high)}"
-                note = f"{note} · {change(name, apart)}{interval}".removeprefix(" · ")
+                note = f"{note} · {change(name, further)}{interval}".removeprefix(" · ")
             cells.append(Cell(shown(name, value), value, f"rows/{place}/{name}.mean", note))
         body.append(cells)
-    told = f"{caption}: mean over seeds ± deviation, difference to the first row [95 % interval]"
+    apart = "difference to the first row [95 % interval over seeds; none of one seed]"
+    told = f"{caption}: mean over seeds ± deviation, {apart}"
     return [Table(told, ["", *(measure_name(name) for name in measures)], body)] if measures else []
 
 
-def _scope(row: Row) -> str:
-    """What a row's epsilon covers."""
-    found = guarantee(row)
-    return "" if found is None else found.scope
+def _promises(rows: Sequence[Row]) -> list[str]:
+    """What each row's epsilon is of."""
+    known = [(row["row"], found.sentence) for row in rows if (found := guarantee(row)) is not None]
+    return [f"{printable(name, 60)}: {sentence}." for name, sentence in known]
 
 
 def _costs(rows: Sequence[Row], scores: Sequence[str]) -> Table:
@@ -140,22 +140,14 @@ def _costs(rows: Sequence[Row], scores: Sequence[str]) -> Table:
     columns = {
         "bytes": ("bytes_total", size), "per round": ("bytes_per_round", size),
         f"to 90 % of {measure_name(main)} gain": (f"bytes_to_90.{main}", size),
-        "virtual hours": ("virtual_hours", number), "epsilon": (EPSILON, number),
+        "virtual hours": ("virtual_hours", number), "epsilon": ("epsilon", number),
         "time of rounds": ("rounds_s", span),
     }  # fmt: skip
     known = {head: of for head, of in columns.items() if any(value_of(row, of[0]) is not None for row in rows)}
     body = [
         [
             Cell(printable(row["row"], 60)),
-            *(
-                Cell(
-                    f(value_of(row, key)),
-                    value_of(row, key),
-                    f"rows/{place}/{key}",
-                    _scope(row) if key == EPSILON else "",
-                )
-                for key, f in known.values()
-            ),
+            *(Cell(f(value_of(row, key)), value_of(row, key), f"rows/{place}/{key}") for key, f in known.values()),
         ]
         for place, row in enumerate(rows)
         if row.get("runs")
@@ -242,13 +234,18 @@ def _over(runs: Sequence[OneRun], name: str, unit: float | None) -> dict[float, 
     for t in sorted(common):
         mean = spread([run.curves[name][t] for run in runs])
         sent = spread([float(run.bytes_until(t)) for run in runs])
-        if mean is not None and sent is not None and (unit is None or sent.mean > 0):
+        if mean is not None and sent is not None:
             points_[float(t) if unit is None else sent.mean / unit] = scale(name) * mean.mean
     return points_
 
 
 def _paint_curves(figure: Figure, values: dict[str, dict[float, float]], label: str, measure: str) -> None:
     axes = lines(figure, values, xlabel=label, ylabel=measure)
-    places = [x for points_ in values.values() for x in points_]
-    if label == "MB" and max(places) > SPREAD * min(places):
-        logarithmic(axes.xaxis)
+    if label != "MB":
+        return
+    places = [x for points_ in values.values() for x in points_ if x]
+    if places and max(places) > SPREAD * min(places):
+        logarithmic_from_zero(axes.xaxis, min(places))
+    axes.set_xlim(left=0)
+    for line in axes.lines:
+        line.set_clip_on(False)  # who sends nothing stands on the axis

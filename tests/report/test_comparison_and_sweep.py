@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from matplotlib.figure import Figure
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.report import comparison
@@ -41,6 +42,8 @@ def test_a_comparison_of_runs(bare: Path, tmp_path: Path) -> None:
     assert "over 60 test images holds zero" in page.words
     names = [str(a["id"]) for a in page.of("figure") if "id" in a]
     assert names == ["figure-comparison_knn", "figure-comparison_knn_rounds", "figure-comparison_knn_bytes"]
+    figures = [str(a["aria-label"]) for a in page.of("svg")]
+    assert "kNN accuracy over bytes of fedsimclr, local." in figures  # which sent nothing
     assert "Dashed: the untrained encoder." in page.words
     assert "Dotted: raw pixels." not in page.words  # kNN is not measured on them, so no line is drawn
     assert "small: each seed" not in page.words  # of one seed only the mean is drawn
@@ -52,6 +55,21 @@ def test_a_comparison_of_runs(bare: Path, tmp_path: Path) -> None:
     (tmp_path / "out/comparison.json").write_text(json.dumps(document))
     page = Parsed(report_of(tmp_path / "out"))
     assert "fedsimclr: a run has no curve" in page.words
+
+
+@pytest.mark.parametrize("most", [3.0, 40.0, 3e4])
+def test_bytes_begin_at_zero_and_who_sends_none_stands_there(most: float) -> None:
+    figure = Figure()
+    values = {"a": {0.0: 70.0, 1.5: 80.0, most: 81.0}, "local": {0.0: 75.0}}
+    comparison._paint_curves(figure, values, "MB", "accuracy (%)")
+    (axes,) = figure.axes
+    assert axes.get_xlim()[0] == 0.0
+    assert [list(line.get_xdata()) for line in axes.lines] == [[0.0, 1.5, most], [0.0]]
+    assert axes.get_xscale() == ("linear" if most < 30 else "symlog")
+    figure.draw_without_rendering()
+    shown = [text.get_text() for text in axes.get_xticklabels()]
+    assert shown[0] == "0"
+    assert 3 <= len(shown) <= 9
 
 
 def row(name: str, values: tuple[float, ...], runs: int = 1, images: int | None = None) -> dict[str, Any]:
