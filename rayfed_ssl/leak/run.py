@@ -14,6 +14,7 @@ from rayfed_ssl.leak.auc import null_deviation
 from rayfed_ssl.leak.audit import Audit, Finding, as_rows, draw_sets, unaudited
 from rayfed_ssl.leak.replay import replayed
 from rayfed_ssl.reporting.guarantee import Guarantee, guarantee
+from rayfed_ssl.reporting.leaked import FILE
 from rayfed_ssl.reporting.tables import write_json
 from rayfed_ssl.settings.files import of_run
 from rayfed_ssl.simulation.resuming import load_moved
@@ -77,7 +78,7 @@ def leak(
     null = null_deviation(fewest, fewest) if findings else float("nan")
     promised = _guarantee(run / "summary.json")
     write_json(
-        run / "leak.json",
+        run / FILE,
         {
             "findings": as_rows(findings),
             "unaudited": missed,

@@ -21,6 +21,7 @@ from rayfed_ssl.report.style import GRID, INK, MUTED, SERIES, Drawing, Studio, l
 from rayfed_ssl.reporting.comparison import RAW_PIXELS, UNTRAINED, OneRun, ordered, read_run, spread
 from rayfed_ssl.reporting.comparison_choice import SMALLER
 from rayfed_ssl.reporting.guarantee import guarantee
+from rayfed_ssl.reporting.leaked import largest
 
 FILE = "comparison.json"
 SPREAD = 20.0  # of bytes, from which on their axis is logarithmic
@@ -61,6 +62,7 @@ def report(folder: Path) -> Path:
         ),
         Section("curves", "Over rounds and bytes", drawings=_curves(studio, trained, scores, runs)),
         Section("costs", "Costs", tables=[_costs(rows, scores)], notes=_promises(rows)),
+        Section("leak", "What messages give away", tables=_leaks(trained, runs)),
     ]
     tiles = []
     if isinstance(chosen := document.get("selection"), Mapping):
@@ -153,6 +155,25 @@ def _costs(rows: Sequence[Row], scores: Sequence[str]) -> Table:
         if row.get("runs")
     ]
     return Table("What it cost: bytes of all clients, up and down", ["", *known], body)
+
+
+def _leaks(trained: Sequence[Row], runs: Mapping[str, Sequence[OneRun]]) -> list[Table]:
+    """The largest area of each row, where all runs were audited."""
+    audits = {row["row"]: [run.audited for run in runs[row["row"]]] for row in trained}
+    if not all(of and None not in of for of in audits.values()):
+        return []
+    body = []
+    for name, of in audits.items():
+        area = largest([audit for audit in of if audit is not None])
+        if area is None:
+            body.append([Cell(printable(name, 60)), Cell("–"), Cell("nothing crossed")])
+            continue
+        value = Cell(f"{area.auc:.3f}", area.auc, note=f"[{area.low:.3f}, {area.high:.3f}]")
+        body.append([Cell(printable(name, 60)), value, Cell(f"{printable(area.field, 60)} of client {area.client}")])
+    caption = (
+        "The largest area by which a message told members from others; 0.5 is chance, and of many areas the largest"
+    )
+    return [Table(f"{caption} is above it by chance", ["", "AUC [95 %]", "of"], body)]
 
 
 # -- figures -----------------------------------------------------------------------------------------------------------

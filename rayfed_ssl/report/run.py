@@ -23,6 +23,7 @@ from rayfed_ssl.report.verdict import Verdict, compared, mean, test_images, verd
 from rayfed_ssl.reporting.comparison import ordered
 from rayfed_ssl.reporting.environment import scalings
 from rayfed_ssl.reporting.guarantee import guarantee
+from rayfed_ssl.reporting.leaked import ENOUGH, read_leak
 from rayfed_ssl.reporting.settings_table import flat
 
 CLIENTS = 200  # the most with a row in a table
@@ -55,6 +56,7 @@ def report(folder: Path, *, images: bool = True, trust_imports: bool = False) ->
         ("method", f"Inside {printable(run.method, 60)}", lambda: _method(run, studio)),
         ("communication", "Communication", lambda: _communication(run, studio)),
         ("privacy", "Privacy", lambda: _privacy(run, studio)),
+        ("leak", "What messages give away", lambda: _leak(run)),
         ("time", "Time", lambda: _time(run, studio)),
         ("configuration", "Configuration", lambda: _configuration(run)),
     ]
@@ -303,6 +305,38 @@ def _privacy(run: RunFolder, studio: Studio) -> Section:
         head = ["", "epsilon", "closed form", "sigma", "releases"]
         if rows:
             section.tables.append(Table(f"Privacy spent by client, delta {words(spent.get('delta'))}", head, rows))
+    return section
+
+
+def _leak(run: RunFolder) -> Section:
+    """What ``rayfed-ssl leak`` found, if it was asked."""
+    section = Section("leak", "What messages give away")
+    try:
+        found = read_leak(run.path)
+    except UserError as error:
+        section.absent.append(printable(str(error), 1000))
+        return section
+    if found is None:
+        return section
+    rows = [
+        [
+            Cell(run.client(area.client)),
+            Cell(printable(area.field, 60)),
+            Cell(printable(area.score, 60)),
+            Cell(number(area.members)),
+            Cell(f"{area.auc:.3f}", area.auc, note=f"[{area.low:.3f}, {area.high:.3f}]"),
+            Cell(f"{area.tpr:.3f}" if area.members >= ENOUGH else "–"),
+        ]
+        for area in found.areas[:CLIENTS]
+    ]
+    head = ["", "field", "score", "members", "AUC [95 %]", "TPR at 1 % FPR"]
+    rounds = ", ".join(str(t) for t in sorted({area.round for area in found.areas}))
+    section.tables.append(Table(f"Members told from as many others, by messages of round {rounds}", head, rows))
+    section.intro = "An interval that holds 0.5 found nothing, which is no proof that nothing is there."
+    if found.null_deviation is not None:
+        section.intro += f" A score that knows nothing spreads by {found.null_deviation:.3f} around 0.5."
+    if found.unaudited:
+        section.notes.append(f"Crossed, but no attack reads it: {printable(', '.join(found.unaudited))}.")
     return section
 
 

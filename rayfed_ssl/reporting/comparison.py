@@ -26,6 +26,7 @@ from rayfed_ssl.config import load_untrusted
 from rayfed_ssl.evaluation import OWN
 from rayfed_ssl.reporting.environment import recorded
 from rayfed_ssl.reporting.guarantee import Guarantee, guarantee
+from rayfed_ssl.reporting.leaked import Audited, read_leak
 from rayfed_ssl.reporting.same_images import have_other_images
 from rayfed_ssl.reporting.summary import PIXELS, history, rounds_s, virtual_seconds
 from rayfed_ssl.reporting.tables import read_communication, read_metrics
@@ -48,7 +49,7 @@ class OneRun:
     of the clients' clock until then, empty without one. ``wall_s``: seconds of the whole run, ``rounds_s``: of its
     rounds. ``split``: a digest of who holds which images. ``of_clients``: whether values are means over clients with
     encoders of their own. ``test_images``: what accuracies were measured on, of own tasks those of all clients; None
-    where the run did not say. ``images``: the digest of the data set, likewise.
+    where the run did not say. ``images``: the digest of the data set, likewise. ``audited``: what ``leak`` found.
     """
 
     folder: Path
@@ -72,6 +73,7 @@ class OneRun:
     test_images: int | None = None
     task_test_images: int | None = None
     images: str | None = None
+    audited: Audited | None = None
 
     @property
     def method(self) -> str:
@@ -250,11 +252,8 @@ class Comparison:
         for row in self.trained[1:]:
             common = row.runs.keys() & self.first.runs.keys()
             elsewhere = row.on_other_images(self.first)
-            other = [
-                seed
-                for seed in sorted(common)
-                if seed in elsewhere or not _same(row.runs[seed].split, self.first.runs[seed].split)
-            ]
+            splits = {seed: (row.runs[seed].split, self.first.runs[seed].split) for seed in sorted(common)}
+            other = [seed for seed, (a, b) in splits.items() if seed in elsewhere or a is None or a != b]
             if other:
                 found[row.name] = other
         return found
@@ -264,10 +263,6 @@ class Comparison:
         """Row -> the seeds in which its runs have another data set than the first row's."""
         found = {row.name: row.on_other_images(self.first) for row in self.trained[1:]}
         return {name: seeds for name, seeds in found.items() if seeds}
-
-
-def _same(a: str | None, b: str | None) -> bool:
-    return a is not None and a == b
 
 
 def spread(values: Sequence[float]) -> Spread | None:
@@ -355,6 +350,7 @@ def read_run(folder: Path) -> OneRun:
         test_images=_images(summary, "test_images"),
         task_test_images=_images(summary, "task_test_images"),
         images=recorded(folder).images,
+        audited=read_leak(folder),
     )
 
 

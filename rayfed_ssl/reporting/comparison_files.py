@@ -20,6 +20,7 @@ from rayfed_ssl.base.text import printable
 from rayfed_ssl.reporting.comparison import RAW_PIXELS, UNTRAINED, Comparison, Difference, Row, Spread
 from rayfed_ssl.reporting.comparison_choice import Selection
 from rayfed_ssl.reporting.intervals import counts_images
+from rayfed_ssl.reporting.leaked import Area, largest
 from rayfed_ssl.reporting.tables import replace_file, write_json
 
 NAME = "comparison"
@@ -52,7 +53,10 @@ def _write_text(path: Path, text: str) -> None:
 
 
 def records(comparison: Comparison) -> list[dict[str, Any]]:
-    """One flat mapping per row, all with the same keys; what a row does not have is None."""
+    """One flat mapping per row, all with the same keys; what a row does not have is None. ``leak.auc`` and its interval
+    are there where all runs were audited.
+    """
+    leaks = leaked(comparison)
     return [
         {
             "row": row.name,
@@ -66,6 +70,7 @@ def records(comparison: Comparison) -> list[dict[str, Any]]:
             "virtual_hours": row.virtual_hours,
             **{f"virtual_hours_to_90.{m}": row.hours_to(m) for m in comparison.scores},
             "epsilon": row.epsilon,
+            **{f"leak.{key}": getattr(leaks[row.name], key, None) for key in ("auc", "low", "high") if leaks},
             "wall_s": row.wall_s,
             "rounds_s": row.rounds_s,
             "same_split": row.name not in comparison.other_splits if row.runs else None,
@@ -74,6 +79,16 @@ def records(comparison: Comparison) -> list[dict[str, Any]]:
         }
         for row in comparison.rows
     ]
+
+
+def leaked(comparison: Comparison) -> dict[str, Area | None]:
+    """Row -> the largest area by which its messages gave members away, None where nothing crossed; empty where some run
+    was not audited.
+    """
+    runs = {row.name: [run.audited for run in row.runs.values()] for row in comparison.rows}
+    if any(audit is None for audits in runs.values() for audit in audits):
+        return {}
+    return {name: largest([audit for audit in audits if audit is not None]) for name, audits in runs.items()}
 
 
 def _measured(comparison: Comparison, row: Row, measure: str) -> dict[str, Any]:
@@ -151,20 +166,29 @@ def cells(comparison: Comparison) -> tuple[list[str], list[list[tuple[str, ...]]
     main = comparison.main
     clock = any(row.virtual_hours is not None for row in comparison.rows)
     private = any(row.epsilon is not None for row in comparison.rows)
+    leaks = leaked(comparison)
     head = ["", *(measure.removeprefix("features/") for measure in shown), "MB/round", "MB total"]
     head += [f"MB to 90% of {main} gain"] if main else []
     head += ["virtual h", *([f"h to 90% of {main} gain"] if main else [])] if clock else []
     head += ["epsilon"] if private else []
+    head += ["leak AUC"] if leaks else []
     head += ["seconds"]
     rows = []
     for row in comparison.rows:
-        numbers = [_megabytes(row.bytes_per_round), _megabytes(row.bytes_total)]
+        numbers: list[str | tuple[str, ...]] = [_megabytes(row.bytes_per_round), _megabytes(row.bytes_total)]
         numbers += [_megabytes(row.bytes_to(main))] if main else []
         numbers += [_number(row.virtual_hours), *([_number(row.hours_to(main))] if main else [])] if clock else []
         numbers += [_number(row.epsilon)] if private else []
+        numbers += [_area(leaks[row.name])] if leaks else []
         numbers += ["-" if row.rounds_s is None else f"{row.rounds_s:.0f}"]
         measured = [_cell(row.spread(m), row.difference(comparison.first, m)) for m in shown]
-        rows.append([(_marked(comparison, row),), *measured, *((number,) for number in numbers)])
+        rows.append(
+            [
+                (_marked(comparison, row),),
+                *measured,
+                *(cell if isinstance(cell, tuple) else (cell,) for cell in numbers),
+            ]
+        )
     return head, rows
 
 
@@ -187,6 +211,10 @@ def _cell(found: Spread | None, to_first: Difference | None) -> tuple[str, ...]:
         return mean, f"{to_first.mean:+.3f}"
     level = " level" if to_first.level else ""
     return mean, f"{to_first.mean:+.3f} [{to_first.low:+.3f}, {to_first.high:+.3f}]{level}"
+
+
+def _area(area: Area | None) -> tuple[str, ...]:
+    return ("-",) if area is None else (f"{area.auc:.3f}", f"[{area.low:.3f}, {area.high:.3f}]")
 
 
 def _megabytes(count: float | None) -> str:
@@ -224,7 +252,7 @@ def notes(comparison: Comparison) -> list[str]:
         lines.append(f"Second line: difference to {first}; of one seed there is no interval, so it may be chance.")
     if alone := [row.name for row in comparison.trained if any(run.of_clients for run in row.runs.values())]:
         lines.append(f"Of {_listed(alone)}: the mean over clients, each measured with its own encoder.")
-    lines += [*_columns(comparison), *_private(comparison)]
+    lines += [*_columns(comparison), *_private(comparison), *_leaks(comparison)]
     lines += [f"* {_listed(names)}: beyond the method, {told}." for told, names in _differing(comparison).items()]
     for row in comparison.trained:
         if row.unfinished:
@@ -255,6 +283,18 @@ def _private(comparison: Comparison) -> list[str]:
         if row.guarantee is not None:
             found.setdefault(row.guarantee.scope, []).append(row.name)
     return [f"epsilon of {_listed(names)}: of the client that spent most, {scope}." for scope, names in found.items()]
+
+
+def _leaks(comparison: Comparison) -> list[str]:
+    """What the areas are of."""
+    known = [(name, area) for name, area in leaked(comparison).items() if area is not None]
+    told = [f"{printable(name)}: {printable(area.field)} of client {area.client}" for name, area in known]
+    if not told:
+        return []
+    return [
+        "leak AUC: the largest area by which a message told members from others (rayfed-ssl leak), with its 95% "
+        f"interval ({'; '.join(told)}); 0.5 is chance, and of many areas the largest is above it by chance."
+    ]
 
 
 def _differing(comparison: Comparison) -> dict[str, list[str]]:

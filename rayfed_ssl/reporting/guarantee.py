@@ -44,8 +44,9 @@ def guarantee(summary: Mapping[str, Any]) -> Guarantee | None:
     values = list(epsilon.values()) if isinstance(epsilon, Mapping) else [epsilon]
     if not values or None in values:
         return None
+    largest = max(float(value) for value in values if value is not None)
     told = privacy if isinstance(privacy, Mapping) else {}
     delta = told.get("delta")
     covers, not_covered = (str(told[key]) if told.get(key) else None for key in ("covers", "not_covered"))
     known = float(delta) if isinstance(delta, int | float) else None
-    return Guarantee(max(float(value) for value in values), known, covers, not_covered)
+    return Guarantee(largest, known, covers, not_covered)
