@@ -34,6 +34,7 @@ LEAKS = HERE / "leaks.yaml"
 RESULTS = HERE / "results" / "leaks.jsonl"
 NAME = "leaks"  # in the place of a claim's
 CHANCE = 0.5
+COVERED = "correlation"  # the field that an epsilon is of
 
 
 def load() -> dict[str, Any]:
@@ -73,7 +74,7 @@ def line_of(attempt: Attempt, run: Path) -> Line:
     return {
         "claim": NAME, "variant": attempt.variant, "seed": attempt.seed, "keys": dict(attempt.keys),
         "settings": attempt.settings, "findings": [{name: one[name] for name in keep} for one in found["findings"]],
-        "unaudited": found["unaudited"], "epsilon": found["epsilon"], "knn": summary["accuracy"]["knn"],
+        "unaudited": found["unaudited"], "epsilon": (found["privacy"] or {}).get("epsilon"), "knn": summary["accuracy"]["knn"],
         "untrained": summary["untrained"]["knn"], "bytes": sum(summary["communication"].values()),
         "minutes": round(summary["wall_s"] / 60, 2), **described(),
     }  # fmt: skip
@@ -99,7 +100,8 @@ def table(lines: Sequence[Line], document: Mapping[str, Any]) -> str:
             told = [one for line in own for one in line["findings"] if one["field"] == field]
             above = f"{sum(one['low'] > CHANCE for one in told)} of {len(told)}"
             cells = [variant if at == 0 else "", field, str(len(own)), shown(area(own, field)), above]
-            rows.append(f"| {' | '.join([*cells, *(_costs(own) if at == 0 else [''] * 3)])} |")
+            cells += [_epsilon(own) if field == COVERED else "", *(_costs(own) if at == 0 else ["", ""])]
+            rows.append(f"| {' | '.join(cells)} |")
     members = sorted({one["members"] for line in known for one in line["findings"]})
     title = f"{document['setting'].strip()}; {' or '.join(map(str, members))} members and as many others each."
     return "\n".join([f"{title} Made at {commits}." if known else title, "", *rows])
@@ -122,14 +124,13 @@ def shown(found: Difference | None) -> str:
     return f"**{text}**" if found.low > 0 or found.high < 0 else text
 
 
-def _costs(lines: Sequence[Line]) -> list[str]:
+def _epsilon(lines: Sequence[Line]) -> str:
     epsilons = [line["epsilon"] for line in lines]
-    epsilon = "none" if None in epsilons else f"{max(epsilons):.2f}"
-    return [
-        epsilon,
-        f"{fmean(line['knn'] for line in lines):.3f}",
-        f"{1e-6 * fmean(line['bytes'] for line in lines):.1f}",
-    ]
+    return "none" if None in epsilons else f"{max(epsilons):.2f}"
+
+
+def _costs(lines: Sequence[Line]) -> list[str]:
+    return [f"{fmean(line['knn'] for line in lines):.3f}", f"{1e-6 * fmean(line['bytes'] for line in lines):.1f}"]
 
 
 def main() -> None:

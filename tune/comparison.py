@@ -29,6 +29,7 @@ from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.config import RESULT_NEUTRAL, RunConfig
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.reporting.comparison import Comparison
+from rayfed_ssl.reporting.comparison_choice import Selection, choice
 from rayfed_ssl.reporting.comparison_files import write
 from rayfed_ssl.reporting.comparison_rows import of_variants
 from rayfed_ssl.reporting.tables import replace_file
@@ -213,12 +214,15 @@ def refuse_unmeasured(variants: Variants, measure: str) -> None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """``comparison``: None where no run is complete. ``left``: runs that are not over; ``failed``, ``diverged``."""
+    """``comparison``: None where no run is complete. ``left``: runs that are not over; ``failed``, ``diverged``.
+    ``selection``: what was chosen, where something was to be.
+    """
 
     comparison: Comparison | None
     left: int
     failed: int
     diverged: int
+    selection: Selection | None = None
 
 
 def run_comparison(
@@ -227,6 +231,7 @@ def run_comparison(
     *,
     local: bool = False,
     resume: bool = False,
+    select: str | None = None,
     say: Callable[[str], None] = lambda line: None,
     stopping: Callable[[], bool] = lambda: False,
     address: str | None = None,
@@ -238,6 +243,7 @@ def run_comparison(
     Args:
         local: one run after the other in this process, instead of as many as the cluster takes.
         resume: go on with the comparison in ``folder``, if there is one.
+        select: the measure by which to choose a row; what it chose is written, too.
         stopping: once it says so, running trials end after their round, with a checkpoint, and no other starts.
     Raises:
         UserError: nothing fits, or the folder or the resources cannot be used; nothing is half-written.
@@ -260,7 +266,7 @@ def run_comparison(
     else:
         pretended = {"address": address, "num_cpus": num_cpus, "num_gpus": num_gpus}
         book = run_trials(sweep, folder, first, say=say, stopping=stopping, began=began, **pretended)  # type: ignore[arg-type]
-    return _outcome(variants, folder, book)
+    return _outcome(variants, folder, book, select)
 
 
 def _run_here(
@@ -297,16 +303,17 @@ def _run_here(
     return book
 
 
-def _outcome(variants: Variants, folder: Path, book: Book) -> Outcome:
+def _outcome(variants: Variants, folder: Path, book: Book, select: str | None) -> Outcome:
     """The comparison of what is there, written into the folder."""
     runs = _folders(variants.points, folder, book)
     complete = any(entry.status == "complete" for entry in book.entries)
     comparison = of_variants(runs, variants.left_out) if complete else None
+    selection = None if comparison is None or select is None else choice(comparison, select)
     if comparison is not None:
-        write(comparison, folder)
+        write(comparison, folder, selection)
     statuses = [entry.status for entry in book.entries]
     left = sum(status not in OVER for status in statuses)
-    return Outcome(comparison, left, statuses.count("failed"), statuses.count("diverged"))
+    return Outcome(comparison, left, statuses.count("failed"), statuses.count("diverged"), selection)
 
 
 def read_comparison(folder: Path) -> Comparison:

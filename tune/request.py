@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
+from rayfed_ssl.reporting.comparison_choice import choice
 from rayfed_ssl.reporting.comparison_files import write
 from rayfed_ssl.reporting.comparison_rows import of_runs
 from tune.comparison import (
@@ -42,21 +43,26 @@ class Request:
         if self.variants is not None and measure is not None:
             refuse_unmeasured(self.variants, measure)
 
-    def carry_out(self, *, local: bool, say: Callable[[str], None], stopping: Callable[[], bool]) -> Outcome:
-        """Run what is to run, and write what it came to. Raises UserError."""
+    def carry_out(
+        self, *, local: bool, say: Callable[[str], None], stopping: Callable[[], bool], select: str | None = None
+    ) -> Outcome:
+        """Run what is to run, and write what it came to, with the row that ``select`` chooses. Raises UserError."""
         if self.variants is not None and self.out is not None:
-            return run_comparison(self.variants, self.out, local=local, resume=self.resume, say=say, stopping=stopping)
+            return run_comparison(
+                self.variants, self.out, local=local, resume=self.resume, select=select, say=say, stopping=stopping
+            )
         if len(self.runs) == 1 and is_comparison(self.runs[0]):
             comparison = read_comparison(self.runs[0])
         else:
             comparison = of_runs([run for given in self.runs for run in _run_folders(given)])
+        selection = None if select is None else choice(comparison, select)
         if self.out is not None:
             try:
-                write(comparison, self.out)
+                write(comparison, self.out, selection)
             except OSError as error:
                 reason = error.strerror or printable(error)
                 raise UserError(f"--out: cannot write to {self.out} ({reason}); name another folder") from None
-        return Outcome(comparison, 0, 0, 0)
+        return Outcome(comparison, 0, 0, 0, selection)
 
 
 def of_request(

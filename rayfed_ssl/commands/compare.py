@@ -38,7 +38,7 @@ def compare(
     executor: Annotated[Executor, typer.Option(help="Ray actors, or this process alone.")] = Executor.ray,
 ) -> None:
     """Compare methods over the same seeds and split: one table, and figures."""
-    from rayfed_ssl.reporting.comparison_choice import choice, named
+    from rayfed_ssl.reporting.comparison_choice import named
     from rayfed_ssl.reporting.comparison_files import notes
     from rayfed_ssl.terminal.comparison import comparison_table
     from rayfed_ssl.terminal.fitting import show
@@ -54,14 +54,14 @@ def compare(
     request = of_request(what or (), base, seeds, out, resume=resume, skip_unfit=skip_unfit)
     request.refuse_unmeasured(measure)
     with stop_signals(say) as stopping:
-        outcome = request.carry_out(local=executor is Executor.local, say=say, stopping=stopping)
+        outcome = request.carry_out(local=executor is Executor.local, say=say, stopping=stopping, select=select)
         stopped = stopping()
     if outcome.comparison is not None:
         show(screen, comparison_table(outcome.comparison))
         for note in notes(outcome.comparison):
             say(note)
-        if select is not None:
-            say(choice(outcome.comparison, select))
+        if outcome.selection is not None:
+            say(outcome.selection.sentence)
         if request.out is not None:
             say(f"{'table':<13} {request.out / 'comparison.md'}")
             say(f"{'report':<13} {report_command(request.out)}")

@@ -1,4 +1,4 @@
-"""``rayfed-ssl leak``: membership inference on what crossed."""
+"""``rayfed-ssl leak``: membership inference on what crossed, of a run or of a comparison's runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import typer
 
 
 def leak(
-    run: Annotated[Path, typer.Argument(help="A run folder, of a run with evaluation.select.")],
+    run: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", help="A run folder, of a run with evaluation.select, or that of a comparison."),
+    ],
     changes: Annotated[
         list[str] | None,
         typer.Argument(metavar="[data.path=PATH]", help="Where the run's images and files lie now."),
@@ -24,42 +27,36 @@ def leak(
     ] = False,
 ) -> None:
     """What a curious server can tell from a client's messages: was this image trained on? Adds RUN/leak.json."""
-    from rich import box
-    from rich.table import Table
-
-    from rayfed_ssl.leak.audit import summary, suspicious
+    from rayfed_ssl.base.schema import UserError
+    from rayfed_ssl.leak.run import Leak
     from rayfed_ssl.leak.run import leak as audited
-    from rayfed_ssl.terminal.progress import console
+    from rayfed_ssl.terminal.leak import show
+    from rayfed_ssl.terminal.progress import console, report_command
+    from tune.comparison import read_comparison
+    from tune.request import is_comparison
 
     screen = console()
 
     def say(line: str) -> None:
         screen.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    found = audited(run, round, client or (), images, changes=changes or (), trust_imports=trust_imports, say=say)
-    table = Table("client", "field", "score", "AUC", "95%", "TPR at 1% FPR", box=box.SIMPLE)
-    for one in found.findings:
-        told = one.found
-        table.add_row(
-            str(one.client), one.field, one.score, f"{told.auc:.3f}", f"{told.low:.3f} to {told.high:.3f}",
-            f"{told.tpr:.3f}" if one.members >= 100 else "-",  # below, 1% of the others is no image
-        )  # fmt: skip
-    if len({one.client for one in found.findings}) > 1:
-        table.add_section()
-        for (field, score), mean in summary(found.findings).items():
-            spread = f"clients: {mean['low']:.3f} to {mean['high']:.3f}"
-            table.add_row("mean", field, score, f"{mean['mean']:.3f}", spread, "")
-    screen.print(table)
-    if found.epsilon is not None:
-        say(f"epsilon of the whole run: {found.epsilon:.3g}")
-    say(f"0.5 is chance; a score that knows nothing spreads by {found.null_deviation:.3f} around it")
-    for one in suspicious(found.findings):
-        told = one.found
-        say(
-            f"client {one.client}: an encoder that knows nothing tells its members from the others ({told.auc:.3f}, "
-            f"{told.low:.3f} to {told.high:.3f}): they differ in more than membership, unless it is the one interval "
-            "in twenty; read its other areas against this one"
-        )
-    if found.unaudited:
-        say(f"crossed, but no attack here reads it: {', '.join(found.unaudited)}")
-    say(f"{'table':<13} {run / 'leak.json'}")
+    def audit(folder: Path) -> Leak:
+        return audited(folder, round, client or (), images, changes=changes or (), trust_imports=trust_imports, say=say)
+
+    if not is_comparison(run):
+        show(screen, audit(run), run)
+        return
+    refused = 0
+    for row in read_comparison(run).trained:
+        for seed, one in row.runs.items():
+            say(f"{row.name}, seed {seed}: {one.folder}")
+            try:
+                show(screen, audit(one.folder), one.folder)
+            except UserError as error:
+                say(f"{row.name}, seed {seed}: {error}")
+                refused += 1
+    say(f"{'compared':<13} rayfed-ssl compare {run}")
+    say(f"{'report':<13} {report_command(run)}")
+    if refused:
+        say(f"{refused} run(s) could not be audited")
+        raise typer.Exit(1)

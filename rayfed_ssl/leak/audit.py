@@ -33,8 +33,8 @@ from rayfed_ssl.leak.replay import Heard, Tap
 from rayfed_ssl.leak.scores import agreement, in_correlation, nearest, surrogate
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models.network import Network
+from rayfed_ssl.reporting.leaked import UNTRAINED
 
-UNTRAINED = "(untrained encoder)"  # the field of the score that must be at chance
 VIEWS = 10  # of the agreement score (Liu et al. 2021)
 RIDGE = 1e-3  # of the surrogate, relative
 LEAST = 20  # members, below which an area says nothing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +13,8 @@ from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.leak.auc import null_deviation
 from rayfed_ssl.leak.audit import Audit, Finding, as_rows, draw_sets, unaudited
 from rayfed_ssl.leak.replay import replayed
+from rayfed_ssl.reporting.guarantee import Guarantee, guarantee
+from rayfed_ssl.reporting.leaked import FILE
 from rayfed_ssl.reporting.tables import write_json
 from rayfed_ssl.settings.files import of_run
 from rayfed_ssl.simulation.resuming import load_moved
@@ -20,14 +22,14 @@ from rayfed_ssl.simulation.resuming import load_moved
 
 @dataclass(frozen=True)
 class Leak:
-    """What was found, which fields crossed that no attack reads, and the run's ``epsilon`` where it promises one: that
-    of the client with the largest. ``null_deviation`` is that of the client with the fewest members, the largest.
+    """What was found, which fields crossed that no attack reads, and what the run's epsilon promises, if it has one.
+    ``null_deviation`` is that of the client with the fewest members, the largest.
     """
 
     findings: list[Finding]
     unaudited: list[str]
     null_deviation: float
-    epsilon: float | None
+    guarantee: Guarantee | None
 
 
 def leak(
@@ -74,16 +76,17 @@ def leak(
     missed = unaudited(mine, findings)
     fewest = min((one.members for one in findings), default=0)
     null = null_deviation(fewest, fewest) if findings else float("nan")
+    promised = _guarantee(run / "summary.json")
     write_json(
-        run / "leak.json",
+        run / FILE,
         {
             "findings": as_rows(findings),
             "unaudited": missed,
             "null_deviation": null,
-            "epsilon": _epsilon(run / "summary.json"),
+            "privacy": None if promised is None else asdict(promised),
         },
     )
-    return Leak(findings, missed, null, _epsilon(run / "summary.json"))
+    return Leak(findings, missed, null, promised)
 
 
 def _whom(clients: Sequence[int], images: int, seed: int, federation: Federation) -> Sequence[int]:
@@ -97,11 +100,9 @@ def _whom(clients: Sequence[int], images: int, seed: int, federation: Federation
     return clients or known
 
 
-def _epsilon(path: Path) -> float | None:
-    """One number: of clients' the largest; None where one has no guarantee, or nothing is known."""
+def _guarantee(path: Path) -> Guarantee | None:
+    """That of the summary; None where there is none that can be read."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8")).get("epsilon")
-    except (OSError, ValueError, AttributeError):
+        return guarantee(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, AttributeError):
         return None
-    values = list(found.values()) if isinstance(found, dict) else [found]
-    return None if not values or None in values else max(float(value) for value in values)

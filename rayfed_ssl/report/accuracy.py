@@ -1,4 +1,4 @@
-"""Figures of accuracy: over rounds, over bytes, over virtual hours, and client by client.
+"""Figures of accuracy: over rounds, bytes and virtual hours, and client by client; areas and indices over rounds.
 
 The untrained encoder is a dashed line, few-shot accuracy of the raw pixels a dotted one.
 """
@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 
 from rayfed_ssl.base.text import UNITS
 from rayfed_ssl.report.folder import RunFolder
-from rayfed_ssl.report.formats import percent, short
+from rayfed_ssl.report.formats import short
+from rayfed_ssl.report.measures import axis, is_share, protocol_name, scale, shown, subject
 from rayfed_ssl.report.style import (
     GRID,
     INK,
@@ -26,11 +27,11 @@ from rayfed_ssl.report.style import (
     series,
     whole_numbers,
 )
-from rayfed_ssl.report.verdict import protocol_name
 from rayfed_ssl.reporting.comparison import ordered
 from rayfed_ssl.reporting.summary import PIXELS
 
 LINES = 5  # the most protocols in one figure
+LONG = 14  # letters of a name, from which each has a line of its own in a legend
 NAMED = 40  # the most clients with a row of their own
 HOUR_S = 3600.0
 Place = Callable[[int], float | None]  # round -> where on the x axis
@@ -39,17 +40,25 @@ Rounds = dict[int, dict[int | None, float]]
 
 def figures(run: RunFolder, studio: Studio) -> Iterator[Drawing]:
     """The figures that the run's records allow."""
-    shown = [name for name in ordered(list(run.scores)) if not name.startswith(PIXELS)][:LINES]
-    if not shown:
-        return
-    words = _words(run, shown)
+    measured = [name for name in ordered(list(run.scores)) if not name.startswith(PIXELS)]
+    if shares := [name for name in measured if is_share(name)][:LINES]:
+        yield from _shares(run, studio, shares)
+    if others := [name for name in measured if not is_share(name)][:LINES]:
+        yield studio.draw(
+            "areas_rounds", "Areas and indices over rounds", lambda f: _curves(f, run, others, float, "round"),
+            alt=f"Over rounds. {_words(run, others)}", caption=_caption(run, others), height=2.5,
+        )  # fmt: skip
+
+
+def _shares(run: RunFolder, studio: Studio, names: list[str]) -> Iterator[Drawing]:
+    words = _words(run, names)
     yield studio.draw(
-        "accuracy_rounds", "Accuracy over rounds", lambda f: _curves(f, run, shown, float, "round"),
-        alt=f"Accuracy over rounds. {words}", caption=_caption(run, shown), height=2.5,
+        "accuracy_rounds", "Accuracy over rounds", lambda f: _curves(f, run, names, float, "round"),
+        alt=f"Accuracy over rounds. {words}", caption=_caption(run, names), height=2.5,
     )  # fmt: skip
     if run.sent and len(run.sent) > 1:
         yield studio.draw(
-            "accuracy_bytes", "Accuracy over bytes", lambda f: _curves(f, run, shown, *_sent(run)),
+            "accuracy_bytes", "Accuracy over bytes", lambda f: _curves(f, run, names, *_sent(run)),
             alt=f"Accuracy over the bytes that all clients sent and received. {words}", height=2.5,
             caption="Bytes of all clients since the start, as a deployment would have sent them.",
         )  # fmt: skip
@@ -57,7 +66,7 @@ def figures(run: RunFolder, studio: Studio) -> Iterator[Drawing]:
         passed = run.virtual_s
         yield studio.draw(
             "accuracy_hours", "Accuracy over virtual hours",
-            lambda f: _curves(f, run, shown, lambda t: passed[t] / HOUR_S if t in passed else None, "virtual hours"),
+            lambda f: _curves(f, run, names, lambda t: passed[t] / HOUR_S if t in passed else None, "virtual hours"),
             alt=f"Accuracy over hours of the clients' clock. {words}", height=2.5,
             caption="Hours that the rounds would have taken on the clients' devices.",
         )  # fmt: skip
@@ -75,11 +84,11 @@ def per_client(run: RunFolder, studio: Studio) -> Iterator[Drawing]:
         low, high = min(last, key=lambda c: last[c]), max(last, key=lambda c: last[c])
         yield studio.draw(
             f"clients_{name}", f"Clients: {protocol_name(name)}",
-            lambda f, a=last, b=before: _dumbbells(f, a, b, run.client_names),  # type: ignore[misc]
+            lambda f, n=name, a=last, b=before: _dumbbells(f, n, a, b, run.client_names),  # type: ignore[misc]
             alt=(
-                f"{protocol_name(name)} accuracy of {len(last)} clients in round {max(trained)}: mean "
-                f"{percent(fmean(last.values()))}, lowest {run.client(low)} with {percent(last[low])}, highest "
-                f"{run.client(high)} with {percent(last[high])}."
+                f"{subject(name)} of {len(last)} clients in round {max(trained)}: mean "
+                f"{shown(name, fmean(last.values()))}, lowest {run.client(low)} with {shown(name, last[low])}, highest "
+                f"{run.client(high)} with {shown(name, last[high])}."
             ),
             caption=f"Filled: round {max(trained)}. Hollow: before training.",
             height=min(0.9 + 0.17 * min(len(last), NAMED), 5.0),
@@ -97,21 +106,21 @@ def _sent(run: RunFolder) -> tuple[Place, str]:
     return until, f"{name} sent, up and down"
 
 
-def _words(run: RunFolder, shown: list[str]) -> str:
+def _words(run: RunFolder, names: list[str]) -> str:
     told = []
-    for name in shown:
+    for name in names:
         means = _means(run.scores[name])
         first, last = means.get(0), means[max(means)]
-        began = "" if first is None else f"from {percent(first)} untrained "
-        told.append(f"{protocol_name(name)}: {began}to {percent(last)} in round {max(means)}.")
+        began = "" if first is None else f"from {shown(name, first)} untrained "
+        told.append(f"{protocol_name(name)}: {began}to {shown(name, last)} in round {max(means)}.")
     return " ".join(told)
 
 
-def _caption(run: RunFolder, shown: list[str]) -> str:
+def _caption(run: RunFolder, names: list[str]) -> str:
     text = "Dashed: the untrained encoder."
-    if any(name.startswith(PIXELS) for name in run.scores):
+    if is_share(names[0]) and any(name.startswith(PIXELS) for name in run.scores):
         text += " Dotted: few-shot on raw pixels."
-    if any(None not in next(iter(run.scores[name].values())) for name in shown):
+    if any(None not in next(iter(run.scores[name].values())) for name in names):
         text += " Mean of clients within their extremes."
     return text
 
@@ -120,46 +129,49 @@ def _means(rounds: Rounds) -> dict[int, float]:
     return {t: fmean(values.values()) for t, values in sorted(rounds.items())}
 
 
-def _curves(figure: Figure, run: RunFolder, shown: list[str], place: Place, label: str) -> None:
-    axes = figure.add_subplot()
-    for number, name in enumerate(shown):
+def _curves(figure: Figure, run: RunFolder, names: list[str], place: Place, label: str) -> None:
+    """``names`` are shares, all of them, or none is."""
+    axes, shares = figure.add_subplot(), is_share(names[0])
+    for number, name in enumerate(names):
         _curve(axes, name, run.scores[name], place, number)
     for name, rounds in run.scores.items():
-        if name.startswith(PIXELS) and 0 in rounds:
+        if shares and is_share(name) and name.startswith(PIXELS) and 0 in rounds:
             axes.axhline(100 * fmean(rounds[0].values()), color=MUTED, linestyle=":", linewidth=1.2)
-    axes.set(xlabel=label, ylabel="accuracy (%)")
+    axes.set(xlabel=label, ylabel="accuracy (%)" if shares else "area or index")
     if label == "round":
         whole_numbers(axes)
     rules(axes)
-    legend_below(axes, 3)
+    legend_below(axes, 3 if max(len(protocol_name(name)) for name in names) <= LONG else 1)
 
 
 def _curve(axes: Axes, name: str, rounds: Rounds, place: Place, number: int) -> None:
-    means, style = _means(rounds), series(number)
-    points = [(at, 100 * means[t], t) for t in means if (at := place(t)) is not None]
+    means, style, by = _means(rounds), series(number), scale(name)
+    points = [(at, by * means[t], t) for t in means if (at := place(t)) is not None]
     if 0 in means:
-        axes.axhline(100 * means[0], color=style["color"], linestyle=(0, (4, 2)), linewidth=0.9, alpha=0.8)
+        axes.axhline(by * means[0], color=style["color"], linestyle=(0, (4, 2)), linewidth=0.9, alpha=0.8)
     if not points:
         return
     x = [point[0] for point in points]
     marker = style["marker"] if len(points) <= 25 else None
     axes.plot(x, [point[1] for point in points], color=style["color"], marker=marker, label=protocol_name(name))
     if any(len(rounds[t]) > 1 for _, _, t in points):
-        lowest, highest = ([100 * extreme(rounds[t].values()) for _, _, t in points] for extreme in (min, max))
+        lowest, highest = ([by * extreme(rounds[t].values()) for _, _, t in points] for extreme in (min, max))
         axes.fill_between(x, lowest, highest, color=style["color"], alpha=0.15, linewidth=0)
 
 
-def _dumbbells(figure: Figure, last: dict[int, float], before: dict[int, float], names: dict[int, str]) -> None:
-    axes = figure.add_subplot()
+def _dumbbells(
+    figure: Figure, measure: str, last: dict[int, float], before: dict[int, float], names: dict[int, str]
+) -> None:
+    axes, by = figure.add_subplot(), scale(measure)
     named = len(last) <= NAMED
     clients = sorted(last) if named else sorted(last, key=lambda c: last[c])
     for row, client in enumerate(clients):
         if client in before:
-            axes.plot([100 * before[client], 100 * last[client]], [row, row], color=GRID, linewidth=1.6, zorder=1)
-            axes.plot(100 * before[client], row, "o", markersize=3.6, markerfacecolor="none", markeredgecolor=MUTED)
-        axes.plot(100 * last[client], row, "o", markersize=4.2 if named else 2, color=SERIES[0], zorder=3)
-    axes.axvline(100 * fmean(last.values()), color=INK, linewidth=0.8, linestyle=":")
-    axes.set(xlabel="accuracy (%); dotted: mean", ylabel="client" if named else "clients by accuracy")
+            axes.plot([by * before[client], by * last[client]], [row, row], color=GRID, linewidth=1.6, zorder=1)
+            axes.plot(by * before[client], row, "o", markersize=3.6, markerfacecolor="none", markeredgecolor=MUTED)
+        axes.plot(by * last[client], row, "o", markersize=4.2 if named else 2, color=SERIES[0], zorder=3)
+    axes.axvline(by * fmean(last.values()), color=INK, linewidth=0.8, linestyle=":")
+    axes.set(xlabel=f"{axis(measure)}; dotted: mean", ylabel="client" if named else "clients by accuracy")
     axes.set_ylim(len(clients) - 0.4, -0.6)
     axes.set_yticks(
         range(len(clients)) if named else [], [short(names.get(c, str(c))) for c in clients] if named else []

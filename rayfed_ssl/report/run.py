@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,13 +14,16 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.report import accuracy, costs, features, holdings, maps, panels, projector
 from rayfed_ssl.report.folder import UNFINISHED, RunFolder, read
-from rayfed_ssl.report.formats import number, percent, plural, points, size, span
+from rayfed_ssl.report.formats import number, percent, plural, size, span
+from rayfed_ssl.report.measures import change, features_name, protocol_name, shown, subject
 from rayfed_ssl.report.page import Cell, Page, Section, Table, Text, Tile, words, write
 from rayfed_ssl.report.representations import look
 from rayfed_ssl.report.style import Studio
-from rayfed_ssl.report.verdict import Verdict, compared, features_name, mean, protocol_name, test_images, verdict
+from rayfed_ssl.report.verdict import Verdict, compared, mean, test_images, verdict
 from rayfed_ssl.reporting.comparison import ordered
 from rayfed_ssl.reporting.environment import scalings
+from rayfed_ssl.reporting.guarantee import guarantee
+from rayfed_ssl.reporting.leaked import ENOUGH, read_leak
 from rayfed_ssl.reporting.settings_table import flat
 
 CLIENTS = 200  # the most with a row in a table
@@ -52,6 +56,7 @@ def report(folder: Path, *, images: bool = True, trust_imports: bool = False) ->
         ("method", f"Inside {printable(run.method, 60)}", lambda: _method(run, studio)),
         ("communication", "Communication", lambda: _communication(run, studio)),
         ("privacy", "Privacy", lambda: _privacy(run, studio)),
+        ("leak", "What messages give away", lambda: _leak(run)),
         ("time", "Time", lambda: _time(run, studio)),
         ("configuration", "Configuration", lambda: _configuration(run)),
     ]
@@ -101,11 +106,11 @@ def _facts(run: RunFolder) -> list[str]:
     return [printable(fact, 80) for fact in [*facts, status]]
 
 
-def _number(run: RunFolder, *keys: str, shown: Any = number, of: Callable[[Any], Any] = lambda value: value) -> Cell:
+def _number(run: RunFolder, *keys: str, form: Any = number, of: Callable[[Any], Any] = lambda value: value) -> Cell:
     """A number of the summary, or what ``of`` makes of what stands there, as a cell."""
     value = of(run.told(*keys))
     known = value if isinstance(value, int | float) and not isinstance(value, bool) else None
-    return Cell(shown(known), known, "/".join(keys))
+    return Cell(form(known), known, "/".join(keys))
 
 
 def _tiles(run: RunFolder) -> list[Tile]:
@@ -115,30 +120,35 @@ def _tiles(run: RunFolder) -> list[Tile]:
         before = mean(run.told("untrained", found.protocol))
         tiles.append(
             Tile(
-                f"{protocol_name(found.protocol)} accuracy",
+                subject(found.protocol),
                 _accuracy_cell(run, "accuracy", found.protocol),
-                f"untrained {percent(before)}",
+                f"untrained {shown(found.protocol, before)}",
             )
         )
     if isinstance(run.told("communication"), Mapping):
-        tiles.append(Tile("sent by clients", _number(run, "communication", "up_bytes", shown=size)))
-        tiles.append(Tile("received by clients", _number(run, "communication", "down_bytes", shown=size)))
-    tiles.append(Tile("wall clock", _number(run, "wall_s", shown=span)))
+        tiles.append(Tile("sent by clients", _number(run, "communication", "up_bytes", form=size)))
+        tiles.append(Tile("received by clients", _number(run, "communication", "down_bytes", form=size)))
+    tiles.append(Tile("wall clock", _number(run, "wall_s", form=span)))
     if run.told("virtual_s") is not None:
-        tiles.append(Tile("virtual time", _number(run, "virtual_s", shown=span)))
+        tiles.append(Tile("virtual time", _number(run, "virtual_s", form=span)))
     if isinstance(run.told("epsilon"), Mapping):
         spent = {c: v for c, v in run.summary["epsilon"].items() if isinstance(v, int | float)}
         if spent:
-            tiles.append(
-                Tile("epsilon, largest of clients", _number(run, "epsilon", max(spent, key=lambda c: spent[c])))
-            )
+            largest = _number(run, "epsilon", max(spent, key=lambda c: spent[c]))
+            tiles.append(Tile("epsilon, largest of clients", largest, _scope(run)))
     elif run.told("epsilon") is not None:
-        tiles.append(Tile("epsilon", _number(run, "epsilon")))
+        tiles.append(Tile("epsilon", _number(run, "epsilon"), _scope(run)))
     if run.told("train_images_per_s") is not None:
         tiles.append(Tile("trained on", _number(run, "train_images_per_s"), "images per second"))
     if run.told("dropped", "times"):
         tiles.append(Tile("clients left out", _number(run, "dropped", "times"), "times"))
     return tiles
+
+
+def _scope(run: RunFolder) -> str:
+    """What the run's epsilon covers."""
+    found = guarantee(run.summary)
+    return "not of every client" if found is None else found.scope
 
 
 # -- accuracy ----------------------------------------------------------------------------------------------------------
@@ -150,8 +160,8 @@ def _accuracy_cell(run: RunFolder, block: str, protocol: str) -> Cell:
     average, note = mean(value), ""
     if isinstance(value, Mapping):
         known = [v for v in value.values() if v is not None]
-        note = f"{percent(min(known))} to {percent(max(known))}" if len(set(known)) > 1 else ""
-    return Cell(percent(average), average, f"{block}/{protocol}", note)
+        note = f"{shown(protocol, min(known))} to {shown(protocol, max(known))}" if len(set(known)) > 1 else ""
+    return Cell(shown(protocol, average), average, f"{block}/{protocol}", note)
 
 
 def _accuracy(run: RunFolder, studio: Studio) -> Section:
@@ -164,21 +174,23 @@ def _accuracy(run: RunFolder, studio: Studio) -> Section:
         chosen = Cell("–")
         if isinstance(best, Mapping) and isinstance(best.get("value"), int | float):
             note = f"round {best.get('round')}, by {best.get('by', 'test labels')}"
-            chosen = Cell(percent(best["value"]), best["value"], f"best/{name}/value", note)
+            chosen = Cell(shown(name, best["value"]), best["value"], f"best/{name}/value", note)
         rows.append(
             [
                 Cell(protocol_name(name)),
                 _accuracy_cell(run, "pixels", name),
                 _accuracy_cell(run, "untrained", name),
                 _accuracy_cell(run, "accuracy", name),
-                Cell("–") if found is None else Cell(points(found.mean), note=f"{found.kind} {found.interval}".strip()),
+                Cell("–")
+                if found is None
+                else Cell(change(name, found.mean), note=f"{found.kind or ''} {found.interval(name)}".strip()),
                 chosen,
             ]
         )
     if rows:
         began = "started from" if "start" in run.summary else "untrained"
-        head = ["protocol", "raw pixels", began, "last round", "difference [95 %], points", "best round"]
-        section.tables.append(Table("Accuracy of frozen features on test images", head, rows))
+        head = ["protocol", "raw pixels", began, "last round", "difference [95 %]", "best round"]
+        section.tables.append(Table("Frozen features on test images; differences of shares in points", head, rows))
     elif not section.drawings:
         described = run.told("features")
         section.absent.append(
@@ -201,7 +213,10 @@ def _clients(run: RunFolder, studio: Studio) -> Section:
     clients = sorted({int(client) for value in by_client.values() for client in value if str(client).isdecimal()})
     if clients:
         rows = [
-            [Cell(run.client(c)), *(_number(run, "accuracy", name, str(c), shown=percent) for name in by_client)]
+            [
+                Cell(run.client(c)),
+                *(_number(run, "accuracy", name, str(c), form=partial(shown, name)) for name in by_client),
+            ]
             for c in clients[:CLIENTS]
         ]
         caption = f"Accuracy by client, last round{', the first 200' if len(clients) > CLIENTS else ''}"
@@ -293,6 +308,38 @@ def _privacy(run: RunFolder, studio: Studio) -> Section:
     return section
 
 
+def _leak(run: RunFolder) -> Section:
+    """What ``rayfed-ssl leak`` found, if it was asked."""
+    section = Section("leak", "What messages give away")
+    try:
+        found = read_leak(run.path)
+    except UserError as error:
+        section.absent.append(printable(str(error), 1000))
+        return section
+    if found is None:
+        return section
+    rows = [
+        [
+            Cell(run.client(area.client)),
+            Cell(printable(area.field, 60)),
+            Cell(printable(area.score, 60)),
+            Cell(number(area.members)),
+            Cell(f"{area.auc:.3f}", area.auc, note=f"[{area.low:.3f}, {area.high:.3f}]"),
+            Cell(f"{area.tpr:.3f}" if area.members >= ENOUGH else "–"),
+        ]
+        for area in found.areas[:CLIENTS]
+    ]
+    head = ["", "field", "score", "members", "AUC [95 %]", "TPR at 1 % FPR"]
+    rounds = ", ".join(str(t) for t in sorted({area.round for area in found.areas}))
+    section.tables.append(Table(f"Members told from as many others, by messages of round {rounds}", head, rows))
+    section.intro = "An interval that holds 0.5 found nothing, which is no proof that nothing is there."
+    if found.null_deviation is not None:
+        section.intro += f" A score that knows nothing spreads by {found.null_deviation:.3f} around 0.5."
+    if found.unaudited:
+        section.notes.append(f"Crossed, but no attack reads it: {printable(', '.join(found.unaudited))}.")
+    return section
+
+
 def _time(run: RunFolder, studio: Studio) -> Section:
     rows = [
         [Cell(phase.name), Cell(span(phase.seconds), phase.seconds), Cell(phase.note)] for phase in costs.phases(run)
@@ -308,7 +355,7 @@ def _time(run: RunFolder, studio: Studio) -> Section:
 
 def _configuration(run: RunFolder) -> Section:
     section = Section("configuration", "Configuration")
-    keys = [(key, value) for key, value in flat(run.config) if any(_under(key, shown) for shown in SHOWN)]
+    keys = [(key, value) for key, value in flat(run.config) if any(_under(key, block) for block in SHOWN)]
     if keys:
         section.settings = [(printable(key, 80), words(value)) for key, value in keys if value not in (None, [], {})]
         section.texts.append(Text("All settings: config.yaml", yaml.safe_dump(run.config, sort_keys=False)))

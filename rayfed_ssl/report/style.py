@@ -9,6 +9,7 @@ This module loads matplotlib, so its users import it where they draw.
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -164,6 +165,21 @@ def logarithmic(axis: XAxis | YAxis) -> None:
     axis.set_major_locator(LogLocator(subs=(1.0,) if high > 100 * low else (1.0, 2.0, 5.0)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
+
+
+def logarithmic_from_zero(axis: XAxis | YAxis, least: float) -> None:
+    """An axis that begins at zero, has a step to ``least`` above it, and is logarithmic from there on."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    high = axis.get_view_interval()[1]
+    first, last = math.floor(math.log10(least)), math.floor(math.log10(high))
+    start = 10.0**first
+    getattr(axis.axes, f"set_{axis.axis_name}scale")("symlog", linthresh=start, linscale=0.5)
+    steps = (1.0,) if last - first > 1 else (1.0, 2.0, 5.0)
+    marks = [step * 10.0**power for power in range(first, last + 1) for step in steps]
+    axis.set_major_locator(FixedLocator([0.0, *(mark for mark in marks if mark <= high)]))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def rules(axes: Axes) -> None:

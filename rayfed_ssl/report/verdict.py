@@ -1,8 +1,9 @@
 """A run in one sentence: is its encoder better than, level with or worse than the untrained one, and by which measure?
 
 Accuracies are fractions. Level is a 95% interval of the difference that holds zero: the interval that the number of
-test images allows, and, where clients are evaluated one by one, that of their paired differences; the wider counts. A
-run that did not record its number of test images is level below one percentage point, and says so.
+test images allows, and, where clients are evaluated one by one, that of their paired differences; the wider counts.
+Where no interval is known, as of a run that did not record its number of test images, or of an area under a curve,
+there is the difference and no word for it.
 """
 
 from __future__ import annotations
@@ -13,14 +14,13 @@ from statistics import fmean
 from typing import Any
 
 from rayfed_ssl.report.folder import UNFINISHED, UNKNOWN
-from rayfed_ssl.report.formats import bounds, number, percent, plural, points
+from rayfed_ssl.report.formats import number, plural, points
+from rayfed_ssl.report.measures import change, features_name, protocol_name, shown, subject, unit, within
 from rayfed_ssl.reporting.comparison import difference, ordered
 from rayfed_ssl.reporting.intervals import counts_images, of_difference
 
-POINT = 0.01  # of accuracy: below it is level where no interval is known
-FEATURES = {"rankme": "effective rank", "angle": "angle between clients' encoders in degrees"}
-NAMES = {"knn": "kNN", "linear": "linear probe", "fewshot": "few-shot", "task": "own task"}
 BETTER, LEVEL_WITH, WORSE = "better", "level", "worse"
+NO_INTERVAL = "no interval"
 WORDS = {BETTER: "better than", LEVEL_WITH: "level with", WORSE: "worse than"}
 
 
@@ -33,16 +33,6 @@ class Verdict:
     protocol: str | None = None
 
 
-def protocol_name(protocol: str) -> str:
-    """What readers call a protocol."""
-    return NAMES.get(protocol, protocol.replace("_", " "))
-
-
-def features_name(name: str) -> str:
-    """What readers call what describes features."""
-    return FEATURES.get(name, name.replace("_", " "))
-
-
 def mean(accuracy: Any) -> float | None:
     """A summary's accuracy as one number: of clients' values, those that are known, the mean."""
     values = accuracy.values() if isinstance(accuracy, Mapping) else [accuracy]
@@ -52,20 +42,25 @@ def mean(accuracy: Any) -> float | None:
 
 @dataclass(frozen=True)
 class Compared:
-    """``kind``: better, level or worse; ``mean``: the difference; ``low``, ``high``: its 95% interval, None where the
-    number of test images is not known and there are no clients to compare. ``of``: what the interval is over.
+    """``mean``: the difference; ``low``, ``high``: its 95% interval, None where the number of test images is not known,
+    or does not say, and there are no clients to compare. ``of``: what the interval is over.
     """
 
-    kind: str
     mean: float
     low: float | None = None
     high: float | None = None
     of: str = ""
 
     @property
-    def interval(self) -> str:
-        """``[+1.2, +4.5]`` in points; empty without one."""
-        return "" if self.low is None or self.high is None else bounds(self.low, self.high)
+    def kind(self) -> str | None:
+        """Better, level or worse; None without an interval."""
+        if self.low is None or self.high is None:
+            return None
+        return LEVEL_WITH if self.low <= 0 <= self.high else BETTER if self.mean > 0 else WORSE
+
+    def interval(self, measure: str) -> str:
+        """``[+1.2, +4.5]``, as differences of the measure are written; ``no interval`` without one."""
+        return NO_INTERVAL if self.low is None or self.high is None else within(measure, self.low, self.high)
 
 
 def compared(last: Any, untrained: Any, images: int | None) -> Compared | None:
@@ -94,9 +89,9 @@ def compared(last: Any, untrained: Any, images: int | None) -> Compared | None:
         low, high = of_difference(a, b, images)
         intervals.append((apart + low - (a - b), apart + high - (a - b), plural(images, "test image")))
     if not intervals:
-        return Compared(LEVEL_WITH if abs(apart) < POINT else BETTER if apart > 0 else WORSE, apart)
+        return Compared(apart)
     low, high, of = max(intervals, key=lambda interval: interval[1] - interval[0])
-    return Compared(LEVEL_WITH if low <= 0 <= high else BETTER if apart > 0 else WORSE, apart, low, high, of)
+    return Compared(apart, low, high, of)
 
 
 def test_images(summary: Mapping[str, Any], protocol: str) -> int | None:
@@ -123,12 +118,19 @@ def verdict(summary: Mapping[str, Any]) -> Verdict:
     if not known:
         return Verdict(f"{opening}, {_described(summary, began)}")
     main, of = next(iter(known.items()))
-    last, before = mean(accuracy[main]), mean(untrained[main])
+    last, before = shown(main, mean(accuracy[main])), shown(main, mean(untrained[main]))
     whose = " (mean of clients)" if isinstance(accuracy[main], Mapping) else ""
-    sentence = (
-        f"{opening}, the encoder is {WORDS[of.kind]} {began}: {protocol_name(main)} accuracy{whose} {percent(last)} "
-        f"against {percent(before)}, {points(of.mean)} points {_interval(of)}"
-    )
+    apart = f"{change(main, of.mean)}{unit(main)}"
+    if of.kind is None:
+        sentence = (
+            f"{opening}, {subject(main)}{whose} is {last}, and {before} with {began}: {apart}, with no interval, so "
+            "neither is called better"
+        )
+    else:
+        sentence = (
+            f"{opening}, the encoder is {WORDS[of.kind]} {began}: {subject(main)}{whose} {last} against {before}, "
+            f"{apart} {_interval(of, main)}"
+        )
     return Verdict(sentence + _others(known, main) + _pixels(summary) + ".", of.kind, main)
 
 
@@ -147,11 +149,9 @@ def _described(summary: Mapping[str, Any], began: str) -> str:
     return f"no accuracy was measured; of the features: {', '.join(told)}."
 
 
-def _interval(of: Compared) -> str:
+def _interval(of: Compared, measure: str) -> str:
     """In brackets what the judgement rests on."""
-    if not of.interval:
-        return "(no interval is known: below one point is called level)"
-    return f"(95 % interval {of.interval} over {of.of}{', holds zero' if of.kind == LEVEL_WITH else ''})"
+    return f"(95 % interval {of.interval(measure)} over {of.of}{', holds zero' if of.kind == LEVEL_WITH else ''})"
 
 
 def _opening(summary: Mapping[str, Any]) -> str:
@@ -168,23 +168,22 @@ def _opening(summary: Mapping[str, Any]) -> str:
 
 
 def _others(known: Mapping[str, Compared], main: str) -> str:
-    """What the other measures say, where they say something else."""
-    kind = known[main].kind
+    """What the other measures that have an interval say, where they say something else."""
     other = [
-        f"{protocol_name(name)} says {of.kind} ({points(of.mean)})"
+        f"{protocol_name(name)} says {of.kind} ({change(name, of.mean)})"
         for name, of in known.items()
-        if name != main and of.kind != kind
+        if name != main and of.kind not in (None, known[main].kind)
     ]
     return f"; but {', '.join(other)}" if other else ""
 
 
 def _pixels(summary: Mapping[str, Any]) -> str:
-    """How it compares with the raw pixels."""
+    """How it compares with the raw pixels, by the first measure that has an interval."""
     pixels, accuracy = summary.get("pixels") or {}, summary.get("accuracy") or {}
     for name in pixels:
         base = mean(pixels[name])
         found = None if base is None else compared(mean(accuracy.get(name)), base, test_images(summary, name))
-        if found is not None:
+        if found is not None and found.kind is not None:
             if found.kind == LEVEL_WITH:
                 return f"; {protocol_name(name)} is level with the raw pixels ({points(found.mean)})"
             side = "above" if found.mean > 0 else "below"

@@ -25,6 +25,8 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import load_untrusted
 from rayfed_ssl.evaluation import OWN
 from rayfed_ssl.reporting.environment import recorded
+from rayfed_ssl.reporting.guarantee import Guarantee, guarantee
+from rayfed_ssl.reporting.leaked import Audited, read_leak
 from rayfed_ssl.reporting.same_images import have_other_images
 from rayfed_ssl.reporting.summary import PIXELS, history, rounds_s, virtual_seconds
 from rayfed_ssl.reporting.tables import read_communication, read_metrics
@@ -47,7 +49,7 @@ class OneRun:
     of the clients' clock until then, empty without one. ``wall_s``: seconds of the whole run, ``rounds_s``: of its
     rounds. ``split``: a digest of who holds which images. ``of_clients``: whether values are means over clients with
     encoders of their own. ``test_images``: what accuracies were measured on, of own tasks those of all clients; None
-    where the run did not say. ``images``: the digest of the data set, likewise.
+    where the run did not say. ``images``: the digest of the data set, likewise. ``audited``: what ``leak`` found.
     """
 
     folder: Path
@@ -63,7 +65,7 @@ class OneRun:
     down_bytes: int
     sent: dict[int, int]
     virtual_s: Curve
-    epsilon: float | None
+    guarantee: Guarantee | None
     wall_s: float
     rounds_s: float
     split: str | None
@@ -71,6 +73,7 @@ class OneRun:
     test_images: int | None = None
     task_test_images: int | None = None
     images: str | None = None
+    audited: Audited | None = None
 
     @property
     def method(self) -> str:
@@ -180,10 +183,14 @@ class Row:
         return self.mean([run.hours_until(run.rounds) for run in self.runs.values()])
 
     @property
+    def guarantee(self) -> Guarantee | None:
+        """That of the largest epsilon of its runs; None where one has none."""
+        known = [run.guarantee for run in self.runs.values() if run.guarantee is not None]
+        return max(known, key=lambda of: of.epsilon) if known and len(known) == len(self.runs) else None
+
+    @property
     def epsilon(self) -> float | None:
-        """The largest of its runs'; None where there is no guarantee."""
-        known = [run.epsilon for run in self.runs.values() if run.epsilon is not None]
-        return max(known) if known and len(known) == len(self.runs) else None
+        return None if self.guarantee is None else self.guarantee.epsilon
 
     @property
     def wall_s(self) -> float | None:
@@ -245,11 +252,8 @@ class Comparison:
         for row in self.trained[1:]:
             common = row.runs.keys() & self.first.runs.keys()
             elsewhere = row.on_other_images(self.first)
-            other = [
-                seed
-                for seed in sorted(common)
-                if seed in elsewhere or not _same(row.runs[seed].split, self.first.runs[seed].split)
-            ]
+            splits = {seed: (row.runs[seed].split, self.first.runs[seed].split) for seed in sorted(common)}
+            other = [seed for seed, (a, b) in splits.items() if seed in elsewhere or a is None or a != b]
             if other:
                 found[row.name] = other
         return found
@@ -259,10 +263,6 @@ class Comparison:
         """Row -> the seeds in which its runs have another data set than the first row's."""
         found = {row.name: row.on_other_images(self.first) for row in self.trained[1:]}
         return {name: seeds for name, seeds in found.items() if seeds}
-
-
-def _same(a: str | None, b: str | None) -> bool:
-    return a is not None and a == b
 
 
 def spread(values: Sequence[float]) -> Spread | None:
@@ -342,7 +342,7 @@ def read_run(folder: Path) -> OneRun:
         down_bytes=int(told["communication"]["down_bytes"]),
         sent=_sent(folder),
         virtual_s=virtual_seconds(metrics),
-        epsilon=_epsilon(told["epsilon"]),
+        guarantee=guarantee(summary),
         wall_s=float(told["wall_s"]),
         rounds_s=rounds_s(metrics),
         split=_split(folder),
@@ -350,6 +350,7 @@ def read_run(folder: Path) -> OneRun:
         test_images=_images(summary, "test_images"),
         task_test_images=_images(summary, "task_test_images"),
         images=recorded(folder).images,
+        audited=read_leak(folder),
     )
 
 
@@ -377,12 +378,6 @@ def _sent(folder: Path) -> dict[int, int]:
     by_round = sorted(zip(sums["round"].to_pylist(), sums["bytes_sum"].to_pylist(), strict=True))
     totals = np.cumsum([count for _, count in by_round], dtype=np.int64)
     return {t: int(total) for (t, _), total in zip(by_round, totals, strict=True)}
-
-
-def _epsilon(epsilon: Any) -> float | None:
-    """One number: of clients' the largest."""
-    values = list(epsilon.values()) if isinstance(epsilon, Mapping) else [epsilon]
-    return None if not values or None in values else max(float(value) for value in values)
 
 
 def _split(folder: Path) -> str | None:

@@ -61,9 +61,27 @@ def named(asked: str) -> str:
     raise UserError(f"--select: found {printable(asked)!r}; allowed: {', '.join(described)}, select.PROTOCOL")
 
 
-def choice(comparison: Comparison, asked: str) -> str:
-    """The best row by a measure in one sentence, and the rows that are level with it; rows on other images than the
-    first row's are left out, and those that :func:`in_order` leaves out are named.
+@dataclass(frozen=True)
+class Selection:
+    """What a measure without test labels chose. ``measure``: as in the records; ``labels``: what it reads. ``row``: the
+    best, with its ``mean`` over ``seeds``; None where the rows have no seed in common. ``level``: the rows that are
+    level with it, None of one seed, which cannot say. ``left_out``: row -> ``1 of 3 seeds``.
+    """
+
+    asked: str
+    measure: str
+    labels: str
+    row: str | None
+    mean: float | None
+    seeds: tuple[str, ...]
+    level: tuple[str, ...] | None
+    left_out: dict[str, str]
+    sentence: str
+
+
+def choice(comparison: Comparison, asked: str) -> Selection:
+    """The best row by a measure, and the rows that are level with it; rows on other images than the first row's are
+    left out, and those that :func:`in_order` leaves out are named.
 
     Level is a 95% interval of the paired difference over seeds that holds zero; of one seed there is none.
 
@@ -86,19 +104,29 @@ def choice(comparison: Comparison, asked: str) -> str:
         if row in rows or not row.runs
     }
     found = in_order(values, {row.name: len(row.unfinished) for row in alike}, smaller=measure in SMALLER)
-    by = f"chosen by {asked}, by {PREFIXES[measure.partition('/')[0]]}"
+    best, *others = found.means or [None]
+    level = None
+    if best is not None and len(found.seeds) > 1:
+        level = tuple(name for name in others if name is not None and _level(values[name], values[best], found.seeds))
+    labels = PREFIXES[measure.partition("/")[0]]
+    mean = None if best is None else found.means[best]
+    told = _sentence(asked, labels, found, level)
+    return Selection(asked, measure, labels, best, mean, found.seeds, level, found.left_out, told)
+
+
+def _sentence(asked: str, labels: str, found: Order, level: Sequence[str] | None) -> str:
+    by = f"chosen by {asked}, by {labels}"
     less = "".join(f"; not ranked: {name} ({count})" for name, count in found.left_out.items())
     if not found.means:
         return f"{by}: none, because the rows have no seed in common{less}"
-    best, *others = found.means
-    count = len(found.seeds)
+    best, count = next(iter(found.means)), len(found.seeds)
     over = f" over {count} seed{'s' if count > 1 else ''} that all have" if found.fewer else ""
     told = f"{by}: {best} ({found.means[best]:.4g}{over})"
-    if others and count == 1:
-        told += "; of one seed, so differences may be chance"
-    elif others:
-        level = ", ".join(name for name in others if _level(values[name], values[best], found.seeds))
-        told += f"; level with it: {level}" if level else "; no other is level with it"
+    if len(found.means) > 1:
+        if level is None:
+            told += "; of one seed, so differences may be chance"
+        else:
+            told += f"; level with it: {', '.join(level)}" if level else "; no other is level with it"
     return told + less
 
 

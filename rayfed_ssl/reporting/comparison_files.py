@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ import pyarrow.parquet as pq
 
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.reporting.comparison import RAW_PIXELS, UNTRAINED, Comparison, Difference, Row, Spread
+from rayfed_ssl.reporting.comparison_choice import Selection
 from rayfed_ssl.reporting.intervals import counts_images
+from rayfed_ssl.reporting.leaked import Area, largest
 from rayfed_ssl.reporting.tables import replace_file, write_json
 
 NAME = "comparison"
@@ -27,16 +30,18 @@ LATEX = {
 }  # fmt: skip
 
 
-def write(comparison: Comparison, folder: Path) -> None:
-    """Write ``comparison.{parquet,csv,md,tex,json}`` and ``figures/`` into ``folder``."""
+def write(comparison: Comparison, folder: Path, selection: Selection | None = None) -> None:
+    """Write ``comparison.{parquet,csv,md,tex,json}`` and ``figures/`` into ``folder``, with what ``selection`` chose in
+    those for readers and in the JSON.
+    """
     from rayfed_ssl.reporting import comparison_figures  # matplotlib, loaded only to draw
 
     table = pa.Table.from_pylist(records(comparison))
     replace_file(folder / f"{NAME}.parquet", lambda path: pq.write_table(table, path))
     replace_file(folder / f"{NAME}.csv", lambda path: pa_csv.write_csv(table, path))
-    for suffix, text in (("md", markdown(comparison)), ("tex", latex(comparison))):
+    for suffix, text in (("md", markdown(comparison, selection)), ("tex", latex(comparison, selection))):
         _write_text(folder / f"{NAME}.{suffix}", text)
-    write_json(folder / f"{NAME}.json", document(comparison, folder))
+    write_json(folder / f"{NAME}.json", document(comparison, folder, selection))
     comparison_figures.draw(comparison, folder)
 
 
@@ -48,7 +53,10 @@ def _write_text(path: Path, text: str) -> None:
 
 
 def records(comparison: Comparison) -> list[dict[str, Any]]:
-    """One flat mapping per row, all with the same keys; what a row does not have is None."""
+    """One flat mapping per row, all with the same keys; what a row does not have is None. ``leak.auc`` and its interval
+    are there where all runs were audited.
+    """
+    leaks = leaked(comparison)
     return [
         {
             "row": row.name,
@@ -62,6 +70,7 @@ def records(comparison: Comparison) -> list[dict[str, Any]]:
             "virtual_hours": row.virtual_hours,
             **{f"virtual_hours_to_90.{m}": row.hours_to(m) for m in comparison.scores},
             "epsilon": row.epsilon,
+            **{f"leak.{key}": getattr(leaks[row.name], key, None) for key in ("auc", "low", "high") if leaks},
             "wall_s": row.wall_s,
             "rounds_s": row.rounds_s,
             "same_split": row.name not in comparison.other_splits if row.runs else None,
@@ -70,6 +79,16 @@ def records(comparison: Comparison) -> list[dict[str, Any]]:
         }
         for row in comparison.rows
     ]
+
+
+def leaked(comparison: Comparison) -> dict[str, Area | None]:
+    """Row -> the largest area by which its messages gave members away, None where nothing crossed; empty where some run
+    was not audited.
+    """
+    runs = {row.name: [run.audited for run in row.runs.values()] for row in comparison.rows}
+    if any(audit is None for audits in runs.values() for audit in audits):
+        return {}
+    return {name: largest([audit for audit in audits if audit is not None]) for name, audits in runs.items()}
 
 
 def _measured(comparison: Comparison, row: Row, measure: str) -> dict[str, Any]:
@@ -84,8 +103,10 @@ def _measured(comparison: Comparison, row: Row, measure: str) -> dict[str, Any]:
     }
 
 
-def document(comparison: Comparison, folder: Path) -> dict[str, Any]:
-    """What the tables hold, with every seed's values and run folder, which is relative to ``folder``."""
+def document(comparison: Comparison, folder: Path, selection: Selection | None = None) -> dict[str, Any]:
+    """What the tables hold, with every seed's values and run folder, which is relative to ``folder``; ``selection`` is
+    null where nothing was to be chosen.
+    """
     rows = []
     for row, record in zip(comparison.rows, records(comparison), strict=True):
         seeds = {
@@ -101,7 +122,10 @@ def document(comparison: Comparison, folder: Path) -> dict[str, Any]:
         values = {name: {str(seed): value for seed, value in of.items()} for name, of in row.values.items()}
         differing = {key: {"first": theirs, "own": own} for key, (theirs, own) in row.differing.items()}
         images = {name: found for name in row.values if (found := _test_images(row, name)) is not None}
-        more = {"values": values, "seeds": seeds, "differing": differing, "test_images": images}
+        private = None if row.guarantee is None else asdict(row.guarantee)
+        more = {
+            "values": values, "seeds": seeds, "differing": differing, "test_images": images, "privacy": private,
+        }  # fmt: skip
         rows.append({**record, **more})
     return {
         "first": comparison.first.name,
@@ -110,6 +134,7 @@ def document(comparison: Comparison, folder: Path) -> dict[str, Any]:
         "same_split": not comparison.other_splits,
         "same_images": not comparison.other_images,
         "left_out": dict(comparison.left_out),
+        "selection": None if selection is None else _finite(asdict(selection)),
         "notes": notes(comparison),
         "rows": _finite(rows),
     }
@@ -141,20 +166,29 @@ def cells(comparison: Comparison) -> tuple[list[str], list[list[tuple[str, ...]]
     main = comparison.main
     clock = any(row.virtual_hours is not None for row in comparison.rows)
     private = any(row.epsilon is not None for row in comparison.rows)
+    leaks = leaked(comparison)
     head = ["", *(measure.removeprefix("features/") for measure in shown), "MB/round", "MB total"]
     head += [f"MB to 90% of {main} gain"] if main else []
     head += ["virtual h", *([f"h to 90% of {main} gain"] if main else [])] if clock else []
     head += ["epsilon"] if private else []
+    head += ["leak AUC"] if leaks else []
     head += ["seconds"]
     rows = []
     for row in comparison.rows:
-        numbers = [_megabytes(row.bytes_per_round), _megabytes(row.bytes_total)]
+        numbers: list[str | tuple[str, ...]] = [_megabytes(row.bytes_per_round), _megabytes(row.bytes_total)]
         numbers += [_megabytes(row.bytes_to(main))] if main else []
         numbers += [_number(row.virtual_hours), *([_number(row.hours_to(main))] if main else [])] if clock else []
         numbers += [_number(row.epsilon)] if private else []
+        numbers += [_area(leaks[row.name])] if leaks else []
         numbers += ["-" if row.rounds_s is None else f"{row.rounds_s:.0f}"]
         measured = [_cell(row.spread(m), row.difference(comparison.first, m)) for m in shown]
-        rows.append([(_marked(comparison, row),), *measured, *((number,) for number in numbers)])
+        rows.append(
+            [
+                (_marked(comparison, row),),
+                *measured,
+                *(cell if isinstance(cell, tuple) else (cell,) for cell in numbers),
+            ]
+        )
     return head, rows
 
 
@@ -177,6 +211,10 @@ def _cell(found: Spread | None, to_first: Difference | None) -> tuple[str, ...]:
         return mean, f"{to_first.mean:+.3f}"
     level = " level" if to_first.level else ""
     return mean, f"{to_first.mean:+.3f} [{to_first.low:+.3f}, {to_first.high:+.3f}]{level}"
+
+
+def _area(area: Area | None) -> tuple[str, ...]:
+    return ("-",) if area is None else (f"{area.auc:.3f}", f"[{area.low:.3f}, {area.high:.3f}]")
 
 
 def _megabytes(count: float | None) -> str:
@@ -214,7 +252,7 @@ def notes(comparison: Comparison) -> list[str]:
         lines.append(f"Second line: difference to {first}; of one seed there is no interval, so it may be chance.")
     if alone := [row.name for row in comparison.trained if any(run.of_clients for run in row.runs.values())]:
         lines.append(f"Of {_listed(alone)}: the mean over clients, each measured with its own encoder.")
-    lines += _columns(comparison)
+    lines += [*_columns(comparison), *_private(comparison), *_leaks(comparison)]
     lines += [f"* {_listed(names)}: beyond the method, {told}." for told, names in _differing(comparison).items()]
     for row in comparison.trained:
         if row.unfinished:
@@ -236,6 +274,27 @@ def _columns(comparison: Comparison) -> list[str]:
     )
     hours = "h: hours of the virtual clock; " if any(row.virtual_hours is not None for row in comparison.rows) else ""
     return [f"MB: millions of bytes to and from all clients; {hours}seconds: those of a run's rounds{until}."]
+
+
+def _private(comparison: Comparison) -> list[str]:
+    """What each epsilon promises."""
+    found: dict[str, list[str]] = {}
+    for row in comparison.trained:
+        if row.guarantee is not None:
+            found.setdefault(row.guarantee.scope, []).append(row.name)
+    return [f"epsilon of {_listed(names)}: of the client that spent most, {scope}." for scope, names in found.items()]
+
+
+def _leaks(comparison: Comparison) -> list[str]:
+    """What the areas are of."""
+    known = [(name, area) for name, area in leaked(comparison).items() if area is not None]
+    told = [f"{printable(name)}: {printable(area.field)} of client {area.client}" for name, area in known]
+    if not told:
+        return []
+    return [
+        "leak AUC: the largest area by which a message told members from others (rayfed-ssl leak), with its 95% "
+        f"interval ({'; '.join(told)}); 0.5 is chance, and of many areas the largest is above it by chance."
+    ]
 
 
 def _differing(comparison: Comparison) -> dict[str, list[str]]:
@@ -279,26 +338,33 @@ def _said(value: Any) -> str:
 # -- formats -----------------------------------------------------------------------------------------------------------
 
 
-def markdown(comparison: Comparison) -> str:
-    """The table and its notes as GitHub's Markdown."""
+def markdown(comparison: Comparison, selection: Selection | None = None) -> str:
+    """The table and its notes as GitHub's Markdown, first what was chosen."""
     head, rows = cells(comparison)
+    told = _told(comparison, selection)
 
     def line(texts: Sequence[str]) -> str:
         return "| " + " | ".join(text.replace("|", r"\|") for text in texts) + " |"
 
     lines = [line(head), line(["---", *("---:" for _ in head[1:])])]
     lines += [line(["<br>".join(cell) for cell in row]) for row in rows]
-    return "\n".join([*lines, "", *(f"- {_escaped(note)}" for note in notes(comparison)), ""])
+    return "\n".join([*lines, "", *(f"- {_escaped(note)}" for note in told), ""])
+
+
+def _told(comparison: Comparison, selection: Selection | None) -> list[str]:
+    """The notes; before them what was chosen."""
+    said = [] if selection is None else [f"{printable(selection.sentence, 1000)}."]
+    return [*said, *notes(comparison)]
 
 
 def _escaped(note: str) -> str:
     return note.replace("*", r"\*").replace("_", r"\_").replace("<", "&lt;")
 
 
-def latex(comparison: Comparison) -> str:
+def latex(comparison: Comparison, selection: Selection | None = None) -> str:
     """The table as LaTeX with booktabs rules; differences stand in rows of their own, notes are comments."""
     head, rows = cells(comparison)
-    lines = [r"% \usepackage{booktabs}", *(f"% {note}" for note in notes(comparison))]
+    lines = [r"% \usepackage{booktabs}", *(f"% {note}" for note in _told(comparison, selection))]
     lines += [rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", r"\toprule", _texed(head), r"\midrule"]
     for row in rows:
         lines.append(_texed([cell[0] for cell in row]))

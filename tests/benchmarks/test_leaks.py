@@ -23,7 +23,7 @@ import claims
 import leaks
 
 DOCUMENT = {**leaks.load(), "variants": {"a": {"method.name": "x"}, "b": {}}}
-AREAS = {"weights": [[0.6, 0.7], [0.5, 0.6], [0.8, 0.6]], "matrix": [[0.4, 0.5], [0.5, 0.6], [0.5, 0.5]]}
+AREAS = {"weights": [[0.6, 0.7], [0.5, 0.6], [0.8, 0.6]], "correlation": [[0.4, 0.5], [0.5, 0.6], [0.5, 0.5]]}
 
 
 def line(variant: str, seed: int, **other: Any) -> claims.Line:
@@ -53,14 +53,14 @@ def test_every_variant_can_be_configured_and_has_settings_of_its_own() -> None:
 
 def test_an_area_is_over_seeds_each_the_mean_over_clients() -> None:
     table = leaks.table([line("a", seed, epsilon=1.5 + seed) for seed in range(3)], DOCUMENT)
-    _, _, weights, matrix, absent = cells(table)
-    for row, field in ((weights, "weights"), (matrix, "matrix")):
+    _, _, weights, correlation, absent = cells(table)
+    for row, field in ((weights, "weights"), (correlation, "correlation")):
         means = np.mean(AREAS[field], axis=1)
         low, high = stats.ttest_1samp(means, 0.5).confidence_interval(0.95)
         text = f"{means.mean():.3f} [{low:.3f}, {high:.3f}]"
         assert row[1:4] == [field, "3", f"**{text}**" if low > 0.5 else text]
-    assert weights[4:] == ["2 of 6", "3.50", "0.600", "2.0"]  # 0.7 and 0.8 less 0.1 are above chance
-    assert matrix[4:] == ["0 of 6", "", "", ""]
+    assert weights[4:] == ["2 of 6", "", "0.600", "2.0"]  # 0.7 and 0.8 less 0.1 are above chance
+    assert correlation[4:] == ["0 of 6", "3.50", "", ""]  # an epsilon is of the correlation alone
     assert absent[:2] == ["b", "not run yet"]
     assert "135 members and as many others each. Made at abc." in table
 
@@ -70,7 +70,8 @@ def test_lines_of_other_settings_do_not_count() -> None:
     assert [row[1] for row in cells(other)[2:]] == ["not run yet"] * 2
     assert "Made at" not in other
     one = leaks.table([line("a", 0)], DOCUMENT)
-    assert cells(one)[2][2:6] == ["1", "0.650", "1 of 2", "none"]  # of one seed there is no interval
+    assert cells(one)[2][2:6] == ["1", "0.650", "1 of 2", ""]  # of one seed there is no interval
+    assert cells(one)[3][5] == "none"
 
 
 def test_a_line_says_what_the_audit_found(tmp_path: Path) -> None:

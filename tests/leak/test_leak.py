@@ -168,7 +168,9 @@ def test_the_command_writes_and_shows_what_was_found(averaged: Path, capsys: pyt
             assert abs(row["auc"] - 0.5) < 5 * document["null_deviation"]
 
 
-def test_correlation_matrices_of_few_images_give_them_away_and_noise_hides_them(tmp_path: Path) -> None:
+def test_correlation_matrices_of_few_images_give_them_away_and_noise_hides_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     few = {
         "train__rounds": 2, "clients__count": 12, "model__projector__dim": 64, "method__sharing_passes": 4,
         "participation__fraction": 1.0, "data__limit": 480,
@@ -177,7 +179,17 @@ def test_correlation_matrices_of_few_images_give_them_away_and_noise_hides_them(
     bare = leak(finished(tmp_path / "bare", "fedsc", **few), clients=clients)
     noisy = leak(finished(tmp_path / "noisy", "fedsc", method__privacy={"epsilon": 1.0}, **few), clients=clients)
     assert bare.unaudited == []
-    assert (bare.epsilon, noisy.epsilon) == (None, pytest.approx(1.0, rel=0.5))
+    assert bare.guarantee is None
+    assert noisy.guarantee is not None
+    assert noisy.guarantee.epsilon == pytest.approx(1.0, rel=0.5)
+    with pytest.raises(SystemExit):
+        cli.main(["leak", str(tmp_path / "noisy")])
+    told = json.loads((tmp_path / "noisy" / "summary.json").read_text())["privacy"]
+    said = f"epsilon {max(told['epsilon'].values()):.3g} at delta 0.01, of correlation matrices R_j alone; weights "
+    said += "theta_j and the running statistics of BatchNorm are sent without noise"
+    assert said in capsys.readouterr().out.splitlines()
+    document = json.loads((tmp_path / "noisy" / "leak.json").read_text())
+    assert document["privacy"]["not_covered"] == told["not_covered"]
     deviation = bare.null_deviation / len(clients) ** 0.5  # of a mean over clients, by chance
     given = summary(bare.findings)["correlation", "in the correlation matrix"]["mean"]
     assert given > 0.5 + 2 * deviation

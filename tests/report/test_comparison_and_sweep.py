@@ -10,11 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from matplotlib.figure import Figure
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.report import comparison
 from rayfed_ssl.report.any import report_of
 from rayfed_ssl.reporting import comparison_files
+from rayfed_ssl.reporting.comparison_choice import choice
 from rayfed_ssl.reporting.comparison_rows import of_runs
 from rayfed_ssl.testing.tiny import run_locally, tiny_run
 from tests.report.conftest import told
@@ -40,6 +42,8 @@ def test_a_comparison_of_runs(bare: Path, tmp_path: Path) -> None:
     assert "over 60 test images holds zero" in page.words
     names = [str(a["id"]) for a in page.of("figure") if "id" in a]
     assert names == ["figure-comparison_knn", "figure-comparison_knn_rounds", "figure-comparison_knn_bytes"]
+    figures = [str(a["aria-label"]) for a in page.of("svg")]
+    assert "kNN accuracy over bytes of fedsimclr, local." in figures  # which sent nothing
     assert "Dashed: the untrained encoder." in page.words
     assert "Dotted: raw pixels." not in page.words  # kNN is not measured on them, so no line is drawn
     assert "small: each seed" not in page.words  # of one seed only the mean is drawn
@@ -51,6 +55,21 @@ def test_a_comparison_of_runs(bare: Path, tmp_path: Path) -> None:
     (tmp_path / "out/comparison.json").write_text(json.dumps(document))
     page = Parsed(report_of(tmp_path / "out"))
     assert "fedsimclr: a run has no curve" in page.words
+
+
+@pytest.mark.parametrize("most", [3.0, 40.0, 3e4])
+def test_bytes_begin_at_zero_and_who_sends_none_stands_there(most: float) -> None:
+    figure = Figure()
+    values = {"a": {0.0: 70.0, 1.5: 80.0, most: 81.0}, "local": {0.0: 75.0}}
+    comparison._paint_curves(figure, values, "MB", "accuracy (%)")
+    (axes,) = figure.axes
+    assert axes.get_xlim()[0] == 0.0
+    assert [list(line.get_xdata()) for line in axes.lines] == [[0.0, 1.5, most], [0.0]]
+    assert axes.get_xscale() == ("linear" if most < 30 else "symlog")
+    figure.draw_without_rendering()
+    shown = [text.get_text() for text in axes.get_xticklabels()]
+    assert shown[0] == "0"
+    assert 3 <= len(shown) <= 9
 
 
 def row(name: str, values: tuple[float, ...], runs: int = 1, images: int | None = None) -> dict[str, Any]:
@@ -73,8 +92,13 @@ def test_of_one_seed_the_test_images_say_what_is_level() -> None:
     few = [{**one, "test_images": {"knn": 20}} for one in rows]
     assert comparison.verdict(few, ["knn"]).kind == "level"
     unknown = comparison.verdict([{**one, "test_images": {}} for one in rows], ["knn"])
-    assert unknown.sentence.endswith("One seed and no interval: below one point is called level.")
-    assert comparison.verdict([row("a", (0.5,)), row("untrained encoder", (0.6,), 0)], ["knn"]).kind == "worse"
+    assert unknown.kind is None
+    assert unknown.sentence == (
+        "By kNN, b is first of 3 with 90.3 %, 1.3 points before c, no interval; the untrained encoder has 79.0 %. One "
+        "seed and no interval: what is apart may be so by chance."
+    )
+    worse = [row("a", (0.5,), 1, 1000), row("untrained encoder", (0.6,), 0)]
+    assert comparison.verdict(worse, ["knn"]).kind == "worse"
     assert comparison.verdict([row("a", ())], ["knn"]).kind is None
     here, elsewhere = row("a", (0.5, 0.51)), {**row("b", (0.9, 0.91)), "same_images": False}
     assert comparison.verdict([here, elsewhere], ["knn"]).sentence.startswith("By kNN, a is first of 1 with 50.5 %")
@@ -94,6 +118,66 @@ def test_of_several_seeds_paired_differences_say_what_is_level() -> None:
     assert (
         "and 1 other is level with it; 1 of 2 beat the untrained encoder (71.0 %), 1 level with it." in found.sentence
     )
+
+
+def described(name: str, runs: int, **features: tuple[float, ...]) -> dict[str, Any]:
+    values = {f"features/{key}": {str(s): v for s, v in enumerate(of)} for key, of in features.items()}
+    means = {f"{key}.mean": sum(of.values()) / len(of) for key, of in values.items()}
+    return {"row": name, "runs": runs, "values": values, **means}
+
+
+def test_without_an_accuracy_features_order_the_rows_and_nobody_is_better() -> None:
+    rows = [
+        described("a", 3, rankme=(36.0, 37.0, 38.0), uniformity=(-1.0, -1.1, -1.2)),
+        described("b", 3, rankme=(38.0, 36.5, 38.5), uniformity=(-2.0, -2.2, -2.2)),
+        described("untrained encoder", 0, rankme=(20.0, 21.0, 22.0)),
+    ]
+    found = comparison.verdict(rows, [])
+    assert (found.kind, found.protocol) == (None, "features/rankme")
+    assert found.sentence == (
+        "No accuracy was measured; by effective rank, b is first of 2 with 37.67, and 1 other is level with it; the "
+        "untrained encoder has 21. Level: the 95 % interval of the difference over 3 seeds holds zero."
+    )
+    for one in rows:
+        del one["values"]["features/rankme"]
+    assert comparison.verdict(rows, []).sentence.startswith(
+        "No accuracy was measured; by uniformity, b is first of 2 with −2.133, −1.03 to a. Level:"
+    )
+    assert comparison.verdict([row("a", (0.5,))], []).sentence == "Nothing was measured that could be compared."
+
+
+@pytest.fixture(scope="module")
+def unlabelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two methods of which only features are described, compared and chosen by effective rank."""
+    folder = tmp_path_factory.mktemp("unlabelled")
+    runs = [folder / "fedsimclr", folder / "local"]
+    for run in runs:
+        changes = {"train.rounds": 1, "clients.count": 3, "seed": 0, "evaluation.protocols": ["rank"]}
+        run_locally(tiny_run(run.name, changes), run)
+    compared = of_runs(runs)
+    comparison_files.write(compared, folder / "out", choice(compared, "rankme"))
+    return folder / "out"
+
+
+def test_a_comparison_without_labels_shows_what_was_measured_and_chosen(unlabelled: Path) -> None:
+    page = Parsed(report_of(unlabelled))
+    document = json.loads((unlabelled / "comparison.json").read_text())
+    ranks = {one["row"]: one["features/rankme.mean"] for one in document["rows"][:2]}
+    best = max(ranks, key=lambda name: ranks[name])
+    assert document["selection"]["row"] == best
+    assert document["selection"]["mean"] == ranks[best]
+    assert document["selection"]["level"] is None  # of one seed
+    values = {a["data-key"]: float(a["value"] or "nan") for a in page.of("data") if "data-key" in a}
+    for place, name in enumerate(ranks):
+        assert values[f"rows/{place}/features/rankme.mean"] == ranks[name]
+    assert f"No accuracy was measured; by effective rank, {best} is first of 2 with" in page.words
+    assert f"chosen by effective rank {best}" in page.words
+    said = f"chosen by rankme, by no labels: {best} ({ranks[best]:.4g}); of one seed, so differences may be chance"
+    assert document["selection"]["sentence"] == said
+    assert said in page.words
+    assert f"- {said}." in (unlabelled / "comparison.md").read_text().splitlines()
+    names = {str(a["id"]) for a in page.of("figure") if "id" in a}
+    assert {f"figure-comparison_features_{name}" for name in ("rankme", "alignment", "uniformity")} <= names
 
 
 def of_seeds(name: str, values: dict[int, float], unfinished: str | None = None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rayfed_ssl.report import formats
+from rayfed_ssl.report import formats, measures
 from rayfed_ssl.report.verdict import verdict
 
 
@@ -52,14 +52,14 @@ def summary(accuracy: Any, untrained: Any, **more: Any) -> dict[str, Any]:
         (0.83, 0.80, 10_000, "better"),
         (0.805, 0.80, 100_000, "better"),  # half a point
         (0.70, 0.80, 359, "worse"),
-        (0.805, 0.80, None, "level"),  # not recorded: one point
-        (0.83, 0.80, None, "better"),
+        (0.805, 0.80, None, None),  # not recorded: no interval, so no word
+        (0.95, 0.80, None, None),
         ({"0": 0.9, "1": 0.92, "2": 0.91}, {"0": 0.8, "1": 0.81, "2": 0.8}, 1000, "better"),
         ({"0": 0.9, "1": 0.92, "2": 0.91}, {"0": 0.8, "1": 0.81, "2": 0.8}, 40, "level"),  # so few images
         ({"0": 0.9, "1": 0.5}, {"0": 0.5, "1": 0.8}, 1000, "level"),  # +40 and -30 points: the interval holds zero
     ],
 )
-def test_better_level_or_worse(last: Any, before: Any, images: int | None, kind: str) -> None:
+def test_better_level_or_worse(last: Any, before: Any, images: int | None, kind: str | None) -> None:
     evaluation = {} if images is None else {"test_images": images}
     assert verdict(summary({"knn": last}, {"knn": before}, evaluation=evaluation)).kind == kind
 
@@ -75,7 +75,38 @@ def test_the_sentence_says_by_what_and_what_disagrees() -> None:
     assert found.protocol == "knn"
     level = verdict({**told, "evaluation": {"test_images": 20}}).sentence
     assert "[−34.9, +16.6] over 20 test images, holds zero); few-shot is level with the raw pixels (−5.0)." in level
-    assert "no interval is known: below one point is called level" in verdict(told).sentence
+    assert verdict(told).sentence == (
+        "After 20 rounds, kNN accuracy is 70.0 %, and 80.0 % with the untrained encoder: −10.0 points, with no "
+        "interval, so neither is called better."
+    )
+
+
+def test_areas_have_no_interval_and_so_no_word() -> None:
+    last, before = ({"linear": of, "linear_auc": of, "linear_balanced_accuracy": of} for of in (0.85, 0.80))
+    found = verdict(summary({**last, "linear_auc": 0.60}, before, evaluation={"test_images": 20}))
+    assert found.kind == "level"
+    assert "says" not in found.sentence
+    alone = verdict(summary({"fewshot_auc": 0.90412}, {"fewshot_auc": 0.8}, evaluation={"test_images": 20}))
+    assert alone.kind is None
+    assert "few-shot AUC is 0.904, and 0.800 with the untrained encoder: +0.104, with no" in alone.sentence
+
+
+@pytest.mark.parametrize(
+    ("measure", "name", "value", "difference", "interval"),
+    [
+        ("linear", "linear probe", "90.4 %", "−3.2", "[−4.0, +1.0]"),
+        ("select/fewshot_balanced_accuracy", "few-shot balanced accuracy", "90.4 %", "−3.2", "[−4.0, +1.0]"),
+        ("own_knn_auc", "own kNN AUC", "0.904", "−0.032", "[−0.040, +0.010]"),
+        ("cluster_nmi", "cluster NMI", "0.904", "−0.032", "[−0.040, +0.010]"),
+        ("features/rankme", "effective rank", "0.9041", "−0.0321", "[−0.04, +0.01]"),
+    ],
+)
+def test_a_measure_is_written_by_its_kind(measure: str, name: str, value: str, difference: str, interval: str) -> None:
+    assert measures.measure_name(measure) == name
+    assert measures.shown(measure, 0.90412) == value
+    assert measures.change(measure, -0.0321) == difference
+    assert measures.within(measure, -0.04, 0.01) == interval
+    assert [f(measure, None) for f in (measures.shown, measures.change)] == ["–", "–"]
 
 
 def test_own_tasks_count_their_own_images() -> None:

@@ -160,6 +160,8 @@ def test_of_clients_values_the_mean_counts_and_of_epsilons_the_largest(tmp_path:
     ).first
     assert row.values["knn"] == {0: pytest.approx(0.6)}
     assert row.epsilon == 4.0
+    assert row.guarantee is not None
+    assert row.guarantee.scope == "at a delta that is not recorded; what it covers is not recorded"
     one = run_folder(tmp_path / "s", 0, [0.2], epsilon={"0": 1.5, "1": None})
     assert of_variants({"s": [one]}).first.epsilon is None
 

@@ -37,17 +37,17 @@ def test_the_highest_mean_wins_and_what_is_level_is_named() -> None:
     pairs = np.array(RANKS["c"]) - np.array(RANKS["b"])
     low, high = stats.t.interval(0.95, 2, loc=pairs.mean(), scale=stats.sem(pairs))
     assert low < 0 < high
-    assert choice(rows(), "rankme") == "chosen by rankme, by no labels: b (63); level with it: c"
+    assert choice(rows(), "rankme").sentence == "chosen by rankme, by no labels: b (63); level with it: c"
 
 
 def test_smaller_is_better_for_uniformity_and_labels_are_named() -> None:
-    assert choice(rows(), "uniformity").startswith("chosen by uniformity, by no labels: b (-63)")
-    told = choice(rows(), "select.knn")
+    assert choice(rows(), "uniformity").sentence.startswith("chosen by uniformity, by no labels: b (-63)")
+    told = choice(rows(), "select.knn").sentence
     assert told == "chosen by select.knn, by held-out labels: a (-52); no other is level with it"
 
 
 def test_one_seed_decides_nothing() -> None:
-    assert choice(rows(1), "rankme") == (
+    assert choice(rows(1), "rankme").sentence == (
         "chosen by rankme, by no labels: c (61); of one seed, so differences may be chance"
     )
 
@@ -76,7 +76,7 @@ def test_rows_on_other_images_are_left_out() -> None:
         def other_images(self) -> dict[str, list[int]]:
             return {"b": [0, 1, 2]}
 
-    assert choice(Elsewhere(rows().rows), "rankme").startswith("chosen by rankme, by no labels: c (62)")
+    assert choice(Elsewhere(rows().rows), "rankme").sentence.startswith("chosen by rankme, by no labels: c (62)")
 
 
 def seen(name: str, values: dict[int, float], missing: int = 0) -> Row:
@@ -84,7 +84,7 @@ def seen(name: str, values: dict[int, float], missing: int = 0) -> Row:
 
 
 def chosen(*made: Row) -> str:
-    return choice(Comparison(made), "rankme").removeprefix("chosen by rankme, by no labels: ")
+    return choice(Comparison(made), "rankme").sentence.removeprefix("chosen by rankme, by no labels: ")
 
 
 def test_rows_are_ordered_over_the_seeds_that_all_have() -> None:
@@ -120,10 +120,10 @@ def test_what_diverged_is_named_beside_the_choice(tmp_path: Path) -> None:
             )
     folders = [tmp_path / f"{name}{seed}" for name in ("one", "two") for seed in (0, 1)]
     names = {"two": "fedsimclr (train.rounds=2)", "one": "fedsimclr"}
-    before = choice(of_runs(folders), "rankme").split("labels: ")[1]
+    before = choice(of_runs(folders), "rankme").sentence.split("labels: ")[1]
     best = next(folder for folder, name in names.items() if before.startswith(f"{name} ("))
     path = tmp_path / f"{best}1" / "summary.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "status": "diverged"}))
-    after = choice(of_runs(folders), "rankme")
+    after = choice(of_runs(folders), "rankme").sentence
     assert not after.split("labels: ")[1].startswith(before.split(";")[0])
     assert after.endswith(f"; not ranked: {names[best]} (1 of 2 seeds)")

@@ -264,8 +264,11 @@ def test_the_command_runs_what_fits_and_compares_what_has_run(
     status, _, err = call(*asked, "--skip-unfit", "--select", "select.knn")  # before anything runs
     assert (status, err) == (2, "--select: found knn; these runs will have none: set evaluation.select.share\n")
     assert not (base.parent / "runs").exists()
-    status, out, _ = call(*asked, "--skip-unfit")
+    status, out, _ = call(*asked, "--skip-unfit", "--select", "uniformity")
     assert status == 0
+    chosen = json.loads(Path("runs/run-compare/comparison.json").read_text())["selection"]
+    assert chosen["sentence"] in out.splitlines()
+    assert (chosen["asked"], chosen["measure"]) == ("uniformity", "features/uniformity")
     assert "untrained encoder" in out
     assert "raw pixels" in out
     assert "Left out, fedca: data.public.source" in out
@@ -278,6 +281,7 @@ def test_the_command_runs_what_fits_and_compares_what_has_run(
     runs = [str(made / f"trial-0000{n}") for n in (1, 0)]
     status, out, _ = call(*runs, "--out", "again", "--select", "rankme")
     assert status == 0
+    assert json.loads(Path("again/comparison.json").read_text())["selection"]["sentence"] in out.splitlines()
     assert "chosen by rankme, by no labels: " in out
     status, _, err = call(*runs, "--select", "knn")  # which reads test labels
     assert (status, err) == (2, "--select: found 'knn'; allowed: alignment, uniformity, rankme, select.PROTOCOL\n")

@@ -1,0 +1,87 @@
+"""How a page calls a measure and writes its values: shares as per cent, areas, indices and features as they are.
+
+A measure is named as in the records: ``knn``, ``linear_auc``, ``select/knn``, ``features/rankme``.
+"""
+
+from __future__ import annotations
+
+import math
+
+from rayfed_ssl.report.formats import ABSENT, bounds, number, percent, points
+
+WORDS = {
+    "knn": "kNN", "linear": "linear probe", "fewshot": "few-shot", "task": "own task", "auc": "AUC", "nmi": "NMI",
+    "ari": "ARI",
+}  # fmt: skip
+FEATURES = {"rankme": "effective rank", "angle": "angle between clients' encoders in degrees"}
+DESCRIBED = "features/"
+INDICES = ("_auc", "_nmi", "_ari")  # between 0 and 1, and no share of anything
+BALANCED = "_balanced_accuracy"
+
+
+def protocol_name(protocol: str) -> str:
+    """What readers call a protocol, and the metric it was measured by: ``few-shot AUC``."""
+    return " ".join(WORDS.get(word, word) for word in protocol.split("_"))
+
+
+def features_name(name: str) -> str:
+    """What readers call what describes features."""
+    return FEATURES.get(name, name.replace("_", " "))
+
+
+def measure_name(measure: str) -> str:
+    """What readers call a measure, wherever it was measured."""
+    if measure.startswith(DESCRIBED):
+        return features_name(measure.removeprefix(DESCRIBED))
+    return protocol_name(measure.rpartition("/")[2])
+
+
+def subject(measure: str) -> str:
+    """The same with the word accuracy where it is one and does not say so."""
+    name = measure_name(measure)
+    return f"{name} accuracy" if is_share(measure) and not measure.endswith(BALANCED) else name
+
+
+def is_share(measure: str) -> bool:
+    """Whether it is written as per cent."""
+    return not measure.startswith(DESCRIBED) and not measure.endswith(INDICES)
+
+
+def shown(measure: str, value: float | None) -> str:
+    """``84.1 %`` of a share, ``0.904`` of an area, four digits of what describes features."""
+    if value is None or is_share(measure):
+        return percent(value)
+    return number(value) if measure.startswith(DESCRIBED) else f"{value:.3f}" if math.isfinite(value) else ABSENT
+
+
+def change(measure: str, difference: float | None) -> str:
+    """A difference with its sign: points of a share, else as the measure is written."""
+    if difference is None or is_share(measure):
+        return points(difference)
+    return _signed(measure, difference) if math.isfinite(difference) else ABSENT
+
+
+def within(measure: str, low: float, high: float) -> str:
+    """An interval of a difference in square brackets."""
+    return bounds(low, high) if is_share(measure) else f"[{_signed(measure, low)}, {_signed(measure, high)}]"
+
+
+def _signed(measure: str, value: float) -> str:
+    return (f"{value:+.3g}" if measure.startswith(DESCRIBED) else f"{value:+.3f}").replace("-", "−")
+
+
+def unit(measure: str) -> str:
+    """What a difference is counted in, with a space before it."""
+    return " points" if is_share(measure) else ""
+
+
+def scale(measure: str) -> float:
+    """What values are multiplied by on an axis."""
+    return 100.0 if is_share(measure) else 1.0
+
+
+def axis(measure: str) -> str:
+    """What an axis is called."""
+    if not is_share(measure):
+        return measure_name(measure)
+    return "balanced accuracy (%)" if measure.endswith(BALANCED) else "accuracy (%)"

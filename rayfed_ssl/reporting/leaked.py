@@ -1,0 +1,79 @@
+"""What an audit found in a run's messages: its ``leak.json``, which ``rayfed-ssl leak`` writes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rayfed_ssl.base.schema import UserError
+
+FILE = "leak.json"
+UNTRAINED = "(untrained encoder)"  # the field of the score that must be at chance
+ENOUGH = 100  # non-members, below which 1% of them is no image
+
+
+@dataclass(frozen=True)
+class Area:
+    """How well one score of one field of a client's messages in ``round`` tells ``members`` from as many others: the
+    area under the ROC curve with its 95% interval, and the true-positive rate at 1% false positives.
+    """
+
+    client: int
+    round: int
+    field: str
+    score: str
+    members: int
+    auc: float
+    low: float
+    high: float
+    tpr: float
+
+
+@dataclass(frozen=True)
+class Audited:
+    """``unaudited``: fields that crossed and that no attack reads. ``null_deviation``: by how much the area of a score
+    that knows nothing spreads around 0.5; None where nothing was measured.
+    """
+
+    areas: tuple[Area, ...]
+    unaudited: tuple[str, ...]
+    null_deviation: float | None
+
+    @property
+    def largest(self) -> Area | None:
+        """Of what crossed; None where nothing did."""
+        return largest([self])
+
+
+def largest(audits: Iterable[Audited]) -> Area | None:
+    """The largest area of what crossed in any of them; None where nothing did."""
+    crossed = [area for audit in audits for area in audit.areas if area.field != UNTRAINED]
+    return max(crossed, key=lambda area: area.auc, default=None)
+
+
+def read_leak(run: Path) -> Audited | None:
+    """What was found in a run folder; None where nobody has looked.
+
+    Raises:
+        UserError: ``leak.json`` is damaged.
+    """
+    path = run / FILE
+    if not path.is_file():
+        return None
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        areas = tuple(
+            Area(
+                int(row["client"]), int(row["round"]), str(row["field"]), str(row["score"]), int(row["members"]),
+                *(float(row[key]) for key in ("auc", "low", "high", "tpr_at_1_percent")),
+            )
+            for row in document["findings"]
+        )  # fmt: skip
+        null = document["null_deviation"]
+        known = float(null) if isinstance(null, int | float) and math.isfinite(null) else None
+        return Audited(areas, tuple(map(str, document["unaudited"])), known)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: cannot be read ({error!r}); rayfed-ssl leak {run} writes it again") from None

@@ -1,0 +1,51 @@
+"""What an audit found, on a terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from rayfed_ssl.leak.audit import summary, suspicious
+from rayfed_ssl.leak.run import Leak
+from rayfed_ssl.reporting.leaked import ENOUGH, FILE
+
+
+def show(screen: Console, found: Leak, run: Path) -> None:
+    """The areas of each client and their means, and what a reader has to know of them."""
+
+    def say(line: str) -> None:
+        screen.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    screen.print(_table(found))
+    if found.guarantee is not None:
+        say(found.guarantee.sentence)
+    say(f"0.5 is chance; a score that knows nothing spreads by {found.null_deviation:.3f} around it")
+    for one in suspicious(found.findings):
+        told = one.found
+        say(
+            f"client {one.client}: an encoder that knows nothing tells its members from the others ({told.auc:.3f}, "
+            f"{told.low:.3f} to {told.high:.3f}): they differ in more than membership, unless it is the one interval "
+            "in twenty; read its other areas against this one"
+        )
+    if found.unaudited:
+        say(f"crossed, but no attack here reads it: {', '.join(found.unaudited)}")
+    say(f"{'table':<13} {run / FILE}")
+
+
+def _table(found: Leak) -> Table:
+    table = Table("client", "field", "score", "AUC", "95%", "TPR at 1% FPR", box=box.SIMPLE)
+    for one in found.findings:
+        told = one.found
+        table.add_row(
+            str(one.client), one.field, one.score, f"{told.auc:.3f}", f"{told.low:.3f} to {told.high:.3f}",
+            f"{told.tpr:.3f}" if one.members >= ENOUGH else "-",
+        )  # fmt: skip
+    if len({one.client for one in found.findings}) > 1:
+        table.add_section()
+        for (field, score), mean in summary(found.findings).items():
+            spread = f"clients: {mean['low']:.3f} to {mean['high']:.3f}"
+            table.add_row("mean", field, score, f"{mean['mean']:.3f}", spread, "")
+    return table

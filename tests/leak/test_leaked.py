@@ -1,0 +1,108 @@
+"""What an audit found is read again: in a run's report, in a comparison's tables and on its page."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rayfed_ssl import cli
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.report.any import report_of
+from rayfed_ssl.reporting.comparison_files import cells, markdown, notes, records
+from rayfed_ssl.reporting.comparison_rows import of_variants
+from rayfed_ssl.reporting.leaked import UNTRAINED, largest, read_leak
+from tests.report.test_page import Parsed
+from tests.reporting.test_comparison import run_folder
+from tests.tiny import tiny_run
+from tune.comparison import from_methods, run_comparison
+
+
+def audited(run: Path, *areas: tuple[int, str, float], members: int = 120, null: float | None = 0.03) -> Path:
+    rows = [
+        {"client": client, "round": 2, "field": field, "score": "agreement of views", "members": members, "auc": auc,
+         "low": auc - 0.1, "high": auc + 0.1, "tpr_at_1_percent": 0.025}
+        for client, field, auc in areas
+    ]  # fmt: skip
+    found = {"findings": rows, "unaudited": ["rest"], "null_deviation": null, "privacy": None}
+    (run / "leak.json").write_text(json.dumps(found))
+    return run
+
+
+def test_the_largest_area_is_of_what_crossed(tmp_path: Path) -> None:
+    assert read_leak(tmp_path) is None
+    found = read_leak(audited(tmp_path, (0, UNTRAINED, 0.9), (0, "weights", 0.4), (3, "weights", 0.55)))
+    assert found is not None
+    assert found.largest is not None
+    assert (found.largest.client, found.largest.auc, found.largest.low) == (3, 0.55, pytest.approx(0.45))
+    nothing = read_leak(audited(tmp_path, (0, UNTRAINED, 0.9)))
+    assert nothing is not None
+    assert (nothing.largest, largest([nothing, found])) == (None, found.largest)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"findings": [{}], "unaudited": [], "null_deviation": 0}'])
+def test_a_damaged_audit_is_one_line(tmp_path: Path, text: str) -> None:
+    run = run_folder(tmp_path / "run", 0, [0.2, 0.6])
+    (run / "leak.json").write_text(text)
+    with pytest.raises(UserError, match=r"leak\.json: cannot be read .*; rayfed-ssl leak .* writes it again$"):
+        read_leak(run)
+    assert "leak.json: cannot be read" in Parsed(report_of(run, images=False)).words
+
+
+def test_a_runs_report_shows_what_was_found(tmp_path: Path) -> None:
+    run = run_folder(tmp_path / "run", 0, [0.2, 0.6])
+    assert "What messages give away" not in Parsed(report_of(run, images=False)).words
+    words = Parsed(report_of(audited(run, (0, UNTRAINED, 0.5), (1, "weights", 0.625)), images=False)).words
+    assert "client 1 weights agreement of views 120 0.625 [0.525, 0.725] 0.025" in words
+    assert "A score that knows nothing spreads by 0.030 around 0.5." in words
+    assert "Crossed, but no attack reads it: rest." in words
+    few = Parsed(report_of(audited(run, (1, "weights", 0.625), members=99, null=None), images=False)).words
+    assert "99 0.625 [0.525, 0.725] –" in few
+    assert "spreads" not in few
+
+
+def test_a_comparison_has_a_column_once_all_runs_were_audited(tmp_path: Path) -> None:
+    folders = {name: [run_folder(tmp_path / f"{name}{s}", s, [0.2, 0.6]) for s in (0, 1)] for name in ("a", "b")}
+    audited(folders["a"][0], (0, UNTRAINED, 0.7), (0, "weights", 0.5))
+    audited(folders["a"][1], (0, "weights", 0.6), (2, "dictionary", 0.58))
+    audited(folders["b"][0], (0, UNTRAINED, 0.5))
+    assert "leak" not in markdown(of_variants(folders))
+    assert "leak.auc" not in records(of_variants(folders))[0]
+    audited(folders["b"][1], (0, UNTRAINED, 0.5))
+    made = of_variants(folders)
+    head, rows = cells(made)
+    assert [row[head.index("leak AUC")] for row in rows] == [("0.600", "[0.500, 0.700]"), ("-",), ("-",), ("-",)]
+    assert [(row["leak.auc"], row["leak.low"]) for row in records(made)[:2]] == [(0.6, 0.5), (None, None)]
+    (note,) = [line for line in notes(made) if line.startswith("leak AUC")]
+    assert "(a: weights of client 0)" in note
+
+
+def test_a_comparison_is_audited_run_by_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base, out = tmp_path / "run.yaml", tmp_path / "out"
+    changes: dict[str, Any] = {
+        "data.limit": 240, "data.partition.name": "iid", "evaluation.select": {"share": 0.35}, "train.rounds": 1,
+    }  # fmt: skip
+    base.write_text(yaml.safe_dump(tiny_run("fedsimclr", changes).model_dump(mode="json")))
+    run_comparison(from_methods(base, ["fedsimclr", "fedprox"]), out, local=True)
+    with pytest.raises(SystemExit) as exit:
+        cli.main(["leak", str(out), "--images", "20"])
+    assert exit.value.code == 0
+    said = capsys.readouterr().out
+    assert [name for name in ("fedsimclr", "fedprox") if re.search(rf"^{name}, seed 0: ", said, re.MULTILINE)] == [
+        "fedsimclr", "fedprox",
+    ]  # fmt: skip
+    areas = [found.largest for n in (0, 1) if (found := read_leak(out / f"trial-0000{n}")) is not None]
+    words = Parsed(report_of(out)).words
+    for area in areas:
+        assert area is not None
+        assert f"{area.auc:.3f} [{area.low:.3f}, {area.high:.3f}] weights of client 0" in words
+    with pytest.raises(SystemExit) as exit:
+        cli.main(["leak", str(out), "--client", "99"])
+    assert exit.value.code == 1
+    said = capsys.readouterr().out
+    assert "fedprox, seed 0: --client: found 99; this run has clients 0 to 3" in said
+    assert "2 run(s) could not be audited" in said
