@@ -33,6 +33,7 @@ from rayfed_ssl.base.choice import NameOf
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.table import Table
 from rayfed_ssl.base.text import printable
+from rayfed_ssl.data.copies import kept_copies
 from rayfed_ssl.data.decode import Form
 from rayfed_ssl.data.folder_layouts import Layout
 from rayfed_ssl.data.images import MOST_CLASSES, Dataset, Images, Listing, Scaling, Source
@@ -240,7 +241,9 @@ def load(
     read = tuple(f"{counts[trait]} images {said}" for trait, said in SAID.items() if counts[trait])
     listed = tuple(note for stored in found.values() for note in stored.notes)
     notes = source.notes + listed + (() if scaling is None else (str(scaling),)) + read
-    return Dataset(config.name, train.images, test, digest, skipped, notes, scaling)
+    both = {"train", "test"} <= set(found)
+    copies = kept_copies(train.images.pixels, test.pixels, digest, cache / f"{stem}-copies.json") if both else None
+    return Dataset(config.name, train.images, test, digest, skipped, notes, scaling, copies)
 
 
 def _none_of(images: Images) -> Images:
