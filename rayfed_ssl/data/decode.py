@@ -29,6 +29,7 @@ FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 _WHITE_IS_ZERO, _PHOTOMETRIC = 0, 262  # TIFF 6.0, section 4
 _SIXTEEN_RAW = re.compile(r";16[BLN]")  # Pillow's names of 16-bit samples; BMP's "BGR;16" has 5 or 6 bits a channel
 _SIXTEEN_BITS = (0.0, 65535.0)
+CLIPPED_SHARE = 0.01  # of an image's pixels: so many may lie outside the range before it is said
 _UPRIGHT = {  # orientation -> how the pixels are turned; EXIF 2.3, tag 274
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -66,13 +67,15 @@ class Form:
 class Decoded:
     """``pixels`` (S, S, C) uint8; ``deep`` if the image had more than 8 bits and was scaled; ``frames`` if the file has
     more than one, of which the first was read; ``transparent`` if any pixel was, and was laid on black; ``cropped`` if
-    the central square is less than half of the image."""
+    the central square is less than half of the image; ``clipped``, the image's (smallest, largest) value, if more than
+    ``CLIPPED_SHARE`` of its pixels lie outside the range that it was scaled by."""
 
     pixels: NDArray[np.uint8]
     deep: bool
     frames: bool = False
     transparent: bool = False
     cropped: bool = False
+    clipped: tuple[float, float] | None = None
 
 
 def decode(payload: Payload, form: Form) -> Decoded:
@@ -130,11 +133,11 @@ def _decoded(image: Image.Image, form: Form, draft: Callable[[Image.Image], obje
     draft(image)
     image = _upright(image)
     deep = _is_deep(image)
-    shallow = _scaled(image, form.range) if deep else image
+    shallow, clipped = _scaled(image, form.range) if deep else (image, None)
     opaque = _on_black(shallow)
     pixels = _square(opaque.convert(form.mode), form)
     cropped = max(width, height) > 2 * min(width, height)
-    return Decoded(pixels, deep or deep_colour, transparent=opaque is not shallow, cropped=cropped)
+    return Decoded(pixels, deep or deep_colour, transparent=opaque is not shallow, cropped=cropped, clipped=clipped)
 
 
 def _opened(payload: bytes | Path | NDArray[np.generic]) -> Image.Image:
@@ -200,17 +203,24 @@ def _has_deep_colour(image: Image.Image, range: tuple[float, float] | None) -> b
     return deep
 
 
-def _scaled(image: Image.Image, range: tuple[float, float] | None) -> Image.Image:
-    """A grey image of any depth to 8 bits: ``range``, or its own, becomes 0..255; values beyond are clipped."""
+def _scaled(image: Image.Image, range: tuple[float, float] | None) -> tuple[Image.Image, tuple[float, float] | None]:
+    """A grey image of any depth to 8 bits: ``range``, or its own, becomes 0..255; values beyond are clipped.
+
+    Returns:
+        the image, and ``Decoded.clipped``.
+    """
     values = np.asarray(image).astype(np.float64)
     if not np.isfinite(values).all():
         raise BadImage("holds NaN or infinity")
-    low, high = (float(values.min()), float(values.max())) if range is None else range
+    own = (float(values.min()), float(values.max()))
+    low, high = range or own
     if low == high:
         raise BadImage(f"more than 8 bits and every pixel is {low:g}, so the range cannot be told; set data.range")
     scaled = np.rint((values.clip(low, high) - low) * (255 / (high - low))).astype(np.uint8)
     tags = getattr(image, "tag_v2", {})
-    return Image.fromarray(255 - scaled if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO else scaled)
+    beyond = float(((values < low) | (values > high)).mean())
+    shown = Image.fromarray(255 - scaled if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO else scaled)
+    return shown, own if beyond > CLIPPED_SHARE else None
 
 
 def _square(image: Image.Image, form: Form) -> NDArray[np.uint8]:

@@ -60,8 +60,8 @@ class Dataset:
     revision was downloaded. ``scaling`` says the former; None where no image had more than 8 bits.
     ``test`` has no rows where the training images are unlabelled and no test folder exists, and where only the training
     images were asked for.
-    ``copies`` (K, 2) are the images with the pixels of an earlier one: its row, and the first row that has them, counted
-    through training and then test images; None where nobody looked for them.
+    ``copies`` (K, 2) are the images with the pixels of an earlier one: its row, and the first row that has them; rows
+    count through training and then test images. None where nobody looked for them.
     """
 
     name: str

@@ -22,7 +22,8 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -34,7 +35,7 @@ from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.table import Table
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.copies import kept_copies
-from rayfed_ssl.data.decode import Form
+from rayfed_ssl.data.decode import CLIPPED_SHARE, Form
 from rayfed_ssl.data.folder_layouts import Layout
 from rayfed_ssl.data.images import MOST_CLASSES, Dataset, Images, Listing, Scaling, Source
 from rayfed_ssl.data.source_digits import digits_source
@@ -42,9 +43,10 @@ from rayfed_ssl.data.source_folder import folder_source
 from rayfed_ssl.data.source_hub import hub_source
 from rayfed_ssl.data.source_parquet import Columns, parquet_source
 from rayfed_ssl.data.source_torchvision import torchvision_source
-from rayfed_ssl.data.store import FORMAT, NOTICED, cached, default_cache
+from rayfed_ssl.data.store import FORMAT, NOTICED, Clipped, cached, default_cache
 
 CONTENT_DIGEST_BYTES = 256 * 2**20
+MOST_NAMED = 5  # clients with clipped images
 SAID = {  # of so many images, besides how deep ones were scaled
     "frames": "have several frames: the first is read",
     "transparent": "have transparent pixels, which are laid on black",
@@ -240,7 +242,8 @@ def load(
     scaling = _scaling(config, counts["deep"], key)
     read = tuple(f"{counts[trait]} images {said}" for trait, said in SAID.items() if counts[trait])
     listed = tuple(note for stored in found.values() for note in stored.notes)
-    notes = source.notes + listed + (() if scaling is None else (str(scaling),)) + read
+    deep = () if scaling is None else (str(scaling), *_clipping([stored.clipped for stored in found.values()], scaling))
+    notes = source.notes + listed + deep + read
     both = {"train", "test"} <= set(found)
     copies = kept_copies(train.images.pixels, test.pixels, digest, cache / f"{stem}-copies.json") if both else None
     return Dataset(config.name, train.images, test, digest, skipped, notes, scaling, copies)
@@ -275,10 +278,27 @@ def _scaling(config: SourceConfig, deep: int, key: str) -> Scaling | None:
     return None
 
 
+def _clipping(splits: Sequence[Clipped | None], scaling: Scaling) -> Iterator[str]:
+    """A line on images of which many pixels lie outside the range, and whose they are, where there are any."""
+    clipped = [split for split in splits if split is not None]
+    if not clipped:
+        return
+    images, low, high = sum(c.images for c in clipped), min(c.low for c in clipped), max(c.high for c in clipped)
+    whose = sum((Counter(split.groups) for split in clipped), Counter[str]()).most_common()
+    more = f" and {len(whose) - MOST_NAMED} more" if len(whose) > MOST_NAMED else ""
+    named = ", ".join(f"{name} {count}" for name, count in whose[:MOST_NAMED]) + more
+    yield (
+        f"{images} of them have over {CLIPPED_SHARE:.0%} of their pixels outside {scaling.by}, and these are clipped: "
+        f"their values go from {low:g} to {high:g}" + (f"; by client: {named}" if whose else "")
+    )
+
+
 def _cache_key(config: SourceConfig, source: Source, key: str) -> str:
     """A digest of the settings that change the pixels and of the files. Raises UserError for unreadable files."""
     files = source.files
     settings = config.model_dump(include=set(SourceConfig.model_fields) - {"path", "download"})
+    if config.range is not None:
+        settings["clipped"] = "counted"  # files made before do not say how many were
     digest = hashlib.blake2b(json.dumps([FORMAT, settings], sort_keys=True).encode(), digest_size=12)
     file = None
     try:

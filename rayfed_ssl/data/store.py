@@ -18,10 +18,10 @@ import json
 import os
 import warnings
 import zlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -47,15 +47,27 @@ class BadStore(Exception):
 
 
 @dataclass(frozen=True)
+class Clipped:
+    """Images of which many pixels lie outside the range they were scaled by (``Decoded.clipped``): how many, their
+    smallest and largest value, and how many of each natural group."""
+
+    images: int
+    low: float
+    high: float
+    groups: dict[str, int]
+
+
+@dataclass(frozen=True)
 class Stored:
     """What a store file holds: the images, a digest of all of them, the names of those left out, of how many each of
-    ``NOTICED`` is true, and the listing's notes."""
+    ``NOTICED`` is true, the listing's notes, and the images that were clipped, if any."""
 
     images: Images
     digest: str
     skipped: tuple[str, ...]
     counts: dict[str, int]
     notes: tuple[str, ...]
+    clipped: Clipped | None
 
 
 def default_cache() -> Path:
@@ -109,6 +121,7 @@ def read(path: Path) -> Stored:
             tuple(head["skipped"]),
             {trait: int(head["counts"][trait]) for trait in NOTICED},
             tuple(head["notes"]),
+            Clipped(**head["clipped"]) if "clipped" in head else None,
         )
         state = _state(path)
         if _checked.get(path) != state and head["checks"] != _checks(pixels, labels, groups):
@@ -158,16 +171,19 @@ def _write(path: Path, listing: Listing, form: Form, skip_bad: bool, key: str) -
     raw, partial = path.with_suffix(".raw.tmp"), path.with_suffix(".arrow.tmp")
     shape = (form.size, form.size, form.channels)
     try:
-        kept, skipped, counts, digest = _decode_to(raw, listing, form, skip_bad, key)
-        labels = np.ascontiguousarray(listing.labels[kept], dtype=np.int64)
-        groups = None if listing.groups is None else np.ascontiguousarray(listing.groups[kept], dtype=np.int64)
+        made = _decode_to(raw, listing, form, skip_bad, key)
+        digest = made.digest
+        labels = np.ascontiguousarray(listing.labels[made.kept], dtype=np.int64)
+        groups = None if listing.groups is None else np.ascontiguousarray(listing.groups[made.kept], dtype=np.int64)
         names = {"class_names": listing.class_names, "group_names": listing.group_names}
         for part in (labels.data, groups.data if groups is not None else b"", json.dumps(names).encode()):
             digest.update(part)
         empty = np.empty((0, *shape), np.uint8)
         pixels = np.memmap(raw, np.uint8, "r", shape=(len(labels), *shape)) if len(labels) else empty
-        head = {"format": FORMAT, "shape": shape, "grouped": groups is not None, "skipped": skipped, "counts": counts}
-        head["notes"] = listing.notes
+        head = {"format": FORMAT, "shape": shape, "grouped": groups is not None, "notes": listing.notes}
+        head |= {"skipped": made.skipped, "counts": made.counts}
+        if made.clipped:
+            head["clipped"] = asdict(_clipped(made.clipped, listing))
         head |= names | {"checks": _checks(pixels, labels, groups), "digest": digest.hexdigest()}
         _write_arrow(partial, pixels, labels, groups, json.dumps(head))
         os.replace(partial, path)
@@ -192,17 +208,35 @@ def _write_arrow(
         os.fsync(file.fileno())
 
 
-def _decode_to(
-    raw: Path, listing: Listing, form: Form, skip_bad: bool, key: str
-) -> tuple[NDArray[np.bool_], list[str], dict[str, int], hashlib.blake2b]:
-    """Append the decoded images to ``raw``. Raises UserError, once all are tried, for any that cannot be decoded.
+@dataclass(frozen=True)
+class _Made:
+    """A decoded split: the rows kept (N,), the names left out, the counts of ``Stored``, ``Decoded.clipped`` of the
+    rows that were, and the pixels' digest."""
 
-    Returns the rows kept (N,), the names left out, the counts of ``Stored``, and the pixels' digest.
-    """
-    kept = np.zeros(len(listing.labels), dtype=np.bool_)
-    skipped: list[str] = []
-    counts, row, reason = dict.fromkeys(NOTICED, 0), 0, ""
-    digest = hashlib.blake2b(digest_size=16)
+    kept: NDArray[np.bool_]
+    skipped: list[str]
+    counts: dict[str, int]
+    clipped: dict[int, tuple[float, float]]
+    digest: hashlib.blake2b
+
+
+def _clipped(rows: dict[int, tuple[float, float]], listing: Listing) -> Clipped:
+    low, high = min(low for low, _ in rows.values()), max(high for _, high in rows.values())
+    groups = [] if listing.groups is None else listing.groups[[*rows]].tolist()
+    names = Counter(listing.group_names[group] for group in groups if group >= 0)
+    return Clipped(len(rows), low, high, dict(names))
+
+
+def _decode_to(raw: Path, listing: Listing, form: Form, skip_bad: bool, key: str) -> _Made:
+    """Append the decoded images to ``raw``. Raises UserError, once all are tried, for any that cannot be decoded."""
+    made = _Made(
+        np.zeros(len(listing.labels), dtype=np.bool_),
+        [],
+        dict.fromkeys(NOTICED, 0),
+        {},
+        hashlib.blake2b(digest_size=16),
+    )
+    kept, skipped, row, reason = made.kept, made.skipped, 0, ""
     with open(raw, "wb") as file:
         for names, results in decoded_blocks(listing.read(), form):
             for name, result in zip(names, results, strict=True):
@@ -212,9 +246,11 @@ def _decode_to(
                     kept[row] = True
                     for trait in NOTICED:
                         if getattr(result, trait):
-                            counts[trait] += 1
+                            made.counts[trait] += 1
+                    if result.clipped is not None:
+                        made.clipped[row] = result.clipped
                     file.write(result.pixels.data)
-                    digest.update(result.pixels.data)
+                    made.digest.update(result.pixels.data)
                 else:
                     skipped.append(printable(name))
                     reason = reason or str(result)
@@ -223,7 +259,7 @@ def _decode_to(
         raise _undecodable(skipped, reason, key)
     if row != len(kept):
         raise UserError(f"{key}.path: {row} images were read where {len(kept)} were listed; did the files just change?")
-    return kept, skipped, counts, digest
+    return made
 
 
 def _undecodable(names: list[str], reason: str, key: str) -> UserError:

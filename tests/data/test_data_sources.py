@@ -385,6 +385,27 @@ def test_bytes_in_parquet_choose_no_other_decoder(tmp_path):
     refused(r"train\.parquet row 0 cannot be decoded .*cannot identify", tmp_path, "parquet")
 
 
+@pytest.mark.parametrize("layout", ["clients", "classes"])
+def test_images_beyond_the_range_are_counted_by_client(tmp_path, layout):
+    """Hospital b writes 14 bits; the counts hold both splits, also when they come from the cache."""
+    ramp = np.arange(256, dtype=np.uint16).reshape(16, 16) * 16
+    images = {f"train/a/x/{n}.png": ramp + n for n in range(3)} | {"test/a/x/0.png": ramp, "test/b/x/0.png": ramp * 2}
+    images |= {"train/b/x/0.png": ramp * 4 + 5, "train/b/x/1.png": ramp}
+    images |= {"train/c/x/0.png": ramp * 2, "train/c/x/1.png": ramp * 2 + 1} if layout == "clients" else {}
+    put(tmp_path, images)
+    whose = "; by client: b 2, c 2" if layout == "clients" else ""
+    count, scaled = (4, 9) if layout == "clients" else (2, 7)
+    for _ in range(2):
+        data = fetch(tmp_path, "imagefolder", channels=1, layout=layout, range=(0, 4095))
+        assert data.notes == (
+            f"{scaled} images of more than 8 bits were scaled to 0..255, each by data.range=[0.0, 4095.0]",
+            f"{count} of them have over 1% of their pixels outside data.range=[0.0, 4095.0], and these are clipped: "
+            f"their values go from 0 to {255 * 16 * 4 + 5}{whose}",
+        )
+    wide = fetch(tmp_path, "imagefolder", channels=1, layout=layout, range=(0, 65535))
+    assert len(wide.notes) == 1
+
+
 def test_deep_images_say_how_they_were_scaled(tmp_path):
     ramp = np.arange(256, dtype=np.uint16).reshape(16, 16) * 16
     put(tmp_path, {f"train/a/{n}.png": ramp + n for n in range(3)} | {"test/a/0.tif": ramp})

@@ -43,6 +43,18 @@ def test_a_range_is_the_same_for_every_image():
     assert decode(file_of(RAMP * 2, "PNG"), form).pixels.max() == 255  # clipped beyond
 
 
+@pytest.mark.parametrize(("beyond", "value"), [(40, 4095), (41, 4096), (41, 9000), (41, -1), (4096, 5000)])
+def test_an_image_of_which_more_than_a_hundredth_is_clipped_says_its_values(beyond, value):
+    """40 of 4096 pixels are less than 1%, 41 more."""
+    values = np.full(64 * 64, 100, np.float32)
+    values[:beyond], values[-1] = value, 200
+    decoded = decode(values.reshape(64, 64), Form(64, range=(0.0, 4095.0)))
+    outside = ((values < 0) | (values > 4095)).mean() > 0.01
+    assert decoded.clipped == ((values.min(), values.max()) if outside else None)
+    assert outside == (value in (4096, 9000, -1, 5000))
+    assert decode(values.reshape(64, 64), FORM).clipped is None
+
+
 @pytest.mark.parametrize("kind", ["TIFF", "array"])
 def test_float_images_keep_their_levels(kind):
     values = np.linspace(-1000.0, 3000.0, 64 * 64, dtype=np.float32).reshape(64, 64)  # Hounsfield units
