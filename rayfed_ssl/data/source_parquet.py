@@ -4,7 +4,8 @@ A row holds an encoded image, as a struct of ``bytes`` and ``path`` (or plain bi
 label named ``label``, ``labels`` or ``fine_label``; a file without such a column, or with nulls in it, holds images
 that nobody labelled (label -1). Labels are integers from 0, or text, whose sorted values are the classes. Text that is
 empty or blank, in the label or the client column, counts as null, with a note. As pandas writes them, integers may be
-floats with NaN for null, and labels booleans.
+floats with NaN for null, and labels booleans. Several labels per image and targets of a regression are not measured:
+with ``data.columns.label: false`` no label is read. Where no training image has one, no test split is needed.
 ``data.columns`` names other columns, and one that says which client holds the image (text or integers; the partition
 ``natural``). ``path`` is a single file, of which a fixed fifth per class (always the
 same one) becomes the test split, while all images without a label train; or a folder with ``train*.parquet`` and
@@ -21,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -45,10 +46,11 @@ class Columns(Block):
 
     image: str | None = None
     """The images; null: ``img`` or ``image``."""
-    label: str | None = None
+    label: str | Literal[False] | None = None
     """The labels, as integers from 0 or as text, whose sorted values are the classes; null: ``label``, ``labels`` or
-    ``fine_label``, where there is one. Whole floats (NaN: unknown) and booleans count as integers, and empty text is no
-    label.
+    ``fine_label``, where there is one; false: none is read, and all images are unlabelled. Whole floats (NaN: unknown)
+    and booleans count as integers, and empty text is no label. Several labels per image and targets of a regression are
+    not measured.
     """
     client: str | None = None
     """Who holds an image, as text or integers; null: nobody does. Nor where the text is empty."""
@@ -83,10 +85,11 @@ def parquet_source(
         return _read_splits(parts, columns, key)
 
     def check() -> None:
-        if not parts["test"]:
-            raise missing(homes_of(path, key, shown)[0], TEST_NAMES, shown, key)
         splits, texts = read()
-        _check_test(splits["train"], splits["test"], texts, printable(parts["test"][0]), key)
+        if parts["test"]:
+            _check_test(splits["train"], splits["test"], texts, printable(parts["test"][0]), key)
+        elif (splits["train"].labels >= 0).any():
+            raise missing(homes_of(path, key, shown)[0], TEST_NAMES, shown, key)
 
     def listing(split: str) -> Listing:
         splits, texts = read()
@@ -115,8 +118,13 @@ def parquet_source(
 # -- which columns -----------------------------------------------------------------------------------------------------
 
 
-def column_named(schema: pa.Schema, wanted: str | None, usual: tuple[str, ...], what: str, file: Path, key: str) -> str:
-    """The column ``wanted``, or the first of the usual names; "" where none of these is there. Raises UserError."""
+def column_named(
+    schema: pa.Schema, wanted: str | Literal[False] | None, usual: tuple[str, ...], what: str, file: Path, key: str
+) -> str:
+    """The column ``wanted``, or the first of the usual names; "" where none of these is there, and for false. Raises
+    UserError."""
+    if wanted is False:
+        return ""
     has = printable(", ".join(schema.names)) or "none"
     if wanted is not None and wanted not in schema.names:
         raise UserError(
@@ -283,6 +291,8 @@ def _class_names(file: Path, splits: dict[str, _Split], columns: Columns, key: s
 
 def class_names(file: Path, columns: Columns, key: str) -> tuple[str, ...] | None:
     """The names in the schema's metadata (``class_names`` or Hugging Face's ClassLabel), or None. Raises UserError."""
+    if columns.label is False:
+        return None
     with readable(file, key) as opened:
         schema = opened.schema_arrow
     label = column_named(schema, columns.label, LABEL_COLUMNS, "label", file, key)
