@@ -11,7 +11,8 @@ with ``data.columns.label: false`` no label is read. Where no training image has
 same one) becomes the test split, while all images without a label train; or a folder with ``train*.parquet`` and
 ``test*.parquet`` (or ``validation*``, ``val*``), in one or several parts, there or in its ``data/`` folder or in its
 only folder that has them; folders ``train/`` and ``test/`` with Parquet files in them do as well. Other Parquet files,
-such as those of ``validation*`` beside ``test*``, are not used, with a note.
+such as those of ``validation*`` beside ``test*``, are not used, with a note; ``data.test_split: validation`` takes them
+for the test.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from rayfed_ssl.data.column_values import is_text, label_values, plain, text_val
 from rayfed_ssl.data.holdout import TEST_SHARE, stratified_halves, untested
 from rayfed_ssl.data.images import Listing, Payload, Source
 from rayfed_ssl.data.limits import FIRST_ROWS, unseen_classes
-from rayfed_ssl.data.parquet_files import TEST_NAMES, homes_of, missing, parts_of, readable, unused
+from rayfed_ssl.data.parquet_files import TEST_NAMES, homes_of, missing, other_tests, parts_of, readable, unused
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "labels", "fine_label")
@@ -67,17 +68,26 @@ class _Split:
 
 
 def parquet_source(
-    path: Path, limits: dict[str, int | None], key: str, columns: Columns | None = None, shown: str | None = None
+    path: Path,
+    limits: dict[str, int | None],
+    key: str,
+    columns: Columns | None = None,
+    shown: str | None = None,
+    test_split: str | None = None,
 ) -> Source:
     """The source at ``path``, which messages call ``shown``. Its check raises UserError for a missing test split, and
     for labels or clients of the test split that no training image has.
 
+    Args:
+        test_split: the name of the split that is the test; None: ``test``, else ``validation`` or ``val``.
     Raises:
-        UserError: no training images, missing columns, unreadable files.
+        UserError: no training images, missing columns, unreadable files, no files of ``test_split``.
     """
     columns, shown = columns or Columns(), shown or printable(path)
     single = path.is_file()
-    parts = {"train": [path], "test": [path]} if single else parts_of(path, key, shown)
+    if single and test_split is not None:
+        raise UserError(f"{key}.test_split: found {printable(repr(test_split))}; {shown} is one file, allowed: null")
+    parts = {"train": [path], "test": [path]} if single else parts_of(path, key, shown, test_split)
     files = tuple(dict.fromkeys(parts["train"] + parts["test"]))
 
     @cache
@@ -112,7 +122,22 @@ def parquet_source(
             notes,
         )
 
-    return Source(files, listing, notes=() if single else unused(path, parts, key), check=check)
+    notes = () if single else unused(path, parts, key, _other_tests(path, parts, columns, key, shown))
+    return Source(files, listing, notes=notes, check=check)
+
+
+def _other_tests(path: Path, parts: dict[str, list[Path]], columns: Columns, key: str, shown: str) -> str:
+    """Which other splits with labels could be the test, and by which key; "" where there are none."""
+    said = ""
+    for name, files in other_tests(path, parts, key, shown).items():
+        try:
+            found = [read_labels(file, columns, key) for file in files]
+        except UserError:
+            continue  # nobody asked for it
+        known = sum(int((numbered(labels, label_texts(found), key) >= 0).sum()) for labels in found)
+        if known:
+            said += f"; {key}.test_split={name} tests on its {known} labelled images"
+    return said
 
 
 # -- which columns -----------------------------------------------------------------------------------------------------

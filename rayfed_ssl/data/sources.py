@@ -74,6 +74,10 @@ class SourceConfig(Block):
     columns: Columns = Columns()
     revision: str | None = Field(None, min_length=1)
     """Branch, tag or commit of a ``hub`` data set; null: the newest."""
+    test_split: str | None = Field(None, pattern=r"^[\w.-]+$")
+    """The split of a folder of Parquet files, or of ``hub``, that holds the test images: ``validation`` are the files
+    ``validation*.parquet``; null: ``test``, without one ``validation`` or ``val``.
+    """
     download: bool = False
     """Whether ``hub`` and torchvision may fetch files that are not there."""
     image_size: int = Field(32, ge=8, le=1024)
@@ -121,7 +125,8 @@ class SourceConfig(Block):
         return {"train": self.limit, "test": self.test_limit}
 
 
-OPTIONAL_KEYS = frozenset({"path", "layout", "columns", "revision", "download"})
+OPTIONAL_KEYS = frozenset({"path", "layout", "columns", "revision", "test_split", "download"})
+NOT_PIXELS = {"path", "test_split", "download"}  # the files that are read, by their names, are in a cache's key
 
 
 @dataclass(frozen=True)
@@ -142,13 +147,14 @@ def _digits(config: SourceConfig, cache: Path, key: str) -> Source:
 
 
 def _parquet(config: SourceConfig, cache: Path, key: str) -> Source:
-    return parquet_source(existing(config, key), config.limits, key, config.columns)
+    return parquet_source(existing(config, key), config.limits, key, config.columns, test_split=config.test_split)
 
 
 def _hub(config: SourceConfig, cache: Path, key: str) -> Source:
     if config.path is None:
         raise UserError(f"{key}.path: not set; {key}.name=hub needs OWNER/NAME of a data set")
-    return hub_source(config.path.as_posix(), config.revision, cache, config.limits, key, config.columns)
+    name = config.path.as_posix()
+    return hub_source(name, config.revision, cache, config.limits, key, config.columns, config.test_split)
 
 
 def _imagefolder(config: SourceConfig, cache: Path, key: str) -> Source:
@@ -171,8 +177,8 @@ SOURCES = Table(
     "rayfed_ssl.sources",
     {
         "digits": SourceKind(_digits, frozenset()),
-        "parquet": SourceKind(_parquet, frozenset({"path", "columns"})),
-        "hub": SourceKind(_hub, frozenset({"path", "columns", "revision", "download"})),
+        "parquet": SourceKind(_parquet, frozenset({"path", "columns", "test_split"})),
+        "hub": SourceKind(_hub, frozenset({"path", "columns", "revision", "test_split", "download"})),
         "imagefolder": SourceKind(_imagefolder, frozenset({"path", "layout"})),
         "cifar10": TORCHVISION,
         "cifar100": TORCHVISION,
@@ -296,7 +302,7 @@ def _clipping(splits: Sequence[Clipped | None], scaling: Scaling) -> Iterator[st
 def _cache_key(config: SourceConfig, source: Source, key: str) -> str:
     """A digest of the settings that change the pixels and of the files. Raises UserError for unreadable files."""
     files = source.files
-    settings = config.model_dump(include=set(SourceConfig.model_fields) - {"path", "download"})
+    settings = config.model_dump(include=set(SourceConfig.model_fields) - NOT_PIXELS)
     if config.range is not None:
         settings["clipped"] = "counted"  # files made before do not say how many were
     digest = hashlib.blake2b(json.dumps([FORMAT, settings], sort_keys=True).encode(), digest_size=12)

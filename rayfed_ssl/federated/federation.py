@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rayfed_ssl import evaluation
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.data import partition as partitions
@@ -138,6 +139,7 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
     dataset = sources.load(config.data, cache)
     if config.data.tasks is not None:
         return _deal_tasks(config, dataset)
+    _check_measurable(config, dataset)
     train = dataset.train
     public_config = config.data.public
     split, public, public_indices, held_out = config.data.partition, None, None, None
@@ -181,6 +183,26 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
         dataset, dealt, public, public_indices, names, None, own_tests, held_out,
         public_scaling, public_digest, public_notes,
     )  # fmt: skip
+
+
+def _check_measurable(config: RunSettings, dataset: Dataset) -> None:
+    """Refuse a share to choose by, and protocols, that need labels where no image of a split has one: a line for each,
+    and how the images were read. Raises UserError.
+    """
+    train, test = dataset.train.labels, dataset.test.labels
+    lines: list[str] = []
+    if config.evaluation.select is not None and not (train >= 0).any():
+        lines.append(
+            f"evaluation.select: found a share of {config.evaluation.select.share}, but none of the {len(train)} "
+            "training images has a label; allowed without labels: null"
+        )
+    if lines or ((train >= 0).any() and not (test >= 0).any()):
+        try:
+            evaluation.check(config.evaluation, train, test, config.data.image_size)
+        except UserError as error:
+            lines.append(str(error))
+    if lines:
+        raise UserError("\n".join([*lines, *(f"data: {note}" for note in dataset.notes)]))
 
 
 def _own_tests(split: Partition, dataset: Dataset, clients: int) -> tuple[np.ndarray, ...] | None:
