@@ -34,7 +34,7 @@ from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.column_values import is_text, label_values, plain, text_values, whole_numbers
 from rayfed_ssl.data.holdout import TEST_SHARE, stratified_halves, untested
-from rayfed_ssl.data.images import Listing, Payload, Source
+from rayfed_ssl.data.images import NONE_HELD_OUT, Listing, Payload, Source
 from rayfed_ssl.data.limits import FIRST_ROWS, unseen_classes
 from rayfed_ssl.data.parquet_files import TEST_NAMES, homes_of, missing, other_tests, parts_of, readable, unused
 
@@ -96,9 +96,12 @@ def parquet_source(
 
     def check() -> None:
         splits, texts = read()
+        labels = splits["train"].labels
+        if single and (labels >= 0).any() and not len(stratified_halves(labels, TEST_SHARE)[1]):
+            raise UserError(f"{key}.path: {shown} {NONE_HELD_OUT}")
         if parts["test"]:
             _check_test(splits["train"], splits["test"], texts, printable(parts["test"][0]), key)
-        elif (splits["train"].labels >= 0).any():
+        elif (labels >= 0).any():
             raise missing(homes_of(path, key, shown)[0], TEST_NAMES, shown, key)
 
     def listing(split: str) -> Listing:

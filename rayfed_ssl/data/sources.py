@@ -207,13 +207,18 @@ def existing(config: SourceConfig, key: str) -> Path:
 
 
 def load(
-    config: SourceConfig, cache: Path | None = None, key: str = "data", splits: tuple[str, ...] = ("train", "test")
+    config: SourceConfig,
+    cache: Path | None = None,
+    key: str = "data",
+    splits: tuple[str, ...] = ("train", "test"),
+    skipping: str | None = None,
 ) -> Dataset:
     """The data set, decoded at the first call and memory-mapped from ``cache`` ever after.
 
     Args:
         key: the configuration block that error messages name.
         splits: ``("train",)`` for the training images alone, which need no test images then.
+        skipping: what to do to leave out images that cannot be decoded, where ``key`` cannot be set.
     Raises:
         UserError: whatever is wrong with the configuration or the files.
     """
@@ -232,6 +237,7 @@ def load(
             form,
             config.on_bad_image == "skip",
             key,
+            skipping,
         )
         for split, file in files.items()
     }

@@ -75,9 +75,17 @@ def default_cache() -> Path:
     return Path(os.environ.get("RAYFED_SSL_CACHE") or "~/.cache/rayfed-ssl").expanduser()
 
 
-def cached(path: Path, listing: Callable[[], Listing], form: Form, skip_bad: bool, key: str = "data") -> Stored:
+def cached(
+    path: Path,
+    listing: Callable[[], Listing],
+    form: Form,
+    skip_bad: bool,
+    key: str = "data",
+    skipping: str | None = None,
+) -> Stored:
     """The split stored at ``path``; decoded and written there first where it is absent or damaged.
 
+    ``skipping`` is what to do to leave out images that cannot be decoded; None: set ``on_bad_image`` of ``key``.
     Safe when several processes ask at once. Raises UserError for an image that cannot be decoded (unless ``skip_bad``)
     and for a cache folder that cannot be written.
     """
@@ -91,7 +99,7 @@ def cached(path: Path, listing: Callable[[], Listing], form: Form, skip_bad: boo
             try:
                 return read(path)
             except BadStore:
-                _write(path, listing(), form, skip_bad, key)
+                _write(path, listing(), form, skip_bad, key, skipping or f"set {key}.on_bad_image=skip")
     except OSError as error:
         reason = printable(error)
         raise UserError(f"cache {path.parent}: cannot be written ({reason}); set RAYFED_SSL_CACHE") from error
@@ -167,11 +175,11 @@ def _checks(pixels: NDArray[np.uint8], labels: NDArray[np.int64], groups: NDArra
         return list(pool.map(check, (*whole, *blocks)))
 
 
-def _write(path: Path, listing: Listing, form: Form, skip_bad: bool, key: str) -> None:
+def _write(path: Path, listing: Listing, form: Form, skip_bad: bool, key: str, skipping: str) -> None:
     raw, partial = path.with_suffix(".raw.tmp"), path.with_suffix(".arrow.tmp")
     shape = (form.size, form.size, form.channels)
     try:
-        made = _decode_to(raw, listing, form, skip_bad, key)
+        made = _decode_to(raw, listing, form, skip_bad, key, skipping)
         digest = made.digest
         labels = np.ascontiguousarray(listing.labels[made.kept], dtype=np.int64)
         groups = None if listing.groups is None else np.ascontiguousarray(listing.groups[made.kept], dtype=np.int64)
@@ -227,7 +235,7 @@ def _clipped(rows: dict[int, tuple[float, float]], listing: Listing) -> Clipped:
     return Clipped(len(rows), low, high, dict(names))
 
 
-def _decode_to(raw: Path, listing: Listing, form: Form, skip_bad: bool, key: str) -> _Made:
+def _decode_to(raw: Path, listing: Listing, form: Form, skip_bad: bool, key: str, skipping: str) -> _Made:
     """Append the decoded images to ``raw``. Raises UserError, once all are tried, for any that cannot be decoded."""
     made = _Made(
         np.zeros(len(listing.labels), dtype=np.bool_),
@@ -256,13 +264,13 @@ def _decode_to(raw: Path, listing: Listing, form: Form, skip_bad: bool, key: str
                     reason = reason or str(result)
                 row += 1
     if skipped and not skip_bad:
-        raise _undecodable(skipped, reason, key)
+        raise _undecodable(skipped, reason, key, skipping)
     if row != len(kept):
         raise UserError(f"{key}.path: {row} images were read where {len(kept)} were listed; did the files just change?")
     return made
 
 
-def _undecodable(names: list[str], reason: str, key: str) -> UserError:
+def _undecodable(names: list[str], reason: str, key: str, skipping: str) -> UserError:
     """The one line on images that cannot be decoded: all of them at once, for ``reason`` the first."""
     if len(names) == 1:
         found, them = f"{names[0]} cannot be decoded ({reason})", "it"
@@ -270,9 +278,7 @@ def _undecodable(names: list[str], reason: str, key: str) -> UserError:
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
         listed = ", ".join(names[:MOST_NAMED]) + more
         found, them = f"{len(names)} images cannot be decoded: {listed} (the first: {reason})", "them"
-    return UserError(
-        f"{key}.on_bad_image: {found}; mend or remove {them}, or set {key}.on_bad_image=skip to leave such images out"
-    )
+    return UserError(f"{key}.on_bad_image: {found}; mend or remove {them}, or {skipping} to leave such images out")
 
 
 Name = TypeVar("Name")

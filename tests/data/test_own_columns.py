@@ -138,6 +138,19 @@ def test_labels_that_could_be_read_are_left_unread_too_with_the_names_in_the_fil
         read(tmp_path / "d")
 
 
+def test_one_image_per_class_is_called_that_as_of_folders(tmp_path: Path) -> None:
+    write(tmp_path / "uniq.parquet", label=[0, 1, 2])
+    with pytest.raises(UserError) as error:
+        read(tmp_path / "uniq.parquet")
+    end = "has no test images, and of no class enough images to hold a fifth out: labelled images need test images"
+    assert str(error.value) == f"data.path: {tmp_path}/uniq.parquet {end}"
+    for label in "abc":
+        (tmp_path / "d" / label).mkdir(parents=True)
+        Image.fromarray(np.zeros((SIZE, SIZE), np.uint8)).save(tmp_path / "d" / label / "1.png")
+    with pytest.raises(UserError, match=f"{tmp_path}/d {end}; found"):
+        load(SourceConfig(name="imagefolder", path=tmp_path / "d"), tmp_path / "cache")
+
+
 def test_without_labels_a_folder_needs_no_test_split(tmp_path: Path) -> None:
     write(tmp_path / "d/train.parquet", label=pa.array([None, None], pa.int64()))
     assert len(read(tmp_path / "d").test) == 0
