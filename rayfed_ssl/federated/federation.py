@@ -56,7 +56,7 @@ class Federation:
     @property
     def notes(self) -> tuple[str, ...]:
         """Lines on how the images were read, those of public images of another source among them, on images that are
-        there more than once, and on a test set of mostly one class."""
+        there more than once, and on a test set with a large class."""
         public = (f"{PUBLIC}: {note}" for note in self.public_notes)
         held = [shard["train"] for shard in self.shards]
         return (

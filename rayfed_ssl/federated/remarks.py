@@ -1,4 +1,4 @@
-"""What people should know of a run's images before they read its numbers: copies, and a test set of mostly one class.
+"""What people should know of a run's images before they read its numbers: copies, and a test set with a large class.
 
 Shape legend: N training images, M test images.
 """
@@ -6,12 +6,15 @@ Shape legend: N training images, M test images.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.images import Dataset
+
+ABOVE_CHANCE = Fraction(1, 10)  # accuracy of always naming the largest class, before it is said
 
 
 def copied(dataset: Dataset, held: Sequence[NDArray[np.int64]], held_out: NDArray[np.int64] | None) -> Iterator[str]:
@@ -48,15 +51,16 @@ def copied(dataset: Dataset, held: Sequence[NDArray[np.int64]], held_out: NDArra
 
 
 def largest_class(dataset: Dataset) -> Iterator[str]:
-    """A line where always naming the largest class would be right for most test images, and much more often than by
-    chance."""
+    """A line where always naming the largest class is right for a share of the test images that is more than
+    ``ABOVE_CHANCE`` above 1 / (number of their classes)."""
     labels = dataset.test.labels[dataset.test.labels >= 0]
     counts = np.bincount(labels) if len(labels) else np.zeros(1, np.int64)
     classes, most = int((counts > 0).sum()), int(counts.max())
-    if classes > 1 and most > 0.5 * len(labels) and most * classes > 1.5 * len(labels):
+    if classes > 1 and Fraction(most, len(labels)) - Fraction(1, classes) > ABOVE_CHANCE:
         names = dataset.train.class_names
         name = printable(names[int(counts.argmax())]) if names else str(int(counts.argmax()))
         yield (
-            f"{most / len(labels):.0%} of the test images are of class {name}: an accuracy below that says little; "
+            f"{most / len(labels):.0%} of the test images are of class {name}: always naming it is as accurate "
+            f"(chance: {1 / classes:.0%}), and an accuracy below that says little; "
             "evaluation.metrics=[accuracy,balanced_accuracy] tells more"
         )
