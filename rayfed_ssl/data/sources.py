@@ -12,7 +12,7 @@ entry point of the group ``rayfed_ssl.sources``:
 
 A cache file's name holds a digest of the source's files (their content up to 256 MiB in all, beyond that their relative
 paths, sizes and modification times) and of every setting that changes the pixels. Images become RGB or grey squares of
-``image_size``: the central square, resized with an antialiased bilinear filter (see ``decode``).
+``image_size``: the central square, or what ``fit`` says, resized with an antialiased bilinear filter (see ``decode``).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.table import Table
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.copies import kept_copies
-from rayfed_ssl.data.decode import CLIPPED_SHARE, Form
+from rayfed_ssl.data.decode import CLIPPED_SHARE, Fit, Form
 from rayfed_ssl.data.folder_layouts import Layout
 from rayfed_ssl.data.images import MOST_CLASSES, Dataset, Images, Listing, Scaling, Source
 from rayfed_ssl.data.source_digits import digits_source
@@ -50,7 +50,9 @@ MOST_NAMED = 5  # clients with clipped images
 SAID = {  # of so many images, besides how deep ones were scaled
     "frames": "have several frames: the first is read",
     "transparent": "have transparent pixels, which are laid on black",
-    "cropped": "lose more than half of their area: of each the central square is taken",
+    "cropped": (
+        "lose more than half of their area: of each the central square is taken; {key}.fit=pad or stretch keeps all of it"
+    ),
 }
 
 
@@ -81,8 +83,11 @@ class SourceConfig(Block):
     download: bool = False
     """Whether ``hub`` and torchvision may fetch files that are not there."""
     image_size: int = Field(32, ge=8, le=1024)
-    """S: of each image the central square is taken, as large as its short side, and becomes S x S pixels. What lies
-    beside it is lost: two thirds of an image three times as wide as high.
+    """S: images become S x S pixels."""
+    fit: Fit = "crop"
+    """How images become squares: ``crop`` takes the central square, as large as the short side, and what lies beside it
+    is lost, two thirds of an image three times as wide as high; ``pad`` keeps all of an image, within a black square;
+    ``stretch`` keeps all of it and changes its proportions.
     """
     channels: Literal[1, 3] = 3
     """3: RGB; 1: grey."""
@@ -226,7 +231,7 @@ def load(
     source = SOURCES[config.name].open(config, cache, key)
     file_name = re.sub(r"[^\w.-]", "_", config.name)
     stem = f"{file_name}-{config.image_size}-{_cache_key(config, source, key)}"
-    form = Form(config.image_size, config.max_pixels, config.channels, config.range)
+    form = Form(config.image_size, config.max_pixels, config.channels, config.range, config.fit)
     files = {split: cache / f"{stem}-{split}.arrow" for split in splits}
     if "test" in files and not all(file.exists() for file in files.values()):
         source.check()
@@ -252,7 +257,7 @@ def load(
     skipped = tuple(name for stored in found.values() for name in stored.skipped)
     counts = {trait: sum(stored.counts[trait] for stored in found.values()) for trait in NOTICED}
     scaling = _scaling(config, counts["deep"], key)
-    read = tuple(f"{counts[trait]} images {said}" for trait, said in SAID.items() if counts[trait])
+    read = tuple(f"{counts[trait]} images {said.format(key=key)}" for trait, said in SAID.items() if counts[trait])
     listed = tuple(note for stored in found.values() for note in stored.notes)
     deep = () if scaling is None else (str(scaling), *_clipping([stored.clipped for stored in found.values()], scaling))
     notes = source.notes + listed + deep + read
@@ -309,6 +314,8 @@ def _cache_key(config: SourceConfig, source: Source, key: str) -> str:
     """A digest of the settings that change the pixels and of the files. Raises UserError for unreadable files."""
     files = source.files
     settings = config.model_dump(include=set(SourceConfig.model_fields) - NOT_PIXELS)
+    if config.fit == "crop":
+        del settings["fit"]  # as in the keys of before there was a choice
     if config.range is not None:
         settings["clipped"] = "counted"  # files made before do not say how many were
     digest = hashlib.blake2b(json.dumps([FORMAT, settings], sort_keys=True).encode(), digest_size=12)

@@ -94,8 +94,11 @@ def reevaluate(
 
 
 def _other_images(config: RunConfig, data: SourceConfig) -> tuple[Federation, dict[str, Any]]:
-    """A data set that no client holds, in the run's size and channels, and what is to be said of it."""
-    form = {"image_size": config.data.image_size, "channels": config.data.channels}
+    """A data set that no client holds, in the run's size, channels and, unless its block says another, fit; and what is
+    to be said of it."""
+    form: dict[str, Any] = {"image_size": config.data.image_size, "channels": config.data.channels}
+    if "fit" not in data.model_fields_set:
+        form["fit"] = config.data.fit
     source = data.model_dump(mode="json", exclude_defaults=True, exclude=set(form)) | {"name": data.name}
     skip = {"name": data.name, **source, "on_bad_image": "skip"}
     block = yaml.safe_dump(skip, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**6).strip()

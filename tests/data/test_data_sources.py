@@ -24,6 +24,7 @@ from torchvision import datasets
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.sources import SourceConfig, load
+from rayfed_ssl.data.store import FORMAT
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 
@@ -1005,3 +1006,17 @@ def test_configuration_is_checked():
     for wrong in ({"name": "mnist"}, {"image_size": 4}, {"limit": 0}, {"layout": "flat"}, {"pixels": 3}):
         with pytest.raises(ValidationError):
             SourceConfig.model_validate({"name": "digits"} | wrong)
+
+
+def test_todays_caches_are_those_of_before_there_was_a_choice_of_squares(tmp_path):
+    """A file's name is a digest of the format, the settings but those that say where images lie, and the files."""
+    content = b"P5 8 8 255\n" + bytes(range(64))
+    (tmp_path / "d/train").mkdir(parents=True)
+    (tmp_path / "d/train/a.pgm").write_bytes(content)
+    config = SourceConfig(name="imagefolder", path=tmp_path / "d")
+    load(config, tmp_path / "cache")
+    settings = config.model_dump(exclude={"path", "download", "test_split", "fit"})
+    digest = hashlib.blake2b(json.dumps([FORMAT, settings], sort_keys=True).encode(), digest_size=12)
+    digest.update(b"\0train/a.pgm\0%d\0" % len(content) + content)
+    (found,) = (tmp_path / "cache").glob("*-train.arrow")
+    assert found.name == f"imagefolder-32-{digest.hexdigest()}-train.arrow"

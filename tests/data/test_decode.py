@@ -7,7 +7,7 @@ import struct
 
 import numpy as np
 import pytest
-from PIL import Image, TiffImagePlugin
+from PIL import Image, ImageOps, TiffImagePlugin
 
 from rayfed_ssl.data.decode import BadImage, Form, decode, decode_opened
 
@@ -53,6 +53,28 @@ def test_an_image_of_which_more_than_a_hundredth_is_clipped_says_its_values(beyo
     assert decoded.clipped == ((values.min(), values.max()) if outside else None)
     assert outside == (value in (4096, 9000, -1, 5000))
     assert decode(values.reshape(64, 64), FORM).clipped is None
+
+
+@pytest.mark.parametrize("shape", [(16, 480), (33, 16), (16, 17), (15, 16), (7, 100), (101, 64), (40, 40), (16, 16)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_all_of_an_image_is_padded_or_stretched_to_a_square_as_pillow_does(shape, channels):
+    pixels = np.random.default_rng(sum(shape)).integers(0, 256, (*shape, 3), dtype=np.uint8)
+    image, payload = Image.fromarray(pixels).convert("L" if channels == 1 else "RGB"), file_of(pixels, "PNG")
+    padded = decode(payload, Form(16, channels=channels, fit="pad"))
+    expected = ImageOps.pad(image, (16, 16), Image.Resampling.BILINEAR)
+    assert np.array_equal(padded.pixels, np.asarray(expected).reshape(16, 16, channels))
+    stretched = decode(payload, Form(16, channels=channels, fit="stretch"))
+    expected = image.resize((16, 16), Image.Resampling.BILINEAR)
+    assert np.array_equal(stretched.pixels, np.asarray(expected).reshape(16, 16, channels))
+    assert not padded.cropped
+    assert not stretched.cropped
+
+
+def test_a_line_of_pixels_is_padded_to_one_row():
+    """Of which ImageOps.pad would make none."""
+    line = decode(file_of(np.full((2, 900), 200, np.uint8), "PNG"), Form(16, channels=1, fit="pad")).pixels[..., 0]
+    assert (np.count_nonzero(line, axis=1) > 0).sum() == 1
+    assert set(np.unique(line)) == {0, 200}
 
 
 @pytest.mark.parametrize("kind", ["TIFF", "array"])
