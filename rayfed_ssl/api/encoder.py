@@ -41,5 +41,5 @@ class ImageEncoder(nn.Module):
 def encoder_of(folder: Path, config: RunConfig, client: int | None) -> ImageEncoder:
     """The encoder that the run in ``folder`` exported: the global one, or a client's. Raises UserError."""
     file, data = find(folder, client), config.data
-    transform = Transform.described(file.description, range=data.range, max_pixels=data.max_pixels)
+    transform = Transform.described(file.description, range=data.range, max_pixels=data.max_pixels, fit=data.fit)
     return ImageEncoder(file.load(), transform)

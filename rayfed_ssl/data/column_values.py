@@ -46,7 +46,9 @@ def label_values(column: pa.ChunkedArray, what: str, key: str) -> NDArray[np.int
     column = column.cast(pa.int8()) if pa.types.is_boolean(column.type) else whole_numbers(column)
     if not pa.types.is_integer(column.type):
         raise UserError(
-            f"{key}.path: column {what} is of type {printable(column.type)}; labels are integers from 0, or text"
+            f"{key}.path: column {what} is of type {printable(column.type)}; labels are integers from 0, or text "
+            "(several labels per image and targets of a regression are not measured): name another column in "
+            f"{key}.columns.label, or read none, {key}.columns.label=false"
         )
     for value in (pc.min(column).as_py(), pc.max(column).as_py()):
         if value is not None and not -1 <= value < MOST_CLASSES:

@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +24,16 @@ from PIL import ExifTags, Image
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.images import Payload
 
+Fit = Literal["crop", "pad", "stretch"]
+"""How an image becomes a square: its central one; all of it, within a black square; all of it, of other proportions."""
+
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 """The decoders that image bytes may choose. Others would run programs (EPS starts Ghostscript) or open other files."""
 
 _WHITE_IS_ZERO, _PHOTOMETRIC = 0, 262  # TIFF 6.0, section 4
 _SIXTEEN_RAW = re.compile(r";16[BLN]")  # Pillow's names of 16-bit samples; BMP's "BGR;16" has 5 or 6 bits a channel
 _SIXTEEN_BITS = (0.0, 65535.0)
+CLIPPED_SHARE = 0.01  # of an image's pixels: so many may lie outside the range before it is said
 _UPRIGHT = {  # orientation -> how the pixels are turned; EXIF 2.3, tag 274
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -48,13 +53,15 @@ class BadImage(Exception):
 class Form:
     """What every image is brought to: (size, size, channels), from images of at most ``max_pixels`` pixels.
 
-    ``range`` is the (lowest, highest) value of images of more than 8 bits; None: each image's own.
+    ``range`` is the (lowest, highest) value of images of more than 8 bits; None: each image's own. ``fit`` says how
+    images that are no squares become some.
     """
 
     size: int
     max_pixels: int = 50_000_000
     channels: int = 3
     range: tuple[float, float] | None = None
+    fit: Fit = "crop"
 
     @property
     def mode(self) -> str:
@@ -66,20 +73,23 @@ class Form:
 class Decoded:
     """``pixels`` (S, S, C) uint8; ``deep`` if the image had more than 8 bits and was scaled; ``frames`` if the file has
     more than one, of which the first was read; ``transparent`` if any pixel was, and was laid on black; ``cropped`` if
-    the central square is less than half of the image."""
+    only the central square is taken, and is less than half of the image; ``clipped``, the image's (smallest, largest)
+    value, if more than ``CLIPPED_SHARE`` of its pixels lie outside the range that it was scaled by."""
 
     pixels: NDArray[np.uint8]
     deep: bool
     frames: bool = False
     transparent: bool = False
     cropped: bool = False
+    clipped: tuple[float, float] | None = None
 
 
 def decode(payload: Payload, form: Form) -> Decoded:
-    """Decode an image to its central square, resized with PIL's antialiased bilinear filter.
+    """Decode an image to a square, resized with PIL's antialiased bilinear filter.
 
-    That is "short side to ``size``, then centre crop" in one step. Large JPEGs are decoded at a half, quarter or eighth
-    where that still leaves at least twice ``size``. An EXIF orientation is applied; one that cannot be read is none.
+    With ``fit: crop`` that is "short side to ``size``, then centre crop" in one step. Large JPEGs are decoded at a half,
+    quarter or eighth where that still leaves at least twice ``size``. An EXIF orientation is applied; one that cannot be
+    read is none.
 
     Raises:
         BadImage: what cannot be decoded, images of more than ``max_pixels`` pixels (before their pixels are read),
@@ -130,11 +140,11 @@ def _decoded(image: Image.Image, form: Form, draft: Callable[[Image.Image], obje
     draft(image)
     image = _upright(image)
     deep = _is_deep(image)
-    shallow = _scaled(image, form.range) if deep else image
+    shallow, clipped = _scaled(image, form.range) if deep else (image, None)
     opaque = _on_black(shallow)
     pixels = _square(opaque.convert(form.mode), form)
-    cropped = max(width, height) > 2 * min(width, height)
-    return Decoded(pixels, deep or deep_colour, transparent=opaque is not shallow, cropped=cropped)
+    cropped = form.fit == "crop" and max(width, height) > 2 * min(width, height)
+    return Decoded(pixels, deep or deep_colour, transparent=opaque is not shallow, cropped=cropped, clipped=clipped)
 
 
 def _opened(payload: bytes | Path | NDArray[np.generic]) -> Image.Image:
@@ -200,24 +210,47 @@ def _has_deep_colour(image: Image.Image, range: tuple[float, float] | None) -> b
     return deep
 
 
-def _scaled(image: Image.Image, range: tuple[float, float] | None) -> Image.Image:
-    """A grey image of any depth to 8 bits: ``range``, or its own, becomes 0..255; values beyond are clipped."""
+def _scaled(image: Image.Image, range: tuple[float, float] | None) -> tuple[Image.Image, tuple[float, float] | None]:
+    """A grey image of any depth to 8 bits: ``range``, or its own, becomes 0..255; values beyond are clipped.
+
+    Returns:
+        the image, and ``Decoded.clipped``.
+    """
     values = np.asarray(image).astype(np.float64)
     if not np.isfinite(values).all():
         raise BadImage("holds NaN or infinity")
-    low, high = (float(values.min()), float(values.max())) if range is None else range
+    own = (float(values.min()), float(values.max()))
+    low, high = range or own
     if low == high:
         raise BadImage(f"more than 8 bits and every pixel is {low:g}, so the range cannot be told; set data.range")
     scaled = np.rint((values.clip(low, high) - low) * (255 / (high - low))).astype(np.uint8)
     tags = getattr(image, "tag_v2", {})
-    return Image.fromarray(255 - scaled if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO else scaled)
+    beyond = float(((values < low) | (values > high)).mean())
+    shown = Image.fromarray(255 - scaled if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO else scaled)
+    return shown, own if beyond > CLIPPED_SHARE else None
 
 
 def _square(image: Image.Image, form: Form) -> NDArray[np.uint8]:
     size, (width, height) = form.size, image.size
-    if (width, height) != (size, size):
+    if (width, height) == (size, size):
+        pass
+    elif form.fit == "crop":
         short = min(width, height)
         left, top = (width - short) / 2, (height - short) / 2
         box = (left, top, left + short, top + short)
         image = image.resize((size, size), Image.Resampling.BILINEAR, box=box)
+    elif form.fit == "stretch":
+        image = image.resize((size, size), Image.Resampling.BILINEAR)
+    else:
+        image = _padded(image, size)
     return np.ascontiguousarray(np.asarray(image, dtype=np.uint8).reshape(size, size, form.channels))
+
+
+def _padded(image: Image.Image, size: int) -> Image.Image:
+    """The whole image, its long side ``size``, in the middle of a black square; as Pillow's ``ImageOps.pad``."""
+    width, height = image.size
+    across, down = (size, round(height / width * size)) if width > height else (round(width / height * size), size)
+    resized = image.resize((max(across, 1), max(down, 1)), Image.Resampling.BILINEAR)
+    square = Image.new(image.mode, (size, size))
+    square.paste(resized, (round((size - resized.width) / 2), round((size - resized.height) / 2)))
+    return square

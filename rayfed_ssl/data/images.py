@@ -16,6 +16,11 @@ from numpy.typing import NDArray
 MOST_CLASSES = 2**20
 """Labels lie below it: classifiers, histograms and class names are as large as the largest label."""
 
+NONE_HELD_OUT = (
+    "has no test images, and of no class enough images to hold a fifth out: labelled images need test images"
+)
+"""What is wrong with labelled images without a test split of which none could be held out."""
+
 Payload = bytes | Path | NDArray[np.generic] | None
 """An image before decoding: an encoded file's bytes or path, or pixels: uint8 (H, W), (H, W, 1) or (H, W, 3), or uint16
 or float32 (H, W), whose range is scaled like that of a file; None if it is missing."""
@@ -60,6 +65,8 @@ class Dataset:
     revision was downloaded. ``scaling`` says the former; None where no image had more than 8 bits.
     ``test`` has no rows where the training images are unlabelled and no test folder exists, and where only the training
     images were asked for.
+    ``copies`` (K, 2) are the images with the pixels of an earlier one: its row, and the first row that has them; rows
+    count through training and then test images. None where nobody looked for them.
     """
 
     name: str
@@ -69,6 +76,7 @@ class Dataset:
     skipped: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     scaling: Scaling | None = None
+    copies: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True)

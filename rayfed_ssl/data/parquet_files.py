@@ -16,17 +16,46 @@ TEST_NAMES = ("test", "validation", "val")
 MOST_NAMED = 5  # of files that are not used
 
 
-def parts_of(path: Path, key: str, shown: str) -> dict[str, list[Path]]:
+def parts_of(path: Path, key: str, shown: str, test_split: str | None = None) -> dict[str, list[Path]]:
     """The files of each split in a folder; none of the test split where it is missing.
 
+    Args:
+        test_split: the name of the split that is the test; None: the first of ``TEST_NAMES``.
     Raises:
-        UserError: no training files, or several folders that have some.
+        UserError: no training files, or several folders that have some; no files of ``test_split``.
     """
     homes = homes_of(path, key, shown)
     if not homes:
         raise missing(path, ("train",), shown, key)
-    test = next((found for home in (*homes, path, path / "data") if (found := _find(home, TEST_NAMES))), [])
-    return {"train": _find(homes[0], ("train",)), "test": test}
+    train, test = (
+        _find(homes[0], ("train",)),
+        _test_files(path, homes, TEST_NAMES if test_split is None else (test_split,)),
+    )
+    if test_split is not None and not test:
+        raise UserError(
+            f"{key}.test_split: found {printable(repr(test_split))}; {shown} has no {printable(test_split)}*.parquet, "
+            f"found {_present(path)}"
+        )
+    if both := sorted(set(train) & set(test)):
+        raise UserError(f"{key}.test_split: found {test_split!r}, and {printable(both[0].name)} is a training file")
+    return {"train": train, "test": test}
+
+
+def _test_files(path: Path, homes: list[Path], names: tuple[str, ...]) -> list[Path]:
+    return next((found for home in (*homes, path, path / "data") if (found := _find(home, names))), [])
+
+
+def other_tests(path: Path, parts: dict[str, list[Path]], key: str, shown: str) -> dict[str, list[Path]]:
+    """The files of those splits of ``TEST_NAMES`` that could be the test and are not."""
+    homes = homes_of(path, key, shown)
+    found: dict[str, list[Path]] = {}
+    taken = {file for files in parts.values() for file in files}
+    for name in TEST_NAMES:  # the files of "val" may be those of "validation"
+        files = _test_files(path, homes, (name,))
+        if files and taken.isdisjoint(files):
+            found[name] = files
+            taken.update(files)
+    return found
 
 
 def homes_of(path: Path, key: str, shown: str) -> list[Path]:
@@ -53,8 +82,8 @@ def _find(folder: Path, names: tuple[str, ...]) -> list[Path]:
     return []
 
 
-def unused(path: Path, parts: dict[str, list[Path]], key: str) -> tuple[str, ...]:
-    """A line on the Parquet files below ``path`` that are of neither split, where there are any."""
+def unused(path: Path, parts: dict[str, list[Path]], key: str, advice: str = "") -> tuple[str, ...]:
+    """A line on the Parquet files below ``path`` that are of neither split, where there are any; ``advice`` ends it."""
     used = {file.resolve() for files in parts.values() for file in files}
     below = [file for file in sorted(path.rglob("*.parquet")) if file.is_file() and not file.name.startswith(".")]
     others = [file for file in below if file.resolve() not in used]
@@ -65,7 +94,8 @@ def unused(path: Path, parts: dict[str, list[Path]], key: str) -> tuple[str, ...
     names = ", ".join(printable(file.relative_to(path), 80) for file in others[:MOST_NAMED]) + more
     first = [(files[0].relative_to(path), " .." if len(files) > 1 else "") for files in parts.values() if files]
     read = " and ".join(f"{printable(file, 80)}{dots}" for file, dots in first)
-    return (f"{names} ({rows} rows) {'is' if len(others) == 1 else 'are'} not used: the images are those of {read}",)
+    are = "is" if len(others) == 1 else "are"
+    return (f"{names} ({rows} rows) {are} not used: the images are those of {read}{advice}",)
 
 
 def _rows_of(file: Path, key: str) -> int:
@@ -79,10 +109,13 @@ def _rows_of(file: Path, key: str) -> int:
 
 def missing(path: Path, names: tuple[str, ...], shown: str, key: str) -> UserError:
     """What to say of a folder without the files of a split that has one of these names."""
-    files = sorted(str(file.relative_to(path)) for file in path.rglob("*.parquet"))[:5]
-    present = printable(", ".join(files)) or "no Parquet file"
     wanted = " or ".join(f"{name}*.parquet" for name in names)
-    return UserError(f"{key}.path: {shown} lacks its {names[0]} split: wanted {wanted}, found {present}")
+    return UserError(f"{key}.path: {shown} lacks its {names[0]} split: wanted {wanted}, found {_present(path)}")
+
+
+def _present(path: Path) -> str:
+    files = sorted(str(file.relative_to(path)) for file in path.rglob("*.parquet"))[:5]
+    return printable(", ".join(files)) or "no Parquet file"
 
 
 @contextlib.contextmanager

@@ -38,7 +38,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.folder_layouts import TEST_FOLDERS, TREES, Layout, instead, layout_error, not_read, some
 from rayfed_ssl.data.holdout import TEST_SHARE, stratified_halves, untested
-from rayfed_ssl.data.images import Listing, Payload, Source
+from rayfed_ssl.data.images import NONE_HELD_OUT, Listing, Payload, Source
 from rayfed_ssl.data.limits import unseen_classes
 from rayfed_ssl.data.split_folders import split_folders
 from rayfed_ssl.data.walking import entries, images_below, images_beside, unread_below
@@ -212,7 +212,7 @@ def _train_split(path: Path, layout: Layout, key: str) -> _Split:
 def _untested(path: Path, train: _Split, class_names: tuple[str, ...], layout: Layout, key: str) -> str:
     """What is wrong with labelled images and no test images, and what to do where the folders are no classes."""
     if train.folder == path:
-        return "has no test images, and of no class enough images to hold a fifth out: labelled images need test images"
+        return NONE_HELD_OUT
     loose = sum(name is None for name in train.classes)
     beside = f", with {loose} unlabelled images beside them" if loose else ""
     level = "train/" if layout == "classes" else "the client folders of train/"

@@ -19,16 +19,24 @@ from rayfed_ssl.data.source_parquet import Columns, parquet_source
 
 
 def hub_source(
-    name: str, revision: str | None, cache: Path, limits: dict[str, int | None], key: str, columns: Columns
+    name: str,
+    revision: str | None,
+    cache: Path,
+    limits: dict[str, int | None],
+    key: str,
+    columns: Columns,
+    test_split: str | None = None,
 ) -> Source:
     """The source of the repository ``name``, downloaded first where the cache does not have that revision.
 
+    Args:
+        test_split: as of ``parquet_source``.
     Raises:
         UserError: no such repository, revision or folder; no Parquet files; no access; no network and nothing cached;
             the extra ``hub`` is not installed.
     """
     snapshot, where = hub_folder(name, revision, cache, key)
-    source = parquet_source(where, limits, key, columns, shown=printable(name))
+    source = parquet_source(where, limits, key, columns, shown=printable(name), test_split=test_split)
     return replace(source, notes=(f"{name} of the Hugging Face Hub at commit {snapshot.name}", *source.notes))
 
 

@@ -4,13 +4,15 @@ A row holds an encoded image, as a struct of ``bytes`` and ``path`` (or plain bi
 label named ``label``, ``labels`` or ``fine_label``; a file without such a column, or with nulls in it, holds images
 that nobody labelled (label -1). Labels are integers from 0, or text, whose sorted values are the classes. Text that is
 empty or blank, in the label or the client column, counts as null, with a note. As pandas writes them, integers may be
-floats with NaN for null, and labels booleans.
+floats with NaN for null, and labels booleans. Several labels per image and targets of a regression are not measured:
+with ``data.columns.label: false`` no label is read. Where no training image has one, no test split is needed.
 ``data.columns`` names other columns, and one that says which client holds the image (text or integers; the partition
 ``natural``). ``path`` is a single file, of which a fixed fifth per class (always the
 same one) becomes the test split, while all images without a label train; or a folder with ``train*.parquet`` and
 ``test*.parquet`` (or ``validation*``, ``val*``), in one or several parts, there or in its ``data/`` folder or in its
 only folder that has them; folders ``train/`` and ``test/`` with Parquet files in them do as well. Other Parquet files,
-such as those of ``validation*`` beside ``test*``, are not used, with a note.
+such as those of ``validation*`` beside ``test*``, are not used, with a note; ``data.test_split: validation`` takes them
+for the test.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -32,9 +34,9 @@ from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.column_values import is_text, label_values, plain, text_values, whole_numbers
 from rayfed_ssl.data.holdout import TEST_SHARE, stratified_halves, untested
-from rayfed_ssl.data.images import Listing, Payload, Source
+from rayfed_ssl.data.images import NONE_HELD_OUT, Listing, Payload, Source
 from rayfed_ssl.data.limits import FIRST_ROWS, unseen_classes
-from rayfed_ssl.data.parquet_files import TEST_NAMES, homes_of, missing, parts_of, readable, unused
+from rayfed_ssl.data.parquet_files import TEST_NAMES, homes_of, missing, other_tests, parts_of, readable, unused
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "labels", "fine_label")
@@ -45,10 +47,11 @@ class Columns(Block):
 
     image: str | None = None
     """The images; null: ``img`` or ``image``."""
-    label: str | None = None
+    label: str | Literal[False] | None = None
     """The labels, as integers from 0 or as text, whose sorted values are the classes; null: ``label``, ``labels`` or
-    ``fine_label``, where there is one. Whole floats (NaN: unknown) and booleans count as integers, and empty text is no
-    label.
+    ``fine_label``, where there is one; false: none is read, and all images are unlabelled. Whole floats (NaN: unknown)
+    and booleans count as integers, and empty text is no label. Several labels per image and targets of a regression are
+    not measured.
     """
     client: str | None = None
     """Who holds an image, as text or integers; null: nobody does. Nor where the text is empty."""
@@ -65,17 +68,26 @@ class _Split:
 
 
 def parquet_source(
-    path: Path, limits: dict[str, int | None], key: str, columns: Columns | None = None, shown: str | None = None
+    path: Path,
+    limits: dict[str, int | None],
+    key: str,
+    columns: Columns | None = None,
+    shown: str | None = None,
+    test_split: str | None = None,
 ) -> Source:
     """The source at ``path``, which messages call ``shown``. Its check raises UserError for a missing test split, and
     for labels or clients of the test split that no training image has.
 
+    Args:
+        test_split: the name of the split that is the test; None: ``test``, else ``validation`` or ``val``.
     Raises:
-        UserError: no training images, missing columns, unreadable files.
+        UserError: no training images, missing columns, unreadable files, no files of ``test_split``.
     """
     columns, shown = columns or Columns(), shown or printable(path)
     single = path.is_file()
-    parts = {"train": [path], "test": [path]} if single else parts_of(path, key, shown)
+    if single and test_split is not None:
+        raise UserError(f"{key}.test_split: found {printable(repr(test_split))}; {shown} is one file, allowed: null")
+    parts = {"train": [path], "test": [path]} if single else parts_of(path, key, shown, test_split)
     files = tuple(dict.fromkeys(parts["train"] + parts["test"]))
 
     @cache
@@ -83,10 +95,14 @@ def parquet_source(
         return _read_splits(parts, columns, key)
 
     def check() -> None:
-        if not parts["test"]:
-            raise missing(homes_of(path, key, shown)[0], TEST_NAMES, shown, key)
         splits, texts = read()
-        _check_test(splits["train"], splits["test"], texts, printable(parts["test"][0]), key)
+        labels = splits["train"].labels
+        if single and (labels >= 0).any() and not len(stratified_halves(labels, TEST_SHARE)[1]):
+            raise UserError(f"{key}.path: {shown} {NONE_HELD_OUT}")
+        if parts["test"]:
+            _check_test(splits["train"], splits["test"], texts, printable(parts["test"][0]), key)
+        elif (labels >= 0).any():
+            raise missing(homes_of(path, key, shown)[0], TEST_NAMES, shown, key)
 
     def listing(split: str) -> Listing:
         splits, texts = read()
@@ -109,14 +125,34 @@ def parquet_source(
             notes,
         )
 
-    return Source(files, listing, notes=() if single else unused(path, parts, key), check=check)
+    notes = () if single else unused(path, parts, key, _other_tests(path, parts, columns, key, shown))
+    return Source(files, listing, notes=notes, check=check)
+
+
+def _other_tests(path: Path, parts: dict[str, list[Path]], columns: Columns, key: str, shown: str) -> str:
+    """Which other splits with labels could be the test, and by which key; "" where there are none."""
+    said = ""
+    for name, files in other_tests(path, parts, key, shown).items():
+        try:
+            found = [read_labels(file, columns, key) for file in files]
+        except UserError:
+            continue  # nobody asked for it
+        known = sum(int((numbered(labels, label_texts(found), key) >= 0).sum()) for labels in found)
+        if known:
+            said += f"; {key}.test_split={name} tests on its {known} labelled images"
+    return said
 
 
 # -- which columns -----------------------------------------------------------------------------------------------------
 
 
-def column_named(schema: pa.Schema, wanted: str | None, usual: tuple[str, ...], what: str, file: Path, key: str) -> str:
-    """The column ``wanted``, or the first of the usual names; "" where none of these is there. Raises UserError."""
+def column_named(
+    schema: pa.Schema, wanted: str | Literal[False] | None, usual: tuple[str, ...], what: str, file: Path, key: str
+) -> str:
+    """The column ``wanted``, or the first of the usual names; "" where none of these is there, and for false. Raises
+    UserError."""
+    if wanted is False:
+        return ""
     has = printable(", ".join(schema.names)) or "none"
     if wanted is not None and wanted not in schema.names:
         raise UserError(
@@ -283,6 +319,8 @@ def _class_names(file: Path, splits: dict[str, _Split], columns: Columns, key: s
 
 def class_names(file: Path, columns: Columns, key: str) -> tuple[str, ...] | None:
     """The names in the schema's metadata (``class_names`` or Hugging Face's ClassLabel), or None. Raises UserError."""
+    if columns.label is False:
+        return None
     with readable(file, key) as opened:
         schema = opened.schema_arrow
     label = column_named(schema, columns.label, LABEL_COLUMNS, "label", file, key)

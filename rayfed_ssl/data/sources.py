@@ -12,7 +12,7 @@ entry point of the group ``rayfed_ssl.sources``:
 
 A cache file's name holds a digest of the source's files (their content up to 256 MiB in all, beyond that their relative
 paths, sizes and modification times) and of every setting that changes the pixels. Images become RGB or grey squares of
-``image_size``: the central square, resized with an antialiased bilinear filter (see ``decode``).
+``image_size``: the central square, or what ``fit`` says, resized with an antialiased bilinear filter (see ``decode``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -33,7 +34,8 @@ from rayfed_ssl.base.choice import NameOf
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.table import Table
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.data.decode import Form
+from rayfed_ssl.data.copies import kept_copies
+from rayfed_ssl.data.decode import CLIPPED_SHARE, Fit, Form
 from rayfed_ssl.data.folder_layouts import Layout
 from rayfed_ssl.data.images import MOST_CLASSES, Dataset, Images, Listing, Scaling, Source
 from rayfed_ssl.data.source_digits import digits_source
@@ -41,13 +43,16 @@ from rayfed_ssl.data.source_folder import folder_source
 from rayfed_ssl.data.source_hub import hub_source
 from rayfed_ssl.data.source_parquet import Columns, parquet_source
 from rayfed_ssl.data.source_torchvision import torchvision_source
-from rayfed_ssl.data.store import FORMAT, NOTICED, cached, default_cache
+from rayfed_ssl.data.store import FORMAT, NOTICED, Clipped, cached, default_cache
 
 CONTENT_DIGEST_BYTES = 256 * 2**20
+MOST_NAMED = 5  # clients with clipped images
 SAID = {  # of so many images, besides how deep ones were scaled
     "frames": "have several frames: the first is read",
     "transparent": "have transparent pixels, which are laid on black",
-    "cropped": "lose more than half of their area: of each the central square is taken",
+    "cropped": (
+        "lose more than half of their area: of each the central square is taken; {key}.fit=pad or stretch keeps all of it"
+    ),
 }
 
 
@@ -71,11 +76,18 @@ class SourceConfig(Block):
     columns: Columns = Columns()
     revision: str | None = Field(None, min_length=1)
     """Branch, tag or commit of a ``hub`` data set; null: the newest."""
+    test_split: str | None = Field(None, pattern=r"^[\w.-]+$")
+    """The split of a folder of Parquet files, or of ``hub``, that holds the test images: ``validation`` are the files
+    ``validation*.parquet``; null: ``test``, without one ``validation`` or ``val``.
+    """
     download: bool = False
     """Whether ``hub`` and torchvision may fetch files that are not there."""
     image_size: int = Field(32, ge=8, le=1024)
-    """S: of each image the central square is taken, as large as its short side, and becomes S x S pixels. What lies
-    beside it is lost: two thirds of an image three times as wide as high.
+    """S: images become S x S pixels."""
+    fit: Fit = "crop"
+    """How images become squares: ``crop`` takes the central square, as large as the short side, and what lies beside it
+    is lost, two thirds of an image three times as wide as high; ``pad`` keeps all of an image, within a black square;
+    ``stretch`` keeps all of it and changes its proportions.
     """
     channels: Literal[1, 3] = 3
     """3: RGB; 1: grey."""
@@ -118,7 +130,8 @@ class SourceConfig(Block):
         return {"train": self.limit, "test": self.test_limit}
 
 
-OPTIONAL_KEYS = frozenset({"path", "layout", "columns", "revision", "download"})
+OPTIONAL_KEYS = frozenset({"path", "layout", "columns", "revision", "test_split", "download"})
+NOT_PIXELS = {"path", "test_split", "download"}  # the files that are read, by their names, are in a cache's key
 
 
 @dataclass(frozen=True)
@@ -139,13 +152,14 @@ def _digits(config: SourceConfig, cache: Path, key: str) -> Source:
 
 
 def _parquet(config: SourceConfig, cache: Path, key: str) -> Source:
-    return parquet_source(existing(config, key), config.limits, key, config.columns)
+    return parquet_source(existing(config, key), config.limits, key, config.columns, test_split=config.test_split)
 
 
 def _hub(config: SourceConfig, cache: Path, key: str) -> Source:
     if config.path is None:
         raise UserError(f"{key}.path: not set; {key}.name=hub needs OWNER/NAME of a data set")
-    return hub_source(config.path.as_posix(), config.revision, cache, config.limits, key, config.columns)
+    name = config.path.as_posix()
+    return hub_source(name, config.revision, cache, config.limits, key, config.columns, config.test_split)
 
 
 def _imagefolder(config: SourceConfig, cache: Path, key: str) -> Source:
@@ -168,8 +182,8 @@ SOURCES = Table(
     "rayfed_ssl.sources",
     {
         "digits": SourceKind(_digits, frozenset()),
-        "parquet": SourceKind(_parquet, frozenset({"path", "columns"})),
-        "hub": SourceKind(_hub, frozenset({"path", "columns", "revision", "download"})),
+        "parquet": SourceKind(_parquet, frozenset({"path", "columns", "test_split"})),
+        "hub": SourceKind(_hub, frozenset({"path", "columns", "revision", "test_split", "download"})),
         "imagefolder": SourceKind(_imagefolder, frozenset({"path", "layout"})),
         "cifar10": TORCHVISION,
         "cifar100": TORCHVISION,
@@ -198,13 +212,18 @@ def existing(config: SourceConfig, key: str) -> Path:
 
 
 def load(
-    config: SourceConfig, cache: Path | None = None, key: str = "data", splits: tuple[str, ...] = ("train", "test")
+    config: SourceConfig,
+    cache: Path | None = None,
+    key: str = "data",
+    splits: tuple[str, ...] = ("train", "test"),
+    skipping: str | None = None,
 ) -> Dataset:
     """The data set, decoded at the first call and memory-mapped from ``cache`` ever after.
 
     Args:
         key: the configuration block that error messages name.
         splits: ``("train",)`` for the training images alone, which need no test images then.
+        skipping: what to do to leave out images that cannot be decoded, where ``key`` cannot be set.
     Raises:
         UserError: whatever is wrong with the configuration or the files.
     """
@@ -212,7 +231,7 @@ def load(
     source = SOURCES[config.name].open(config, cache, key)
     file_name = re.sub(r"[^\w.-]", "_", config.name)
     stem = f"{file_name}-{config.image_size}-{_cache_key(config, source, key)}"
-    form = Form(config.image_size, config.max_pixels, config.channels, config.range)
+    form = Form(config.image_size, config.max_pixels, config.channels, config.range, config.fit)
     files = {split: cache / f"{stem}-{split}.arrow" for split in splits}
     if "test" in files and not all(file.exists() for file in files.values()):
         source.check()
@@ -223,6 +242,7 @@ def load(
             form,
             config.on_bad_image == "skip",
             key,
+            skipping,
         )
         for split, file in files.items()
     }
@@ -237,10 +257,13 @@ def load(
     skipped = tuple(name for stored in found.values() for name in stored.skipped)
     counts = {trait: sum(stored.counts[trait] for stored in found.values()) for trait in NOTICED}
     scaling = _scaling(config, counts["deep"], key)
-    read = tuple(f"{counts[trait]} images {said}" for trait, said in SAID.items() if counts[trait])
+    read = tuple(f"{counts[trait]} images {said.format(key=key)}" for trait, said in SAID.items() if counts[trait])
     listed = tuple(note for stored in found.values() for note in stored.notes)
-    notes = source.notes + listed + (() if scaling is None else (str(scaling),)) + read
-    return Dataset(config.name, train.images, test, digest, skipped, notes, scaling)
+    deep = () if scaling is None else (str(scaling), *_clipping([stored.clipped for stored in found.values()], scaling))
+    notes = source.notes + listed + deep + read
+    both = {"train", "test"} <= set(found)
+    copies = kept_copies(train.images.pixels, test.pixels, digest, cache / f"{stem}-copies.json") if both else None
+    return Dataset(config.name, train.images, test, digest, skipped, notes, scaling, copies)
 
 
 def _none_of(images: Images) -> Images:
@@ -272,10 +295,29 @@ def _scaling(config: SourceConfig, deep: int, key: str) -> Scaling | None:
     return None
 
 
+def _clipping(splits: Sequence[Clipped | None], scaling: Scaling) -> Iterator[str]:
+    """A line on images of which many pixels lie outside the range, and whose they are, where there are any."""
+    clipped = [split for split in splits if split is not None]
+    if not clipped:
+        return
+    images, low, high = sum(c.images for c in clipped), min(c.low for c in clipped), max(c.high for c in clipped)
+    whose = sum((Counter(split.groups) for split in clipped), Counter[str]()).most_common()
+    more = f" and {len(whose) - MOST_NAMED} more" if len(whose) > MOST_NAMED else ""
+    named = ", ".join(f"{name} {count}" for name, count in whose[:MOST_NAMED]) + more
+    yield (
+        f"{images} of them have over {CLIPPED_SHARE:.0%} of their pixels outside {scaling.by}, and these are clipped: "
+        f"their values go from {low:g} to {high:g}" + (f"; by client: {named}" if whose else "")
+    )
+
+
 def _cache_key(config: SourceConfig, source: Source, key: str) -> str:
     """A digest of the settings that change the pixels and of the files. Raises UserError for unreadable files."""
     files = source.files
-    settings = config.model_dump(include=set(SourceConfig.model_fields) - {"path", "download"})
+    settings = config.model_dump(include=set(SourceConfig.model_fields) - NOT_PIXELS)
+    if config.fit == "crop":
+        del settings["fit"]  # as in the keys of before there was a choice
+    if config.range is not None:
+        settings["clipped"] = "counted"  # files made before do not say how many were
     digest = hashlib.blake2b(json.dumps([FORMAT, settings], sort_keys=True).encode(), digest_size=12)
     file = None
     try:

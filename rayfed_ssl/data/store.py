@@ -18,10 +18,10 @@ import json
 import os
 import warnings
 import zlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -47,15 +47,27 @@ class BadStore(Exception):
 
 
 @dataclass(frozen=True)
+class Clipped:
+    """Images of which many pixels lie outside the range they were scaled by (``Decoded.clipped``): how many, their
+    smallest and largest value, and how many of each natural group."""
+
+    images: int
+    low: float
+    high: float
+    groups: dict[str, int]
+
+
+@dataclass(frozen=True)
 class Stored:
     """What a store file holds: the images, a digest of all of them, the names of those left out, of how many each of
-    ``NOTICED`` is true, and the listing's notes."""
+    ``NOTICED`` is true, the listing's notes, and the images that were clipped, if any."""
 
     images: Images
     digest: str
     skipped: tuple[str, ...]
     counts: dict[str, int]
     notes: tuple[str, ...]
+    clipped: Clipped | None
 
 
 def default_cache() -> Path:
@@ -63,9 +75,17 @@ def default_cache() -> Path:
     return Path(os.environ.get("RAYFED_SSL_CACHE") or "~/.cache/rayfed-ssl").expanduser()
 
 
-def cached(path: Path, listing: Callable[[], Listing], form: Form, skip_bad: bool, key: str = "data") -> Stored:
+def cached(
+    path: Path,
+    listing: Callable[[], Listing],
+    form: Form,
+    skip_bad: bool,
+    key: str = "data",
+    skipping: str | None = None,
+) -> Stored:
     """The split stored at ``path``; decoded and written there first where it is absent or damaged.
 
+    ``skipping`` is what to do to leave out images that cannot be decoded; None: set ``on_bad_image`` of ``key``.
     Safe when several processes ask at once. Raises UserError for an image that cannot be decoded (unless ``skip_bad``)
     and for a cache folder that cannot be written.
     """
@@ -79,7 +99,7 @@ def cached(path: Path, listing: Callable[[], Listing], form: Form, skip_bad: boo
             try:
                 return read(path)
             except BadStore:
-                _write(path, listing(), form, skip_bad, key)
+                _write(path, listing(), form, skip_bad, key, skipping or f"set {key}.on_bad_image=skip")
     except OSError as error:
         reason = printable(error)
         raise UserError(f"cache {path.parent}: cannot be written ({reason}); set RAYFED_SSL_CACHE") from error
@@ -109,6 +129,7 @@ def read(path: Path) -> Stored:
             tuple(head["skipped"]),
             {trait: int(head["counts"][trait]) for trait in NOTICED},
             tuple(head["notes"]),
+            Clipped(**head["clipped"]) if "clipped" in head else None,
         )
         state = _state(path)
         if _checked.get(path) != state and head["checks"] != _checks(pixels, labels, groups):
@@ -154,20 +175,23 @@ def _checks(pixels: NDArray[np.uint8], labels: NDArray[np.int64], groups: NDArra
         return list(pool.map(check, (*whole, *blocks)))
 
 
-def _write(path: Path, listing: Listing, form: Form, skip_bad: bool, key: str) -> None:
+def _write(path: Path, listing: Listing, form: Form, skip_bad: bool, key: str, skipping: str) -> None:
     raw, partial = path.with_suffix(".raw.tmp"), path.with_suffix(".arrow.tmp")
     shape = (form.size, form.size, form.channels)
     try:
-        kept, skipped, counts, digest = _decode_to(raw, listing, form, skip_bad, key)
-        labels = np.ascontiguousarray(listing.labels[kept], dtype=np.int64)
-        groups = None if listing.groups is None else np.ascontiguousarray(listing.groups[kept], dtype=np.int64)
+        made = _decode_to(raw, listing, form, skip_bad, key, skipping)
+        digest = made.digest
+        labels = np.ascontiguousarray(listing.labels[made.kept], dtype=np.int64)
+        groups = None if listing.groups is None else np.ascontiguousarray(listing.groups[made.kept], dtype=np.int64)
         names = {"class_names": listing.class_names, "group_names": listing.group_names}
         for part in (labels.data, groups.data if groups is not None else b"", json.dumps(names).encode()):
             digest.update(part)
         empty = np.empty((0, *shape), np.uint8)
         pixels = np.memmap(raw, np.uint8, "r", shape=(len(labels), *shape)) if len(labels) else empty
-        head = {"format": FORMAT, "shape": shape, "grouped": groups is not None, "skipped": skipped, "counts": counts}
-        head["notes"] = listing.notes
+        head = {"format": FORMAT, "shape": shape, "grouped": groups is not None, "notes": listing.notes}
+        head |= {"skipped": made.skipped, "counts": made.counts}
+        if made.clipped:
+            head["clipped"] = asdict(_clipped(made.clipped, listing))
         head |= names | {"checks": _checks(pixels, labels, groups), "digest": digest.hexdigest()}
         _write_arrow(partial, pixels, labels, groups, json.dumps(head))
         os.replace(partial, path)
@@ -192,17 +216,35 @@ def _write_arrow(
         os.fsync(file.fileno())
 
 
-def _decode_to(
-    raw: Path, listing: Listing, form: Form, skip_bad: bool, key: str
-) -> tuple[NDArray[np.bool_], list[str], dict[str, int], hashlib.blake2b]:
-    """Append the decoded images to ``raw``. Raises UserError, once all are tried, for any that cannot be decoded.
+@dataclass(frozen=True)
+class _Made:
+    """A decoded split: the rows kept (N,), the names left out, the counts of ``Stored``, ``Decoded.clipped`` of the
+    rows that were, and the pixels' digest."""
 
-    Returns the rows kept (N,), the names left out, the counts of ``Stored``, and the pixels' digest.
-    """
-    kept = np.zeros(len(listing.labels), dtype=np.bool_)
-    skipped: list[str] = []
-    counts, row, reason = dict.fromkeys(NOTICED, 0), 0, ""
-    digest = hashlib.blake2b(digest_size=16)
+    kept: NDArray[np.bool_]
+    skipped: list[str]
+    counts: dict[str, int]
+    clipped: dict[int, tuple[float, float]]
+    digest: hashlib.blake2b
+
+
+def _clipped(rows: dict[int, tuple[float, float]], listing: Listing) -> Clipped:
+    low, high = min(low for low, _ in rows.values()), max(high for _, high in rows.values())
+    groups = [] if listing.groups is None else listing.groups[[*rows]].tolist()
+    names = Counter(listing.group_names[group] for group in groups if group >= 0)
+    return Clipped(len(rows), low, high, dict(names))
+
+
+def _decode_to(raw: Path, listing: Listing, form: Form, skip_bad: bool, key: str, skipping: str) -> _Made:
+    """Append the decoded images to ``raw``. Raises UserError, once all are tried, for any that cannot be decoded."""
+    made = _Made(
+        np.zeros(len(listing.labels), dtype=np.bool_),
+        [],
+        dict.fromkeys(NOTICED, 0),
+        {},
+        hashlib.blake2b(digest_size=16),
+    )
+    kept, skipped, row, reason = made.kept, made.skipped, 0, ""
     with open(raw, "wb") as file:
         for names, results in decoded_blocks(listing.read(), form):
             for name, result in zip(names, results, strict=True):
@@ -212,21 +254,23 @@ def _decode_to(
                     kept[row] = True
                     for trait in NOTICED:
                         if getattr(result, trait):
-                            counts[trait] += 1
+                            made.counts[trait] += 1
+                    if result.clipped is not None:
+                        made.clipped[row] = result.clipped
                     file.write(result.pixels.data)
-                    digest.update(result.pixels.data)
+                    made.digest.update(result.pixels.data)
                 else:
                     skipped.append(printable(name))
                     reason = reason or str(result)
                 row += 1
     if skipped and not skip_bad:
-        raise _undecodable(skipped, reason, key)
+        raise _undecodable(skipped, reason, key, skipping)
     if row != len(kept):
         raise UserError(f"{key}.path: {row} images were read where {len(kept)} were listed; did the files just change?")
-    return kept, skipped, counts, digest
+    return made
 
 
-def _undecodable(names: list[str], reason: str, key: str) -> UserError:
+def _undecodable(names: list[str], reason: str, key: str, skipping: str) -> UserError:
     """The one line on images that cannot be decoded: all of them at once, for ``reason`` the first."""
     if len(names) == 1:
         found, them = f"{names[0]} cannot be decoded ({reason})", "it"
@@ -234,9 +278,7 @@ def _undecodable(names: list[str], reason: str, key: str) -> UserError:
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
         listed = ", ".join(names[:MOST_NAMED]) + more
         found, them = f"{len(names)} images cannot be decoded: {listed} (the first: {reason})", "them"
-    return UserError(
-        f"{key}.on_bad_image: {found}; mend or remove {them}, or set {key}.on_bad_image=skip to leave such images out"
-    )
+    return UserError(f"{key}.on_bad_image: {found}; mend or remove {them}, or {skipping} to leave such images out")
 
 
 Name = TypeVar("Name")

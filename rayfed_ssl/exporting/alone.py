@@ -34,7 +34,8 @@ def described(folder: Path | str = HERE) -> dict[str, Any]:
 
 
 def square(image: Any, folder: Path | str = HERE) -> Tensor:
-    """The central square of a file or a Pillow image, resized to (S, S, C) uint8, grey or RGB, as in the training.
+    """A file or a Pillow image as (S, S, C) uint8, grey or RGB, as in the training: its central square, or, by ``fit``
+    of the input, all of it padded or stretched to a square.
 
     The image is turned as its EXIF orientation says. A JPEG of more than twice the size is read at a half, quarter or
     eighth of it, as the encoder's run read it: by its path, or as an opened file whose pixels nobody has read. A Pillow
@@ -54,13 +55,27 @@ def square(image: Any, folder: Path | str = HERE) -> Tensor:
     _refuse_deep_colour(image, range)
     white_is_zero = getattr(image, "tag_v2", {}).get(262) == 0  # TIFF 6.0, section 4
     image = _shallow(_upright(image), range, white_is_zero=white_is_zero)
-    short = min(image.size)
-    left, top = ((length - short) / 2 for length in image.size)
-    box, bilinear = (left, top, left + short, top + short), 2
     image = image.convert(mode)
     if image.size != (side, side):
-        image = image.resize((side, side), bilinear, box=box)
+        image = _fitted(image, side, config["input"].get("fit", "crop"))
     return torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).view(side, side, channels)
+
+
+def _fitted(image: Any, side: int, fit: str) -> Any:
+    """The image as a square: its central one; all of it, stretched; all of it, in the middle of a black square."""
+    bilinear, (width, height) = 2, image.size
+    if fit == "crop":
+        short = min(width, height)
+        left, top = (width - short) / 2, (height - short) / 2
+        return image.resize((side, side), bilinear, box=(left, top, left + short, top + short))
+    if fit == "stretch":
+        return image.resize((side, side), bilinear)
+    across, down = (side, round(height / width * side)) if width > height else (round(width / height * side), side)
+    resized = image.resize((max(across, 1), max(down, 1)), bilinear)
+    square = resized.crop((0, 0, side, side))
+    square.paste(0 if image.mode == "L" else (0, 0, 0), (0, 0, side, side))
+    square.paste(resized, (round((side - resized.width) / 2), round((side - resized.height) / 2)))
+    return square
 
 
 def _reduced(image: Any, mode: str, side: int) -> Any:

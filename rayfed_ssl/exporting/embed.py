@@ -81,7 +81,8 @@ def embed(
     images, source = _images(data, id_column, encoder)
     _check_out(out, data, overwrite)
     given = encoder.transform.range if source is None or source.range is None else source.range
-    form = Form(encoder.transform.image_size, encoder.transform.max_pixels, encoder.transform.channels, given)
+    fit = encoder.transform.fit if source is None or "fit" not in source.model_fields_set else source.fit
+    form = Form(encoder.transform.image_size, encoder.transform.max_pixels, encoder.transform.channels, given, fit)
     skip = skip_bad or (source is not None and source.on_bad_image == "skip")
     table = _Table(encoder, images)
     try:

@@ -53,5 +53,5 @@ def run_encoder(run: Path, client: int | None = None, *, trust_imports: bool = F
     file = find(run, client)
     config = load_untrusted(path, trust_imports=trust_imports)
     data = config.data
-    transform = Transform.described(file.description, range=data.range, max_pixels=data.max_pixels)
+    transform = Transform.described(file.description, range=data.range, max_pixels=data.max_pixels, fit=data.fit)
     return RunEncoder(run, file, file.load(), transform, config)

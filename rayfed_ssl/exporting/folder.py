@@ -32,6 +32,13 @@ VALUES = "model.safetensors"
 LARGE = "*.safetensors filter=lfs diff=lfs merge=lfs -text\n*.pt2 filter=lfs diff=lfs merge=lfs -text\n"
 
 
+RESIZED = {
+    "crop": "the central square",
+    "pad": "all of the image, in the middle of a black square",
+    "stretch": "all of the image, stretched to a square",
+}
+
+
 @dataclass(frozen=True)
 class Form:
     """A way to export: the program's file, what writes it and says how far its features are off, and what else lies
@@ -94,7 +101,8 @@ def export(encoder: RunEncoder, form: str, out: Path | None = None, licence: str
                 shutil.copyfile(encoder.file.values, place / VALUES)
                 shutil.copyfile(alone.__file__, place / "encoder.py")
             if chosen.hub:
-                write_json(place / "preprocessor_config.json", _preprocessor(encoder))
+                if encoder.transform.fit != "pad":  # which none of transformers' words says
+                    write_json(place / "preprocessor_config.json", _preprocessor(encoder))
                 (place / ".gitattributes").write_text(LARGE, encoding="utf-8")
             text = card(encoder, use_of(encoder, form), licence, difference)
             (place / "README.md").write_text(text, encoding="utf-8")
@@ -126,7 +134,8 @@ def _config(encoder: RunEncoder, form: Form) -> dict[str, object]:
     described = {key: value for key, value in encoder.file.description.items() if key not in ("values", "input")}
     given: dict[str, Any] = {
         **encoder.file.description["input"],
-        "resize": "the central square, antialiased bilinear",
+        "resize": f"{RESIZED[encoder.transform.fit]}, antialiased bilinear",
+        "fit": encoder.transform.fit,
         "range_of_deep_images": encoder.transform.range,
     }
     said: dict[str, object] = {**described, "input": given}
@@ -149,15 +158,15 @@ def _pixels(encoder: RunEncoder) -> tuple[int, int, int]:
 
 def _preprocessor(encoder: RunEncoder) -> dict[str, object]:
     """The transform in the words of transformers' image processors; ``resample`` 2 is Pillow's bilinear filter."""
-    side = encoder.transform.image_size
+    side, cropped = encoder.transform.image_size, encoder.transform.fit == "crop"
     mean, std = encoder.transform.normalisation
     return {
         "image_processor_type": "CLIPImageProcessor",
         "do_convert_rgb": encoder.transform.channels == 3,
         "do_resize": True,
-        "size": {"shortest_edge": side},
+        "size": {"shortest_edge": side} if cropped else {"height": side, "width": side},
         "resample": 2,
-        "do_center_crop": True,
+        "do_center_crop": cropped,
         "crop_size": {"height": side, "width": side},
         "do_rescale": True,
         "rescale_factor": 1 / 255,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rayfed_ssl.exporting.encoders import RunEncoder
 
-SQUARE = """An image, turned as its EXIF orientation says, first becomes its central square of {side} x {side} px,
+SQUARE = """An image, turned as its EXIF orientation says, first becomes {square} of {side} x {side} px,
 {colour}, resized with an antialiased bilinear filter. Grey images of more than 8 bits are scaled to 0..255 before that,
 by {range}: Pillow's `convert("RGB")` would clip them."""
 
@@ -50,6 +50,12 @@ features = model(pixels)  # (1, {dim}) float32
 
 Scaling and normalisation are inside; any number of images goes at once."""
 
+SQUARES = {
+    "crop": "its central square",
+    "pad": "all of it in the middle of a black square",
+    "stretch": "all of it stretched to a square",
+}
+
 TEXTS = {"torch": TORCH, "hub-folder": TORCH, "onnx": ONNX, "torchscript": TORCHSCRIPT}
 
 
@@ -60,4 +66,5 @@ def use_of(encoder: RunEncoder, form: str) -> str:
     colour = "grey" if channels == 1 else "RGB"
     range = encoder.transform.range
     deep = "each one's own smallest and largest value" if range is None else f"the range {range[0]:g} to {range[1]:g}"
-    return f"{TEXTS[form].format(**said)}\n\n{SQUARE.format(side=side, colour=colour, range=deep)}"
+    square = SQUARES[encoder.transform.fit]
+    return f"{TEXTS[form].format(**said)}\n\n{SQUARE.format(side=side, colour=colour, range=deep, square=square)}"

@@ -5,16 +5,16 @@ A pure function of the configuration and the images, so a driver, an actor and a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
+from rayfed_ssl import evaluation
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import numpy_generator
-from rayfed_ssl.base.text import printable
 from rayfed_ssl.data import partition as partitions
 from rayfed_ssl.data import sources
 from rayfed_ssl.data.feature_skew import skew_features
@@ -22,6 +22,7 @@ from rayfed_ssl.data.images import Dataset, Images, Scaling
 from rayfed_ssl.data.partition import stratified_share
 from rayfed_ssl.data.partition_base import Partition
 from rayfed_ssl.data.tasks import split_tasks
+from rayfed_ssl.federated.remarks import copied, largest_class
 from rayfed_ssl.settings.run import RunSettings
 
 PUBLIC = "data.public.images"
@@ -54,10 +55,16 @@ class Federation:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Lines on how the images were read, those of public images of another source among them, and on a test set of
-        mostly one class."""
+        """Lines on how the images were read, those of public images of another source among them, on images that are
+        there more than once, and on a test set with a large class."""
         public = (f"{PUBLIC}: {note}" for note in self.public_notes)
-        return (*self.dataset.notes, *public, *_largest_class(self.dataset))
+        held = [shard["train"] for shard in self.shards]
+        return (
+            *self.dataset.notes,
+            *public,
+            *copied(self.dataset, held, self.held_out),
+            *largest_class(self.dataset),
+        )
 
     @property
     def public_images(self) -> Images:
@@ -132,6 +139,7 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
     dataset = sources.load(config.data, cache)
     if config.data.tasks is not None:
         return _deal_tasks(config, dataset)
+    _check_measurable(config, dataset)
     train = dataset.train
     public_config = config.data.public
     split, public, public_indices, held_out = config.data.partition, None, None, None
@@ -177,19 +185,24 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
     )  # fmt: skip
 
 
-def _largest_class(dataset: Dataset) -> Iterator[str]:
-    """A line where always naming the largest class would be right for most test images, and much more often than by
-    chance."""
-    labels = dataset.test.labels[dataset.test.labels >= 0]
-    counts = np.bincount(labels) if len(labels) else np.zeros(1, np.int64)
-    classes, most = int((counts > 0).sum()), int(counts.max())
-    if classes > 1 and most > 0.5 * len(labels) and most * classes > 1.5 * len(labels):
-        names = dataset.train.class_names
-        name = printable(names[int(counts.argmax())]) if names else str(int(counts.argmax()))
-        yield (
-            f"{most / len(labels):.0%} of the test images are of class {name}: an accuracy below that says little; "
-            "evaluation.metrics=[accuracy,balanced_accuracy] tells more"
+def _check_measurable(config: RunSettings, dataset: Dataset) -> None:
+    """Refuse a share to choose by, and protocols, that need labels where no image of a split has one: a line for each,
+    and how the images were read. Raises UserError.
+    """
+    train, test = dataset.train.labels, dataset.test.labels
+    lines: list[str] = []
+    if config.evaluation.select is not None and not (train >= 0).any():
+        lines.append(
+            f"evaluation.select: found a share of {config.evaluation.select.share}, but none of the {len(train)} "
+            "training images has a label; allowed without labels: null"
         )
+    if lines or ((train >= 0).any() and not (test >= 0).any()):
+        try:
+            evaluation.check(config.evaluation, train, test, config.data.image_size)
+        except UserError as error:
+            lines.append(str(error))
+    if lines:
+        raise UserError("\n".join([*lines, *(f"data: {note}" for note in dataset.notes)]))
 
 
 def _own_tests(split: Partition, dataset: Dataset, clients: int) -> tuple[np.ndarray, ...] | None:

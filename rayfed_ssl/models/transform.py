@@ -1,8 +1,8 @@
 """An encoder's transform: images as people have them to the float tensor that the encoder of a run takes.
 
-Images are decoded as for training: the central square, resized with an antialiased bilinear filter, grey or RGB. They
-are scaled to [0, 1] and normalised with the run's mean and deviation. A file gives the bits that the run's own
-evaluation saw.
+Images are decoded as for training: the central square, or what ``data.fit`` says, resized with an antialiased bilinear
+filter, grey or RGB. They are scaled to [0, 1] and normalised with the run's mean and deviation. A file gives the bits
+that the run's own evaluation saw.
 
 Shapes: B images, H and W an image's sides, C channels (3; 1 for grey), S the run's image side.
 """
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.augment import clean
-from rayfed_ssl.data.decode import BadImage, Form, decode, decode_opened
+from rayfed_ssl.data.decode import BadImage, Fit, Form, decode, decode_opened
 from rayfed_ssl.data.recipes import Recipe
 
 OneImage = Image.Image | NDArray[np.generic] | bytes | Path | str
@@ -59,8 +59,8 @@ def _check_array(pixels: NDArray[Any], position: int) -> None:
 class Transform:
     """Images -> float32 tensors of the run's size, channels and normalisation.
 
-    ``range`` is the (lowest, highest) value of images of more than 8 bits; None: each image's own. Grey images take the
-    mean over the three channels of ``mean`` and of ``std``, as in training.
+    ``range`` is the (lowest, highest) value of images of more than 8 bits; None: each image's own. ``fit`` says how
+    images become squares. Grey images take the mean over the three channels of ``mean`` and of ``std``, as in training.
     """
 
     image_size: int
@@ -69,10 +69,12 @@ class Transform:
     std: tuple[float, float, float]
     range: tuple[float, float] | None = None
     max_pixels: int = 50_000_000
+    fit: Fit = "crop"
 
     @classmethod
     def described(cls, description: Mapping[str, Any], **options: Any) -> Self:
-        """The transform that the json beside an exported encoder names; ``options`` are ``range`` and ``max_pixels``.
+        """The transform that the json beside an exported encoder names; ``options`` are ``range``, ``max_pixels`` and
+        ``fit``, by default what an exported folder's ``config.json`` says of it.
 
         Raises:
             UserError: the json says nothing of an input.
@@ -87,12 +89,12 @@ class Transform:
             raise UserError(
                 f"encoder description: found no image_size with input.mean and input.std of 3 numbers ({error!r})"
             ) from None
-        return cls(size, channels, mean, std, **options)
+        return cls(size, channels, mean, std, **{"fit": description["input"].get("fit", "crop"), **options})
 
     @property
     def form(self) -> Form:
         """What images are brought to before they are scaled and normalised."""
-        return Form(self.image_size, self.max_pixels, self.channels, self.range)
+        return Form(self.image_size, self.max_pixels, self.channels, self.range, self.fit)
 
     @property
     def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -116,7 +118,7 @@ class Transform:
         return self.normalised(self.pixels(images))
 
     def pixels(self, images: Sequence[OneImage]) -> NDArray[np.uint8]:
-        """(B, S, S, C) uint8: the images' central squares. Raises UserError."""
+        """(B, S, S, C) uint8: the images as squares. Raises UserError."""
         squares = [self._square(image, position) for position, image in enumerate(images)]
         shape = (len(squares), self.image_size, self.image_size, self.channels)
         return np.stack(squares) if squares else np.empty(shape, np.uint8)

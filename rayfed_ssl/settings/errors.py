@@ -232,6 +232,7 @@ def _complaint(model: type[BaseModel], document: object, details: Any) -> _Compl
         rule, guess = f"must be one of {', '.join(choices)}", closest(value, choices)
     elif kind in ("literal_error", "enum"):
         choices = [choice.strip("'\"") for choice in re.split(r", | or ", context["expected"])]
+        choices = [choice.lower() if choice in ("False", "True") else choice for choice in choices]  # as in YAML
         rule = f"must be one of {', '.join(choices)}" if len(choices) > 1 else f"must be {choices[0]}"
         guess = closest(value, choices)
     elif kind == "string_type":

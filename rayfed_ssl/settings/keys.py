@@ -216,6 +216,8 @@ def _word(member: Any, extras: tuple[Any, ...]) -> tuple[str, str]:
     if inspect.isclass(member) and issubclass(member, BaseModel):
         return BLOCK, ""
     arguments = get_args(member)
+    if get_origin(member) is Literal and arguments in ((False,), (True,)):
+        return _yaml(arguments[0]), ""
     if get_origin(member) is Literal:
         return _WORDS[type(arguments[0])], ", ".join(_yaml(choice) for choice in arguments)
     if get_origin(member) is tuple:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from numpy.typing import NDArray
 
 from rayfed_ssl import evaluation
@@ -92,11 +94,17 @@ def reevaluate(
 
 
 def _other_images(config: RunConfig, data: SourceConfig) -> tuple[Federation, dict[str, Any]]:
-    """A data set that no client holds, in the run's size and channels, and what is to be said of it."""
-    form = {"image_size": config.data.image_size, "channels": config.data.channels}
-    dataset = sources.load(data.model_copy(update=form))
+    """A data set that no client holds, in the run's size, channels and, unless its block says another, fit; and what is
+    to be said of it."""
+    form: dict[str, Any] = {"image_size": config.data.image_size, "channels": config.data.channels}
+    if "fit" not in data.model_fields_set:
+        form["fit"] = config.data.fit
+    source = data.model_dump(mode="json", exclude_defaults=True, exclude=set(form)) | {"name": data.name}
+    skip = {"name": data.name, **source, "on_bad_image": "skip"}
+    block = yaml.safe_dump(skip, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**6).strip()
+    dataset = sources.load(data.model_copy(update=form), skipping=f"give --data {shlex.quote(block)}")
     said = {
-        "source": data.model_dump(mode="json", exclude_defaults=True, exclude=set(form)) | {"name": data.name},
+        "source": source,
         "digest": dataset.digest,
         "train": len(dataset.train),
         "test": len(dataset.test),

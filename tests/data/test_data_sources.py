@@ -24,6 +24,7 @@ from torchvision import datasets
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.sources import SourceConfig, load
+from rayfed_ssl.data.store import FORMAT
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 
@@ -231,7 +232,10 @@ def test_parquet_errors_name_the_file(tmp_path):
     refused(r"data\.path: .*nowhere does not exist", tmp_path, "parquet", path=tmp_path / "nowhere")
     refused(r"lacks its train split.*no Parquet file", tmp_path, "parquet")
     (tmp_path / "train.parquet").write_text("label,image\n0,x\n")
+    refused(r"train\.parquet cannot be read as Parquet", tmp_path, "parquet")
+    write_parquet(tmp_path / "train.parquet", pictures(2), [0, 0])
     refused(r"lacks its test split: wanted test\*\.parquet.*found train\.parquet", tmp_path, "parquet")
+    (tmp_path / "train.parquet").write_text("label,image\n0,x\n")
     write_parquet(tmp_path / "test.parquet", pictures(2), [0, 0])
     refused(r"train\.parquet cannot be read as Parquet", tmp_path, "parquet")
     write_parquet(tmp_path / "train.parquet", pictures(2), [0, 0], column="photo")
@@ -383,6 +387,27 @@ def test_bytes_in_parquet_choose_no_other_decoder(tmp_path):
     write_parquet(tmp_path / "train.parquet", [eps, *pictures(2)], [0, 0, 0])
     write_parquet(tmp_path / "test.parquet", pictures(2), [0, 0])
     refused(r"train\.parquet row 0 cannot be decoded .*cannot identify", tmp_path, "parquet")
+
+
+@pytest.mark.parametrize("layout", ["clients", "classes"])
+def test_images_beyond_the_range_are_counted_by_client(tmp_path, layout):
+    """Hospital b writes 14 bits; the counts hold both splits, also when they come from the cache."""
+    ramp = np.arange(256, dtype=np.uint16).reshape(16, 16) * 16
+    images = {f"train/a/x/{n}.png": ramp + n for n in range(3)} | {"test/a/x/0.png": ramp, "test/b/x/0.png": ramp * 2}
+    images |= {"train/b/x/0.png": ramp * 4 + 5, "train/b/x/1.png": ramp}
+    images |= {"train/c/x/0.png": ramp * 2, "train/c/x/1.png": ramp * 2 + 1} if layout == "clients" else {}
+    put(tmp_path, images)
+    whose = "; by client: b 2, c 2" if layout == "clients" else ""
+    count, scaled = (4, 9) if layout == "clients" else (2, 7)
+    for _ in range(2):
+        data = fetch(tmp_path, "imagefolder", channels=1, layout=layout, range=(0, 4095))
+        assert data.notes == (
+            f"{scaled} images of more than 8 bits were scaled to 0..255, each by data.range=[0.0, 4095.0]",
+            f"{count} of them have over 1% of their pixels outside data.range=[0.0, 4095.0], and these are clipped: "
+            f"their values go from 0 to {255 * 16 * 4 + 5}{whose}",
+        )
+    wide = fetch(tmp_path, "imagefolder", channels=1, layout=layout, range=(0, 65535))
+    assert len(wide.notes) == 1
 
 
 def test_deep_images_say_how_they_were_scaled(tmp_path):
@@ -981,3 +1006,17 @@ def test_configuration_is_checked():
     for wrong in ({"name": "mnist"}, {"image_size": 4}, {"limit": 0}, {"layout": "flat"}, {"pixels": 3}):
         with pytest.raises(ValidationError):
             SourceConfig.model_validate({"name": "digits"} | wrong)
+
+
+def test_todays_caches_are_those_of_before_there_was_a_choice_of_squares(tmp_path):
+    """A file's name is a digest of the format, the settings but those that say where images lie, and the files."""
+    content = b"P5 8 8 255\n" + bytes(range(64))
+    (tmp_path / "d/train").mkdir(parents=True)
+    (tmp_path / "d/train/a.pgm").write_bytes(content)
+    config = SourceConfig(name="imagefolder", path=tmp_path / "d")
+    load(config, tmp_path / "cache")
+    settings = config.model_dump(exclude={"path", "download", "test_split", "fit"})
+    digest = hashlib.blake2b(json.dumps([FORMAT, settings], sort_keys=True).encode(), digest_size=12)
+    digest.update(b"\0train/a.pgm\0%d\0" % len(content) + content)
+    (found,) = (tmp_path / "cache").glob("*-train.arrow")
+    assert found.name == f"imagefolder-32-{digest.hexdigest()}-train.arrow"

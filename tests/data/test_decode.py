@@ -7,7 +7,7 @@ import struct
 
 import numpy as np
 import pytest
-from PIL import Image, TiffImagePlugin
+from PIL import Image, ImageOps, TiffImagePlugin
 
 from rayfed_ssl.data.decode import BadImage, Form, decode, decode_opened
 
@@ -41,6 +41,40 @@ def test_a_range_is_the_same_for_every_image():
     dark, form = RAMP // 2, Form(64, range=(0, 4095))
     assert np.array_equal(decode(file_of(dark, "PNG"), form).pixels, by_hand(dark, 0, 4095))
     assert decode(file_of(RAMP * 2, "PNG"), form).pixels.max() == 255  # clipped beyond
+
+
+@pytest.mark.parametrize(("beyond", "value"), [(40, 4095), (41, 4096), (41, 9000), (41, -1), (4096, 5000)])
+def test_an_image_of_which_more_than_a_hundredth_is_clipped_says_its_values(beyond, value):
+    """40 of 4096 pixels are less than 1%, 41 more."""
+    values = np.full(64 * 64, 100, np.float32)
+    values[:beyond], values[-1] = value, 200
+    decoded = decode(values.reshape(64, 64), Form(64, range=(0.0, 4095.0)))
+    outside = ((values < 0) | (values > 4095)).mean() > 0.01
+    assert decoded.clipped == ((values.min(), values.max()) if outside else None)
+    assert outside == (value in (4096, 9000, -1, 5000))
+    assert decode(values.reshape(64, 64), FORM).clipped is None
+
+
+@pytest.mark.parametrize("shape", [(16, 480), (33, 16), (16, 17), (15, 16), (7, 100), (101, 64), (40, 40), (16, 16)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_all_of_an_image_is_padded_or_stretched_to_a_square_as_pillow_does(shape, channels):
+    pixels = np.random.default_rng(sum(shape)).integers(0, 256, (*shape, 3), dtype=np.uint8)
+    image, payload = Image.fromarray(pixels).convert("L" if channels == 1 else "RGB"), file_of(pixels, "PNG")
+    padded = decode(payload, Form(16, channels=channels, fit="pad"))
+    expected = ImageOps.pad(image, (16, 16), Image.Resampling.BILINEAR)
+    assert np.array_equal(padded.pixels, np.asarray(expected).reshape(16, 16, channels))
+    stretched = decode(payload, Form(16, channels=channels, fit="stretch"))
+    expected = image.resize((16, 16), Image.Resampling.BILINEAR)
+    assert np.array_equal(stretched.pixels, np.asarray(expected).reshape(16, 16, channels))
+    assert not padded.cropped
+    assert not stretched.cropped
+
+
+def test_a_line_of_pixels_is_padded_to_one_row():
+    """Of which ImageOps.pad would make none."""
+    line = decode(file_of(np.full((2, 900), 200, np.uint8), "PNG"), Form(16, channels=1, fit="pad")).pixels[..., 0]
+    assert (np.count_nonzero(line, axis=1) > 0).sum() == 1
+    assert set(np.unique(line)) == {0, 200}
 
 
 @pytest.mark.parametrize("kind", ["TIFF", "array"])

@@ -160,13 +160,14 @@ def test_a_run_that_needs_labels_says_how_images_without_were_read(tmp_path: Pat
         check_labels(config, deal(config, tmp_path / "cache"))
 
 
-def own(path: Path, data: dict[str, object]) -> RunConfig:
+def own(path: Path, data: dict[str, object], **evaluation: object) -> RunConfig:
     return build(
         {
             "method": {"name": "fedsimclr"},
             "data": {"path": path, "image_size": SIZE, **data},
             "clients": {"count": 2},
             "train": {"rounds": 1, "batch_size": 2},
+            "evaluation": evaluation,
         },
         {},
         origin="test",
@@ -182,7 +183,84 @@ def test_what_was_made_of_public_images_is_told(tmp_path: Path) -> None:
     assert note.startswith("data.public.images: more/ (3 images) is not used")
 
 
+def test_a_run_that_chooses_by_labels_says_all_that_needs_some_at_once(tmp_path: Path) -> None:
+    """Once what the lines say is done, the images are dealt."""
+    put(tmp_path / "d", tree_of({".": 10}))
+    config = own(tmp_path / "d", {"name": "imagefolder"}, select={"share": 0.1}, protocols=["knn", "rank"])
+    with pytest.raises(UserError) as error:
+        deal(config, tmp_path / "cache")
+    select, protocols = str(error.value).splitlines()
+    assert select == (
+        "evaluation.select: found a share of 0.1, but none of the 10 training images has a label; allowed without "
+        "labels: null"
+    )
+    assert protocols.startswith("evaluation.protocols: found knn, but none of the 10 train images has a label; allowed")
+    config = own(tmp_path / "d", {"name": "imagefolder"}, select=None, protocols=["rank"])
+    assert len(deal(config, tmp_path / "cache").clients) == 2
+    put(tmp_path / "e", tree_of({"train/a": 1, "train/b": 1, "test/a": 1}))
+    config = own(tmp_path / "e", {"name": "imagefolder"}, select={"share": 0.1})
+    with pytest.raises(UserError, match="no class has two labelled training images"):
+        deal(config, tmp_path / "cache")
+
+
 # -- Parquet -----------------------------------------------------------------------------------------------------------
+
+
+def hugging_face(root: Path, **labels: list[int]) -> None:
+    for split, values in labels.items():
+        write_parquet(root / f"data/{split}-00000-of-00001.parquet", pictures(len(values)), values)
+
+
+def test_a_test_split_without_labels_names_the_one_that_has_some_and_its_key(tmp_path: Path) -> None:
+    hugging_face(tmp_path / "d", train=[0, 1] * 4, test=[-1] * 3, validation=[0, 1, -1, 1])
+    config = own(tmp_path / "d", {"name": "parquet"}, protocols=["knn"])
+    with pytest.raises(UserError) as error:
+        deal(config, tmp_path / "cache")
+    protocols, note = str(error.value).splitlines()
+    assert protocols.startswith("evaluation.protocols: found knn, but none of the 3 test images has a label")
+    assert note == (
+        "data: data/validation-00000-of-00001.parquet (4 rows) is not used: the images are those of "
+        "data/train-00000-of-00001.parquet and data/test-00000-of-00001.parquet; data.test_split=validation tests on "
+        "its 3 labelled images"
+    )
+    config = own(tmp_path / "d", {"name": "parquet", "test_split": "validation"}, protocols=["knn"])
+    data = deal(config, tmp_path / "cache").dataset
+    assert data.test.labels.tolist() == [0, 1, -1, 1]
+    assert data.notes == (
+        "data/test-00000-of-00001.parquet (3 rows) is not used: the images are those of "
+        "data/train-00000-of-00001.parquet and data/validation-00000-of-00001.parquet",
+    )
+    config = own(tmp_path / "d", {"name": "parquet"}, protocols=["rank"])
+    assert deal(config, tmp_path / "cache").dataset.test.labels.tolist() == [-1] * 3
+
+
+def test_any_split_by_its_name_is_the_test(tmp_path: Path) -> None:
+    """Of the names known, val and validation, each file is offered once, and none without labels or that is damaged."""
+    root = tmp_path / "d"
+    hugging_face(root, train=[0, 1] * 4, dev=[1, 0, 1], test=[1])
+    write_parquet(root / "held/part.parquet", pictures(1), [0])
+
+    def labels(**data: str) -> list[int]:
+        settings = {"name": "parquet", "path": root, "image_size": SIZE}
+        return load(SourceConfig.model_validate(settings | data), tmp_path / "cache").test.labels.tolist()
+
+    assert (labels(), labels(test_split="dev"), labels(test_split="held")) == ([1], [1, 0, 1], [0])
+    for name, found in {
+        "validation": r"found 'validation'; .* has no validation\*\.parquet, found data/dev-00000",
+        "tr": "found 'tr', and train-00000-of-00001.parquet is a training file",
+    }.items():
+        with pytest.raises(UserError, match=rf"data\.test_split: {found}"):
+            labels(test_split=name)
+    with pytest.raises(UserError, match=r"data\.test_split: found 'dev'; .* is one file, allowed: null"):
+        labels(path=root / "data/train-00000-of-00001.parquet", test_split="dev")
+    hugging_face(root, val=[-1, -1])
+    assert (
+        "test_split" not in load(SourceConfig(name="parquet", path=root, image_size=SIZE), tmp_path / "cache").notes[0]
+    )
+    (root / "data/validation.parquet").write_bytes(b"PAR1 and no more")
+    assert (
+        "test_split" not in load(SourceConfig(name="parquet", path=root, image_size=SIZE), tmp_path / "cache").notes[0]
+    )
 
 
 def test_one_file_with_labels_throughout_is_split_as_ever(tmp_path: Path) -> None:
@@ -221,14 +299,15 @@ def test_parquet_files_of_no_split_are_counted(tmp_path: Path) -> None:
     for name, count in {"train-0": 4, "train-1": 4, "test": 2, "validation": 3}.items():
         write_parquet(root / f"data/{name}.parquet", pictures(count), [0] * count)
     said = "the images are those of data/train-0.parquet .. and data/test.parquet"
-    assert read(root, "parquet").notes == (f"data/validation.parquet (3 rows) is not used: {said}",)
+    key = "; data.test_split=validation tests on its 3 labelled images"
+    assert read(root, "parquet").notes == (f"data/validation.parquet (3 rows) is not used: {said}{key}",)
     write_parquet(root / "extra/x.parquet", pictures(5), [0] * 5)
     (root / "extra/.hidden.parquet").write_bytes(b"nothing")
     (root / "extra/damaged.parquet").write_bytes(b"nothing")  # nobody reads it
     (root / "link.parquet").symlink_to("data/test.parquet")
     (note,) = read(root, "parquet").notes
     names = "data/validation.parquet, extra/damaged.parquet, extra/x.parquet (8 rows)"
-    assert note == f"{names} are not used: {said}"
+    assert note == f"{names} are not used: {said}{key}"
     for n in range(4):
         write_parquet(root / f"z{n}.parquet", pictures(1), [0])
     assert "z1.parquet and 2 more (12 rows) are not used" in read(root, "parquet").notes[0]

@@ -32,11 +32,11 @@ def write(path: Path, **columns: object) -> None:
     pq.write_table(pa.table({"image": images, **columns}), path)
 
 
-def config(path: Path, **columns: str) -> SourceConfig:
+def config(path: Path, **columns: str | bool) -> SourceConfig:
     return SourceConfig.model_validate({"name": "parquet", "path": path, "image_size": SIZE, "columns": columns})
 
 
-def read(path: Path, **columns: str) -> Dataset:
+def read(path: Path, **columns: str | bool) -> Dataset:
     return load(config(path, **columns), path.parent / "cache")
 
 
@@ -102,6 +102,61 @@ def test_clients_may_be_whole_floats_as_integers_with_gaps_are(tmp_path: Path) -
     assert data.train.groups.tolist() == [1, -1, 0, 1]
     assert data.test.groups is not None
     assert data.test.groups.tolist() == [0]
+
+
+UNMEASURED = {
+    "several labels": pa.array([[0, 2], [1], [], [0]]),
+    "targets": pa.array([0.25, 1.5, 2.0, 3.0]),
+    "dates": pa.array([1, 2, 3, 4], pa.timestamp("s")),
+}
+
+
+@pytest.mark.parametrize("name", UNMEASURED)
+@pytest.mark.parametrize("single", [True, False], ids=["file", "folder"])
+def test_a_label_column_of_no_use_is_left_unread_where_the_run_says_so(tmp_path: Path, name: str, single: bool) -> None:
+    """All rows train then, and no test split is asked for. The message names the key that works."""
+    place = tmp_path / ("all.parquet" if single else "d/train.parquet")
+    write(place, label=UNMEASURED[name], site=["a", "b", "a", "b"])
+    path = place if single else tmp_path / "d"
+    with pytest.raises(UserError) as error:
+        read(path)
+    assert "several labels per image and targets of a regression are not measured" in str(error.value)
+    assert str(error.value).endswith("or read none, data.columns.label=false")
+    data = read(path, label=False, client="site")
+    assert (data.train.labels.tolist(), len(data.test), data.train.class_names) == ([-1] * 4, 0, ())
+    assert data.train.group_names == ("a", "b")
+    assert not catalogued(config(path, label=False)).labelled
+    assert catalogued(config(path, label=False)).class_names is None
+
+
+def test_labels_that_could_be_read_are_left_unread_too_with_the_names_in_the_file(tmp_path: Path) -> None:
+    write(tmp_path / "d/train.parquet", label=["x", "y"])
+    write(tmp_path / "d/test.parquet", label=["z"])  # of no training image
+    data = read(tmp_path / "d", label=False)
+    assert (data.train.labels.tolist(), data.test.labels.tolist(), data.train.class_names) == ([-1, -1], [-1], ())
+    with pytest.raises(UserError, match="holds the class z, which no training image has"):
+        read(tmp_path / "d")
+
+
+def test_one_image_per_class_is_called_that_as_of_folders(tmp_path: Path) -> None:
+    write(tmp_path / "uniq.parquet", label=[0, 1, 2])
+    with pytest.raises(UserError) as error:
+        read(tmp_path / "uniq.parquet")
+    end = "has no test images, and of no class enough images to hold a fifth out: labelled images need test images"
+    assert str(error.value) == f"data.path: {tmp_path}/uniq.parquet {end}"
+    for label in "abc":
+        (tmp_path / "d" / label).mkdir(parents=True)
+        Image.fromarray(np.zeros((SIZE, SIZE), np.uint8)).save(tmp_path / "d" / label / "1.png")
+    with pytest.raises(UserError, match=f"{tmp_path}/d {end}; found"):
+        load(SourceConfig(name="imagefolder", path=tmp_path / "d"), tmp_path / "cache")
+
+
+def test_without_labels_a_folder_needs_no_test_split(tmp_path: Path) -> None:
+    write(tmp_path / "d/train.parquet", label=pa.array([None, None], pa.int64()))
+    assert len(read(tmp_path / "d").test) == 0
+    write(tmp_path / "e/train.parquet", label=[0, None])
+    with pytest.raises(UserError, match="lacks its test split"):
+        read(tmp_path / "e")
 
 
 @pytest.mark.parametrize("values", [[0.5, 1.0], [float("inf"), 1.0], [1e300, 0.0], [float("nan"), 0.1]])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image, TiffImagePlugin
+from PIL import Image, ImageOps, TiffImagePlugin
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.catalogue import catalogued
@@ -295,8 +295,19 @@ def test_images_of_which_more_than_half_is_cut_away_are_counted(tmp_path: Path) 
     data = folder(root)
     assert np.array_equal(data.train.pixels[0], made["half"][:, 8:24])
     assert np.array_equal(data.train.pixels[2], made["strip"][:, 232:248])
-    assert data.notes == ("2 images lose more than half of their area: of each the central square is taken",)
+    lost = "2 images lose more than half of their area: of each the central square is taken"
+    assert data.notes == (f"{lost}; data.fit=pad or stretch keeps all of it",)
     assert folder(root).notes == data.notes  # from the cache
+    for fit in ("pad", "stretch"):  # each has a cache of its own
+        kept = folder(root, fit=fit)
+        assert kept.notes == ()
+        assert kept.digest != data.digest
+        for row, name in enumerate(sorted(made)):
+            image = Image.fromarray(made[name])
+            square = (SIZE, SIZE)
+            whole = ImageOps.pad(image, square, Image.Resampling.BILINEAR) if fit == "pad" else image.resize(square, 2)
+            assert np.array_equal(kept.train.pixels[row], np.asarray(whole))
+    assert folder(root, fit="crop").digest == data.digest
 
 
 def test_a_large_jpeg_is_measured_before_it_is_read_at_a_smaller_scale(tmp_path: Path) -> None:

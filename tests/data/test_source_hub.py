@@ -125,6 +125,8 @@ def test_files_of_no_split_are_noted_beside_the_commit(tmp_path, hub):
     commit, note = fetch(tmp_path, "lab/cells").notes
     assert commit.endswith("a" * 40)
     assert note.startswith("data/validation-00000-of-00001.parquet (3 rows) is not used: the images are those of data/")
+    assert note.endswith("; data.test_split=validation tests on its 3 labelled images")
+    assert np.array_equal(fetch(tmp_path, "lab/cells", test_split="validation").test.pixels, pictures(3))
 
 
 def test_a_catalogue_takes_every_split_of_one_data_set(tmp_path, hub, monkeypatch):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -311,3 +314,20 @@ def test_other_images_without_labels_have_no_accuracy(tmp_path: Path) -> None:
     assert (run / "evaluation.json").exists() is before
     found = reevaluate(run, ["rank"], data=located(str(other)))["other data"][f"imagefolder:{other}"]
     assert set(found) == {"images", "features", "evaluation"}
+
+
+def test_what_leaves_out_broken_images_of_another_data_set_can_be_given_there(
+    tmp_path: Path, call: Callable[..., tuple[int, str, str]]
+) -> None:
+    """The line's own words, as a shell reads them, are what works."""
+    run, other = tmp_path / "run", tmp_path / "ot her: images"
+    run_locally(tiny("fedsimclr", train__rounds=1), run)
+    pictures(other, {"train": 3, "test": 2})
+    (other / "train" / "dark" / "broken.png").write_bytes(b"no image")
+    status, _, said = call("evaluate", str(run), "--data", str(other), "--protocol", "knn")
+    assert status == 2
+    given = re.search(r"mend or remove it, or give (--data .*) to leave such images out$", said.strip())
+    assert given is not None
+    assert call("evaluate", str(run), *shlex.split(given[1]), "--protocol", "knn")[0] == 0
+    found = json.loads((run / "evaluation.json").read_text())["other data"][f"imagefolder:{other}"]
+    assert found["images"]["train"] == len([*(other / "train").rglob("*.png")]) - 1

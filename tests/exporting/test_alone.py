@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image, TiffImagePlugin
 
-from rayfed_ssl.data.decode import Form, decode, decode_opened
+from rayfed_ssl.data.decode import Fit, Form, decode, decode_opened
 from rayfed_ssl.exporting import alone
 
 RAMP = np.arange(40 * 30, dtype=np.uint16).reshape(40, 30)
@@ -65,6 +65,20 @@ def test_every_depth_is_what_a_run_makes_of_it(
     found = alone.square(Image.open(io.BytesIO(FILES[name])), folder(tmp_path, channels, range))
     expected = decode(FILES[name], form).pixels
     assert len(np.unique(expected)) > 10
+    np.testing.assert_array_equal(found.numpy(), expected)
+
+
+@pytest.mark.parametrize("fit", ["crop", "pad", "stretch"])
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("shape", [(40, 30), (31, 300), (30, 31), (2, 900), (30, 30)])
+def test_every_fit_is_as_in_the_run(tmp_path: Path, shape: tuple[int, int], channels: int, fit: Fit) -> None:
+    pixels = np.random.default_rng(0).integers(1, 256, (*shape, 3), np.uint8)
+    place = folder(tmp_path, channels, None)
+    config = json.loads((place / "config.json").read_text())
+    config["input"]["fit"] = fit
+    (place / "config.json").write_text(json.dumps(config))
+    expected = decode(file_of(pixels), Form(30, channels=channels, fit=fit)).pixels
+    found = alone.square(Image.open(io.BytesIO(file_of(pixels))), place)
     np.testing.assert_array_equal(found.numpy(), expected)
 
 

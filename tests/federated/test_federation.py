@@ -167,14 +167,20 @@ def test_public_images_of_client_0_are_as_client_0_has_them(tmp_path):
     ("labels", "share"),
     [
         ([0] * 17 + [1, 2, 2], "85%"),
-        ([0] * 10 + [1, 2] * 5, None),  # half
-        ([0] * 14 + [1] * 6, None),  # of two classes one may well be 70%
+        ([0] * 10 + [1, 2] * 5, "50%"),
+        ([0] * 8 + [1, 2] * 6, None),  # 40%, and a third is chance
+        ([0] * 12 + [1] * 8, None),  # ten points above chance, not more
+        ([0] * 13 + [1] * 7, "65%"),
+        ([0, 0, *range(1, 10), *range(1, 10)], None),
+        ([0] * 5 + [*range(1, 10), *range(4, 10)], "25%"),
         ([1] * 16 + [0] * 4, "80%"),
         ([1] * 20, None),
         ([-1] * 20, None),
     ],
 )
-def test_a_test_set_of_mostly_one_class_is_noted(labels: list[int], share: str | None, tmp_path: Path) -> None:
+def test_a_class_that_makes_guessing_more_than_ten_points_better_than_chance_is_noted(
+    labels: list[int], share: str | None, tmp_path: Path
+) -> None:
     federation = dealt(tmp_path)
     test = replace(federation.dataset.test, labels=np.array(labels))
     notes = replace(federation, dataset=replace(federation.dataset, test=test)).notes

@@ -1,0 +1,66 @@
+"""What people should know of a run's images before they read its numbers: copies, and a test set with a large class.
+
+Shape legend: N training images, M test images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayfed_ssl.base.text import printable
+from rayfed_ssl.data.images import Dataset
+
+ABOVE_CHANCE = Fraction(1, 10)  # accuracy of always naming the largest class, before it is said
+
+
+def copied(dataset: Dataset, held: Sequence[NDArray[np.int64]], held_out: NDArray[np.int64] | None) -> Iterator[str]:
+    """Lines on images with the same pixels: test images that are training images too, images to choose by that clients
+    train on, and training images that are there more than once, with one client or with several.
+
+    Args:
+        held: the training images of each client.
+        held_out: training images that nobody holds, to choose by.
+    """
+    if dataset.copies is None or not len(dataset.copies):
+        return
+    trained = len(dataset.train)
+    content = np.arange(trained + len(dataset.test))  # equal where the pixels are
+    content[dataset.copies[:, 0]] = dataset.copies[:, 1]
+    own, tested = content[:trained], content[trained:]
+    if known := int((tested < trained).sum()):
+        yield (
+            f"{known} of {len(tested)} test images are also among the training images (the same pixels): accuracy on "
+            "them is memory"
+        )
+    once_each = [np.empty(0, np.int64), *(np.unique(own[rows]) for rows in held)]
+    holders = np.bincount(np.concatenate(once_each), minlength=len(content))  # clients that hold this content
+    if held_out is not None and (known := int((holders[own[held_out]] > 0).sum())):
+        yield (
+            f"{known} of {len(held_out)} images to choose by (evaluation.select) are also among the clients' (the same "
+            "pixels): accuracy on them is memory"
+        )
+    repeated = np.bincount(own, minlength=len(content))[own] > 1
+    if repeated.any():
+        several = int((repeated & (holders[own] > 1)).sum())
+        where = f", {several} of them with several clients" if several else ""
+        yield f"{int(repeated.sum())} of {trained} training images are there more than once (the same pixels){where}"
+
+
+def largest_class(dataset: Dataset) -> Iterator[str]:
+    """A line where always naming the largest class is right for a share of the test images that is more than
+    ``ABOVE_CHANCE`` above 1 / (number of their classes)."""
+    labels = dataset.test.labels[dataset.test.labels >= 0]
+    counts = np.bincount(labels) if len(labels) else np.zeros(1, np.int64)
+    classes, most = int((counts > 0).sum()), int(counts.max())
+    if classes > 1 and Fraction(most, len(labels)) - Fraction(1, classes) > ABOVE_CHANCE:
+        names = dataset.train.class_names
+        name = printable(names[int(counts.argmax())]) if names else str(int(counts.argmax()))
+        yield (
+            f"{most / len(labels):.0%} of the test images are of class {name}: always naming it is as accurate "
+            f"(chance: {1 / classes:.0%}), and an accuracy below that says little; "
+            "evaluation.metrics=[accuracy,balanced_accuracy] tells more"
+        )

@@ -1,0 +1,63 @@
+"""What is said of a run's images before its numbers: copies, counted image by image, and the largest class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rayfed_ssl.data.copies import copies
+from rayfed_ssl.data.images import Dataset, Images
+from rayfed_ssl.federated.remarks import copied
+
+KINDS = np.random.default_rng(0).integers(0, 256, (30, 8, 8, 3), dtype=np.uint8)
+
+
+def dataset(train: list[int], test: list[int]) -> Dataset:
+    """Images of these kinds: two of one kind have the same pixels."""
+    splits = [Images(KINDS[kinds], np.zeros(len(kinds), np.int64), ("a",)) for kinds in (train, test)]
+    return Dataset("made", *splits, "digest", copies=copies(*(split.pixels for split in splits)))
+
+
+def said(data: Dataset, held: list[list[int]], held_out: list[int] | None = None) -> list[str]:
+    out = None if held_out is None else np.array(held_out)
+    return list(copied(data, [np.array(rows, np.int64) for rows in held], out))
+
+
+def test_nothing_is_said_where_all_images_differ() -> None:
+    assert said(dataset([0, 1, 2], [3, 4]), [[0], [1, 2]]) == []
+
+
+def test_test_images_among_the_training_images_are_counted() -> None:
+    """Also those that no client holds; a copy within the test images is none."""
+    line = "3 of 5 test images are also among the training images (the same pixels): accuracy on them is memory"
+    assert said(dataset([0, 1, 2], [2, 7, 7, 0, 2]), [[0], [1]]) == [line]
+
+
+def test_copies_among_training_images_are_counted_with_those_that_clients_share() -> None:
+    """Kinds 0 (with clients 0 and 1) and 1 (twice with client 1): four images, two of them with several clients."""
+    data = dataset([0, 0, 1, 1, 2], [3])
+    line = "4 of 5 training images are there more than once (the same pixels)"
+    assert said(data, [[0], [1, 2, 3, 4]]) == [f"{line}, 2 of them with several clients"]
+    assert said(data, [[0, 1], [2, 3, 4]]) == [line]
+    assert said(data, [[0, 1, 2, 3, 4]]) == [line]
+
+
+def test_images_to_choose_by_that_clients_train_on_are_counted() -> None:
+    """Of the images held out, rows 3 and 4, the first shows kind 0, which client 1 holds."""
+    data = dataset([5, 0, 1, 0, 2], [3])
+    chosen = (
+        "1 of 2 images to choose by (evaluation.select) are also among the clients' (the same pixels): accuracy on "
+        "them is memory"
+    )
+    assert said(data, [[0], [1, 2]], [3, 4]) == [
+        chosen, "2 of 5 training images are there more than once (the same pixels)",
+    ]  # fmt: skip
+    assert said(data, [[0], [2]], [3, 4])[:1] != [chosen]
+
+
+@pytest.mark.parametrize("copied_by", [None, np.empty((0, 2), np.int64)], ids=["not looked for", "none"])
+def test_no_copies_need_no_words(tmp_path: Path, copied_by: np.ndarray | None) -> None:
+    data = dataset([0], [0])
+    assert list(copied(Dataset("made", data.train, data.test, "d", copies=copied_by), [np.array([0])], None)) == []
