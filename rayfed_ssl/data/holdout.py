@@ -1,4 +1,8 @@
-"""The fifth of each class that is held out for tests where images come without a test split."""
+"""What is held out before clients are dealt any image: a fifth of each class where images come without a test split,
+and the share of ``evaluation.select``.
+
+Shape legend: n images.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +11,80 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.base.text import printable
 
+Indices = NDArray[np.int64]
 TEST_SHARE = 0.2
 MOST_NAMED = 20  # classes without a test image
 
 
-def stratified_halves(labels: NDArray[np.int64], share: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def stratified_halves(
+    labels: NDArray[np.int64], share: float, clients: Indices | None = None
+) -> tuple[Indices, Indices]:
     """Row numbers (rest, held out), each sorted: a share of every class, rounded, drawn the same way in every run.
 
-    Rows without a label (negative) are in the rest: nothing could be measured on them.
+    Rows without a label (negative) are in the rest: nothing could be measured on them. ``clients`` as of
+    ``first_drawn``.
     """
     draw = numpy_generator(0, "source", "test split")
-    held_out = np.zeros(len(labels), dtype=np.bool_)
+    drawn = []
     for label in np.unique(labels[labels >= 0]):
         rows = draw.permutation(np.flatnonzero(labels == label))
-        held_out[rows[: round(share * len(rows))]] = True
-    return np.flatnonzero(~held_out), np.flatnonzero(held_out)
+        drawn.append((rows, round(share * len(rows))))
+    held_out = first_drawn(drawn, clients)
+    return np.delete(np.arange(len(labels)), held_out), held_out
+
+
+def stratified_share(labels: NDArray[np.int64], share: float, seed: int, clients: Indices | None = None) -> Indices:
+    """Rows, ascending, of a random ``share`` of each class (rounded), that no client is to hold.
+
+    At least one image of a class is taken and at least one left; of a class with one image none is taken. ``labels``
+    (n,), negative where unknown; ``clients`` as of ``first_drawn``. Raises UserError where no image can be taken.
+    """
+    order = numpy_generator(seed, "select").permutation(np.flatnonzero(labels >= 0))
+    drawn = []
+    for label in np.unique(labels[order]):
+        members = order[labels[order] == label]
+        drawn.append((members, min(max(1, round(share * len(members))), len(members) - 1)))
+    if not sum(count for _, count in drawn):
+        raise UserError(
+            f"evaluation.select: found a share of {share}, but no class has two labelled training images; allowed: null"
+        )
+    if not len(held_out := first_drawn(drawn, clients)):
+        raise UserError(
+            f"evaluation.select: found a share of {share}, but no client has an image to spare; allowed: null"
+        )
+    return held_out
+
+
+def first_drawn(drawn: Sequence[tuple[Indices, int]], clients: Indices | None = None) -> Indices:
+    """Rows, ascending: of each class the first so many of its rows as they were drawn.
+
+    Where that takes all images of a client it keeps the last that was drawn, and the next of that class is taken from
+    somebody with more than one left, or from nobody. ``clients`` (n,) who holds each row, -1 for nobody; None: no
+    client is to be spared.
+    """
+    taken = [rows[:count] for rows, count in drawn]
+    if clients is None or not taken:
+        return np.sort(np.concatenate([np.empty(0, np.int64), *taken]))
+    held_out, place = np.zeros(len(clients), np.bool_), np.full(len(clients), -1)
+    for position, (rows, count) in enumerate(drawn):
+        held_out[rows[:count]] = True
+        place[rows] = position
+    have = np.bincount(clients[clients >= 0])
+    left = have - np.bincount(clients[held_out & (clients >= 0)], minlength=len(have))
+    sequence = np.concatenate(taken)
+    for client in np.flatnonzero((have > 0) & (left == 0)):
+        kept = sequence[clients[sequence] == client][-1]
+        held_out[kept], left[client] = False, 1
+        rows = drawn[place[kept]][0]
+        spare = rows[~held_out[rows] & ((clients[rows] < 0) | (left[clients[rows]] > 1))]
+        for instead in spare[:1]:
+            held_out[instead] = True
+            left[clients[instead]] -= clients[instead] >= 0
+    return np.flatnonzero(held_out)
 
 
 def untested(

@@ -92,14 +92,14 @@ def parquet_source(
         splits, texts = read()
         labels = splits[split].labels
         named = tuple(printable(text) for text in texts) or _class_names(parts["train"][0], splits, columns, key)
+        groups, names = _groups(splits["train"].clients, splits[split].clients)
         chosen, notes = np.arange(len(labels)), () if split == "test" else _blank_notes(splits)
         if single:
-            rest, held_out = stratified_halves(labels, TEST_SHARE)
+            rest, held_out = stratified_halves(labels, TEST_SHARE, groups)
             chosen = held_out if split == "test" else rest
             notes = () if split == "test" else _held_out_notes(labels, held_out, named) + notes
         notes += unseen_classes(split, labels[chosen], np.arange(len(chosen))[: limits[split]], FIRST_ROWS)
         chosen = chosen[: limits[split]]
-        groups, names = _groups(splits["train"].clients, splits[split].clients)
         return Listing(
             labels[chosen],
             named,

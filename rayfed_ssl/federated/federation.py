@@ -18,8 +18,8 @@ from rayfed_ssl.base.text import printable
 from rayfed_ssl.data import partition as partitions
 from rayfed_ssl.data import sources
 from rayfed_ssl.data.feature_skew import skew_features
+from rayfed_ssl.data.holdout import stratified_share
 from rayfed_ssl.data.images import Dataset, Images, Scaling
-from rayfed_ssl.data.partition import stratified_share
 from rayfed_ssl.data.partition_base import Partition
 from rayfed_ssl.data.tasks import split_tasks
 from rayfed_ssl.settings.run import RunSettings
@@ -30,8 +30,8 @@ Shard = Mapping[str, np.ndarray]  # split -> indices into the training images; "
 
 @dataclass(frozen=True)
 class Federation:
-    """The images of a run and who holds them. Clients whose training shard is empty (client 0 as public set) take no
-    part.
+    """The images of a run and who holds them. Clients whose training shard is empty (client 0 as public set, those
+    below ``data.partition.min_size``) take no part.
     """
 
     dataset: Dataset
@@ -45,6 +45,7 @@ class Federation:
     public_scaling: Scaling | None = None  # of public images of another source
     public_digest: str | None = None  # of all of them, of another source
     public_notes: tuple[str, ...] = ()  # on how they were read
+    partition_notes: tuple[str, ...] = ()  # on images and clients that the partition left out
 
     @property
     def scaled(self) -> dict[str, Scaling]:
@@ -54,10 +55,10 @@ class Federation:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Lines on how the images were read, those of public images of another source among them, and on a test set of
-        mostly one class."""
+        """Lines on how the images were read, those of public images of another source among them, on what the partition
+        left out, and on a test set of mostly one class."""
         public = (f"{PUBLIC}: {note}" for note in self.public_notes)
-        return (*self.dataset.notes, *public, *_largest_class(self.dataset))
+        return (*self.dataset.notes, *public, *self.partition_notes, *_largest_class(self.dataset))
 
     @property
     def public_images(self) -> Images:
@@ -140,13 +141,15 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
     public_notes: tuple[str, ...] = ()
     rest = np.arange(len(train.labels))
     if config.evaluation.select is not None:
-        held_out = stratified_share(train.labels, config.evaluation.select.share, config.seed)
+        spared = train.groups if split.natural else None
+        held_out = stratified_share(train.labels, config.evaluation.select.share, config.seed, spared)
         rest = np.delete(rest, held_out)
     if public_config.source == "share":
         public_indices, rest = partitions.take_public(split, train.labels, public_config.share, config.seed, rest)
     shards = partitions.partition(
-        split, train.labels, config.clients.count, config.seed, groups=train.groups, indices=rest
+        split, train.labels, config.clients.count, config.seed, train.groups, rest, train.group_names
     )
+    partition_notes = tuple(split.notes(train, rest, shards))
     if any(split.corruption(client) is not None for client in range(len(shards))):
         dataset = skew_features(dataset, split, shards, config.seed, cache)
         train = dataset.train
@@ -173,7 +176,7 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
     own_tests = _own_tests(split, dataset, len(shards))
     return Federation(
         dataset, dealt, public, public_indices, names, None, own_tests, held_out,
-        public_scaling, public_digest, public_notes,
+        public_scaling, public_digest, public_notes, partition_notes,
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import pack
 from rayfed_ssl.config import load
 from rayfed_ssl.data.augment import clean
-from rayfed_ssl.data.partition import stratified_share
+from rayfed_ssl.data.holdout import stratified_share
 from rayfed_ssl.data.sources import load as load_images
 from rayfed_ssl.federated.bench import Workbench
 from rayfed_ssl.federated.federation import deal
