@@ -41,17 +41,19 @@ def stratified_share(labels: NDArray[np.int64], share: float, seed: int, clients
     """Rows, ascending, of a random ``share`` of each class (rounded), that no client is to hold.
 
     At least one image of a class is taken and at least one left; of a class with one image none is taken. ``labels``
-    (n,), negative where unknown; ``clients`` as of ``first_drawn``. Raises UserError where no image can be taken.
+    (n,), negative where unknown: such images are not taken, unless none has a label, where all are one class.
+    ``clients`` as of ``first_drawn``. Raises UserError where no image can be taken.
     """
+    if unlabelled := not (labels >= 0).any():
+        labels = np.zeros_like(labels)
     order = numpy_generator(seed, "select").permutation(np.flatnonzero(labels >= 0))
     drawn = []
     for label in np.unique(labels[order]):
         members = order[labels[order] == label]
         drawn.append((members, min(max(1, round(share * len(members))), len(members) - 1)))
     if not sum(count for _, count in drawn):
-        raise UserError(
-            f"evaluation.select: found a share of {share}, but no class has two labelled training images; allowed: null"
-        )
+        found = "there are no two training images" if unlabelled else "no class has two labelled training images"
+        raise UserError(f"evaluation.select: found a share of {share}, but {found}; allowed: null")
     if not len(held_out := first_drawn(drawn, clients)):
         raise UserError(
             f"evaluation.select: found a share of {share}, but no client has an image to spare; allowed: null"

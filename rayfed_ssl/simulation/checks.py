@@ -110,7 +110,9 @@ def describe(config: RunConfig, federation: Federation) -> str:
     if sizes.min() < config.train.batch_size:
         line += f"; batches of min({config.train.batch_size}, shard)"
     if federation.held_out is not None:
-        line += f"; {len(federation.held_out)} training images held out to choose by"
+        labelled = (federation.dataset.train.labels[federation.held_out] >= 0).any()
+        use = "to choose by" if labelled else "for `rayfed-ssl leak` alone: they have no labels to choose by"
+        line += f"; {len(federation.held_out)} training images held out {use}"
     if skipped := federation.dataset.skipped:
         line += f"; {len(skipped)} broken images left out, named in skipped_images.txt"
     return line
