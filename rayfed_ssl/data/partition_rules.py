@@ -195,7 +195,7 @@ def large_enough(
     sizes = np.array([len(mine) for mine in held])
     called = [f"client {client}" + (f" ({names[client]})" if names else "") for client in range(len(held))]
     if least is None and (empty := np.flatnonzero(sizes == 0).tolist()):
-        first, more = empty[0], f", and so have {len(empty) - 1} more" if len(empty) > 1 else ""
+        first, more = empty[0], f", nor have {len(empty) - 1} more" if len(empty) > 1 else ""
         found = (
             f"all {whole[first]} of its training images are held out by evaluation.select" if whole[first] else why_none
         )

@@ -142,7 +142,8 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
     rest = np.arange(len(train.labels))
     if config.evaluation.select is not None:
         spared = train.groups if split.natural else None
-        held_out = stratified_share(train.labels, config.evaluation.select.share, config.seed, spared)
+        share = config.evaluation.select.share
+        held_out = stratified_share(train.labels, share, config.seed, spared, train.subjects)
         rest = np.delete(rest, held_out)
     if public_config.source == "share":
         public_indices, rest = partitions.take_public(split, train.labels, public_config.share, config.seed, rest)
@@ -170,7 +171,7 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
         if public_config.sample is not None:
             public = _sample(public, public_config.sample, config.seed)
     elif public_indices is not None:
-        public = _subset(train, public_indices)
+        public = train.rows(public_indices)
     names = partitions.client_names(split, train, config.clients.count)
     dealt = tuple({"train": shard} for shard in shards)
     own_tests = _own_tests(split, dataset, len(shards))
@@ -222,7 +223,7 @@ def _deal_tasks(config: RunSettings, dataset: Dataset) -> Federation:
     seed = data.partition.split_seed(config.seed)
     splits, public = split_tasks(dataset.train.labels, lists, data.public.share, seed, data.task_images)
     client_names = partitions.client_names(data.partition, dataset.train, len(lists))
-    made = Federation(dataset, tuple(splits), _subset(dataset.train, public), public, client_names, tasks)
+    made = Federation(dataset, tuple(splits), dataset.train.rows(public), public, client_names, tasks)
     if config.evaluation.tasks_on == "test":
         for client in range(len(tasks)):
             if not len(made.task_test(client)):
@@ -248,9 +249,4 @@ def _sample(images: Images, count: int, seed: int) -> Images:
             f"data.public.sample: found {count}; data.public.images holds {len(images)}; allowed: 1 to {len(images)}"
         )
     drawn = numpy_generator(seed, "public", "sample").choice(len(images), count, replace=False)
-    return _subset(images, np.sort(drawn))
-
-
-def _subset(images: Images, indices: np.ndarray) -> Images:
-    groups = None if images.groups is None else images.groups[indices]
-    return replace(images, pixels=images.pixels[indices], labels=images.labels[indices], groups=groups)
+    return images.rows(np.sort(drawn))

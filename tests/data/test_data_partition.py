@@ -169,7 +169,7 @@ def test_what_does_not_fit_is_refused_in_one_line(config, labels, clients, group
 def test_a_client_whose_images_are_all_held_out_is_refused_by_its_name_or_left_out():
     rest, held = np.flatnonzero((GROUPS != 2) & (GROUPS != 3)), int((GROUPS == 2).sum())
     with pytest.raises(
-        UserError, match=rf"client 2 \(c\) has no image to train on, and so have 1 more \(all {held} of its .*select\)"
+        UserError, match=rf"client 2 \(c\) has no image to train on, nor have 1 more \(all {held} of its .*select\)"
     ):
         partition(Natural(), LABELS, 4, 0, GROUPS, rest, "abcd")
     with pytest.raises(UserError, match=r"client 4 \(e\) has no .*if it has any.*; data\.partition\.min_size=1 leaves"):
