@@ -13,6 +13,7 @@ from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.data.holdout import stratified_halves, stratified_share
 from rayfed_ssl.data.sources import SourceConfig, load
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.leak.run import leak
 from rayfed_ssl.simulation.checks import check_shards
 from tests.data.test_data_sources import put, tree_of
 from tests.data.test_own_columns import write
@@ -121,6 +122,10 @@ def test_a_run_with_clients_left_out_ends_and_its_deal_can_be_taken_over(tmp_pat
     config = tailed(tmp_path, data__partition__min_size=2)
     run_locally(config, tmp_path / "run")
     first = deal(config, None)
+    with pytest.raises(
+        UserError, match=r"^--client: found 3; .* clients 1 to 7, but for those who have no image to train"
+    ):
+        leak(tmp_path / "run", clients=[3])
     kept = {"name": "file", "path": str(tmp_path / "run/partition.parquet"), "partial": True}
     again = tailed(tmp_path, data__partition=kept | {"min_size": 1})
     assert [shard["train"].tolist() for shard in deal(again, None).shards] == [
