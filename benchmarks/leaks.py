@@ -75,8 +75,8 @@ def line_of(attempt: Attempt, run: Path) -> Line:
         "claim": NAME, "variant": attempt.variant, "seed": attempt.seed, "keys": dict(attempt.keys),
         "settings": attempt.settings, "findings": [{name: one[name] for name in keep} for one in found["findings"]],
         "unaudited": found["unaudited"], "epsilon": (found["privacy"] or {}).get("epsilon"),
-        "knn": summary["accuracy"]["knn"], "untrained": summary["untrained"]["knn"], "bytes": sum(summary["communication"].values()),
-        "minutes": round(summary["wall_s"] / 60, 2), **described(),
+        "knn": summary["accuracy"]["knn"], "untrained": summary["untrained"]["knn"],
+        "bytes": sum(summary["communication"].values()), "minutes": round(summary["wall_s"] / 60, 2), **described(),
     }  # fmt: skip
 
 

@@ -158,6 +158,11 @@ def _check_data(config: RunConfig) -> None:
     if data.partition.natural and data.public.source == "share":
         name = data.partition.name
         raise ValueError(f"data.public.source: 'share' cannot be taken out of `{name}`; allowed: client 0, source")
+    if data.tasks is not None and data.columns.group is not None:
+        raise ValueError(
+            f"data.columns.group: found '{data.columns.group}' beside data.tasks, whose images are dealt and held out "
+            "one by one; allowed then: null"
+        )
     if data.tasks is not None and config.evaluation.select is not None:
         raise ValueError(
             "evaluation.select: found a share beside data.tasks, where every client holds images out itself (rb, "

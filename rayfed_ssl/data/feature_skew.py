@@ -60,7 +60,8 @@ def skew_features(
             yield f"{dataset.name} row {row}", pixels
 
     def listing() -> Listing:
-        return Listing(train.labels, train.class_names, rows, train.groups, train.group_names)
+        named = train.class_names, rows, train.groups, train.group_names
+        return Listing(train.labels, *named, subjects=train.subjects)
 
     settings = [FORMAT, dataset.digest, seed, changes, holder.tolist()]
     key = hashlib.blake2b(json.dumps(settings).encode(), digest_size=12).hexdigest()

@@ -1,4 +1,8 @@
-"""The fifth of each class that is held out for tests where images come without a test split."""
+"""What is held out before clients are dealt any image: a fifth of each class where images come without a test split,
+and the share of ``evaluation.select``.
+
+Shape legend: n images.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +11,160 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.base.text import printable
 
+Indices = NDArray[np.int64]
 TEST_SHARE = 0.2
 MOST_NAMED = 20  # classes without a test image
 
 
-def stratified_halves(labels: NDArray[np.int64], share: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def stratified_halves(
+    labels: NDArray[np.int64], share: float, clients: Indices | None = None, subjects: Indices | None = None
+) -> tuple[Indices, Indices]:
     """Row numbers (rest, held out), each sorted: a share of every class, rounded, drawn the same way in every run.
 
-    Rows without a label (negative) are in the rest: nothing could be measured on them.
+    Rows without a label (negative) are in the rest: nothing could be measured on them. ``clients`` as of
+    ``first_drawn``. With ``subjects`` as ``whole_subjects`` does it: such rows are held out with their subject.
     """
     draw = numpy_generator(0, "source", "test split")
-    held_out = np.zeros(len(labels), dtype=np.bool_)
+    if subjects is not None:
+        together = whole_subjects(labels, share, subjects, draw, clients)
+        return np.delete(np.arange(len(labels)), together), together
+    drawn = []
     for label in np.unique(labels[labels >= 0]):
         rows = draw.permutation(np.flatnonzero(labels == label))
-        held_out[rows[: round(share * len(rows))]] = True
-    return np.flatnonzero(~held_out), np.flatnonzero(held_out)
+        drawn.append((rows, round(share * len(rows))))
+    held_out = first_drawn(drawn, clients)
+    return np.delete(np.arange(len(labels)), held_out), held_out
+
+
+def stratified_share(
+    labels: NDArray[np.int64],
+    share: float,
+    seed: int,
+    clients: Indices | None = None,
+    subjects: Indices | None = None,
+) -> Indices:
+    """Rows, ascending, of a random ``share`` of each class (rounded), that no client is to hold.
+
+    At least one image of a class is taken and at least one left; of a class with one image none is taken. ``labels``
+    (n,), negative where unknown: such images are not taken, unless none has a label, where all are one class.
+    ``clients`` as of ``first_drawn``; with ``subjects`` as ``whole_subjects`` does it. Raises UserError where no image
+    can be taken.
+    """
+    if unlabelled := not (labels >= 0).any():
+        labels = np.zeros_like(labels)
+    if subjects is not None:
+        draw = numpy_generator(seed, "select", "subjects")
+        if not len(together := whole_subjects(labels, share, subjects, draw, clients, every_class=True)):
+            raise UserError(
+                f"evaluation.select: found a share of {share}, but no group of data.columns.group can be held out and "
+                "leave images of each class and client; allowed: null"
+            )
+        return together
+    order = numpy_generator(seed, "select").permutation(np.flatnonzero(labels >= 0))
+    drawn = []
+    for label in np.unique(labels[order]):
+        members = order[labels[order] == label]
+        drawn.append((members, min(max(1, round(share * len(members))), len(members) - 1)))
+    if not sum(count for _, count in drawn):
+        found = "there are no two training images" if unlabelled else "no class has two labelled training images"
+        raise UserError(f"evaluation.select: found a share of {share}, but {found}; allowed: null")
+    if not len(held_out := first_drawn(drawn, clients)):
+        raise UserError(
+            f"evaluation.select: found a share of {share}, but no client has an image to spare; allowed: null"
+        )
+    return held_out
+
+
+def first_drawn(drawn: Sequence[tuple[Indices, int]], clients: Indices | None = None) -> Indices:
+    """Rows, ascending: of each class the first so many of its rows as they were drawn.
+
+    Where that takes all images of a client it keeps the last that was drawn, and the next of that class is taken from
+    somebody with more than one left, or from nobody. ``clients`` (n,) who holds each row, -1 for nobody; None: no
+    client is to be spared.
+    """
+    taken = [rows[:count] for rows, count in drawn]
+    if clients is None or not taken:
+        return np.sort(np.concatenate([np.empty(0, np.int64), *taken]))
+    held_out, place = np.zeros(len(clients), np.bool_), np.full(len(clients), -1)
+    for position, (rows, count) in enumerate(drawn):
+        held_out[rows[:count]] = True
+        place[rows] = position
+    have = np.bincount(clients[clients >= 0])
+    left = have - np.bincount(clients[held_out & (clients >= 0)], minlength=len(have))
+    sequence = np.concatenate(taken)
+    for client in np.flatnonzero((have > 0) & (left == 0)):
+        kept = sequence[clients[sequence] == client][-1]
+        held_out[kept], left[client] = False, 1
+        rows = drawn[place[kept]][0]
+        spare = rows[~held_out[rows] & ((clients[rows] < 0) | (left[clients[rows]] > 1))]
+        for instead in spare[:1]:
+            held_out[instead] = True
+            left[clients[instead]] -= clients[instead] >= 0
+    return np.flatnonzero(held_out)
+
+
+def whole_subjects(
+    labels: NDArray[np.int64],
+    share: float,
+    subjects: Indices,
+    draw: np.random.Generator,
+    clients: Indices | None = None,
+    every_class: bool = False,
+) -> Indices:
+    """Rows, ascending, of a random share of the subjects: of each class as near to ``share`` as whole subjects allow.
+
+    Class by class, the rarest first, the subjects with images of it that are not decided yet are drawn in turn, and one
+    is held out where that brings the class's share nearer (the idea of Sechidis et al. 2011, Iterative stratification).
+    None is that would leave a class, or a client with more than one subject, without an image. A row of an unknown
+    subject is one of its own; of subjects without a label none is held out.
+
+    Args:
+        subjects: (n,) whom or what each row shows, -1 for unknown.
+        clients: (n,) as of ``first_drawn``.
+        every_class: whether one subject at least is held out of a class that has several, however far from its share.
+    """
+    alone = subjects.max(initial=-1) + 1 + np.arange(len(subjects))
+    unit = np.unique(np.where(subjects < 0, alone, subjects), return_inverse=True)[1].reshape(-1)
+    members = np.split(np.argsort(unit, kind="stable"), np.cumsum(np.bincount(unit))[:-1])
+    kinds = _to_be_left(labels, unit, clients)
+    left = np.bincount(kinds[kinds >= 0])
+    totals = left[: labels.max(initial=-1) + 1].copy()
+    taken, decided = np.zeros(len(members), np.bool_), np.zeros(len(members), np.bool_)
+
+    def take(one: int) -> bool:
+        """Hold the subject out, unless nothing of some kind would be left."""
+        mine, counts = np.unique(kinds[members[one]], return_counts=True)
+        mine, counts = mine[mine >= 0], counts[mine >= 0]
+        if (left[mine] > counts).all():
+            left[mine] -= counts
+            taken[one] = True
+        return bool(taken[one])
+
+    for label in np.argsort(totals, kind="stable"):
+        found, counts = np.unique(unit[labels == label], return_counts=True)
+        order = draw.permutation(np.flatnonzero(~decided[found]))
+        for one, count in zip(found[order], counts[order], strict=True):
+            if totals[label] - left[label] + count / 2 <= share * totals[label]:
+                take(one)
+        if every_class and not taken[found].any():
+            smallest_first = order[np.argsort(counts[order], kind="stable")]
+            next((one for one in found[smallest_first] if take(one)), None)
+        decided[found] = True
+    return np.flatnonzero(taken[unit])
+
+
+def _to_be_left(labels: Indices, unit: Indices, clients: Indices | None) -> Indices:
+    """(n, 1 or 2) the kinds of each row of which not all may be held out, -1 for none: its class, and its client, if
+    that has more than one unit."""
+    if clients is None or not (clients >= 0).any():
+        return labels[:, None]
+    units = np.unique(np.stack([clients, unit])[:, clients >= 0], axis=1)[0]
+    several = (clients >= 0) & (np.bincount(units)[clients] > 1)
+    return np.stack([labels, np.where(several, clients + labels.max() + 1, -1)], axis=1)
 
 
 def untested(

@@ -7,7 +7,7 @@ Pixels are usually a read-only view of a memory-mapped file (see ``store``).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +33,8 @@ class Images:
     ``pixels`` (N, H, W, C) uint8, C-contiguous; ``labels`` (N,) int64, -1 where unknown; ``class_names[label]``;
     ``groups`` (N,) int64, the natural group (client folder, value of the client column) of each image, -1 for none;
     ``group_names[group]``. The groups of test images are those of the training images: a client's own test images.
+    ``subjects`` (N,) int64, a number for whom or what each image shows (value of the column ``data.columns.group``), -1
+    for unknown: images of one subject are held out together.
     """
 
     pixels: NDArray[np.uint8]
@@ -40,9 +42,16 @@ class Images:
     class_names: tuple[str, ...]
     groups: NDArray[np.int64] | None = None
     group_names: tuple[str, ...] = ()
+    subjects: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def rows(self, indices: NDArray[np.int64]) -> Images:
+        """Only these images, pixels copied."""
+        groups, subjects = (None if of is None else of[indices] for of in (self.groups, self.subjects))
+        pixels, labels = self.pixels[indices], self.labels[indices]
+        return replace(self, pixels=pixels, labels=labels, groups=groups, subjects=subjects)
 
 
 @dataclass(frozen=True)
@@ -84,7 +93,7 @@ class Listing:
     """One split before decoding: what a source hands to the store.
 
     ``read`` yields N pairs (name for error messages, payload), in the order of ``labels``. ``notes`` become the data
-    set's, as those of ``Source``, and are kept with the images.
+    set's, as those of ``Source``, and are kept with the images. The rest is as of ``Images``.
     """
 
     labels: NDArray[np.int64]
@@ -93,6 +102,7 @@ class Listing:
     groups: NDArray[np.int64] | None = None
     group_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    subjects: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,10 @@ from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.base.table import Table
 from rayfed_ssl.data import partition_rules as rules
 from rayfed_ssl.data.images import Images
-from rayfed_ssl.data.partition_base import Deal, Indices, Partition, checked
+from rayfed_ssl.data.partition_base import Deal, GivenClients, Indices, Partition, checked
 from rayfed_ssl.data.partition_file import read_partition
+
+NO_IMAGE = "its images, if it has any, are test images, cannot be decoded, or lie beyond data.limit"
 
 
 class Iid(Partition):
@@ -137,7 +139,7 @@ class FeatureSkew(Partition):
         return self.corruptions[client % len(self.corruptions)], self.severity
 
 
-class Natural(Partition):
+class Natural(GivenClients):
     """Client j holds the j-th natural group of the images: a client folder (sorted by name), or a value of the column
     ``data.columns.client``. ``folders`` and ``natural`` are two names of it.
     """
@@ -147,13 +149,23 @@ class Natural(Partition):
     name: Literal["folders", "natural"] = "natural"
 
     def shards(self, deal: Deal) -> Sequence[Indices]:
-        return rules.by_group(deal.chosen, deal.groups, deal.clients)
+        groups = rules.given_groups(deal.groups, deal.clients, deal.group_names)
+        whole = np.bincount(groups[groups >= 0], minlength=deal.clients)
+        held = [deal.chosen[groups[deal.chosen] == client] for client in range(deal.clients)]
+        return rules.large_enough(held, self.min_size, whole, deal.group_names, NO_IMAGE)
 
     def names(self, images: Images) -> Sequence[str]:
         return images.group_names
 
+    def notes(self, images: Images, chosen: Indices, shards: Sequence[Indices]) -> tuple[str, ...]:
+        assert images.groups is not None
+        stray = int((images.groups < 0).sum())
+        note = f"{stray} of {len(images)} training images have no client (folder or value): nobody trains on them"
+        held = np.isin(images.groups[chosen], [client for client, shard in enumerate(shards) if not len(shard)])
+        return (*((note,) if stray else ()), *self.left_out(shards, images.group_names, int(held.sum())))
 
-class FromFile(Partition):
+
+class FromFile(GivenClients):
     """Client j holds the j-th list of a file: JSON (a list of lists of indices into the training images) or Parquet
     (columns ``client`` and ``index``, such as a run folder's ``partition.parquet``).
     """
@@ -167,11 +179,20 @@ class FromFile(Partition):
     """Whether the file may leave images out, which nobody then holds."""
 
     def shards(self, deal: Deal) -> Sequence[Indices]:
-        lists = read_partition(self.path, deal.labels, self.partial).of(deal.clients)
-        return [np.intersect1d(held, deal.chosen) for held in lists]
+        found = read_partition(self.path, deal.labels, self.partial)
+        lists = found.of(deal.clients)
+        held = [np.intersect1d(mine, deal.chosen) for mine in lists]
+        return rules.large_enough(
+            held, self.min_size, np.array([*map(len, lists)]), found.names or (), "the file lists none"
+        )
 
     def names(self, images: Images) -> Sequence[str] | None:
         return read_partition(self.path, images.labels, self.partial).names
+
+    def notes(self, images: Images, chosen: Indices, shards: Sequence[Indices]) -> tuple[str, ...]:
+        found = read_partition(self.path, images.labels, self.partial)
+        small = [mine for mine, shard in zip(found.lists, shards, strict=True) if not len(shard)]
+        return self.left_out(shards, found.names or (), sum(map(len, small)))
 
     def public(self, labels: NDArray[np.int64]) -> Indices | None:
         found = read_partition(self.path, labels, self.partial).public  # rows without a client
@@ -215,16 +236,17 @@ def partition(
     seed: int,
     groups: NDArray[np.int64] | None = None,
     indices: NDArray[np.int64] | None = None,
+    group_names: Sequence[str] = (),
 ) -> list[Indices]:
     """Share images out to clients.
 
     ``labels`` and ``groups`` describe all images; ``indices`` are those to share out (default: all of them), for when
     public images were taken out first. ``seed`` is the run's; the partition's own goes before it. Returns one sorted
-    index array per client, none of them empty. Raises UserError where the configuration does not fit the data, and
-    where a rule gives what is no partition.
+    index array per client, empty where the partition leaves a client out. Raises UserError where the configuration does
+    not fit the data, and where a rule gives what is no partition.
     """
     chosen = np.arange(len(labels)) if indices is None else np.sort(np.asarray(indices, dtype=np.int64))
-    if clients > len(chosen):
+    if clients > len(chosen) and not config.by_group:
         raise UserError(f"clients.count: {clients}, but there are only {len(chosen)} images to share out")
     if config.by_label and (unlabelled := int((labels[chosen] < 0).sum())):
         others = ", ".join(name for name, kind in PARTITIONS.items() if not kind.by_label)
@@ -232,8 +254,8 @@ def partition(
             f"data.partition.name: {config.name} goes by labels, but {unlabelled} of {len(chosen)} images have"
             f" none; allowed here: {others}"
         )
-    deal = Deal(chosen, labels, groups, clients, config.split_seed(seed))
-    return checked(config.shards(deal), deal, _called(config))
+    deal = Deal(chosen, labels, groups, clients, config.split_seed(seed), group_names)
+    return checked(config.shards(deal), deal, _called(config), config.leaves_out)
 
 
 def _called(config: Partition) -> str:
@@ -279,24 +301,6 @@ def hold_out(count: int, share: float, seed: int) -> tuple[Indices, Indices]:
     taken = min(max(round(share * count), 1), count - 1)
     order = numpy_generator(seed, "public").permutation(count)
     return np.sort(order[:taken]), np.sort(order[taken:])
-
-
-def stratified_share(labels: NDArray[np.int64], share: float, seed: int) -> Indices:
-    """Rows, ascending, of a random ``share`` of each class (rounded), that no client is to hold.
-
-    At least one image of a class is taken and at least one left; of a class with one image none is taken. ``labels``
-    (n,), negative where unknown. Raises UserError where no image can be taken.
-    """
-    order = numpy_generator(seed, "select").permutation(np.flatnonzero(labels >= 0))
-    taken = []
-    for label in np.unique(labels[order]):
-        members = order[labels[order] == label]
-        taken.append(members[: min(max(1, round(share * len(members))), len(members) - 1)])
-    if not sum(len(rows) for rows in taken):
-        raise UserError(
-            f"evaluation.select: found a share of {share}, but no class has two labelled training images; allowed: null"
-        )
-    return np.sort(np.concatenate(taken))
 
 
 def label_histogram(shards: list[Indices], labels: NDArray[np.int64], classes: int) -> NDArray[np.int64]:

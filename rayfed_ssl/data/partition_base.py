@@ -20,6 +20,7 @@ from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.data.images import Images
 
 Indices = NDArray[np.int64]
+MOST_NAMED = 5  # clients that are left out
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Deal:
     groups: NDArray[np.int64] | None  # (M,) the natural group of each, -1 for none; None where there are no groups
     clients: int  # N
     seed: int  # of the split
+    group_names: Sequence[str] = ()  # of the natural groups
 
     @cached_property
     def draw(self) -> np.random.Generator:
@@ -84,6 +86,15 @@ class Partition(Block):
         """The names of the N clients; None: ``client 0`` and so on."""
         return None
 
+    def notes(self, images: Images, chosen: Indices, shards: Sequence[Indices]) -> Sequence[str]:
+        """Lines on images of those to share out, and on clients, that it left out."""
+        return ()
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether a client without images takes no part; else it is refused."""
+        return False
+
     def public(self, labels: NDArray[np.int64]) -> Indices | None:
         """The images that it says are public, where a share of them is to be; None: they are drawn."""
         return None
@@ -93,15 +104,42 @@ class Partition(Block):
         return None
 
 
-def checked(shards: Sequence[Indices], deal: Deal, where: str) -> list[Indices]:
-    """The shards, each sorted. Raises UserError where they are no partition of the images to share out."""
+class GivenClients(Partition):
+    """Base of the partitions whose clients come with their images, few or many."""
+
+    min_size: int | None = Field(None, ge=1)
+    """Images to train on that a client must have to take part: smaller ones are left out, with a note, and
+    ``clients.count`` counts them still; null: all take part, and one without images is refused.
+    """
+
+    @property
+    def leaves_out(self) -> bool:
+        return self.min_size is not None
+
+    def left_out(self, shards: Sequence[Indices], names: Sequence[str], images: int) -> tuple[str, ...]:
+        """A line on the clients that are too small, who would have held so many images; none where nobody is."""
+        small = [client for client, shard in enumerate(shards) if not len(shard)]
+        if not small:
+            return ()
+        called = ", ".join(names[client] if names else f"client {client}" for client in small[:MOST_NAMED])
+        more = f" and {len(small) - MOST_NAMED} more" if len(small) > MOST_NAMED else ""
+        return (
+            f"below data.partition.min_size={self.min_size} images to train on: {len(small)} of {len(shards)} clients "
+            f"take no part, and their images, {images} in all, are nobody's ({called}{more})",
+        )
+
+
+def checked(shards: Sequence[Indices], deal: Deal, where: str, leaves_out: bool = False) -> list[Indices]:
+    """The shards, each sorted; empty ones where clients may be left out. Raises UserError where they are no partition
+    of the images to share out.
+    """
     if not isinstance(shards, list | tuple) or len(shards) != deal.clients:
         given = f"{len(shards)} shards" if isinstance(shards, list | tuple) else type(shards).__name__
         raise UserError(f"{where} gives {given}; must be a list with one array of indices for each of the "
                         f"{deal.clients} clients")  # fmt: skip
     held = [_flat(np.asarray(shard), client, where) for client, shard in enumerate(shards)]
     sizes = [len(mine) for mine in held]
-    if empty := [client for client, size in enumerate(sizes) if not size]:
+    if not leaves_out and (empty := [client for client, size in enumerate(sizes) if not size]):
         raise UserError(f"{where} leaves {len(empty)} of {deal.clients} clients (first: {empty[0]}) empty")
     together, holder = np.concatenate(held), np.repeat(np.arange(deal.clients), sizes)
     if len(foreign := np.flatnonzero(~np.isin(together, deal.chosen))):

@@ -7,6 +7,8 @@ Dirichlet, EasyFL's classes per client.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -161,22 +163,49 @@ def class_blocks(chosen: Indices, labels: NDArray[np.int64], clients: int, per_c
     return [chosen[block == client] for client in range(clients)]
 
 
-def by_group(chosen: Indices, groups: NDArray[np.int64] | None, clients: int) -> list[Indices]:
-    """One client per natural group."""
+def given_groups(groups: NDArray[np.int64] | None, clients: int, names: Sequence[str]) -> NDArray[np.int64]:
+    """The natural group of each image, if there are as many (named, or seen) as clients. Raises UserError."""
     if groups is None:
         raise UserError(
             "data.partition.name: folders (natural), but the images have no clients of their own; use"
             " data.name=imagefolder with data.layout=clients, or data.columns.client"
         )
-    stray = int((groups[chosen] < 0).sum())
-    if stray:
-        raise UserError(
-            f"data.partition.name: folders (natural), but {stray} images lie in no client's folder or have no client"
-        )
-    count = int(groups.max()) + 1
-    if count != clients:
+    if not (groups >= 0).any():
+        raise UserError("data.partition.name: folders (natural), but no training image has a client (folder or value)")
+    if (count := len(names) or int(groups.max()) + 1) != clients:
         raise UserError(
             f"clients.count: {clients}, but the images are of {count} client folders or values; set "
             f"clients.count={count}"
         )
-    return [chosen[groups[chosen] == client] for client in range(clients)]
+    return groups
+
+
+def large_enough(
+    held: Sequence[Indices], least: int | None, whole: NDArray[np.int64], names: Sequence[str], why_none: str
+) -> list[Indices]:
+    """The shards of N given clients, those below ``least`` images emptied; None: every client has to have an image.
+
+    Args:
+        whole: (N,) how many training images each has, those that are held out among them.
+        names: of the clients, where they have any.
+        why_none: what a message says of a client that has no training image.
+    Raises:
+        UserError: no client is large enough, or, where all have to be, one has no image.
+    """
+    sizes = np.array([len(mine) for mine in held])
+    called = [f"client {client}" + (f" ({names[client]})" if names else "") for client in range(len(held))]
+    if least is None and (empty := np.flatnonzero(sizes == 0).tolist()):
+        first, more = empty[0], f", nor have {len(empty) - 1} more" if len(empty) > 1 else ""
+        found = (
+            f"all {whole[first]} of its training images are held out by evaluation.select" if whole[first] else why_none
+        )
+        raise UserError(
+            f"data.partition: {called[first]} has no image to train on{more} ({found}); data.partition.min_size=1 "
+            "leaves such clients out"
+        )
+    if least is not None and sizes.max() < least:
+        raise UserError(
+            f"data.partition.min_size: found {least}, but the largest, {called[int(sizes.argmax())]}, has "
+            f"{sizes.max()} images to train on; must be at most {sizes.max()}"
+        )
+    return [mine if least is None or len(mine) >= least else mine[:0] for mine in held]

@@ -129,7 +129,8 @@ def _unsplit(path: Path, layout: Layout, key: str) -> tuple[_Split, _Split | Non
     if not (class_names := _known(whole.classes)):
         return whole, None, unread
     labels = _numbers(whole.classes, class_names)
-    rest, held_out = stratified_halves(labels, TEST_SHARE)
+    held_by = _numbers(clients, _known(clients)) if layout == "clients" else None
+    rest, held_out = stratified_halves(labels, TEST_SHARE, held_by)
     train, test = whole.rows(rest), whole.rows(held_out)
     where = "folders" if layout == "classes" else "client folders' folders"
     note = (

@@ -6,13 +6,13 @@ that nobody labelled (label -1). Labels are integers from 0, or text, whose sort
 empty or blank, in the label or the client column, counts as null, with a note. As pandas writes them, integers may be
 floats with NaN for null, and labels booleans. Several labels per image and targets of a regression are not measured:
 with ``data.columns.label: false`` no label is read. Where no training image has one, no test split is needed.
-``data.columns`` names other columns, and one that says which client holds the image (text or integers; the partition
-``natural``). ``path`` is a single file, of which a fixed fifth per class (always the
-same one) becomes the test split, while all images without a label train; or a folder with ``train*.parquet`` and
-``test*.parquet`` (or ``validation*``, ``val*``), in one or several parts, there or in its ``data/`` folder or in its
-only folder that has them; folders ``train/`` and ``test/`` with Parquet files in them do as well. Other Parquet files,
-such as those of ``validation*`` beside ``test*``, are not used, with a note; ``data.test_split: validation`` takes them
-for the test.
+``data.columns`` names other columns, one that says which client holds the image (text or integers; the partition
+``natural``), and one that says whom or what it shows (``group``), by which images are held out together. ``path`` is a
+single file, of which a fixed fifth per class (always the same one) becomes the test split, while all images without a
+label train; or a folder with ``train*.parquet`` and ``test*.parquet`` (or ``validation*``, ``val*``), in one or several
+parts, there or in its ``data/`` folder or in its only folder that has them; folders ``train/`` and ``test/`` with
+Parquet files in them do as well. Other Parquet files, such as those of ``validation*`` beside ``test*``, are not used,
+with a note; ``data.test_split: validation`` takes them for the test.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ from rayfed_ssl.data.parquet_files import TEST_NAMES, homes_of, missing, other_t
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "labels", "fine_label")
+GROUP_COLUMNS = {"patient", "patientid", "subject", "subjectid"}  # in any case, with _ or without
+NAMED = {"client": "nobody's", "group": "each is one of its own"}  # columns, and what an empty cell means
 
 
 class Columns(Block):
@@ -55,15 +57,21 @@ class Columns(Block):
     """
     client: str | None = None
     """Who holds an image, as text or integers; null: nobody does. Nor where the text is empty."""
+    group: str | None = None
+    """Whom or what an image shows, such as the patient, as text or integers: images of one are held out together, for
+    tests and by ``evaluation.select``; null: each image alone.
+    """
 
 
 @dataclass(frozen=True)
 class _Split:
-    """A split before decoding: ``labels`` (n,), -1 unknown; ``clients`` the client column's values, or None; ``blanks``
-    how many labels and clients are blank, by file and by what they count as."""
+    """A split before decoding: ``labels`` (n,), -1 unknown; ``clients`` and ``subjects`` the values of the client and
+    the group column, or None; ``blanks`` how many labels, clients and groups are blank, by file and by what they count
+    as."""
 
     labels: NDArray[np.int64]
     clients: list[str | int | None] | None
+    subjects: list[str | int | None] | None
     blanks: dict[tuple[Path, str], int]
 
 
@@ -108,14 +116,18 @@ def parquet_source(
         splits, texts = read()
         labels = splits[split].labels
         named = tuple(printable(text) for text in texts) or _class_names(parts["train"][0], splits, columns, key)
+        groups, names = _groups(splits["train"].clients, splits[split].clients)
+        subjects = _subjects(splits)[split]
         chosen, notes = np.arange(len(labels)), () if split == "test" else _blank_notes(splits)
         if single:
-            rest, held_out = stratified_halves(labels, TEST_SHARE)
+            rest, held_out = stratified_halves(labels, TEST_SHARE, groups, subjects)
             chosen = held_out if split == "test" else rest
-            notes = () if split == "test" else _held_out_notes(labels, held_out, named) + notes
+            notes = () if split == "test" else _held_out_notes(labels, held_out, named, subjects) + notes
+        elif split == "train":
+            notes += _shared_notes(_subjects(splits))
+        notes += () if split == "test" else _ungrouped(parts["train"][0], columns, key)
         notes += unseen_classes(split, labels[chosen], np.arange(len(chosen))[: limits[split]], FIRST_ROWS)
         chosen = chosen[: limits[split]]
-        groups, names = _groups(splits["train"].clients, splits[split].clients)
         return Listing(
             labels[chosen],
             named,
@@ -123,6 +135,7 @@ def parquet_source(
             None if groups is None else groups[chosen],
             names,
             notes,
+            None if subjects is None else subjects[chosen],
         )
 
     notes = () if single else unused(path, parts, key, _other_tests(path, parts, columns, key, shown))
@@ -182,31 +195,42 @@ def image_column(schema: pa.Schema, columns: Columns, file: Path, key: str) -> s
     return name
 
 
+Values = list[str | int | None]
+
+
 def _read_splits(parts: dict[str, list[Path]], columns: Columns, key: str) -> tuple[dict[str, _Split], tuple[str, ...]]:
     """The splits, and the names of the classes where labels are text: sorted, those of both splits together."""
     found = {
-        name: [(*_read_labels(file, columns, key), *_read_clients(file, columns, key)) for file in files]
+        name: [(*_read_labels(file, columns, key), _read_names(file, columns, key)) for file in files]
         for name, files in parts.items()
     }
     texts = label_texts([labels for rows in found.values() for labels, *_ in rows])
     splits = {}
     for name, rows in found.items():
-        clients = [client for _, _, mine, _ in rows for client in mine]
         labels = [np.empty(0, np.int64), *(numbered(labels, texts, key) for labels, *_ in rows)]
+        beside = {what: [value for *_, named in rows for value in named[what][0]] for what in NAMED}
         blanks = dict[tuple[Path, str], int]()
-        for file, (_, blank_labels, _, blank_clients) in zip(parts[name], rows, strict=True):
-            blanks |= {(file, "label: unlabelled"): blank_labels, (file, "client: nobody's"): blank_clients}
-        splits[name] = _Split(np.concatenate(labels), None if columns.client is None else clients, blanks)
+        for file, (_, blank_labels, named) in zip(parts[name], rows, strict=True):
+            blanks[file, "label: unlabelled"] = blank_labels
+            blanks |= {(file, f"{what}: {meaning}"): named[what][1] for what, meaning in NAMED.items()}
+        given = {what: values for what, values in beside.items() if getattr(columns, what) is not None}
+        splits[name] = _Split(np.concatenate(labels), given.get("client"), given.get("group"), blanks)
     return splits, texts
 
 
-def _held_out_notes(labels: NDArray[np.int64], held_out: NDArray[np.int64], names: tuple[str, ...]) -> tuple[str, ...]:
+def _held_out_notes(
+    labels: NDArray[np.int64],
+    held_out: NDArray[np.int64],
+    names: tuple[str, ...],
+    subjects: NDArray[np.int64] | None,
+) -> tuple[str, ...]:
     """Lines on what a file without a test split has lost to one. They name no file: they are kept with the images."""
     if not len(held_out):
         return ()
+    whole = "" if subjects is None else ", as near as whole groups of data.columns.group allow"
     note = (
         f"one Parquet file without a test split: a fifth of each class, {len(held_out)} of {len(labels)} images, is "
-        "held out as test images"
+        f"held out as test images{whole}"
     )
     return (note, *untested(labels, held_out, names, TEST_SHARE))
 
@@ -256,12 +280,16 @@ def numbered(labels: pa.Array, texts: Sequence[str], key: str) -> NDArray[np.int
     return np.asarray(labels.to_numpy(zero_copy_only=False), np.int64)
 
 
-def _read_clients(file: Path, columns: Columns, key: str) -> tuple[list[str | int | None], int]:
-    """The client column's values, and how many are blank text; none without such a column in the configuration."""
-    if columns.client is None:
+def _read_names(file: Path, columns: Columns, key: str) -> dict[str, tuple[Values, int]]:
+    """Of the client and the group column the values, and how many are blank text; nothing of one that is not named."""
+    return {what: _read_named(file, getattr(columns, what), what, key) for what in NAMED}
+
+
+def _read_named(file: Path, wanted: str | None, what: str, key: str) -> tuple[Values, int]:
+    if wanted is None:
         return [], 0
     with readable(file, key) as opened:
-        name = column_named(opened.schema_arrow, columns.client, (), "client", file, key)
+        name = column_named(opened.schema_arrow, wanted, (), what, file, key)
         column = plain(opened.read(columns=[name]).column(name))
     if is_text(column.type):
         text, blank = text_values(column)
@@ -269,8 +297,8 @@ def _read_clients(file: Path, columns: Columns, key: str) -> tuple[list[str | in
     column = whole_numbers(column)
     if not pa.types.is_integer(column.type):
         raise UserError(
-            f"{key}.columns.client: column {printable(name)} of {printable(file)} is of type {printable(column.type)}; "
-            "clients are text or integers"
+            f"{key}.columns.{what}: column {printable(name)} of {printable(file)} is of type {printable(column.type)}; "
+            f"{what}s are text or integers"
         )
     return list(column.to_pylist()), 0
 
@@ -287,6 +315,35 @@ def _groups(
     position = {client: number for number, client in enumerate(known)}
     groups = np.array([-1 if client is None else position[client] for client in mine], dtype=np.int64)
     return groups, tuple(printable(client) for client in known)
+
+
+def _subjects(splits: dict[str, _Split]) -> dict[str, NDArray[np.int64] | None]:
+    """split -> the number of each row's group, the same in both splits; -1 where the cell is empty."""
+    values = {name: split.subjects for name, split in splits.items()}
+    known = sorted({value for mine in values.values() for value in mine or () if value is not None}, key=str)
+    number = {value: position for position, value in enumerate(known)} | {None: -1}
+    return {
+        name: None if mine is None else np.array([number[value] for value in mine], np.int64)
+        for name, mine in values.items()
+    }
+
+
+def _ungrouped(file: Path, columns: Columns, key: str) -> tuple[str, ...]:
+    """A line where no group column is named and a column seems to be one."""
+    with readable(file, key) as opened:
+        found = [name for name in opened.schema_arrow.names if name.lower().replace("_", "") in GROUP_COLUMNS]
+    if columns.group is not None or not found:
+        return ()
+    name = printable(found[0])
+    return (f"column {name} is not read: images of one may train and test; {key}.columns.group={name} forbids it",)
+
+
+def _shared_notes(subjects: dict[str, NDArray[np.int64] | None]) -> tuple[str, ...]:
+    """A line on test images of groups that train, where there are any."""
+    train, test = subjects["train"], subjects["test"]
+    if train is None or test is None or not (shared := int(np.isin(test[test >= 0], train).sum())):
+        return ()
+    return (f"{shared} of {len(test)} test images are of a group (data.columns.group) with training images",)
 
 
 def _check_test(train: _Split, test: _Split, texts: tuple[str, ...], shown: str, key: str) -> None:

@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from rayfed_ssl.base.choice import NameOf
@@ -267,8 +268,7 @@ def load(
 
 
 def _none_of(images: Images) -> Images:
-    groups = None if images.groups is None else images.groups[:0]
-    return replace(images, pixels=images.pixels[:0], labels=images.labels[:0], groups=groups)
+    return images.rows(np.arange(0))
 
 
 def _sound(listing: Listing, key: str) -> Listing:

@@ -22,10 +22,12 @@ from rayfed_ssl.evaluation.transfer import TransferConfig
 
 
 class SelectConfig(Block):
-    """Labelled training images that no client holds, to choose by; protocols are measured on them, too; null: none."""
+    """Training images that no client holds, to choose by; protocols are measured on them, too; null: none. Without any
+    label they serve ``rayfed-ssl leak`` alone.
+    """
 
     share: float = Field(0.1, gt=0, lt=1)
-    """Of each class, drawn by the run's seed before the images are dealt."""
+    """Of each class (of all images, where none has a label), drawn by the run's seed before the images are dealt."""
 
 
 def _measuring() -> list[str]:

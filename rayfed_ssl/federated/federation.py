@@ -6,7 +6,7 @@ A pure function of the configuration and the images, so a driver, an actor and a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -18,8 +18,8 @@ from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.data import partition as partitions
 from rayfed_ssl.data import sources
 from rayfed_ssl.data.feature_skew import skew_features
+from rayfed_ssl.data.holdout import stratified_share
 from rayfed_ssl.data.images import Dataset, Images, Scaling
-from rayfed_ssl.data.partition import stratified_share
 from rayfed_ssl.data.partition_base import Partition
 from rayfed_ssl.data.tasks import split_tasks
 from rayfed_ssl.federated.remarks import copied, largest_class
@@ -31,8 +31,8 @@ Shard = Mapping[str, np.ndarray]  # split -> indices into the training images; "
 
 @dataclass(frozen=True)
 class Federation:
-    """The images of a run and who holds them. Clients whose training shard is empty (client 0 as public set) take no
-    part.
+    """The images of a run and who holds them. Clients whose training shard is empty (client 0 as public set, those
+    below ``data.partition.min_size``) take no part.
     """
 
     dataset: Dataset
@@ -46,6 +46,7 @@ class Federation:
     public_scaling: Scaling | None = None  # of public images of another source
     public_digest: str | None = None  # of all of them, of another source
     public_notes: tuple[str, ...] = ()  # on how they were read
+    partition_notes: tuple[str, ...] = ()  # on images and clients that the partition left out
 
     @property
     def scaled(self) -> dict[str, Scaling]:
@@ -55,13 +56,14 @@ class Federation:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Lines on how the images were read, those of public images of another source among them, on images that are
-        there more than once, and on a test set with a large class."""
+        """Lines on how the images were read, those of public images of another source among them, on what the partition
+        left out, on images that are there more than once, and on a test set with a large class."""
         public = (f"{PUBLIC}: {note}" for note in self.public_notes)
         held = [shard["train"] for shard in self.shards]
         return (
             *self.dataset.notes,
             *public,
+            *self.partition_notes,
             *copied(self.dataset, held, self.held_out),
             *largest_class(self.dataset),
         )
@@ -148,13 +150,16 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
     public_notes: tuple[str, ...] = ()
     rest = np.arange(len(train.labels))
     if config.evaluation.select is not None:
-        held_out = stratified_share(train.labels, config.evaluation.select.share, config.seed)
+        spared = train.groups if split.natural else None
+        share = config.evaluation.select.share
+        held_out = stratified_share(train.labels, share, config.seed, spared, train.subjects)
         rest = np.delete(rest, held_out)
     if public_config.source == "share":
         public_indices, rest = partitions.take_public(split, train.labels, public_config.share, config.seed, rest)
     shards = partitions.partition(
-        split, train.labels, config.clients.count, config.seed, groups=train.groups, indices=rest
+        split, train.labels, config.clients.count, config.seed, train.groups, rest, train.group_names
     )
+    partition_notes = tuple(split.notes(train, rest, shards))
     if any(split.corruption(client) is not None for client in range(len(shards))):
         dataset = skew_features(dataset, split, shards, config.seed, cache)
         train = dataset.train
@@ -175,13 +180,13 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
         if public_config.sample is not None:
             public = _sample(public, public_config.sample, config.seed)
     elif public_indices is not None:
-        public = _subset(train, public_indices)
+        public = train.rows(public_indices)
     names = partitions.client_names(split, train, config.clients.count)
     dealt = tuple({"train": shard} for shard in shards)
     own_tests = _own_tests(split, dataset, len(shards))
     return Federation(
         dataset, dealt, public, public_indices, names, None, own_tests, held_out,
-        public_scaling, public_digest, public_notes,
+        public_scaling, public_digest, public_notes, partition_notes,
     )  # fmt: skip
 
 
@@ -232,7 +237,7 @@ def _deal_tasks(config: RunSettings, dataset: Dataset) -> Federation:
     seed = data.partition.split_seed(config.seed)
     splits, public = split_tasks(dataset.train.labels, lists, data.public.share, seed, data.task_images)
     client_names = partitions.client_names(data.partition, dataset.train, len(lists))
-    made = Federation(dataset, tuple(splits), _subset(dataset.train, public), public, client_names, tasks)
+    made = Federation(dataset, tuple(splits), dataset.train.rows(public), public, client_names, tasks)
     if config.evaluation.tasks_on == "test":
         for client in range(len(tasks)):
             if not len(made.task_test(client)):
@@ -258,9 +263,4 @@ def _sample(images: Images, count: int, seed: int) -> Images:
             f"data.public.sample: found {count}; data.public.images holds {len(images)}; allowed: 1 to {len(images)}"
         )
     drawn = numpy_generator(seed, "public", "sample").choice(len(images), count, replace=False)
-    return _subset(images, np.sort(drawn))
-
-
-def _subset(images: Images, indices: np.ndarray) -> Images:
-    groups = None if images.groups is None else images.groups[indices]
-    return replace(images, pixels=images.pixels[indices], labels=images.labels[indices], groups=groups)
+    return images.rows(np.sort(drawn))

@@ -94,7 +94,9 @@ def _whom(clients: Sequence[int], images: int, seed: int, federation: Federation
     known = federation.clients
     for client in clients:
         if client not in known:
-            raise UserError(f"--client: found {client}; this run has clients {known[0]} to {known[-1]}")
+            gaps = len(known) <= known[-1] - known[0]
+            but = ", but for those who have no image to train on" if gaps else ""
+            raise UserError(f"--client: found {client}; this run has clients {known[0]} to {known[-1]}{but}")
     for client in clients or known[:1]:
         draw_sets(federation, client, images, seed)
     return clients or known

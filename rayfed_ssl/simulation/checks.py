@@ -9,6 +9,7 @@ import numpy as np
 from rayfed_ssl import evaluation
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
+from rayfed_ssl.data.partition_base import GivenClients
 from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.methods import METHODS
@@ -37,14 +38,18 @@ def check_run(config: RunConfig, federation: Federation) -> None:
 
 def check_shards(config: RunConfig, federation: Federation) -> None:
     """Refuse shards below what the objective or a plug-in needs; batches are min(batch_size, shard)."""
+    split, needed = config.data.partition, max(least for _, least in config.least_batches)
+    remedy = "fewer clients, more images, or another data.partition"
+    if given := isinstance(split, GivenClients):
+        remedy = f"data.partition.min_size={needed} leaves smaller clients out"
     smallest = min(federation.clients, key=lambda client: federation.sizes[client])
     size = int(federation.sizes[smallest])
     images = f"{size} image{'' if size == 1 else 's'}"
     for reason, least in config.least_batches:
         if size < least:
             raise UserError(
-                f"clients.count: {federation.called(smallest)} has {images}; {reason} needs batches of at least "
-                f"{least} (fewer clients, more images, or another data.partition)"
+                f"{'data.partition' if given else 'clients.count'}: {federation.called(smallest)} has {images}; "
+                f"{reason} needs batches of at least {least} ({remedy})"
             )
 
 
@@ -107,7 +112,9 @@ def describe(config: RunConfig, federation: Federation) -> str:
     if sizes.min() < config.train.batch_size:
         line += f"; batches of min({config.train.batch_size}, shard)"
     if federation.held_out is not None:
-        line += f"; {len(federation.held_out)} training images held out to choose by"
+        labelled = (federation.dataset.train.labels[federation.held_out] >= 0).any()
+        use = "to choose by" if labelled else "for `rayfed-ssl leak` alone: they have no labels to choose by"
+        line += f"; {len(federation.held_out)} training images held out {use}"
     if skipped := federation.dataset.skipped:
         line += f"; {len(skipped)} broken images left out, named in skipped_images.txt"
     return line

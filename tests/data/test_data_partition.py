@@ -150,7 +150,14 @@ def test_hold_out_takes_the_share_and_leaves_the_rest():
         (Dirichlet(min_size=300), LABELS, 5, None, r"data\.partition\.min_size: 300.*1000"),
         (Natural(), LABELS, 4, None, r"data\.layout=clients"),
         (Natural(), LABELS, 3, GROUPS, r"clients\.count: 3.*4 client folders or values"),
-        (Natural(), LABELS, 4, np.where(GROUPS == 2, -1, GROUPS), r"no client's folder"),
+        (Natural(), LABELS, 4, np.full(len(GROUPS), -1), r"no training image has a client"),
+        (
+            Natural(min_size=400),
+            LABELS,
+            4,
+            GROUPS,
+            r"min_size: found 400, .* client \d, has \d+ images .* at most 2\d\d$",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line(config, labels, clients, groups, message):
@@ -159,9 +166,28 @@ def test_what_does_not_fit_is_refused_in_one_line(config, labels, clients, group
     assert "\n" not in str(error.value)
 
 
-def test_a_client_whose_images_all_became_public_is_refused():
-    with pytest.raises(UserError, match=r"leaves 1 of 4 clients \(first: 2\) empty"):
-        partition(Natural(), LABELS, 4, 0, GROUPS, np.flatnonzero(GROUPS != 2))
+def test_a_client_whose_images_are_all_held_out_is_refused_by_its_name_or_left_out():
+    rest, held = np.flatnonzero((GROUPS != 2) & (GROUPS != 3)), int((GROUPS == 2).sum())
+    with pytest.raises(
+        UserError, match=rf"client 2 \(c\) has no image to train on, nor have 1 more \(all {held} of its .*select\)"
+    ):
+        partition(Natural(), LABELS, 4, 0, GROUPS, rest, "abcd")
+    with pytest.raises(UserError, match=r"client 4 \(e\) has no .*if it has any.*; data\.partition\.min_size=1 leaves"):
+        partition(Natural(), LABELS, 5, 0, GROUPS, None, "abcde")
+    with pytest.raises(UserError, match=r"client 2 has no image"):
+        partition(Natural(), LABELS, 4, 0, GROUPS, rest)
+    for names, clients in (("abcd", 4), ("abcde", 5)):
+        shards = partition(Natural(min_size=1), LABELS, clients, 0, GROUPS, rest, names)
+        assert [len(shard) for shard in shards] == [*np.bincount(GROUPS)[:2], *[0] * (clients - 2)]
+    least = int(np.sort(np.bincount(GROUPS))[1])
+    shards = partition(Natural(min_size=least), LABELS, 4, 0, GROUPS)
+    assert [len(shard) for shard in shards] == [size if size >= least else 0 for size in np.bincount(GROUPS)]
+
+
+def test_images_that_are_no_clients_are_nobodys():
+    groups = np.where(np.arange(len(GROUPS)) % 5 == 0, -1, GROUPS)
+    shards = partition(Natural(), LABELS, 4, 0, groups)
+    assert [shard.tolist() for shard in shards] == [np.flatnonzero(groups == client).tolist() for client in range(4)]
 
 
 def test_configuration_is_a_tagged_union():

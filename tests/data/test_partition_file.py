@@ -139,7 +139,7 @@ def test_names_fall_back_on_numbers(tmp_path):
         ([[*LISTS[0], -1], *LISTS[1:]], r"holds the index -1, but there are 12"),
         ([LISTS[0], LISTS[1], [6, 7]], r"names 9 of 12 training images \(.*another size.*partial=true"),
         ([*LISTS[:2], LISTS[2][:2], LISTS[2][2:]], r"clients\.count: 3, but .* has 4 clients; set clients\.count=4"),
-        ([LISTS[0] + LISTS[1], LISTS[2], []], r"leaves 1 of 3 clients \(first: 2\) empty"),
+        ([LISTS[0] + LISTS[1], LISTS[2], []], r"client 2 has no image to train on \(the file lists none\)"),
         ({"clients": LISTS}, r"has no list of lists; allowed: JSON"),
         ([0, 1, 2], r"has no list of lists"),
         ([[0, "1"], [2], [3]], r"'1' among the indices"),

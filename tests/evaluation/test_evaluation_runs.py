@@ -20,7 +20,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import pack
 from rayfed_ssl.config import load
 from rayfed_ssl.data.augment import clean
-from rayfed_ssl.data.partition import stratified_share
+from rayfed_ssl.data.holdout import stratified_share
 from rayfed_ssl.data.sources import load as load_images
 from rayfed_ssl.federated.bench import Workbench
 from rayfed_ssl.federated.federation import deal
@@ -74,11 +74,22 @@ def test_a_share_of_each_class_is_held_out_before_images_are_dealt() -> None:
     assert np.unique(labels[rows], return_counts=True)[1].tolist() == [5, 2, 1]
     assert rows.tolist() == sorted(set(rows.tolist())) == stratified_share(labels, 0.1, 0).tolist()
     assert rows.tolist() != stratified_share(labels, 0.1, 1).tolist()
-    for none in (np.full(9, -1), np.arange(9)):
-        with pytest.raises(
-            UserError, match=r"^evaluation\.select: found a share of 0\.1, but no class has two labelled"
-        ):
+    for none, found in (
+        (np.arange(9), "no class has two labelled"),
+        (np.array([-1]), "there are no two training images"),
+    ):
+        with pytest.raises(UserError, match=rf"^evaluation\.select: found a share of 0\.1, but {found}"):
             stratified_share(none, 0.1, 0)
+
+
+def test_a_share_of_images_without_labels_is_one_of_them_all() -> None:
+    rows = stratified_share(np.full(90, -1), 0.3, 0)
+    assert len(set(rows.tolist())) == 27
+    assert rows.min() >= 0
+    assert rows.max() < 90
+    assert rows.tolist() != stratified_share(np.full(90, -1), 0.3, 1).tolist()
+    few = np.r_[np.full(88, -1), 4, 4]
+    assert stratified_share(few, 0.3, 0).tolist() in ([88], [89])  # beside labelled ones they stay with the clients
 
 
 @pytest.mark.parametrize("public", [{}, {"data__public": {"source": "share", "share": 0.2}}])

@@ -28,9 +28,11 @@ from rayfed_ssl.leak.run import leak
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.methods.fedfoa import pack_triangle
 from rayfed_ssl.methods.fedmd import subset
+from rayfed_ssl.simulation.checks import describe
 from rayfed_ssl.simulation.resuming import load_moved
 from rayfed_ssl.simulation.worker import Worker
 from rayfed_ssl.storage import checkpoint
+from tests.data.test_own_columns import write
 from tests.tiny import OWN, run_locally
 from tests.tiny import tiny_run as tiny
 
@@ -356,3 +358,25 @@ def test_what_is_missing_is_said_in_one_line(averaged: Path, tmp_path: Path) -> 
     run_locally(tiny("fedsimclr", {"train.rounds": 1, "evaluation.protocols": []}), tmp_path / "none")
     with pytest.raises(UserError, match=r"evaluation\.select: found none"):
         leak(tmp_path / "none")
+
+
+def test_a_run_on_images_without_labels_is_audited(tmp_path: Path) -> None:
+    write(tmp_path / "scans.parquet", patient=list(range(240)))
+    plain = {
+        "data.name": "parquet",
+        "data.path": str(tmp_path / "scans.parquet"),
+        "data.limit": None,
+        "clients.count": 2,
+    }
+    changes = plain | {"data.test_limit": None, "evaluation.protocols": ["rank"], "evaluation.select": {"share": 0.4}}
+    run = finished(tmp_path / "run", "fedsimclr", **changes)
+    config = load_moved(run, ())
+    federation = deal(config)
+    assert federation.held_out is not None
+    assert len(federation.held_out) == 96
+    assert "96 training images held out for `rayfed-ssl leak` alone" in describe(config, federation)
+    sets = draw_sets(federation, 1, 1000, 0)
+    assert set(sets.members.tolist()) <= set(federation.shards[1]["train"].tolist())
+    assert set(sets.others.tolist()) | set(sets.reference.tolist()) == set(federation.held_out.tolist())
+    found = leak(run)
+    assert {(one.field, one.members) for one in found.findings} == {(UNTRAINED, 64), ("weights", 64)}

@@ -1,0 +1,179 @@
+"""Images of one patient are held out together: counted over random tables, and through Parquet to a run's shards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.config import RunConfig, build
+from rayfed_ssl.data.holdout import stratified_halves, stratified_share
+from rayfed_ssl.data.sources import SourceConfig, load
+from rayfed_ssl.federated.federation import deal
+from tests.data.test_own_columns import read, write
+
+
+def hospital(seed: int, mixed: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(labels, patients, clients) of about 600 images, 1 to 3 of a patient, of three classes and some without a label;
+    ``mixed``: also within a patient."""
+    rng = np.random.default_rng(seed)
+    patients = np.repeat(np.arange(300), rng.integers(1, 4, 300))
+    labels = rng.choice([-1, 0, 1, 2], len(patients), p=[0.1, 0.6, 0.2, 0.1])
+    if not mixed:
+        labels = labels[np.searchsorted(patients, patients)]  # that of the patient's first image
+    clients = rng.integers(0, 4, 300)[patients]
+    order = rng.permutation(len(patients))
+    return labels[order], patients[order], clients[order]
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("share", [0.1, 0.2, 0.5])
+def test_no_patient_lies_in_two_parts_and_classes_keep_their_shares(share: float, mixed: bool) -> None:
+    for seed in range(20):
+        labels, patients, clients = hospital(seed, mixed)
+        rest, held_out = stratified_halves(labels, share, clients, patients)
+        assert np.array_equal(np.sort(np.r_[rest, held_out]), np.arange(len(labels)))
+        chosen = stratified_share(labels, share, seed, clients, patients)
+        for out in (held_out, chosen):
+            assert set(patients[out].tolist()).isdisjoint(np.delete(patients, out).tolist())
+            assert (labels[out] >= 0).sum() > 0
+            for label in range(3):  # one patient more or less
+                assert abs((labels[out] == label).sum() - share * (labels == label).sum()) <= 3
+        labelled = set(patients[labels >= 0].tolist())
+        assert set(patients[held_out].tolist()) <= labelled  # nothing could be measured on the others
+        assert np.array_equal(held_out, stratified_halves(labels, share, clients, patients)[1])
+        assert not np.array_equal(chosen, stratified_share(labels, share, seed + 1, clients, patients))
+
+
+@pytest.mark.parametrize(("share", "count"), [(0.04, 0), (0.06, 10), (0.14, 10), (0.16, 20), (0.24, 20)])
+def test_as_many_patients_are_held_out_as_come_nearest(share: float, count: int) -> None:
+    assert len(stratified_halves(np.zeros(100, np.int64), share, None, np.arange(100) // 10)[1]) == count
+
+
+def test_which_patients_are_held_out_is_chance() -> None:
+    """Of 100 patients with an image each, every one about 200 times in 1000: within 5 standard deviations of 12.6."""
+    labels, patients = np.zeros(100, np.int64), np.random.default_rng(0).permutation(100)
+    often = np.zeros(100)
+    for seed in range(1000):
+        often[stratified_share(labels, 0.2, seed, None, patients)] += 1
+    assert often.sum() == 20_000
+    assert (abs(often - 200) < 63).all()
+
+
+def test_rows_of_no_patient_are_each_alone() -> None:
+    labels = np.zeros(100, np.int64)
+    held_out = stratified_halves(labels, 0.2, None, np.full(100, -1))[1]
+    assert len(held_out) == 20
+    labels, patients = np.zeros(20, np.int64), np.r_[np.full(18, 0), -1, -1]
+    assert stratified_halves(labels, 0.1, None, patients)[1].tolist() == [18, 19]
+
+
+def test_a_class_and_a_client_with_several_patients_keep_one() -> None:
+    labels, patients = np.repeat([0, 1, 2], [40, 4, 2]), np.r_[np.repeat(np.arange(20), 2), [20, 20, 21, 21], [22, 22]]
+    chosen = stratified_share(labels, 0.9, 0, None, patients)
+    assert np.bincount(labels[chosen]).tolist() == [36, 2]  # class 2 is one patient
+    assert np.bincount(labels[stratified_share(labels, 0.01, 0, None, patients)]).tolist() == [2, 2]
+    assert np.bincount(labels[stratified_halves(labels, 0.01, None, patients)[1]]).tolist() == []
+    labels, patients = np.zeros(40, np.int64), np.arange(40) // 2
+    clients = np.r_[[0] * 2, [1] * 4, [2] * 34]
+    for seed in range(30):
+        kept = np.delete(clients, stratified_share(labels, 0.6, seed, clients, patients))
+        assert {1, 2} <= set(kept.tolist())
+    gone = [0 not in np.delete(clients, stratified_share(labels, 0.6, seed, clients, patients)) for seed in range(30)]
+    assert any(gone)  # one patient, who may be held out
+    with pytest.raises(
+        UserError, match=r"^evaluation\.select: found a share of 0\.3, but no group of data\.columns\.group"
+    ):
+        stratified_share(np.zeros(9, np.int64), 0.3, 0, None, np.zeros(9, np.int64))
+
+
+def config(path: Path, **changes: object) -> RunConfig:
+    document = {
+        "method": {"name": "fedsimclr"},
+        "data": {"name": "parquet", "path": str(path), "image_size": 8, "columns": {"group": "patient"}},
+        "clients": {"count": 2},
+    }
+    return build(document, {key.replace("__", "."): value for key, value in changes.items()}, origin="a test")
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+@pytest.mark.parametrize("text", [True, False])
+def test_a_parquet_file_of_patients(tmp_path: Path, text: bool, labelled: bool) -> None:
+    labels, patients, hospitals = hospital(5, False)
+    given = [f"P{number:03d}" if text else int(number) for number in patients]
+    given[7] = given[11] = None
+    columns = {"patient": given, "hospital": hospitals.tolist()} | ({"label": labels.tolist()} if labelled else {})
+    write(tmp_path / "all.parquet", **columns)
+    changes = {"data__columns__client": "hospital", "data__partition__name": "natural", "clients__count": 4}
+    for _ in range(2):  # the second time from the cache
+        federation = deal(
+            config(tmp_path / "all.parquet", evaluation__select={"share": 0.2}, **changes), tmp_path / "cache"
+        )
+        train, test, held_out = federation.dataset.train, federation.dataset.test, federation.held_out
+        assert train.subjects is not None
+        assert test.subjects is not None
+        assert held_out is not None
+        out = stratified_halves(labels if labelled else np.full(len(labels), -1), 0.2)[1]
+        assert abs(len(test) - len(out)) < 12
+        where = {
+            name: number for number, name in enumerate(sorted({value for value in given if value is not None}, key=str))
+        }
+        parts = [
+            test.subjects,
+            train.subjects[held_out],
+            *(train.subjects[shard["train"]] for shard in federation.shards),
+        ]
+        assert sum(map(len, parts)) == len(labels)
+        sets = [set(part.tolist()) - {-1} for part in (*parts[:2], np.concatenate(parts[2:]))]
+        assert sum(map(len, sets)) == len(set().union(*sets)) == len(where)
+        counted = np.bincount(np.array([where[value] for value in given if value is not None]))
+        assert np.array_equal(counted, sum(np.bincount(part[part >= 0], minlength=len(where)) for part in parts))
+        assert int((np.concatenate(parts) < 0).sum()) == 2
+    if labelled:
+        assert "as near as whole groups of data.columns.group allow" in federation.notes[0]
+
+
+def test_test_images_of_patients_who_train_are_counted(tmp_path: Path) -> None:
+    write(tmp_path / "d/train.parquet", label=[0, 1, 0, 1], patient=["a", "b", "c", ""])
+    write(tmp_path / "d/test.parquet", label=[0, 1, 0, 1], patient=["d", "a", "a", " "])
+    note = "2 of 4 test images are of a group (data.columns.group) with training images"
+    data = read(tmp_path / "d", group="patient")
+    assert note in data.notes
+    assert "2 images have an empty group: each is one of its own" in data.notes
+    assert data.test.subjects is not None
+    assert data.test.subjects.tolist() == [3, 0, 0, -1]
+    assert note not in read(tmp_path / "d").notes
+    assert read(tmp_path / "d").train.subjects is None
+
+
+def test_another_grouping_is_other_data(tmp_path: Path) -> None:
+    write(tmp_path / "d/train.parquet", label=[0, 1, 0, 1], patient=[1, 2, 3, 3], eye=[1, 1, 2, 3])
+    write(tmp_path / "d/test.parquet", label=[0, 1], patient=[4, 5], eye=[6, 7])
+    assert (
+        len({read(tmp_path / "d", **columns).digest for columns in ({}, {"group": "patient"}, {"group": "eye"})}) == 3
+    )
+
+
+def test_what_groups_cannot_be_is_refused_in_one_line(tmp_path: Path) -> None:
+    write(tmp_path / "all.parquet", label=[0, 1] * 8, patient=[0.5] * 16)
+    found = r"^data\.columns\.group: column patient of .*all\.parquet is of type double; groups are text or integers$"
+    with pytest.raises(UserError, match=found):
+        deal(config(tmp_path / "all.parquet"), tmp_path / "cache")
+    with pytest.raises(
+        UserError, match=r"^data\.columns\.group: found 'name'; .*all\.parquet has the columns image, label"
+    ):
+        read(tmp_path / "all.parquet", group="name")
+    with pytest.raises(UserError, match=r"^data\.columns\.group: found 'patient' beside data\.tasks"):
+        config(tmp_path / "all.parquet", data__tasks=[[0], [1]])
+    folder = {"name": "imagefolder", "path": tmp_path, "columns": {"group": "patient"}}
+    with pytest.raises(ValueError, match=r"columns: found a value; imagefolder reads none; .* parquet, hub"):
+        load(SourceConfig.model_validate(folder))
+
+
+def test_a_column_that_seems_to_name_patients_is_noted_where_it_is_not_used(tmp_path: Path) -> None:
+    write(tmp_path / "all.parquet", label=[0, 1] * 8, Patient_ID=list(range(8)) * 2)
+    note = "column Patient_ID is not read: images of one may train and test; data.columns.group=Patient_ID forbids it"
+    assert read(tmp_path / "all.parquet").notes[1:] == (note,)
+    assert note not in read(tmp_path / "all.parquet", group="Patient_ID").notes
