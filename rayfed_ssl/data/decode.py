@@ -87,9 +87,9 @@ class Decoded:
 def decode(payload: Payload, form: Form) -> Decoded:
     """Decode an image to a square, resized with PIL's antialiased bilinear filter.
 
-    With ``fit: crop`` that is "short side to ``size``, then centre crop" in one step. Large JPEGs are decoded at a half,
-    quarter or eighth where that still leaves at least twice ``size``. An EXIF orientation is applied; one that cannot be
-    read is none.
+    With ``fit: crop`` that is "short side to ``size``, then centre crop" in one step. Large JPEGs are decoded at a
+    half, quarter or eighth where that still leaves at least twice ``size``. An EXIF orientation is applied; one that
+    cannot be read is none.
 
     Raises:
         BadImage: what cannot be decoded, images of more than ``max_pixels`` pixels (before their pixels are read),

@@ -45,6 +45,7 @@ from rayfed_ssl.data.source_hub import hub_source
 from rayfed_ssl.data.source_parquet import Columns, parquet_source
 from rayfed_ssl.data.source_torchvision import torchvision_source
 from rayfed_ssl.data.store import FORMAT, NOTICED, Clipped, cached, default_cache
+from rayfed_ssl.data.walking import ARCHIVES
 
 CONTENT_DIGEST_BYTES = 256 * 2**20
 MOST_NAMED = 5  # clients with clipped images
@@ -52,7 +53,8 @@ SAID = {  # of so many images, besides how deep ones were scaled
     "frames": "have several frames: the first is read",
     "transparent": "have transparent pixels, which are laid on black",
     "cropped": (
-        "lose more than half of their area: of each the central square is taken; {key}.fit=pad or stretch keeps all of it"
+        "lose more than half of their area: of each the central square is taken; {key}.fit=pad or stretch keeps all of "
+        "it"
     ),
 }
 
@@ -166,8 +168,10 @@ def _hub(config: SourceConfig, cache: Path, key: str) -> Source:
 def _imagefolder(config: SourceConfig, cache: Path, key: str) -> Source:
     path = existing(config, key)
     if not path.is_dir():
+        hint = "; unpack it" if path.suffix.lower() in ARCHIVES else ""
+        hint = f"; {key}.name=parquet reads it" if path.suffix.lower() == ".parquet" else hint
         raise UserError(
-            f"{key}.path: {printable(path)} is a file; {key}.name=imagefolder needs a folder with train/ in it"
+            f"{key}.path: {printable(path)} is a file; {key}.name=imagefolder needs a folder with train/ in it{hint}"
         )
     return folder_source(path, config.layout, config.limits, key)
 

@@ -24,6 +24,7 @@ BESIDE_IMAGES = {
 """
 NAMES_BESIDE_IMAGES = {"readme", "license", "licence", "changelog", "authors", "makefile"}
 SCANS = {".dcm", ".dicom", ".ima", ".nii", ".nii.gz", ""}  # DICOM and NIfTI; DICOM files often have no suffix
+ARCHIVES = {".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".7z", ".rar"}
 MOST_KINDS = 8  # of files that are not read, named with their number
 MOST_WAYS = 1000  # links may lead to one folder in so many ways
 
@@ -115,7 +116,12 @@ def unread_below(*roots: Path) -> str:
     listed = ", ".join(f"{count} {suffix or 'without suffix'}" for suffix, count in kinds[:MOST_KINDS])
     more = f" and {found.total() - sum(count for _, count in kinds[:MOST_KINDS])} others"
     files = "1 file is" if found.total() == 1 else f"{found.total()} files are"
-    advice = "; DICOM and NIfTI are to be converted to PNG or TIFF" if SCANS & set(found) else ""
+    kinds_of = {
+        "DICOM and NIfTI are to be converted to PNG or TIFF": SCANS,
+        "Parquet files are read with name=parquet": {".parquet"},
+        "archives are to be unpacked (those of WebDataset are not read)": ARCHIVES,
+    }
+    advice = "".join(f"; {what}" for what, suffixes in kinds_of.items() if suffixes & set(found))
     return f"{files} not read: {printable(listed)}{more if len(kinds) > MOST_KINDS else ''}{advice}"
 
 

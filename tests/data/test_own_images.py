@@ -94,6 +94,26 @@ def test_a_folder_of_scans_alone_says_that_they_are_to_be_converted(tmp_path: Pa
     assert "3 files are not read: 3 .dcm; DICOM and NIfTI are to be converted to PNG or TIFF" in said
 
 
+ADVICE = {
+    "train-0.parquet": "1 .parquet; Parquet files are read with name=parquet",
+    "shard-0.tar": "1 .tar; archives are to be unpacked (those of WebDataset are not read)",
+    "images.TGZ": "1 .tgz; archives are to be unpacked (those of WebDataset are not read)",
+    "a.zip": "1 .zip; archives are to be unpacked (those of WebDataset are not read)",
+}
+
+
+@pytest.mark.parametrize("name", ADVICE)
+@pytest.mark.parametrize("where", ["", "train/"])
+def test_what_other_files_are_to_become_is_said(tmp_path: Path, name: str, where: str) -> None:
+    litter(tmp_path / "d", f"{where}{name}")
+    assert f"; 1 file is not read: {ADVICE[name]};" in refusal(tmp_path / "d")
+    if not where:
+        said = refusal(tmp_path / "d" / name)
+        assert said.endswith("; data.name=parquet reads it" if name.endswith("parquet") else "; unpack it")
+    put(tmp_path / "d", "train/a.png")
+    assert folder(tmp_path / "d").notes == ((f"1 file is not read: {ADVICE[name]}",) if where else ())
+
+
 # -- splits by other names ---------------------------------------------------------------------------------------------
 
 NAMES = [("Training", "Testing"), ("Train", "Test"), ("TRAIN", "valid"), ("train", "Validation"), ("training", "Val")]
