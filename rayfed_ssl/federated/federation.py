@@ -191,23 +191,16 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
 
 
 def _check_measurable(config: RunSettings, dataset: Dataset) -> None:
-    """Refuse a share to choose by, and protocols, that need labels where no image of a split has one: a line for each,
-    and how the images were read. Raises UserError.
+    """Refuse protocols that need labels where no image of a split has one, with how the images were read. Raises
+    UserError.
     """
     train, test = dataset.train.labels, dataset.test.labels
-    lines: list[str] = []
-    if config.evaluation.select is not None and not (train >= 0).any():
-        lines.append(
-            f"evaluation.select: found a share of {config.evaluation.select.share}, but none of the {len(train)} "
-            "training images has a label; allowed without labels: null"
-        )
-    if lines or ((train >= 0).any() and not (test >= 0).any()):
-        try:
-            evaluation.check(config.evaluation, train, test, config.data.image_size)
-        except UserError as error:
-            lines.append(str(error))
-    if lines:
-        raise UserError("\n".join([*lines, *(f"data: {note}" for note in dataset.notes)]))
+    if (train >= 0).any() and (test >= 0).any():
+        return
+    try:
+        evaluation.check(config.evaluation, train, test, config.data.image_size)
+    except UserError as error:
+        raise UserError("\n".join([str(error), *(f"data: {note}" for note in dataset.notes)])) from None
 
 
 def _own_tests(split: Partition, dataset: Dataset, clients: int) -> tuple[np.ndarray, ...] | None:
