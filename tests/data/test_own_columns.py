@@ -129,6 +129,11 @@ def test_a_label_column_of_no_use_is_left_unread_where_the_run_says_so(tmp_path:
 
 
 def test_labels_that_could_be_read_are_left_unread_too_with_the_names_in_the_file(tmp_path: Path) -> None:
+    write(tmp_path / "named.parquet", label=[0, 1])
+    named = pq.read_table(tmp_path / "named.parquet").replace_schema_metadata({"class_names": '["x", "y"]'})
+    pq.write_table(named, tmp_path / "named.parquet")
+    assert read(tmp_path / "named.parquet", label=False).train.class_names == ()
+    assert catalogued(config(tmp_path / "named.parquet", label=False)).class_names is None
     write(tmp_path / "d/train.parquet", label=["x", "y"])
     write(tmp_path / "d/test.parquet", label=["z"])  # of no training image
     data = read(tmp_path / "d", label=False)
