@@ -34,7 +34,7 @@ test: lint types  ## Lint, types, and every test that needs no cluster of its ow
 	$(BIN)/python -m pytest -m 'not cluster' --timeout 300 -n 2 --dist loadscope --durations 10
 
 test-cluster: $(READY)  ## The tests that start and kill Ray clusters
-	$(BIN)/python -m pytest -m cluster --timeout 600 --durations 10
+	$(BIN)/python -m pytest -m cluster --timeout 900 -n 2 --dist loadscope --durations 10
 
 mutants: $(READY)  ## Break one line at a time that an equation fixes: which tests notice? (about an hour)
 	nice $(BIN)/python benchmarks/mutants.py --jobs 2

@@ -178,3 +178,20 @@ def untested(
     names = ", ".join(printable(name, 80) for name in missing[:MOST_NAMED]) + more
     classes = f"class {names} has" if len(missing) == 1 else f"classes {names} have"
     return (f"{classes} no test image: too few images to hold a share of {share:g} out",)
+
+
+def held_out_notes(
+    labels: NDArray[np.int64],
+    held_out: NDArray[np.int64],
+    names: tuple[str, ...],
+    subjects: NDArray[np.int64] | None,
+) -> tuple[str, ...]:
+    """Lines on what a file without a test split has lost to one. They name no file: they are kept with the images."""
+    if not len(held_out):
+        return ()
+    whole = "" if subjects is None else ", as near as whole groups of data.columns.group allow"
+    note = (
+        f"one Parquet file without a test split: a fifth of each class, {len(held_out)} of {len(labels)} images, is "
+        f"held out as test images{whole}"
+    )
+    return (note, *untested(labels, held_out, names, TEST_SHARE))

@@ -21,7 +21,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,14 +33,14 @@ from numpy.typing import NDArray
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.column_values import is_text, label_values, plain, text_values, whole_numbers
-from rayfed_ssl.data.holdout import TEST_SHARE, stratified_halves, untested
+from rayfed_ssl.data.holdout import TEST_SHARE, held_out_notes, stratified_halves
 from rayfed_ssl.data.images import NONE_HELD_OUT, Listing, Payload, Source
 from rayfed_ssl.data.limits import FIRST_ROWS, unseen_classes
 from rayfed_ssl.data.parquet_files import TEST_NAMES, homes_of, missing, other_tests, parts_of, readable, unused
+from rayfed_ssl.data.whose import client_groups, numbered_subjects, shared_notes, ungrouped
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "labels", "fine_label")
-GROUP_COLUMNS = {"patient", "patientid", "subject", "subjectid"}  # in any case, with _ or without
 NAMED = {"client": "nobody's", "group": "each is one of its own"}  # columns, and what an empty cell means
 
 
@@ -75,6 +75,27 @@ class _Split:
     blanks: dict[tuple[Path, str], int]
 
 
+class _Content:
+    """A source before decoding, read once. ``halves``: a single file's rows to train on, and those held out."""
+
+    def __init__(self, parts: dict[str, list[Path]], columns: Columns, key: str) -> None:
+        self.of = parts, columns, key
+
+    @cached_property
+    def read(self) -> tuple[dict[str, _Split], tuple[str, ...]]:
+        return _read_splits(*self.of)
+
+    @cached_property
+    def subjects(self) -> dict[str, NDArray[np.int64] | None]:
+        return numbered_subjects({name: split.subjects for name, split in self.read[0].items()})
+
+    @cached_property
+    def halves(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        only = self.read[0]["train"]
+        groups = client_groups(only.clients, only.clients)[0]
+        return stratified_halves(only.labels, TEST_SHARE, groups, self.subjects["train"])
+
+
 def parquet_source(
     path: Path,
     limits: dict[str, int | None],
@@ -91,21 +112,14 @@ def parquet_source(
     Raises:
         UserError: no training images, missing columns, unreadable files, no files of ``test_split``.
     """
-    columns, shown = columns or Columns(), shown or printable(path)
-    single = path.is_file()
-    if single and test_split is not None:
-        raise UserError(f"{key}.test_split: found {printable(repr(test_split))}; {shown} is one file, allowed: null")
-    parts = {"train": [path], "test": [path]} if single else parts_of(path, key, shown, test_split)
-    files = tuple(dict.fromkeys(parts["train"] + parts["test"]))
-
-    @cache
-    def read() -> tuple[dict[str, _Split], tuple[str, ...]]:
-        return _read_splits(parts, columns, key)
+    columns, shown, single = columns or Columns(), shown or printable(path), path.is_file()
+    parts = _one(path, key, shown, test_split) if single else parts_of(path, key, shown, test_split)
+    content = _Content(parts, columns, key)
 
     def check() -> None:
-        splits, texts = read()
+        splits, texts = content.read
         labels = splits["train"].labels
-        if single and (labels >= 0).any() and not len(stratified_halves(labels, TEST_SHARE)[1]):
+        if single and (labels >= 0).any() and not len(content.halves[1]):
             raise UserError(f"{key}.path: {shown} {NONE_HELD_OUT}")
         if parts["test"]:
             _check_test(splits["train"], splits["test"], texts, printable(parts["test"][0]), key)
@@ -113,19 +127,18 @@ def parquet_source(
             raise missing(homes_of(path, key, shown)[0], TEST_NAMES, shown, key)
 
     def listing(split: str) -> Listing:
-        splits, texts = read()
+        splits, texts = content.read
         labels = splits[split].labels
         named = tuple(printable(text) for text in texts) or _class_names(parts["train"][0], splits, columns, key)
-        groups, names = _groups(splits["train"].clients, splits[split].clients)
-        subjects = _subjects(splits)[split]
+        groups, names = client_groups(splits["train"].clients, splits[split].clients)
+        mine = content.subjects[split]
         chosen, notes = np.arange(len(labels)), () if split == "test" else _blank_notes(splits)
         if single:
-            rest, held_out = stratified_halves(labels, TEST_SHARE, groups, subjects)
+            rest, held_out = content.halves
             chosen = held_out if split == "test" else rest
-            notes = () if split == "test" else _held_out_notes(labels, held_out, named, subjects) + notes
+            notes = () if split == "test" else held_out_notes(labels, held_out, named, mine) + notes
         elif split == "train":
-            notes += _shared_notes(_subjects(splits))
-        notes += () if split == "test" else _ungrouped(parts["train"][0], columns, key)
+            notes += shared_notes(content.subjects)
         notes += unseen_classes(split, labels[chosen], np.arange(len(chosen))[: limits[split]], FIRST_ROWS)
         chosen = chosen[: limits[split]]
         return Listing(
@@ -135,11 +148,19 @@ def parquet_source(
             None if groups is None else groups[chosen],
             names,
             notes,
-            None if subjects is None else subjects[chosen],
+            None if mine is None else mine[chosen],
         )
 
     notes = () if single else unused(path, parts, key, _other_tests(path, parts, columns, key, shown))
-    return Source(files, listing, notes=notes, check=check)
+    if columns.group is None and key == "data" and parts["train"][0].is_file():
+        notes += ungrouped(parts["train"][0], single, key)
+    return Source(tuple(dict.fromkeys(parts["train"] + parts["test"])), listing, notes=notes, check=check)
+
+
+def _one(path: Path, key: str, shown: str, test_split: str | None) -> dict[str, list[Path]]:
+    if test_split is not None:
+        raise UserError(f"{key}.test_split: found {printable(repr(test_split))}; {shown} is one file, allowed: null")
+    return {"train": [path], "test": [path]}
 
 
 def _other_tests(path: Path, parts: dict[str, list[Path]], columns: Columns, key: str, shown: str) -> str:
@@ -148,9 +169,9 @@ def _other_tests(path: Path, parts: dict[str, list[Path]], columns: Columns, key
     for name, files in other_tests(path, parts, key, shown).items():
         try:
             found = [read_labels(file, columns, key) for file in files]
+            known = sum(int((numbered(labels, label_texts(found), key) >= 0).sum()) for labels in found)
         except UserError:
             continue  # nobody asked for it
-        known = sum(int((numbered(labels, label_texts(found), key) >= 0).sum()) for labels in found)
         if known:
             said += f"; {key}.test_split={name} tests on its {known} labelled images"
     return said
@@ -216,23 +237,6 @@ def _read_splits(parts: dict[str, list[Path]], columns: Columns, key: str) -> tu
         given = {what: values for what, values in beside.items() if getattr(columns, what) is not None}
         splits[name] = _Split(np.concatenate(labels), given.get("client"), given.get("group"), blanks)
     return splits, texts
-
-
-def _held_out_notes(
-    labels: NDArray[np.int64],
-    held_out: NDArray[np.int64],
-    names: tuple[str, ...],
-    subjects: NDArray[np.int64] | None,
-) -> tuple[str, ...]:
-    """Lines on what a file without a test split has lost to one. They name no file: they are kept with the images."""
-    if not len(held_out):
-        return ()
-    whole = "" if subjects is None else ", as near as whole groups of data.columns.group allow"
-    note = (
-        f"one Parquet file without a test split: a fifth of each class, {len(held_out)} of {len(labels)} images, is "
-        f"held out as test images{whole}"
-    )
-    return (note, *untested(labels, held_out, names, TEST_SHARE))
 
 
 def _blank_notes(splits: dict[str, _Split]) -> tuple[str, ...]:
@@ -301,49 +305,6 @@ def _read_named(file: Path, wanted: str | None, what: str, key: str) -> tuple[Va
             f"{what}s are text or integers"
         )
     return list(column.to_pylist()), 0
-
-
-def _groups(
-    train: list[str | int | None] | None, mine: list[str | int | None] | None
-) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
-    """(group of each row, group names): the training split's clients, sorted; numbers by value, text by letters."""
-    if train is None or mine is None:
-        return None, ()
-    values = {client for client in train if client is not None}
-    numbers = [client for client in values if isinstance(client, int)]
-    known = sorted(numbers) if len(numbers) == len(values) else sorted(values, key=str)
-    position = {client: number for number, client in enumerate(known)}
-    groups = np.array([-1 if client is None else position[client] for client in mine], dtype=np.int64)
-    return groups, tuple(printable(client) for client in known)
-
-
-def _subjects(splits: dict[str, _Split]) -> dict[str, NDArray[np.int64] | None]:
-    """split -> the number of each row's group, the same in both splits; -1 where the cell is empty."""
-    values = {name: split.subjects for name, split in splits.items()}
-    known = sorted({value for mine in values.values() for value in mine or () if value is not None}, key=str)
-    number = {value: position for position, value in enumerate(known)} | {None: -1}
-    return {
-        name: None if mine is None else np.array([number[value] for value in mine], np.int64)
-        for name, mine in values.items()
-    }
-
-
-def _ungrouped(file: Path, columns: Columns, key: str) -> tuple[str, ...]:
-    """A line where no group column is named and a column seems to be one."""
-    with readable(file, key) as opened:
-        found = [name for name in opened.schema_arrow.names if name.lower().replace("_", "") in GROUP_COLUMNS]
-    if columns.group is not None or not found:
-        return ()
-    name = printable(found[0])
-    return (f"column {name} is not read: images of one may train and test; {key}.columns.group={name} forbids it",)
-
-
-def _shared_notes(subjects: dict[str, NDArray[np.int64] | None]) -> tuple[str, ...]:
-    """A line on test images of groups that train, where there are any."""
-    train, test = subjects["train"], subjects["test"]
-    if train is None or test is None or not (shared := int(np.isin(test[test >= 0], train).sum())):
-        return ()
-    return (f"{shared} of {len(test)} test images are of a group (data.columns.group) with training images",)
 
 
 def _check_test(train: _Split, test: _Split, texts: tuple[str, ...], shown: str, key: str) -> None:

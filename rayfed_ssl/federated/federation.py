@@ -164,11 +164,7 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
         dataset = skew_features(dataset, split, shards, config.seed, cache)
         train = dataset.train
     if public_config.source == "client 0" and config.uses_public:  # others train on that shard like any other
-        if len(shards) < 2:
-            raise UserError(
-                "data.public.source: 'client 0' gives that client's images away; clients.count must be at least 2"
-            )
-        public_indices, shards[0] = shards[0], shards[0][:0]
+        public_indices, shards = _give_away(shards)
     if public_config.images is not None:
         public_set = sources.load(public_config.images, cache, PUBLIC, ("train",))
         if public_set.train.pixels.shape[1:] != train.pixels.shape[1:]:
@@ -191,16 +187,30 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
 
 
 def _check_measurable(config: RunSettings, dataset: Dataset) -> None:
-    """Refuse protocols that need labels where no image of a split has one, with how the images were read. Raises
-    UserError.
+    """Refuse protocols that need labels where training images have some and no test image has, with how the images were
+    read, which says which other split has. Raises UserError.
     """
     train, test = dataset.train.labels, dataset.test.labels
-    if (train >= 0).any() and (test >= 0).any():
+    if (test >= 0).any() or not (train >= 0).any():
         return
     try:
         evaluation.check(config.evaluation, train, test, config.data.image_size)
     except UserError as error:
         raise UserError("\n".join([str(error), *(f"data: {note}" for note in dataset.notes)])) from None
+
+
+def _give_away(shards: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Client 0's images as the public ones, and the shards without them. Raises UserError where client 0 has none, or
+    nobody else has any.
+    """
+    given = "data.public.source: 'client 0' gives that client's images away"
+    if len(shards) < 2:
+        raise UserError(f"{given}; clients.count must be at least 2")
+    if not len(shards[0]):
+        raise UserError(f"{given}, but data.partition.min_size leaves it out")
+    if not any(len(shard) for shard in shards[1:]):
+        raise UserError(f"{given}, and data.partition.min_size leaves all others out")
+    return shards[0], [shards[0][:0], *shards[1:]]
 
 
 def _own_tests(split: Partition, dataset: Dataset, clients: int) -> tuple[np.ndarray, ...] | None:

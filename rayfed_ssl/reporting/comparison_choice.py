@@ -96,7 +96,9 @@ def choice(comparison: Comparison, asked: str) -> Selection:
     rows = [row for row in alike if row.values.get(measure)]
     if measure not in allowed or not rows:
         known = ", ".join(name.removeprefix("features/").replace("/", ".") for name in allowed)
-        missing = "nothing without test labels: name rank in evaluation.protocols, or set evaluation.select"
+        missing = (
+            "nothing without test labels: name rank in evaluation.protocols, or, with labels, set evaluation.select"
+        )
         raise UserError(f"--select: found {printable(asked)}; these runs have {known or missing}")
     values = {
         row.name: {str(seed): value for seed, value in row.values.get(measure, {}).items()}

@@ -100,6 +100,8 @@ def _other_images(config: RunConfig, data: SourceConfig) -> tuple[Federation, di
     if "fit" not in data.model_fields_set:
         form["fit"] = config.data.fit
     source = data.model_dump(mode="json", exclude_defaults=True, exclude=set(form)) | {"name": data.name}
+    if "fit" in data.model_fields_set:
+        source["fit"] = data.fit  # also where it is the default, which the run's may not be
     skip = {"name": data.name, **source, "on_bad_image": "skip"}
     block = yaml.safe_dump(skip, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**6).strip()
     dataset = sources.load(data.model_copy(update=form), skipping=f"give --data {shlex.quote(block)}")

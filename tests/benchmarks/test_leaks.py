@@ -69,6 +69,7 @@ def test_lines_of_other_settings_do_not_count() -> None:
     other = leaks.table([line("a", 0, settings="other")], DOCUMENT)
     assert [row[1] for row in cells(other)[2:]] == ["not run yet"] * 2
     assert "Made at" not in other
+    assert leaks.accuracy({"knn": {"0": 0.2, "1": 0.4}}) == pytest.approx(0.3)  # of encoders of their own
     one = leaks.table([line("a", 0)], DOCUMENT)
     assert cells(one)[2][2:6] == ["1", "0.650", "1 of 2", ""]  # of one seed there is no interval
     assert cells(one)[3][5] == "none"

@@ -183,18 +183,14 @@ def test_what_was_made_of_public_images_is_told(tmp_path: Path) -> None:
     assert note.startswith("data.public.images: more/ (3 images) is not used")
 
 
-def test_a_run_that_chooses_by_labels_says_all_that_needs_some_at_once(tmp_path: Path) -> None:
-    """Once what the lines say is done, the images are dealt."""
+def test_without_labels_protocols_are_refused_and_a_share_to_choose_by_is_not(tmp_path: Path) -> None:
     put(tmp_path / "d", tree_of({".": 10}))
     config = own(tmp_path / "d", {"name": "imagefolder"}, select={"share": 0.1}, protocols=["knn", "rank"])
-    with pytest.raises(UserError) as error:
-        deal(config, tmp_path / "cache")
-    select, protocols = str(error.value).splitlines()
-    assert select == (
-        "evaluation.select: found a share of 0.1, but none of the 10 training images has a label; allowed without "
-        "labels: null"
-    )
-    assert protocols.startswith("evaluation.protocols: found knn, but none of the 10 train images has a label; allowed")
+    federation = deal(config, tmp_path / "cache")
+    assert federation.held_out is not None
+    assert len(federation.held_out) == 1
+    with pytest.raises(UserError, match=r"^evaluation\.protocols: found knn, but none of the 10 train images has a"):
+        check_labels(config, federation)
     config = own(tmp_path / "d", {"name": "imagefolder"}, select=None, protocols=["rank"])
     assert len(deal(config, tmp_path / "cache").clients) == 2
     put(tmp_path / "e", tree_of({"train/a": 1, "train/b": 1, "test/a": 1}))

@@ -1,0 +1,62 @@
+"""Whose images are: the clients of a Parquet file's rows, and the patients, or whatever else, that they show.
+
+Shape legend: n images of a split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayfed_ssl.base.text import printable
+from rayfed_ssl.data.parquet_files import readable
+
+GROUP_COLUMNS = {"patient", "patientid", "subject", "subjectid"}  # in any case, with _ or without
+
+
+def client_groups(
+    train: list[str | int | None] | None, mine: list[str | int | None] | None
+) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
+    """(group of each row, group names): the training split's clients, sorted; numbers by value, text by letters."""
+    if train is None or mine is None:
+        return None, ()
+    values = {client for client in train if client is not None}
+    numbers = [client for client in values if isinstance(client, int)]
+    known = sorted(numbers) if len(numbers) == len(values) else sorted(values, key=str)
+    position = {client: number for number, client in enumerate(known)}
+    groups = np.array([-1 if client is None else position[client] for client in mine], dtype=np.int64)
+    return groups, tuple(printable(client) for client in known)
+
+
+def numbered_subjects(values: Mapping[str, list[str | int | None] | None]) -> dict[str, NDArray[np.int64] | None]:
+    """split -> the number of each row's group, the same in both splits; -1 where the cell is empty."""
+    known = sorted({value for mine in values.values() for value in mine or () if value is not None}, key=str)
+    number = {value: position for position, value in enumerate(known)} | {None: -1}
+    return {
+        name: None if mine is None else np.array([number[value] for value in mine], np.int64)
+        for name, mine in values.items()
+    }
+
+
+def ungrouped(file: Path, single: bool, key: str) -> tuple[str, ...]:
+    """A line where a column of the file seems to be a group; no group column is named."""
+    with readable(file, key) as opened:
+        names = opened.schema_arrow.names
+    found = next((printable(name) for name in names if name.lower().replace("_", "") in GROUP_COLUMNS), None)
+    if found is None:
+        return ()
+    otherwise = (
+        "images of one may train and test" if single else "evaluation.select may hold out images of one who trains"
+    )
+    return (f"column {found} is not read: {otherwise}; {key}.columns.group={found} forbids it",)
+
+
+def shared_notes(subjects: dict[str, NDArray[np.int64] | None]) -> tuple[str, ...]:
+    """A line on test images of groups that train, where there are any."""
+    train, test = subjects["train"], subjects["test"]
+    if train is None or test is None or not (shared := int(np.isin(test[test >= 0], train).sum())):
+        return ()
+    return (f"{shared} of {len(test)} test images are of a group (data.columns.group) with training images",)
