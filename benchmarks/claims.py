@@ -14,16 +14,14 @@ import argparse
 import hashlib
 import json
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 from machine import described
-from processes import carry_out
+from processes import append_each, carry_out
 
 from rayfed_ssl.reporting.tables import read_metrics
 from rayfed_ssl.settings import files as configfile
@@ -131,23 +129,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/claims"))
     parser.add_argument("--jobs", type=int, default=1)
     a = parser.parse_args()
-    todo, failed = missing(attempts(document, a.only, a.seeds, a.variants), read()), 0
-    print(f"{len(todo)} runs to make, {a.jobs} at a time", flush=True)
-    with ThreadPoolExecutor(a.jobs) as pool:
-        pending = {
-            pool.submit(run_one, one, document["claims"][one.claim], a.data, a.out.resolve()): one for one in todo
-        }
-        for future in as_completed(pending):
-            one = pending[future]
-            try:
-                line = future.result()
-            except RuntimeError as error:
-                failed += 1
-                print(f"{one.claim}, {one.variant}, seed {one.seed} failed: {error}", file=sys.stderr, flush=True)
-                continue
-            with RESULTS.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
-            print(f"{one.claim}, {one.variant}, seed {one.seed}: {line['minutes']} min", flush=True)
+    failed = append_each(
+        missing(attempts(document, a.only, a.seeds, a.variants), read()),
+        lambda one: run_one(one, document["claims"][one.claim], a.data, a.out.resolve()),
+        RESULTS, a.jobs,
+        lambda one: f"{one.claim}, {one.variant}, seed {one.seed}",
+        lambda line: f"{line['minutes']} min",
+    )  # fmt: skip
     raise SystemExit(1 if failed else 0)
 
 

@@ -16,7 +16,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -24,7 +23,7 @@ from typing import Any
 import yaml
 from claims import CONFIGS, Attempt, Line, read
 from machine import described
-from processes import THREADS, carry_out
+from processes import THREADS, append_each, carry_out
 
 from rayfed_ssl.reporting.comparison import Difference, difference
 from rayfed_ssl.settings import files as configfile
@@ -104,7 +103,10 @@ def table(lines: Sequence[Line], document: Mapping[str, Any]) -> str:
             rows.append(f"| {' | '.join(cells)} |")
     members = sorted({one["members"] for line in known for one in line["findings"]})
     title = f"{document['setting'].strip()}; {' or '.join(map(str, members))} members and as many others each."
-    return "\n".join([f"{title} Made at {commits}." if known else title, "", *rows])
+    if known:
+        minutes = sorted(line["minutes"] for line in known)
+        title += f" Made at {commits}, {minutes[0]:.1f} to {minutes[-1]:.1f} minutes a run beside other work."
+    return "\n".join([title, "", *rows])
 
 
 def area(lines: Sequence[Line], field: str) -> Difference | None:
@@ -139,6 +141,11 @@ def _costs(lines: Sequence[Line]) -> list[str]:
     return [f"{fmean(map(accuracy, lines)):.3f}", f"{1e-6 * fmean(line['bytes'] for line in lines):.1f}"]
 
 
+def said(line: Line) -> str:
+    areas = [f"{field} {shown(area([line], field))}" for field in dict.fromkeys(f["field"] for f in line["findings"])]
+    return f"{', '.join(areas)}; {line['minutes']} min"
+
+
 def main() -> None:
     document = load()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -150,22 +157,10 @@ def main() -> None:
     a = parser.parse_args()
     have = {(line["variant"], line["seed"], line["settings"]) for line in read(RESULTS)}
     todo = [one for one in attempts(document, a.seeds, a.variants) if one.address[1:] not in have]
-    failed = 0
-    print(f"{len(todo)} runs to make, {a.jobs} at a time", flush=True)
-    with ThreadPoolExecutor(a.jobs) as pool:
-        pending = {pool.submit(run_one, one, document, a.data, a.out.resolve()): one for one in todo}
-        for future in as_completed(pending):
-            one = pending[future]
-            try:
-                line = future.result()
-            except RuntimeError as error:
-                failed += 1
-                print(f"{one.variant}, seed {one.seed} failed: {error}", file=sys.stderr, flush=True)
-                continue
-            with RESULTS.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
-            areas = {field: shown(area([line], field)) for field in dict.fromkeys(f["field"] for f in line["findings"])}
-            print(f"{one.variant}, seed {one.seed}: {areas}, {line['minutes']} min", flush=True)
+    failed = append_each(
+        todo, lambda one: run_one(one, document, a.data, a.out.resolve()), RESULTS, a.jobs,
+        lambda one: f"{one.variant}, seed {one.seed}", said,
+    )  # fmt: skip
     raise SystemExit(1 if failed else 0)
 
 

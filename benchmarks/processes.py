@@ -8,14 +8,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from machine import described
 
 RESULT = "result "  # before what is meant for the process that asked: Ray prints, too
+Wanted = TypeVar("Wanted")
 THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
@@ -42,6 +44,35 @@ def carry_out(base: Mapping[str, Any], keys: Mapping[str, Any], out: Path) -> fl
         said = log.read_text(encoding="utf-8")[-2000:]
         raise RuntimeError(f"{' '.join(command)} ended with {started.returncode}: {said}")
     return used.ru_utime + used.ru_stime
+
+
+def append_each(
+    todo: Sequence[Wanted],
+    make: Callable[[Wanted], Mapping[str, Any]],
+    results: Path,
+    jobs: int,
+    called: Callable[[Wanted], str],
+    say: Callable[[Mapping[str, Any]], str],
+) -> int:
+    """Make the line of each that is wanted, ``jobs`` at a time, and append it to ``results`` as it comes; one that
+    fails is said on stderr, and the others go on. Returns how many failed.
+    """  # fmt: skip
+    failed = 0
+    print(f"{len(todo)} runs to make, {jobs} at a time", flush=True)
+    with ThreadPoolExecutor(jobs) as pool:
+        pending = {pool.submit(make, one): one for one in todo}
+        for future in as_completed(pending):
+            name = called(pending[future])
+            try:
+                line = future.result()
+            except RuntimeError as error:
+                failed += 1
+                print(f"{name} failed: {error}", file=sys.stderr, flush=True)
+                continue
+            with results.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+            print(f"{name}: {say(line)}", flush=True)
+    return failed
 
 
 def tell(line: Mapping[str, Any]) -> None:

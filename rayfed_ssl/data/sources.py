@@ -319,7 +319,7 @@ def _cache_key(config: SourceConfig, source: Source, key: str) -> str:
     files = source.files
     settings = config.model_dump(include=set(SourceConfig.model_fields) - NOT_PIXELS)
     if config.fit == "crop":
-        del settings["fit"]  # as in the keys of before there was a choice
+        del settings["fit"]  # its default changes no key
     if config.range is not None:
         settings["clipped"] = "counted"  # files made before do not say how many were
     digest = hashlib.blake2b(json.dumps([FORMAT, settings], sort_keys=True).encode(), digest_size=12)

@@ -35,7 +35,7 @@ def line(variant: str, seed: int, **other: Any) -> claims.Line:
     ]
     return {
         "variant": variant, "seed": seed, "settings": attempt.settings, "findings": findings, "commit": "abc",
-        "epsilon": None, "knn": 0.5 + 0.1 * seed, "bytes": 10**6 * (1 + seed), **other,
+        "epsilon": None, "knn": 0.5 + 0.1 * seed, "bytes": 10**6 * (1 + seed), "minutes": 1.0 + seed, **other,
     }  # fmt: skip
 
 
@@ -62,7 +62,7 @@ def test_an_area_is_over_seeds_each_the_mean_over_clients() -> None:
     assert weights[4:] == ["2 of 6", "", "0.600", "2.0"]  # 0.7 and 0.8 less 0.1 are above chance
     assert correlation[4:] == ["0 of 6", "3.50", "", ""]  # an epsilon is of the correlation alone
     assert absent[:2] == ["b", "not run yet"]
-    assert "135 members and as many others each. Made at abc." in table
+    assert "135 members and as many others each. Made at abc, 1.0 to 3.0 minutes a run beside other work." in table
 
 
 def test_lines_of_other_settings_do_not_count() -> None:

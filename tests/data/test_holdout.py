@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -134,6 +136,26 @@ def test_a_run_with_clients_left_out_ends_and_its_deal_can_be_taken_over(tmp_pat
     assert first.names == tuple("abcdefgh")
     with pytest.raises(UserError, match=r"client 0 .*has no image to train on.* \(the file lists none\)"):
         deal(tailed(tmp_path, data__partition=kept), None)
+
+
+@pytest.mark.parametrize(
+    ("lists", "message"),
+    [
+        ([[0], range(1, 30), range(30, 60)], "but data.partition.min_size leaves it out"),
+        ([range(30), [30], [31]], "and data.partition.min_size leaves all others out"),
+    ],
+)
+def test_client_0_gives_its_images_away_only_where_it_and_another_take_part(
+    tmp_path: Path, lists: list[list[int]], message: str
+) -> None:
+    (tmp_path / "lists.json").write_text(json.dumps([list(each) for each in lists]))
+    partition = {"name": "file", "path": str(tmp_path / "lists.json"), "partial": True, "min_size": 5}
+    config = tailed(
+        tmp_path, data__partition=partition, clients__count=3, method__name="fedmd", data__public={"source": "client 0"}
+    )
+    given = "data.public.source: 'client 0' gives that client's images away"
+    with pytest.raises(UserError, match=f"^{given},? {re.escape(message)}$"):
+        deal(config, tmp_path / "cache")
 
 
 @pytest.mark.parametrize("layout", ["clients", "classes"])

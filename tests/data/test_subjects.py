@@ -181,3 +181,10 @@ def test_a_column_that_seems_to_name_patients_is_noted_where_it_is_not_used(tmp_
         write(tmp_path / "own" / f"{split}.parquet", label=[0, 1] * 8, Patient_ID=list(range(8)) * 2)
     (own,) = [line for line in read(tmp_path / "own").notes if "Patient_ID" in line]
     assert own.startswith("column Patient_ID is not read: evaluation.select may hold out images of one who trains; ")
+
+
+def test_one_file_of_which_no_patient_can_be_held_out_is_refused_in_words(tmp_path: Path) -> None:
+    write(tmp_path / "all.parquet", label=[0] * 8 + [1] * 8, patient=[0] * 8 + [1] * 8)
+    with pytest.raises(UserError, match="has no test images, and of no class enough images to hold a fifth out"):
+        read(tmp_path / "all.parquet", group="patient")
+    assert len(read(tmp_path / "all.parquet").test) == 4

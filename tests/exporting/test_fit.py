@@ -92,6 +92,7 @@ def test_other_images_are_evaluated_as_those_squares(strips: tuple[str, Path, Pa
     block = f"{{name: imagefolder, path: '{moved}', fit: crop}}"
     other = reevaluate(run, ["knn"], data=located(block))["other data"][f"imagefolder:{moved}"]
     assert other["images"]["digest"] != own
+    assert other["images"]["source"] == {"name": "imagefolder", "path": moved, "fit": "crop"}
 
 
 def test_an_exported_folder_says_and_makes_those_squares(strips: tuple[str, Path, Path], tmp_path: Path) -> None:
