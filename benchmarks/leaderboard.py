@@ -6,6 +6,7 @@
     python benchmarks/leaderboard.py --data ../shared/data --labels      # 1% of the labels, for rows that lack it
     python benchmarks/leaderboard.py --data ../shared/data --again       # rows from the run folders, without running
     python benchmarks/leaderboard.py --figure                            # docs/figures/leaderboard*.png
+    python benchmarks/leaderboard.py --data ../shared/data --board benchmarks/longer.yaml       # five times the rounds
     python benchmarks/leaderboard.py --data FOLDER --board benchmarks/field.yaml        # the papers' sizes, on a GPU
 
 Cells, keys and grid stand in ``leaderboard.yaml``. A cell is an ordinary run folder below ``--out``; stopped at any
@@ -261,7 +262,7 @@ def main() -> None:
     what.add_argument("--again", action="store_true")
     what.add_argument("--figure", action="store_true")
     a = parser.parse_args()
-    a.rows = a.rows or rows.RESULTS.with_stem(a.board.stem)
+    a.rows = a.rows or rows.results_of(a.board)
     if a.figure:
         if not (drawn := draw(rows.read(a.rows), board, FIGURES / f"{a.board.stem}.png")):
             parser.error(f"--figure: {a.rows} has no two methods of a data set of {a.board.name} to compare")

@@ -24,7 +24,7 @@ HERE = Path(__file__).resolve().parent
 CONFIGS = HERE.parent / "configs"
 BOARD = HERE / "leaderboard.yaml"
 RESULTS = HERE / "results" / "leaderboard.parquet"
-FIELD, FIELD_RESULTS = HERE / "field.yaml", HERE / "results" / "field.parquet"
+FIELD, LONGER = HERE / "field.yaml", HERE / "longer.yaml"  # other boards
 ONE, TUNED, MIXED = "one architecture", "tuned", "mixed architectures"
 REFERENCE = "fedsimclr"
 NOWHERE = Path("images")  # stands for the images where only configurations are compared
@@ -221,6 +221,11 @@ def read(path: Path = RESULTS) -> list[Record]:
     """All rows; none where there is no file yet."""
     rows: list[Record] = pq.read_table(path, schema=SCHEMA).to_pylist() if path.exists() else []
     return rows
+
+
+def results_of(board: Path) -> Path:
+    """Where the rows of a board are kept."""
+    return RESULTS.with_stem(board.stem)
 
 
 def address(row: Record) -> tuple[str, str, str, str, int]:

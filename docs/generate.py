@@ -28,6 +28,7 @@ import claims  # noqa: E402
 import claims_overview  # noqa: E402
 import claims_tables  # noqa: E402
 import leaderboard_agreement as board_agreement  # noqa: E402
+import leaderboard_longer as longer  # noqa: E402
 import leaderboard_overall as board_overall  # noqa: E402
 import leaderboard_prediction as prediction  # noqa: E402
 import leaderboard_rows as board_rows  # noqa: E402
@@ -42,6 +43,7 @@ LAYERS = (  # from the ground up: an import leads into the same layer or a lower
     "api", "commands", "testing", "cli.py",
 )  # fmt: skip
 WIDTH = 120
+FromRows = Callable[[Sequence[board_rows.Record], Mapping[str, Any]], str]
 
 
 def first_sentence(path: Path) -> str:
@@ -149,9 +151,14 @@ def tuned() -> str:
     return board_tables.tuning(lines, lambda data, method: found.get((data, method), {}))
 
 
-def of_board(make: Callable[[Sequence[board_rows.Record], Mapping[str, Any]], str]) -> Callable[[], str]:
+def of_board(make: FromRows) -> Callable[[], str]:
     """A part that is made of the leaderboard's rows."""
-    return lambda: make(board_rows.read(), board_tables.load_board())
+    return other_board(board_rows.BOARD, make)
+
+
+def other_board(path: Path, make: FromRows) -> Callable[[], str]:
+    """A part that is made of the rows of the board at ``path``."""
+    return lambda: make(board_rows.read(board_rows.results_of(path)), board_tables.load_board(path))
 
 
 def claim(name: str) -> str:
@@ -181,9 +188,9 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "leaderboard": of_board(board_tables.page),
         "tuning": tuned,
         "tuned": of_board(board_tables.gained),
-        "field": lambda: board_tables.page(
-            board_rows.read(board_rows.FIELD_RESULTS), board_tables.load_board(board_rows.FIELD)
-        ),
+        "longer": other_board(board_rows.LONGER, board_tables.page),
+        "change": other_board(board_rows.LONGER, lambda rows, board: longer.change(board_rows.read(), rows, board)),
+        "field": other_board(board_rows.FIELD, board_tables.page),
         "budgets": lambda: budgets.table(budgets.read()),
         "confirmed": of_board(board_tables.confirmed),
     },

@@ -49,7 +49,7 @@ def row(method: str, seed: int = 0, knn: float | None = 0.5, **others: Any) -> r
 # -- cells -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", [rows.BOARD, rows.FIELD], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [rows.BOARD, rows.FIELD, rows.LONGER], ids=lambda path: path.stem)
 def test_every_method_of_the_board_fits_its_configs(path: Path) -> None:
     board = tables.load_board(path)
     for name in board["data"]:

@@ -1,0 +1,97 @@
+"""What longer runs change: the same cells after the leaderboard's rounds and after those of ``longer.yaml``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from leaderboard_rows import MEASURES, ONE, REFERENCE, Record
+from leaderboard_tables import NAMES, NOT_RUN, SPLITS, Seeds, complete, of_table, paired, placed
+from scipy.stats import kendalltau
+
+BESIDE = (REFERENCE, "local")  # what a method is compared with, after few rounds and after many
+Pair = tuple[Seeds, Seeds]
+
+
+def change(short: Sequence[Record], long: Sequence[Record], board: Mapping[str, Any]) -> str:
+    """For each data set and partition of ``board``, a row per method in the order of its long runs: each protocol's
+    accuracy after few rounds and after many, and the paired differences to ``BESIDE`` then and now; below it, how much
+    of the methods' order stayed.
+
+    Args:
+        short: the leaderboard's rows.
+        long: those of ``board``, the board of longer runs.
+    """
+    parts = []
+    for data in board["data"]:
+        for partition in board["partitions"]:
+            before, after = (of_table(rows, data, partition, ONE) for rows in (short, long))
+            both = {name: pair for name in after if all(pair := common(before.get(name, {}), after[name]))}
+            if both:
+                title = f"**{NAMES.get(data, data)}, {SPLITS.get(partition, partition)}.** {_caption(both)}"
+                parts.append(f"{title}\n\n{_table(both, board)}\n\n{_order(both, board)}")
+    return "\n\n".join(parts) or f"Longer runs are {NOT_RUN}."
+
+
+def common(before: Seeds, after: Seeds) -> Pair:
+    """The complete runs of both that share seed and split."""
+    ended = [{row["seed"]: row for row in complete(seeds)} for seeds in (before, after)]
+    seeds = [seed for seed, row in ended[0].items() if row["split"] == ended[1].get(seed, {}).get("split")]
+    return {seed: ended[0][seed] for seed in seeds}, {seed: ended[1][seed] for seed in seeds}
+
+
+def _caption(both: Mapping[str, Pair]) -> str:
+    rounds = [sorted({row["rounds"] for pair in both.values() for row in pair[at].values()})[-1] for at in (0, 1)]
+    seeds = sorted({seed for before, _ in both.values() for seed in before})
+    return (
+        f"After {rounds[0]} rounds -> after {rounds[1]}, over the seeds that a method has of both "
+        f"({', '.join(map(str, seeds))}); `flesd_cc` takes as many steps in its single round."
+    )
+
+
+def _table(both: Mapping[str, Pair], board: Mapping[str, Any]) -> str:
+    heads = ["method", "seeds", *MEASURES.values()]
+    heads += [f"{MEASURES[m]} over {name}" for name in BESIDE for m in ("knn", "linear")]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for name in placed({name: after for name, (_, after) in both.items()}, board, REFERENCE):
+        pair = both[name]
+        cells = [f"`{name}`", str(len(pair[0]))]
+        cells += [_shown([_mean(seeds, measure) for seeds in pair], "{:.3f}") for measure in MEASURES]
+        cells += [
+            _shown([_over(name, both, at, other, m) for at in (0, 1)], "{:+.3f}")
+            for other in BESIDE
+            for m in ("knn", "linear")
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _mean(seeds: Seeds, measure: str) -> float | None:
+    values = [row[measure] for row in seeds.values()]
+    return None if None in values else fmean(values)
+
+
+def _over(name: str, both: Mapping[str, Pair], at: int, other: str, measure: str) -> float | None:
+    """The mean paired difference after few rounds (``at`` 0) or many; None for the method itself and without a seed."""
+    if name == other or other not in both:
+        return None
+    pairs = paired(both[name][at], both[other][at], measure)
+    return fmean(pairs) if pairs else None
+
+
+def _shown(values: Sequence[float | None], form: str) -> str:
+    known = [form.format(value) for value in values if value is not None]
+    return " -> ".join(known) if len(known) == len(values) else "-"
+
+
+def _order(both: Mapping[str, Pair], board: Mapping[str, Any]) -> str:
+    """Kendall's tau between the order after few rounds and after many, ranked methods only, by each protocol."""
+    ranked = [name for name in both if name not in board["references"]]
+    told = []
+    for measure, words in MEASURES.items():
+        columns = [[_mean(both[name][at], measure) for name in ranked] for at in (0, 1)]
+        if len(ranked) > 1 and not any(None in column for column in columns):
+            told.append(f"{kendalltau(*columns).statistic:+.2f} by {words}")
+    found = ", ".join(told) or "not known yet"
+    return f"Kendall's tau between the two orders of the {len(ranked)} ranked methods: {found}."
