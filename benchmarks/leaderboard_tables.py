@@ -28,6 +28,7 @@ COLUMNS = (
     "method", "seeds", "kNN", "linear", "few-shot", "1% labels", "effective rank", "MB per round", "MB to 90%",
     "virtual s to 90%", "epsilon", "kNN over {}", "linear over {}", "rank", "minutes",
 )  # fmt: skip
+NOTHING = ("", "-", NOT_RUN)  # cells without a value
 COMPARED = {ONE: REFERENCE, TUNED: REFERENCE, MIXED: "local"}  # the method that a table's others are compared with
 Seeds = dict[int, Record]
 
@@ -184,8 +185,15 @@ def table(rows: Sequence[Record], board: Mapping[str, Any], data: str, partition
     body += [_cells(m, methods[m], reference, rank.get(m)) for m in placed(methods, board, compared)]
     if absent := [f"`{method}`" for method in named if method not in methods]:
         body.append([", ".join(absent), "0", NOT_RUN, *[""] * (len(COLUMNS) - 3)])
-    lines = [f"| {' | '.join(COLUMNS).format(compared, compared)} |", "|---" * len(COLUMNS) + "|"]
-    return "\n".join([*lines, *(f"| {' | '.join(cells)} |" for cells in body)])
+    shown = _with_values(body)
+    heads = [COLUMNS[at].format(compared) for at in shown]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    return "\n".join([*lines, *(f"| {' | '.join(cells[at] for at in shown)} |" for cells in body)])
+
+
+def _with_values(body: Sequence[Sequence[str]]) -> list[int]:
+    """The columns to show: the first three, which say what has not run, and those in which some row has a value."""
+    return [at for at in range(len(COLUMNS)) if at < 3 or any(row[at] not in NOTHING for row in body)]
 
 
 # -- the page ----------------------------------------------------------------------------------------------------------

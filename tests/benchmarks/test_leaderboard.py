@@ -259,12 +259,11 @@ def test_a_row_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
-def lines_of(made: list[rows.Record]) -> dict[str, list[str]]:
-    """First cell -> cells of the table of these rows."""
+def lines_of(made: list[rows.Record]) -> dict[str, dict[str, str]]:
+    """First cell -> column -> cell of the table of these rows."""
     text = tables.table(made, BOARD, "cifar10", "iid", rows.ONE)
-    found = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
-    assert {len(cells) for cells in found} == {len(tables.COLUMNS)}
-    return {cells[0]: cells for cells in found}
+    heads, _, *found = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
+    return {cells[0]: dict(zip(heads, cells, strict=True)) for cells in found}
 
 
 def test_a_table_shows_means_paired_differences_and_what_is_missing() -> None:
@@ -274,16 +273,24 @@ def test_a_table_shows_means_paired_differences_and_what_is_missing() -> None:
     pairs = np.subtract(ours, theirs)
     low, high = stats.t.interval(0.95, 2, pairs.mean(), stats.sem(pairs))
     cells = found["`fedca`"]
-    assert cells[2] == f"{np.mean(ours):.3f} ± {np.std(ours, ddof=1):.3f}"
-    assert cells[11] == f"{pairs.mean():+.3f} [{low:+.3f}, {high:+.3f}]"
-    assert cells[5] == "not run yet"  # 1% of the labels
-    assert found["`fedsimclr`"][11] == "-"
-    assert found["`fedprox`"][2] == "diverged"
-    assert (cells[13], found["`fedsimclr`"][13], found["`centralized`"][13]) == ("1", "2", "-")
-    (absent,) = [cells for cells in found.values() if cells[2] == "not run yet"]
-    assert "`fedbyol`" in absent[0]
-    assert "`fedca`" not in absent[0]
+    assert cells["kNN"] == f"{np.mean(ours):.3f} ± {np.std(ours, ddof=1):.3f}"
+    assert cells["kNN over fedsimclr"] == f"{pairs.mean():+.3f} [{low:+.3f}, {high:+.3f}]"
+    assert found["`fedsimclr`"]["kNN over fedsimclr"] == "-"
+    assert found["`fedprox`"]["kNN"] == "diverged"
+    assert [found[f"`{name}`"]["rank"] for name in ("fedca", "fedsimclr", "centralized")] == ["1", "2", "-"]
+    (absent,) = [first for first, cells in found.items() if cells["kNN"] == "not run yet"]
+    assert "`fedbyol`" in absent
+    assert "`fedca`" not in absent
     assert list(found).index("`fedca`") < list(found).index("`fedsimclr`") < list(found).index("`centralized`")
+
+
+def test_a_column_stands_where_some_run_of_the_table_has_a_value() -> None:
+    """1% of the labels is measured by a later command: no row has it, or some have and the others say so."""
+    made = [row("fedca"), row("fedsimclr", linear=0.6)]
+    assert {"1% labels", "epsilon", "few-shot"}.isdisjoint(lines_of(made)["`fedca`"])
+    assert [lines_of(made)[name]["linear"] for name in ("`fedca`", "`fedsimclr`")] == ["-", "0.600"]
+    found = lines_of([row("fedca"), row("fedsimclr", semi_1=0.3)])
+    assert [found[name]["1% labels"] for name in ("`fedca`", "`fedsimclr`")] == ["not run yet", "0.300"]
 
 
 def test_a_value_that_one_seed_lacks_is_no_mean() -> None:
@@ -315,7 +322,7 @@ def test_ranks_are_of_the_methods_whatever_seeds_they_have() -> None:
     cells = lines_of(made)
     order = [f"`{method}`" for method in (*EFFECTS, "fedx", "local", "fedbyol")]
     assert [name for name in cells if name in order] == order
-    assert [cells[name][13] for name in order] == ["1", "2", "3", "4", "5", "-", "-", ""]
+    assert [cells[name]["rank"] for name in order] == ["1", "2", "3", "4", "5", "-", "-", ""]
     means = {m: np.mean([r["knn"] for r in s.values()]) for m, s in methods.items() if m in EFFECTS}
     assert sorted(means, key=lambda m: -means[m])[0] == "fedsc"  # what the seeds alone would say
     assert tables.ranks({"a": 0.1, "b": 0.1, "c": 0.3}) == {"a": 2.5, "b": 2.5, "c": 1}
