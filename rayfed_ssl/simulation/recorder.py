@@ -87,6 +87,7 @@ class Recorder:
             held_out=federation.held_out,
             names=federation.given_names,
             class_names=federation.dataset.train.class_names,
+            origin=federation.origin,
         )
         self.configured(0)
         self.records.text("evaluation", f"```yaml\n{yaml.safe_dump(settings(self.config.evaluation))}\n```")
