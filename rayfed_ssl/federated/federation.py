@@ -15,6 +15,7 @@ import numpy as np
 from rayfed_ssl import evaluation
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import numpy_generator
+from rayfed_ssl.base.text import composed
 from rayfed_ssl.data import partition as partitions
 from rayfed_ssl.data import sources
 from rayfed_ssl.data.feature_skew import skew_features
@@ -262,8 +263,8 @@ def _deal_tasks(config: RunSettings, dataset: Dataset) -> Federation:
 
 
 def _class_id(name: str | int, names: tuple[str, ...], dataset: Dataset) -> int:
-    if isinstance(name, str) and name in names:
-        return names.index(name)
+    if isinstance(name, str) and composed(name) in names:
+        return names.index(composed(name))
     if isinstance(name, int) and (dataset.train.labels == name).any():
         return name
     raise UserError(f"data.tasks: found class '{name}'; {dataset.name} has {', '.join(names) or 'unnamed classes'}")
