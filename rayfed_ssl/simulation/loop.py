@@ -33,7 +33,7 @@ from rayfed_ssl.federated.server_steps import optimised_round
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.run import due
 from rayfed_ssl.simulation.assembly import assemble
-from rayfed_ssl.simulation.checks import check_run, describe, ignored_clients, with_start
+from rayfed_ssl.simulation.checks import check_run, describe, ignored_clients, image_notes, with_start
 from rayfed_ssl.simulation.export import export_encoders
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.simulation.recorder import Recorder
@@ -103,7 +103,7 @@ class Run:
             self.cohort.commit()
         unreachable = check_reachable(self.clock, config) if self.clock else []
         dealt = ignored_clients(config, self.federation)
-        notes = [*self.federation.notes, *dealt, *begins, *self.server.notes(), *unreachable]
+        notes = [*image_notes(config, self.federation), *dealt, *begins, *self.server.notes(), *unreachable]
         for line in notes:
             self.say(self.start, line)
         began = None if restored is None else self.start
