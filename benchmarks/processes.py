@@ -24,11 +24,12 @@ THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 def carry_out(base: Mapping[str, Any], keys: Mapping[str, Any], out: Path) -> float | None:
     """Make the run folder ``out/run`` of a base with dotted keys; returns CPU seconds, None where it was there already.
 
-    A folder that holds a part of the run is continued. Raises RuntimeError with what the command said where it failed.
+    A folder that holds a part of the run, a stopped one too, is continued. Raises RuntimeError with what the command
+    said where it failed.
     """
     out.mkdir(parents=True, exist_ok=True)
     config, folder, log = out / "base.yaml", out / "run", out / "log.txt"
-    if (folder / "summary.json").exists():
+    if _ended(folder / "summary.json"):
         return None
     config.write_text(yaml.safe_dump(dict(base), sort_keys=False), encoding="utf-8")
     overrides = [f"{key}={json.dumps(value)}" for key, value in {**keys, "resources.threads": 1}.items()]
@@ -46,6 +47,14 @@ def carry_out(base: Mapping[str, Any], keys: Mapping[str, Any], out: Path) -> fl
     return used.ru_utime + used.ru_stime
 
 
+def _ended(summary: Path) -> bool:
+    """Whether a run came to its end, or diverged: what was stopped, or whose summary is half written, did not."""
+    try:
+        return bool(json.loads(summary.read_text(encoding="utf-8"))["status"] != "stopped")
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
 def append_each(
     todo: Sequence[Wanted],
     make: Callable[[Wanted], Mapping[str, Any]],
@@ -55,8 +64,8 @@ def append_each(
     say: Callable[[Mapping[str, Any]], str],
 ) -> int:
     """Make the line of each that is wanted, ``jobs`` at a time, and append it to ``results`` as it comes; one that
-    fails is said on stderr, and the others go on. Returns how many failed.
-    """  # fmt: skip
+    fails, in whatever way, is said on stderr, and the others go on. Returns how many failed.
+    """
     failed = 0
     print(f"{len(todo)} runs to make, {jobs} at a time", flush=True)
     with ThreadPoolExecutor(jobs) as pool:
@@ -65,13 +74,14 @@ def append_each(
             name = called(pending[future])
             try:
                 line = future.result()
-            except RuntimeError as error:
+                text, told = json.dumps(line), say(line)
+            except Exception as error:  # whatever it is, the others' runs are not lost with it
                 failed += 1
-                print(f"{name} failed: {error}", file=sys.stderr, flush=True)
+                print(f"{name} failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
                 continue
             with results.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
-            print(f"{name}: {say(line)}", flush=True)
+                file.write(text + "\n")
+            print(f"{name}: {told}", flush=True)
     return failed
 
 

@@ -19,6 +19,7 @@ from rayfed_ssl.simulation.reevaluation import reevaluate
 from rayfed_ssl.testing.tiny import encoders, run_locally, tiny_run
 from tests.conftest import ROOT
 from tune.config import load as sweep_of
+from tune.dealing import refusals
 
 MINE = """
 from typing import Literal
@@ -143,6 +144,77 @@ def test_replies_that_nobody_reads_at_the_start_end_the_run_before_its_first_fil
     with pytest.raises(RuntimeError, match="mine: nobody read the replies of 'train'"):
         run_locally(config, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+ENCODER = """
+from torch import nn
+
+from rayfed_ssl.models import Family
+from rayfed_ssl.models.base import Encoder
+
+
+class Flat(Encoder):
+    dim = {dim}
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3 * 256, 6)
+
+    def forward(self, images):
+        return self.layer(images.flatten(1))
+
+
+def build(config, image_size, channels=3):
+    {body}
+
+
+ENCODERS = {{"flat": Family(build, minimum=8)}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "dim", "line"),
+    [
+        (
+            "raise ZeroDivisionError('no\\nlayers')",
+            6,
+            r"'flat' \(imports: my_method\.py\) cannot be built for 3 x 16 x 16 \(ZeroDivisionError: no layers\); mend",
+        ),
+        ("return {}['layers']", 6, r"cannot be built for 3 x 16 x 16 \(KeyError: 'layers'\)"),
+        (
+            "return None",
+            6,
+            r"'flat' \(imports: my_method\.py\) gives NoneType; must be a rayfed_ssl\.models\.base\.Encoder",
+        ),
+        ("return Flat()", "'six'", r"gives an encoder with dim='six'; must be the number of its features, from 1 on"),
+        ("return Flat()", 0, r"gives an encoder with dim=0; must be"),
+    ],
+)
+def test_an_encoder_of_ones_own_that_cannot_be_built_is_one_line_wherever_it_is_built(
+    tmp_path: Path, body: str, dim: object, line: str
+) -> None:
+    written(tmp_path, text=ENCODER.format(body=body, dim=dim))
+    changes = {"imports": ["my_method.py"], "clients.encoders": "flat", "evaluation.protocols": ["knn", "angles"]}
+    config = tiny_run("fedsimclr", changes, tmp_path)
+    (told,) = refusals([config]).values()  # a sweep's, and a comparison's, check
+    assert re.search(r"^clients\.encoders: .*" + line, told)
+    assert told.isprintable()
+    with pytest.raises(UserError, match=line) as error:
+        run_locally(config, tmp_path / "out")
+    assert str(error.value) == told
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_encoder_of_ones_own_runs_and_what_it_refuses_itself_is_left_as_it_says(tmp_path: Path) -> None:
+    written(tmp_path, text=ENCODER.format(body="return Flat()", dim=6))
+    changes = {"imports": ["my_method.py"], "clients.encoders": "flat", "evaluation.protocols": ["knn", "angles"]}
+    config = tiny_run("fedsimclr", {**changes, "train.rounds": 1}, tmp_path)
+    assert refusals([config]) == {}
+    run_locally(config, tmp_path / "out")
+    own = "from rayfed_ssl.base.schema import UserError; raise UserError('model.width: found 1; flat has none')"
+    written(tmp_path, text=ENCODER.format(body=own, dim=6))
+    (told,) = refusals([tiny_run("fedsimclr", changes, tmp_path)]).values()
+    assert told == "model.width: found 1; flat has none"
 
 
 def test_a_strangers_run_folder_runs_nothing_unless_trusted(tmp_path: Path) -> None:

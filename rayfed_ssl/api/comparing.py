@@ -17,6 +17,7 @@ from rayfed_ssl.api.folder import Run
 from rayfed_ssl.api.words import python_words
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.reporting.comparison import Comparison
+from rayfed_ssl.reporting.comparison_choice import Selection, named
 from rayfed_ssl.reporting.comparison_files import markdown, notes, records
 from rayfed_ssl.terminal.comparison import comparison_table
 from rayfed_ssl.terminal.fitting import show
@@ -29,12 +30,14 @@ class Compared:
     """What runs came to, side by side. Printed, and shown in a notebook, it is a table with its notes.
 
     ``folder`` holds the tables and figures (None where none was named). ``left``: runs that are not over; ``failed``.
+    ``selection``: the row that ``select`` chose, if it was given.
     """
 
     comparison: Comparison
     folder: Path | None
     left: int = 0
     failed: int = 0
+    selection: Selection | None = None
 
     @property
     def table(self) -> pa.Table:
@@ -43,8 +46,10 @@ class Compared:
 
     @property
     def notes(self) -> list[str]:
-        """What a reader has to know: seeds, split, intervals, what differs beyond the method, what is missing."""
-        return notes(self.comparison)
+        """What a reader has to know: seeds, split, intervals, what differs beyond the method, what is missing, and last
+        what was chosen.
+        """
+        return [*notes(self.comparison), *([] if self.selection is None else [self.selection.sentence])]
 
     def __str__(self) -> str:
         screen = Console(width=140, force_jupyter=False)
@@ -53,7 +58,7 @@ class Compared:
         return "\n".join([shown.get().rstrip(), "", *self.notes])
 
     def _repr_markdown_(self) -> str:
-        return markdown(self.comparison)
+        return markdown(self.comparison, self.selection)
 
 
 def compare(
@@ -63,6 +68,7 @@ def compare(
     out: str | os.PathLike[str] | None = None,
     resume: bool = False,
     skip_unfit: bool = False,
+    select: str | None = None,
     executor: Executor | str = Executor.ray,
     progress: bool = True,
     **overrides: object,
@@ -78,6 +84,8 @@ def compare(
         out: the folder; by default ``runs/<base>-compare``. Of runs that are there: none.
         resume: run what is not over.
         skip_unfit: leave out what the base lacks something for.
+        select: name the best row by a measure without test labels: ``rankme``, ``uniformity``, ``alignment``, or
+            ``select.PROTOCOL``.
         overrides: keys of all runs, with ``__`` for dots: ``train__rounds=3``.
     Raises:
         UserError: what the caller can mend, one line a mistake; no run is complete.
@@ -93,13 +101,15 @@ def compare(
         screen.print(text, markup=False, highlight=False, soft_wrap=True)
 
     with python_words(), surroundings(where):
+        measure = None if select is None else named(select)  # a wrong one is said before anything runs
         request = of_request(
             [*names, *changes], None if base is None else Path(base), seeds, None if out is None else Path(out),
             resume=resume, skip_unfit=skip_unfit,
         )  # fmt: skip
+        request.refuse_unmeasured(measure)
         with interruptions(say) as stopping:
-            outcome = request.carry_out(local=where is Executor.local, say=say, stopping=stopping)
+            outcome = request.carry_out(local=where is Executor.local, say=say, stopping=stopping, select=select)
     if outcome.comparison is None:
         raise UserError(f"compare: no run is complete, {outcome.failed} failed, {outcome.left} are left; resume=True "
                         "continues")  # fmt: skip
-    return Compared(outcome.comparison, request.out, outcome.left, outcome.failed)
+    return Compared(outcome.comparison, request.out, outcome.left, outcome.failed, outcome.selection)

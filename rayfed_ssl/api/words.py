@@ -11,7 +11,7 @@ from rayfed_ssl.base.schema import UserError
 ARGUMENTS = {
     "--out": "out", "--resume": "resume=True", "--executor": "executor", "--base": "base", "--seeds": "seeds",
     "--client": "client", "--data": "data", "--round": "round", "--protocol": "protocols",
-    "--skip-unfit": "skip_unfit=True", "--trust-imports": "trust_imports=True",
+    "--select": "select", "--skip-unfit": "skip_unfit=True", "--trust-imports": "trust_imports=True",
 }  # fmt: skip
 _OPTION = re.compile("|".join(rf"{option}\b" for option in ARGUMENTS))
 

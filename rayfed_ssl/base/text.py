@@ -23,6 +23,11 @@ def printable(text: object, limit: int = LIMIT) -> str:
     return f"{shown[:head]}...{shown[len(shown) - (limit - head - 3) :]}"
 
 
+def composed(text: str) -> str:
+    """``text`` in Unicode's normal form C: an accented letter is one character, however macOS, say, has spelt it."""
+    return unicodedata.normalize("NFC", text)
+
+
 def in_file_name(text: str) -> str:
     """``text`` as a part of a file's name on any system: at most 40 ASCII letters, digits, ``_`` and ``-``; accents are
     left out, all else is ``-``, and what has no such letter is empty.

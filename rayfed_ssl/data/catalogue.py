@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import printable
+from rayfed_ssl.base.text import composed, printable
 from rayfed_ssl.data.images import Payload
 from rayfed_ssl.data.parquet_files import TEST_NAMES, homes_of, readable
 from rayfed_ssl.data.source_folder import every_image
@@ -149,6 +149,7 @@ def of_parquet(
     texts = label_texts(found)
     labels = np.concatenate([numbered(part, texts, key) for part in found])
     names = tuple(printable(text) for text in texts) if texts else class_names(files[0][1], columns, key)
+    names = None if names is None else tuple(map(composed, names))
     if names is not None and labels.max(initial=-1) >= len(names):
         raise UserError(f"{key}.path: {printable(files[0][1])} names {len(names)} classes, found label {labels.max()}")
     splits: dict[str, int] = {}

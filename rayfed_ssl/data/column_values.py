@@ -23,8 +23,10 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def text_values(column: pa.ChunkedArray) -> tuple[pa.Array, int]:
-    """(text, null where it is empty or blank; how many were): an empty cell of a table is no class and no client."""
-    text = column.cast(pa.string()).combine_chunks()
+    """(text in normal form C, null where it is empty or blank; how many were): an empty cell of a table is no class and
+    no client.
+    """
+    text = pc.utf8_normalize(column.cast(pa.string()).combine_chunks(), form="NFC")
     blank = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(text), ""), False)
     return pc.if_else(blank, pa.scalar(None, pa.string()), text), int(pc.sum(blank).as_py() or 0)
 

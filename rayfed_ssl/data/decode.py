@@ -34,6 +34,7 @@ _WHITE_IS_ZERO, _PHOTOMETRIC = 0, 262  # TIFF 6.0, section 4
 _SIXTEEN_RAW = re.compile(r";16[BLN]")  # Pillow's names of 16-bit samples; BMP's "BGR;16" has 5 or 6 bits a channel
 _SIXTEEN_BITS = (0.0, 65535.0)
 CLIPPED_SHARE = 0.01  # of an image's pixels: so many may lie outside the range before it is said
+ENLARGED, LEAST_ENLARGED = 1.5, 32  # an image made larger so many times, to so many pixels a side, before it is said
 _UPRIGHT = {  # orientation -> how the pixels are turned; EXIF 2.3, tag 274
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -73,7 +74,8 @@ class Form:
 class Decoded:
     """``pixels`` (S, S, C) uint8; ``deep`` if the image had more than 8 bits and was scaled; ``frames`` if the file has
     more than one, of which the first was read; ``transparent`` if any pixel was, and was laid on black; ``cropped`` if
-    only the central square is taken, and is less than half of the image; ``clipped``, the image's (smallest, largest)
+    only the central square is taken, and is less than half of the image; ``enlarged`` if it was made larger by
+    ``ENLARGED`` or more, to ``LEAST_ENLARGED`` or more pixels a side; ``clipped``, the image's (smallest, largest)
     value, if more than ``CLIPPED_SHARE`` of its pixels lie outside the range that it was scaled by."""
 
     pixels: NDArray[np.uint8]
@@ -81,6 +83,7 @@ class Decoded:
     frames: bool = False
     transparent: bool = False
     cropped: bool = False
+    enlarged: bool = False
     clipped: tuple[float, float] | None = None
 
 
@@ -144,7 +147,8 @@ def _decoded(image: Image.Image, form: Form, draft: Callable[[Image.Image], obje
     opaque = _on_black(shallow)
     pixels = _square(opaque.convert(form.mode), form)
     cropped = form.fit == "crop" and max(width, height) > 2 * min(width, height)
-    return Decoded(pixels, deep or deep_colour, transparent=opaque is not shallow, cropped=cropped, clipped=clipped)
+    transparent, enlarged = opaque is not shallow, _is_enlarged(width, height, form)
+    return Decoded(pixels, deep or deep_colour, False, transparent, cropped, enlarged, clipped)
 
 
 def _opened(payload: bytes | Path | NDArray[np.generic]) -> Image.Image:
@@ -228,6 +232,14 @@ def _scaled(image: Image.Image, range: tuple[float, float] | None) -> tuple[Imag
     beyond = float(((values < low) | (values > high)).mean())
     shown = Image.fromarray(255 - scaled if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO else scaled)
     return shown, own if beyond > CLIPPED_SHARE else None
+
+
+def _is_enlarged(width: int, height: int, form: Form) -> bool:
+    """Whether an image of this size becomes larger, by ``ENLARGED`` or more: its long side where it is padded, else its
+    short side, which ``stretch`` enlarges most.
+    """
+    side = max(width, height) if form.fit == "pad" else min(width, height)
+    return form.size >= LEAST_ENLARGED and form.size >= ENLARGED * side
 
 
 def _square(image: Image.Image, form: Form) -> NDArray[np.uint8]:

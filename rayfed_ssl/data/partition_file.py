@@ -2,8 +2,9 @@
 
 A run folder's ``partition.parquet`` has more columns, which are respected: ``split`` (of a client's rows only ``train``
 is shared out, of nobody's only ``public`` is public; the rest counts as known), ``label`` (has to be the data set's)
-and ``client_name``. Without a column ``split`` all rows without a client are public. Public rows are client 0's where
-client 0 has no others.
+and ``client_name``. Without a column ``split`` all rows without a client are public. The schema's metadata says how
+many clients there are, of whom the last may hold nothing, and whether public rows were client 0's or a share of all;
+where a file does not say, they are as many as hold images, and public rows are client 0's where it has no others.
 """
 
 from __future__ import annotations
@@ -25,6 +26,23 @@ from rayfed_ssl.base.text import printable
 Indices = NDArray[np.int64]
 KEY = "data.partition.path"
 SHARED_OUT, PUBLIC = "train", "public"  # splits
+METADATA = b"rayfed_ssl"
+CLIENT_0, SHARE, NONE = "client 0", "share", "none"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a run's partition says beside its rows: the clients, and where public images came from: ``client 0``, a
+    ``share`` of all, or ``none``.
+    """
+
+    clients: int
+    public: str
+
+    @property
+    def metadata(self) -> dict[bytes, bytes]:
+        """Of the schema of a Parquet file."""
+        return {METADATA: json.dumps({"clients": self.clients, "public": self.public}).encode()}
 
 
 @dataclass(frozen=True)
@@ -56,6 +74,14 @@ class _Rows:
     clients: int
     names: tuple[str, ...] | None = None
     label: NDArray[np.int64] | None = None
+    origin: Origin | None = None
+
+    @property
+    def given_away(self) -> bool:
+        """Whether the public rows are client 0's: as the file says, else where client 0 holds nothing."""
+        if self.origin is not None:
+            return self.origin.public == CLIENT_0
+        return bool(self.clients) and not bool((self.shared_out & (self.client == 0)).any())
 
 
 def read_partition(path: Path, labels: NDArray[np.int64], partial: bool = False) -> FilePartition:
@@ -90,7 +116,7 @@ def read_partition(path: Path, labels: NDArray[np.int64], partial: bool = False)
         )
     lists = [rows.index[rows.shared_out & (rows.client == client)] for client in range(rows.clients)]
     public = rows.index[rows.shared_out & (rows.client < 0)]
-    if lists and not len(lists[0]) and len(public):  # client 0's images were the public ones of that run
+    if rows.given_away:
         lists[0], public = public, public[:0]
     return FilePartition(tuple(lists), rows.names, public)
 
@@ -155,9 +181,45 @@ def _from_parquet(path: Path) -> _Rows:
     except pa.ArrowException as error:
         raise _unlike(path, printable(error, 100)) from error
     count = len(names) if names is not None else int(client.max(initial=-1)) + 1
+    origin = None if names is not None else _origin(table.schema, path)
+    if origin is not None:
+        _check(origin, client, shared_out, path)
+        count = origin.clients
     if names is None and "client_name" in table.column_names:
         names = _names_beside(client, table.column("client_name").to_pylist(), count)
-    return _Rows(client, index, shared_out, count, names, label)
+    return _Rows(client, index, shared_out, count, names, label, origin)
+
+
+def _origin(schema: pa.Schema, path: Path) -> Origin | None:
+    """What the schema's metadata says; None where it says nothing. Raises UserError."""
+    if (said := (schema.metadata or {}).get(METADATA)) is None:
+        return None
+    try:
+        found: Any = json.loads(said)
+        origin = Origin(found["clients"], found["public"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        origin = Origin(0, "")
+    if type(origin.clients) is not int or origin.clients < 1 or origin.public not in (CLIENT_0, SHARE, NONE):
+        raise UserError(
+            f"{KEY}: {printable(path)} has the metadata {METADATA.decode()}={printable(repr(said), 100)}; allowed: "
+            f"clients, from 1 on, and public, one of {CLIENT_0}, {SHARE}, {NONE}"
+        )
+    return origin
+
+
+def _check(origin: Origin, client: NDArray[np.int64], shared_out: NDArray[np.bool_], path: Path) -> None:
+    """Raise UserError where a file's rows are not those of its metadata."""
+    said = f"{KEY}: the metadata of {printable(path)} says"
+    if (largest := int(client.max(initial=-1))) >= origin.clients:
+        raise UserError(
+            f"{said} {origin.clients} clients, but a row is client {largest}'s; allowed: 0 to {origin.clients - 1}"
+        )
+    public = int((shared_out & (client < 0)).sum())
+    kept = int((shared_out & (client == 0)).sum())
+    if public and origin.public == NONE:
+        raise UserError(f"{said} that no image is public, but {public} rows are; allowed: none")
+    if kept and origin.public == CLIENT_0:
+        raise UserError(f"{said} that client 0's images are public, but it holds {kept} others; allowed: none")
 
 
 def _names_beside(client: NDArray[np.int64], column: Sequence[object], count: int) -> tuple[str, ...]:

@@ -15,8 +15,8 @@ beside those of ``test/`` are not used, and neither are images beside ``train/``
 test folder may be absent only where no training image is labelled. A root without ``train/``, ``test/`` and ``val/`` is
 read like a folder ``train/``, and a fixed fifth of each class (always the same one) becomes the test split; with
 ``clients`` its client folders may also hold a ``train/`` and a ``test/`` each: ``<client>/train/<class>/x.jpg``. Class
-numbers follow the sorted names of the training classes. Files and folders whose name begins with a dot, and files that
-are no images by their suffix, are ignored, the latter with a note; links are followed.
+numbers follow the sorted names of the training classes, in Unicode's normal form C. Files and folders whose name begins
+with a dot, and files that are no images by their suffix, are ignored, the latter with a note; links are followed.
 
 Tiny-ImageNet-200 works as unpacked: ``train/<wnid>/images/*.JPEG``, and ``val/images/*.JPEG`` with the classes in
 ``val/val_annotations.txt`` (its ``test/`` is unlabelled and is passed over, with a note). ImageNet-100: merge
@@ -35,15 +35,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import printable
+from rayfed_ssl.base.text import composed, printable
 from rayfed_ssl.data.folder_layouts import TEST_FOLDERS, TREES, Layout, instead, layout_error, not_read, some
+from rayfed_ssl.data.folder_names import class_of, folder_at, folders_between, known_names, numbers_of, refuse_twins
 from rayfed_ssl.data.holdout import TEST_SHARE, stratified_halves, untested
 from rayfed_ssl.data.images import NONE_HELD_OUT, Listing, Payload, Source
 from rayfed_ssl.data.limits import unseen_classes
 from rayfed_ssl.data.split_folders import split_folders
 from rayfed_ssl.data.walking import entries, images_below, images_beside, unread_below
 
-CLASS_DEPTH = {"classes": 0, "clients": 1}  # folders above the class; with flat none is one
+NAMED = {"classes": 1, "clients": 2, "flat": 0}  # levels of folders whose names are read
 ANNOTATIONS = "val_annotations.txt"  # of Tiny-ImageNet's validation images
 TABLES = {".csv", ".tsv", ".xlsx", ".json", ".jsonl"}
 
@@ -69,9 +70,10 @@ class _Split:
     def add(self, folder: Path, client: str, key: str) -> None:
         """Add a client's images below ``folder``, whose folders are the classes. Raises UserError."""
         found = images_below(folder, key)
+        refuse_twins(found, folder, 1, key)
         self.files.extend(found)
-        self.classes.extend(_folder(file, folder, 0) for file in found)
-        self.clients.extend(client for _ in found)
+        self.classes.extend(folder_at(file, folder, 0) for file in found)
+        self.clients.extend(composed(client) for _ in found)
 
 
 def folder_source(path: Path, layout: Layout, limits: dict[str, int | None], key: str) -> Source:
@@ -90,7 +92,7 @@ def folder_source(path: Path, layout: Layout, limits: dict[str, int | None], key
         notes += not_read(beside, [f"{split.folder.name}/" for split in (train, test) if split], hint)
     else:
         train, test, notes = _unsplit(path, layout, key)
-    class_names, client_names = _known(train.classes), _known(train.clients)
+    class_names, client_names = known_names(train.classes), known_names(train.clients)
 
     def check() -> None:
         if test is not None:
@@ -122,14 +124,15 @@ def _unsplit(path: Path, layout: Layout, key: str) -> tuple[_Split, _Split | Non
     if not files or split_folders(path, key):
         problem = "has no folder train/" + ("" if files else f" and no images{instead(path)}")
         raise layout_error(path, layout, problem, key)
-    clients = [_folder(file, path, 0) if layout == "clients" else None for file in files]
-    whole = _Split(path, files, [_class(file, path, layout) for file in files], clients)
+    refuse_twins(files, path, NAMED[layout], key)
+    clients = [folder_at(file, path, 0) if layout == "clients" else None for file in files]
+    whole = _Split(path, files, [class_of(file, path, layout) for file in files], clients)
     tables = sorted(entry.name for entry in path.iterdir() if entry.suffix.lower() in TABLES)
     unread = [f"{some(tables)} is not read: put images and the labels of a table into Parquet"] if tables else []
-    if not (class_names := _known(whole.classes)):
+    if not (class_names := known_names(whole.classes)):
         return whole, None, unread
-    labels = _numbers(whole.classes, class_names)
-    held_by = _numbers(clients, _known(clients)) if layout == "clients" else None
+    labels = numbers_of(whole.classes, class_names)
+    held_by = numbers_of(clients, known_names(clients)) if layout == "clients" else None
     rest, held_out = stratified_halves(labels, TEST_SHARE, held_by)
     train, test = whole.rows(rest), whole.rows(held_out)
     where = "folders" if layout == "classes" else "client folders' folders"
@@ -159,6 +162,7 @@ def _split_within(path: Path, folders: list[Path], key: str) -> tuple[_Split, _S
 
 def _clients_with_splits(path: Path, folders: list[Path], key: str) -> dict[str, dict[str, Path]]:
     """client -> split -> its folder. Raises UserError for a client with images and without ``train/``."""
+    refuse_twins((folder / "images" for folder in folders), path, 1, key)
     found = {folder.name: splits for folder in folders if "train" in (splits := split_folders(folder, key))}
     odd = (folder.name for folder in folders if folder.name not in found and images_below(folder, key))
     if name := next(odd, ""):
@@ -178,7 +182,7 @@ def _beside_clients(path: Path, folders: list[Path], key: str) -> list[str]:
 
 def _maybe_class(train: _Split, beside: list[tuple[str, int]], layout: Layout) -> str:
     """What to add where ``train/`` has no class (client) in it, and may be one itself among other folders."""
-    if layout == "flat" or _known(train.classes + train.clients) or not any(folder for folder, _ in beside):
+    if layout == "flat" or known_names(train.classes + train.clients) or not any(folder for folder, _ in beside):
         return ""
     meant = "class" if layout == "classes" else "client"
     name = printable(train.folder.name)
@@ -190,7 +194,7 @@ def _maybe_clients(train: _Split, key: str) -> list[str]:
     inner: dict[str, set[str | None]] = {}
     for file, label in zip(train.files, train.classes, strict=True):
         if label is not None:
-            inner.setdefault(label, set()).add(_folder(file, train.folder, 1))
+            inner.setdefault(label, set()).add(folder_at(file, train.folder, 1))
     shared = set.intersection(*inner.values()) - {None} if len(inner) > 1 else set()
     if len(shared) < 2:
         return []
@@ -205,8 +209,9 @@ def _train_split(path: Path, layout: Layout, key: str) -> _Split:
     files = images_below(train, key)
     if not files:
         raise layout_error(path, layout, f"has no images below {printable(train.name)}/{instead(train)}", key)
-    classes = [_class(file, train, layout) for file in files]
-    clients = [_folder(file, train, 0) if layout == "clients" else None for file in files]
+    refuse_twins(files, train, NAMED[layout], key)
+    classes = [class_of(file, train, layout) for file in files]
+    clients = [folder_at(file, train, 0) if layout == "clients" else None for file in files]
     return _Split(train, files, classes, clients)
 
 
@@ -225,7 +230,7 @@ def _untested(path: Path, train: _Split, class_names: tuple[str, ...], layout: L
 
 def _held_out(path: Path, layout: Layout, train: _Split, key: str) -> tuple[_Split | None, list[str]]:
     """The test images that runs measure on, and a line on those that they do not. Raises UserError."""
-    found = [*_test_splits(path, layout, _known(train.classes), _known(train.clients), key).values()]
+    found = [*_test_splits(path, layout, known_names(train.classes), known_names(train.clients), key).values()]
     if not found:
         return None, []
     test, *unused = found
@@ -247,7 +252,8 @@ def _test_splits(
         if name in found or name not in folders or not (files := images_below(folders[name], key)):
             continue
         known = layout != "flat" and not annotated  # beside annotations folders are no classes
-        below = [_folders(file, folders[name]) if known else () for file in files]
+        refuse_twins(files, folders[name], NAMED[layout] if known else 0, key)
+        below = [folders_between(file, folders[name]) if known else () for file in files]
         places = [_test_place(inner, class_names, client_names) for inner in below]
         found[name] = _Split(folders[name], files, [label for _, label in places], [client for client, _ in places])
     return found
@@ -272,7 +278,9 @@ def every_image(path: Path, layout: Layout, key: str) -> tuple[list[Row], list[s
     splits, folders = split_folders(path, key), entries(path, key)[1]
     if "train" in splits:
         train = _train_split(path, layout, key)
-        found = {"train": train} | _test_splits(path, layout, _known(train.classes), _known(train.clients), key)
+        found = {"train": train} | _test_splits(
+            path, layout, known_names(train.classes), known_names(train.clients), key
+        )
         beside = images_beside(path, splits.values(), key)
         read = [f"{splits[name].name}/" for name in ("train", *TEST_FOLDERS) if name in splits]
         notes = not_read(beside, read, _maybe_class(train, beside, layout))
@@ -287,8 +295,9 @@ def every_image(path: Path, layout: Layout, key: str) -> tuple[list[Row], list[s
         if {file.relative_to(path).parts[0] for file in files} <= {folder.name for folder in splits.values()}:
             found = _test_splits(path, layout, (), (), key)
         else:
+            refuse_twins(files, path, NAMED[layout], key)
             notes = [*filter(None, [unread_below(path)])]
-            return [(file, None, _class(file, path, layout)) for file in files], notes
+            return [(file, None, class_of(file, path, layout)) for file in files], notes
     if "val" in found and not ("test" in found and found["test"].files):
         found["test"] = found.pop("val")
     rows: list[Row] = []
@@ -306,15 +315,15 @@ def has_client_folders(path: Path, key: str) -> bool:
     """
     root = split_folders(path, key).get("train", path)
     files = images_below(root, key)
-    return bool(files) and all(_folder(file, root, 1) is not None for file in files)
+    return bool(files) and all(folder_at(file, root, 1) is not None for file in files)
 
 
 def _annotated(folder: Path, key: str) -> _Split:
     """Tiny-ImageNet's validation images, whose classes stand in a text file."""
     text = (folder / ANNOTATIONS).read_bytes().decode(errors="surrogateescape")
-    annotated = dict(line.split("\t")[:2] for line in text.splitlines() if "\t" in line)
+    annotated = dict(composed(line).split("\t")[:2] for line in text.splitlines() if "\t" in line)
     files = images_below(folder, key)
-    classes = [annotated.get(file.name) for file in files]
+    classes = [annotated.get(composed(file.name)) for file in files]
     return _Split(folder, files, classes, [None] * len(files), (folder / ANNOTATIONS,))
 
 
@@ -346,7 +355,7 @@ def _check_trained(
     if unknown:
         what = "the class" if layout == "classes" else "the class or client"
         trained = printable(", ".join([*class_names, *client_names]), 120) or "no classes"
-        within = {_folder(file, train.folder, 1) for file in train.files}
+        within = {folder_at(file, train.folder, 1) for file in train.files}
         if layout == "classes" and unknown[0] in within:
             hint += f"; the folders in train/ hold it, so they may be clients: {key}.layout=clients with "
             hint += f"{key}.partition.name=folders"
@@ -364,37 +373,11 @@ def _listing(
         rows = np.linspace(0, len(rows) - 1, limit).astype(np.int64)
     groups = None
     if any(client is not None for client in split.clients):
-        groups = _numbers(split.clients, client_names)[rows]
+        groups = numbers_of(split.clients, client_names)[rows]
 
     def read() -> Iterator[tuple[str, Payload]]:
         return ((str(split.files[row]), split.files[row]) for row in rows)
 
-    labels = _numbers(split.classes, class_names)
+    labels = numbers_of(split.classes, class_names)
     shown, clients = (tuple(printable(given) for given in names) for names in (class_names, client_names))
     return Listing(labels[rows], shown, read, groups, clients, unseen_classes(name, labels, rows))
-
-
-def _known(names: list[str | None]) -> tuple[str, ...]:
-    return tuple(sorted({name for name in names if name is not None}))
-
-
-def _numbers(names: list[str | None], known: tuple[str, ...]) -> NDArray[np.int64]:
-    """The position of each name among the known ones; -1 for None."""
-    number = {name: position for position, name in enumerate(known)}
-    return np.array([-1 if name is None else number[name] for name in names], dtype=np.int64)
-
-
-def _folders(file: Path, root: Path) -> tuple[str, ...]:
-    """The folders between ``root`` and ``file``."""
-    return file.relative_to(root).parts[:-1]
-
-
-def _folder(file: Path, root: Path, depth: int) -> str | None:
-    """The name of the folder ``depth`` levels below ``root`` on the way to ``file``; None if the file comes first."""
-    folders = _folders(file, root)
-    return folders[depth] if len(folders) > depth else None
-
-
-def _class(file: Path, root: Path, layout: Layout) -> str | None:
-    """The folder that is the class of a file below ``root``; None where there is none."""
-    return _folder(file, root, CLASS_DEPTH[layout]) if layout in CLASS_DEPTH else None

@@ -59,7 +59,7 @@ class Columns(Block):
     """Who holds an image, as text or integers; null: nobody does. Nor where the text is empty."""
     group: str | None = None
     """Whom or what an image shows, such as the patient, as text or integers: images of one are held out together, for
-    tests and by ``evaluation.select``; null: each image alone.
+    tests and by ``evaluation.select``; null: each image alone. Files of test images need no such column.
     """
 
 
@@ -222,7 +222,10 @@ Values = list[str | int | None]
 def _read_splits(parts: dict[str, list[Path]], columns: Columns, key: str) -> tuple[dict[str, _Split], tuple[str, ...]]:
     """The splits, and the names of the classes where labels are text: sorted, those of both splits together."""
     found = {
-        name: [(*_read_labels(file, columns, key), _read_names(file, columns, key)) for file in files]
+        name: [
+            (*_read_labels(file, columns, key), _read_names(file, columns, key, file in parts["train"]))
+            for file in files
+        ]
         for name, files in parts.items()
     }
     texts = label_texts([labels for rows in found.values() for labels, *_ in rows])
@@ -284,15 +287,21 @@ def numbered(labels: pa.Array, texts: Sequence[str], key: str) -> NDArray[np.int
     return np.asarray(labels.to_numpy(zero_copy_only=False), np.int64)
 
 
-def _read_names(file: Path, columns: Columns, key: str) -> dict[str, tuple[Values, int]]:
-    """Of the client and the group column the values, and how many are blank text; nothing of one that is not named."""
-    return {what: _read_named(file, getattr(columns, what), what, key) for what in NAMED}
+def _read_names(file: Path, columns: Columns, key: str, trains: bool) -> dict[str, tuple[Values, int]]:
+    """Of the client and the group column the values, and how many are blank text; nothing of one that is not named. Who
+    test images show may be unknown: nobody is held out of them.
+    """
+    return {
+        what: _read_named(file, getattr(columns, what), what, key, what == "group" and not trains) for what in NAMED
+    }
 
 
-def _read_named(file: Path, wanted: str | None, what: str, key: str) -> tuple[Values, int]:
+def _read_named(file: Path, wanted: str | None, what: str, key: str, optional: bool) -> tuple[Values, int]:
     if wanted is None:
         return [], 0
     with readable(file, key) as opened:
+        if optional and wanted not in opened.schema_arrow.names:
+            return [None] * opened.metadata.num_rows, 0
         name = column_named(opened.schema_arrow, wanted, (), what, file, key)
         column = plain(opened.read(columns=[name]).column(name))
     if is_text(column.type):

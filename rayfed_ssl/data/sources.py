@@ -34,9 +34,9 @@ from pydantic import Field, model_validator
 from rayfed_ssl.base.choice import NameOf
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.table import Table
-from rayfed_ssl.base.text import printable
+from rayfed_ssl.base.text import composed, printable
 from rayfed_ssl.data.copies import kept_copies
-from rayfed_ssl.data.decode import CLIPPED_SHARE, Fit, Form
+from rayfed_ssl.data.decode import CLIPPED_SHARE, ENLARGED, Fit, Form
 from rayfed_ssl.data.folder_layouts import Layout
 from rayfed_ssl.data.images import MOST_CLASSES, Dataset, Images, Listing, Scaling, Source
 from rayfed_ssl.data.source_digits import digits_source
@@ -55,6 +55,10 @@ SAID = {  # of so many images, besides how deep ones were scaled
     "cropped": (
         "lose more than half of their area: of each the central square is taken; {key}.fit=pad or stretch keeps all of "
         "it"
+    ),
+    "enlarged": (
+        f"are enlarged {ENLARGED:g} times or more: they are smaller than {{key}}.image_size, which shows no more of "
+        "them"
     ),
 }
 
@@ -285,8 +289,20 @@ def _sound(listing: Listing, key: str) -> Listing:
         raise UserError(f"{key}.path: found the label {largest}; there are {len(listing.class_names)} class names")
     if listing.groups is not None and int(listing.groups.max(initial=-1)) >= len(listing.group_names):
         raise UserError(f"{key}.path: found more groups than their {len(listing.group_names)} names")
-    names = tuple(printable(name) for name in listing.class_names)
-    return replace(listing, class_names=names, group_names=tuple(printable(name) for name in listing.group_names))
+    classes, groups = (_spelt(names, key) for names in (listing.class_names, listing.group_names))
+    return replace(listing, class_names=classes, group_names=groups)
+
+
+def _spelt(names: Sequence[str], key: str) -> tuple[str, ...]:
+    """Names of classes or clients in normal form C. Raises UserError for two that become one."""
+    first: dict[str, str] = {}
+    for name in names:
+        if first.setdefault(composed(name), name) != name:
+            raise UserError(
+                f"{key}.path: two classes or clients are called {printable(name, 80)}, spelt in two normal forms of "
+                "Unicode (NFC and NFD); allowed: one of each name"
+            )
+    return tuple(printable(composed(name)) for name in names)
 
 
 def _scaling(config: SourceConfig, deep: int, key: str) -> Scaling | None:

@@ -35,10 +35,10 @@ from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.decode import BadImage, Decoded, Form, decode
 from rayfed_ssl.data.images import Images, Listing, Payload
 
-FORMAT = 7  # 6: images of which little is left are counted; 7: unlabelled rows of one Parquet file all train
+FORMAT = 8  # 7: unlabelled rows of one Parquet file all train; 8: enlarged images are counted, names in normal form C
 BLOCK = 256  # images decoded, and checked, at a time
 MOST_NAMED = 20  # images that cannot be decoded
-NOTICED = ("deep", "frames", "transparent", "cropped")  # what of ``Decoded`` is counted
+NOTICED = ("deep", "frames", "transparent", "cropped", "enlarged")  # what of ``Decoded`` is counted
 THREADS = min(16, os.cpu_count() or 1)
 
 

@@ -55,8 +55,10 @@ def ungrouped(file: Path, single: bool, key: str) -> tuple[str, ...]:
 
 
 def shared_notes(subjects: dict[str, NDArray[np.int64] | None]) -> tuple[str, ...]:
-    """A line on test images of groups that train, where there are any."""
+    """A line on test images of groups that train, where there are any, or where no test image has a group."""
     train, test = subjects["train"], subjects["test"]
+    if train is not None and test is not None and len(test) and not (test >= 0).any():
+        return ("no test image has a group (data.columns.group): how many show one with training images is not known",)
     if train is None or test is None or not (shared := int(np.isin(test[test >= 0], train).sum())):
         return ()
     return (f"{shared} of {len(test)} test images are of a group (data.columns.group) with training images",)

@@ -54,8 +54,14 @@ def repeatable(rows: Iterable[Row], *others: object) -> bool:
     """Whether a key can say all that decides: protocols of this library that read no other images, and ``others``
     (encoders) of this library, too. Somebody else's code may change without our knowing.
     """
-    ours = [row is not TRANSFER and row.measure.__module__.startswith("rayfed_ssl.") for row in rows]
-    return all(ours) and all(type(other).__module__.startswith("rayfed_ssl.") for other in others)
+    given = list(rows)
+    known = of_this_library(given) and not any(row is TRANSFER for row in given)
+    return known and all(type(other).__module__.startswith("rayfed_ssl.") for other in others)
+
+
+def of_this_library(rows: Iterable[Row]) -> bool:
+    """Whether none of the protocols is somebody else's."""
+    return all(row.measure.__module__.startswith("rayfed_ssl.") for row in rows)
 
 
 def remembered(key: Mapping[str, object], compute: Callable[[], Values]) -> Values:

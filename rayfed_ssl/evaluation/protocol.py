@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rayfed_ssl.base.schema import Block
+from rayfed_ssl.data.images import Dataset
 from rayfed_ssl.evaluation.material import FrozenEncoder, Material
 
 Settings = TypeVar("Settings", bound=Block)
@@ -42,6 +43,10 @@ class Protocol(Generic[Settings]):
     """The names of the ``features/<name>`` that are one number of the encoder."""
     ready: Callable[[Settings, int], None] = lambda settings, image_size: None
     """Raises UserError for settings that cannot work, before a run writes its first file."""
+    images: Callable[[Settings, int], Mapping[str, Dataset]] = lambda settings, image_size: {}
+    """Other images than the run's that it measures on, by the key that names them: a run notes how they were read.
+    Raises UserError where ``ready`` does.
+    """
     effective: Callable[[Settings, int], dict[str, int]] = lambda settings, train: {}
     """What is used in place of settings that so many labelled train images cut, by ``<setting>_used``: written beside
     the settings."""

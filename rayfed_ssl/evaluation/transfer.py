@@ -85,4 +85,9 @@ def ready(config: TransferConfig, image_size: int) -> None:
     dataset(config, image_size)
 
 
-TRANSFER = Protocol(TransferConfig, measure, tags, needs_labels=False, ready=ready)
+def others(config: TransferConfig, image_size: int) -> dict[str, Dataset]:
+    """The other data set by its key. Raises UserError as :func:`dataset`."""
+    return {f"{KEY}.data": dataset(config, image_size)}
+
+
+TRANSFER = Protocol(TransferConfig, measure, tags, needs_labels=False, ready=ready, images=others)

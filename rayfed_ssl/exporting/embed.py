@@ -16,7 +16,7 @@ import glob
 import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -36,6 +36,7 @@ from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.data.store import decoded_blocks
 from rayfed_ssl.exporting.encoders import RunEncoder
 from rayfed_ssl.federated.bench import resolve_device
+from rayfed_ssl.models.transform import DEEP, as_input, in_yaml
 from rayfed_ssl.reporting.tables import replace_file
 from rayfed_ssl.settings.located import located_of_run
 
@@ -80,9 +81,7 @@ def embed(
     """
     images, source = _images(data, id_column, encoder)
     _check_out(out, data, overwrite)
-    given = encoder.transform.range if source is None or source.range is None else source.range
-    fit = encoder.transform.fit if source is None or "fit" not in source.model_fields_set else source.fit
-    form = Form(encoder.transform.image_size, encoder.transform.max_pixels, encoder.transform.channels, given, fit)
+    form = _form(encoder, source)
     skip = skip_bad or (source is not None and source.on_bad_image == "skip")
     table = _Table(encoder, images)
     try:
@@ -91,6 +90,25 @@ def embed(
         reason = os.strerror(error.errno) if error.errno else printable(error)
         raise UserError(f"--out: {printable(out)} cannot be written ({reason})") from error
     return Embedded(table.written, encoder.module.dim, tuple(table.skipped), images.notes)
+
+
+def _form(encoder: RunEncoder, source: SourceConfig | None) -> Form:
+    """What images are brought to: what the run brought its own to. A block may say the range of images of more than 8
+    bits where the run had none of them. Raises UserError for one that says otherwise.
+    """
+    form = encoder.transform.form
+    if source is None:
+        return form
+    known: dict[str, object] = {"image_size": form.size, "channels": form.channels, "fit": form.fit}
+    if form.range is not None or encoder.file.description["input"].get(DEEP):
+        known["range"] = form.range
+    for name, value in known.items():
+        if name in source.model_fields_set and (found := getattr(source, name)) != value:
+            raise UserError(
+                f"{KEY}.{name}: found {in_yaml(found)}; the encoder's run has {in_yaml(value)}, and images have their "
+                f"features in the run only so; allowed: {in_yaml(value)}, or nothing"
+            )
+    return form if source.range is None else replace(form, range=source.range)
 
 
 def _check_out(out: Path, data: str, overwrite: bool) -> None:
@@ -234,6 +252,7 @@ class _Table:
             "channels": encoder.transform.channels,
             "mean": encoder.transform.mean,
             "std": encoder.transform.std,
+            **as_input(encoder.config.data),
             "rayfed-ssl": metadata.version("rayfed-ssl"),
         }
 

@@ -26,6 +26,7 @@ from rayfed_ssl.exporting.card import UNKNOWN, card
 from rayfed_ssl.exporting.encoders import RunEncoder
 from rayfed_ssl.exporting.programs import FEATURES, IMAGES, check_installed, write_export, write_onnx, write_torchscript
 from rayfed_ssl.exporting.use import use_of
+from rayfed_ssl.models.transform import as_input
 from rayfed_ssl.reporting.tables import write_json
 
 VALUES = "model.safetensors"
@@ -135,8 +136,7 @@ def _config(encoder: RunEncoder, form: Form) -> dict[str, object]:
     given: dict[str, Any] = {
         **encoder.file.description["input"],
         "resize": f"{RESIZED[encoder.transform.fit]}, antialiased bilinear",
-        "fit": encoder.transform.fit,
-        "range_of_deep_images": encoder.transform.range,
+        **as_input(encoder.config.data),
     }
     said: dict[str, object] = {**described, "input": given}
     if form.values:

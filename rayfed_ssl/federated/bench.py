@@ -180,7 +180,7 @@ class Workbench:
             key = (encoder, self._initial.whose(client))
             if key not in self._untrained:
                 self._untrained[key] = self.evaluate(encoder, self.initial(encoder, client=client))
-            return _without_others(self._untrained[key], owner)
+            return of_client(self._untrained[key], owner)
         network = self.network(encoder, "evaluated", classes)
 
         def measured() -> dict[str, float]:
@@ -284,7 +284,7 @@ def train_rows(federation: Federation, config: RunSettings) -> tuple[np.ndarray,
     return evaluation.labelled_rows(known, config.evaluation.train_images, config.seed), pool
 
 
-def _without_others(values: dict[str, float], client: int | None) -> dict[str, float]:
+def of_client(values: dict[str, float], client: int | None) -> dict[str, float]:
     """The values, those on other clients' own test images left out; None: all of them."""
     if client is None:
         return values

@@ -15,12 +15,14 @@ import numpy as np
 from rayfed_ssl import evaluation
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import numpy_generator
+from rayfed_ssl.base.text import composed
 from rayfed_ssl.data import partition as partitions
 from rayfed_ssl.data import sources
 from rayfed_ssl.data.feature_skew import skew_features
 from rayfed_ssl.data.holdout import stratified_share
 from rayfed_ssl.data.images import Dataset, Images, Scaling
 from rayfed_ssl.data.partition_base import Partition
+from rayfed_ssl.data.partition_file import CLIENT_0, NONE, SHARE, Origin
 from rayfed_ssl.data.tasks import split_tasks
 from rayfed_ssl.federated.remarks import copied, largest_class
 from rayfed_ssl.settings.run import RunSettings
@@ -47,6 +49,14 @@ class Federation:
     public_digest: str | None = None  # of all of them, of another source
     public_notes: tuple[str, ...] = ()  # on how they were read
     partition_notes: tuple[str, ...] = ()  # on images and clients that the partition left out
+    given_away: bool = False  # whether the public images are client 0's
+
+    @property
+    def origin(self) -> Origin:
+        """How many clients there are, and where the public images among the training images came from."""
+        if self.public_indices is None:
+            return Origin(len(self.shards), NONE)
+        return Origin(len(self.shards), CLIENT_0 if self.given_away else SHARE)
 
     @property
     def scaled(self) -> dict[str, Scaling]:
@@ -163,7 +173,8 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
     if any(split.corruption(client) is not None for client in range(len(shards))):
         dataset = skew_features(dataset, split, shards, config.seed, cache)
         train = dataset.train
-    if public_config.source == "client 0" and config.uses_public:  # others train on that shard like any other
+    given_away = public_config.source == "client 0" and config.uses_public  # others train on that shard like any other
+    if given_away:
         public_indices, shards = _give_away(shards)
     if public_config.images is not None:
         public_set = sources.load(public_config.images, cache, PUBLIC, ("train",))
@@ -182,7 +193,7 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
     own_tests = _own_tests(split, dataset, len(shards))
     return Federation(
         dataset, dealt, public, public_indices, names, None, own_tests, held_out,
-        public_scaling, public_digest, public_notes, partition_notes,
+        public_scaling, public_digest, public_notes, partition_notes, given_away,
     )  # fmt: skip
 
 
@@ -252,8 +263,8 @@ def _deal_tasks(config: RunSettings, dataset: Dataset) -> Federation:
 
 
 def _class_id(name: str | int, names: tuple[str, ...], dataset: Dataset) -> int:
-    if isinstance(name, str) and name in names:
-        return names.index(name)
+    if isinstance(name, str) and composed(name) in names:
+        return names.index(composed(name))
     if isinstance(name, int) and (dataset.train.labels == name).any():
         return name
     raise UserError(f"data.tasks: found class '{name}'; {dataset.name} has {', '.join(names) or 'unnamed classes'}")

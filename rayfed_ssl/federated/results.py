@@ -22,6 +22,7 @@ class Subject:
     encoder: str
     weights: Weights | None = None
     classes: int | None = None  # of the classifier in ``model``, where a client has a task of its own
+    holders: tuple[int, ...] = ()  # clients that hold these very weights: measured once, on all clients' own tests
 
 
 class ClientMatrix(NamedTuple):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from numbers import Integral
 from typing import Annotated, NamedTuple
 
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from rayfed_ssl.base.choice import NameOf
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.table import Table
+from rayfed_ssl.base.text import printable
 from rayfed_ssl.models.base import Encoder
 from rayfed_ssl.models.fixup import fixup_resnet20
 from rayfed_ssl.models.heads import ModelConfig
@@ -174,10 +176,36 @@ def build_encoder(name: str, config: ModelConfig, image_size: int, channels: int
     """The encoder ``name`` for (B, channels, image_size, image_size).
 
     Raises:
-        UserError: an unknown name, an image size or a width it does not take.
+        UserError: an unknown name, an image size or a width it does not take, or an encoder of somebody else's that
+            cannot be built, for whatever reason.
     """
     check_encoder(name, config, image_size)
-    return _family(name).build(config, image_size, channels)
+    origin = ENCODERS.origin(name)
+    try:
+        made = _family(name).build(config, image_size, channels)
+    except UserError:
+        raise
+    except Exception as error:
+        if origin is None:
+            raise
+        reason = printable(" ".join(f"{type(error).__name__}: {error}".split()))
+        raise UserError(
+            f"clients.encoders: {name!r} ({origin}) cannot be built for {channels} x {image_size} x {image_size} "
+            f"({reason}); mend it there"
+        ) from error
+    if origin is not None and (wrong := _wrong(made)):
+        raise UserError(f"clients.encoders: {name!r} ({origin}) gives {wrong}")
+    return made
+
+
+def _wrong(made: object) -> str:
+    """What is wrong with an encoder of somebody else's; empty where nothing is."""
+    if not isinstance(made, nn.Module):
+        return f"{type(made).__name__}; must be a rayfed_ssl.models.base.Encoder"
+    dim = getattr(made, "dim", None)
+    if isinstance(dim, bool) or not isinstance(dim, Integral) or int(dim) < 1:
+        return f"an encoder with dim={printable(repr(dim), 40)}; must be the number of its features, from 1 on"
+    return ""
 
 
 EncoderName = Annotated[str, NameOf(lambda: ENCODERS, " or ".join(f"{library}/NAME" for library in LIBRARIES))]

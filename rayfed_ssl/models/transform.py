@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.augment import clean
 from rayfed_ssl.data.decode import BadImage, Fit, Form, decode, decode_opened
 from rayfed_ssl.data.recipes import Recipe
+from rayfed_ssl.data.sources import SourceConfig
 
 OneImage = Image.Image | NDArray[np.generic] | bytes | Path | str
 """A Pillow image; pixels, uint8 (H, W), (H, W, 1) or (H, W, 3), or uint16 or float32 (H, W); an encoded file's bytes or
@@ -33,6 +34,7 @@ ALLOWED = (
     "a Pillow image, a file's bytes or path, or an array: uint8 (H, W), (H, W, 1), (H, W, 3) or (H, W, 4), or uint16, "
     "float32 or float64 (H, W)"
 )
+RANGE, DEEP = "range_of_deep_images", "deep_images"  # keys of the json beside an encoder: whether its run had any
 NO_PIXELS = ("int64", "uint64", "uint32", "object")  # of grey images; more bits than 8 are read otherwise
 
 
@@ -55,6 +57,45 @@ def _check_array(pixels: NDArray[Any], position: int) -> None:
     raise UserError(f"image {position}: found an array of {dtype} {shape}; must be {ALLOWED}{hint}")
 
 
+def as_input(config: SourceConfig) -> dict[str, Any]:
+    """What the json beside an encoder says, under ``input``, of how the images of its run became squares of 8 bits."""
+    return {"fit": config.fit, RANGE: None if config.range is None else list(config.range)}
+
+
+def _recorded(said: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """``fit`` and ``range`` as the json's ``input`` says them, where it does. Raises UserError where it cannot mean
+    them, and where ``options`` say another.
+    """
+    found: dict[str, Any] = {}
+    if "fit" in said:
+        found["fit"] = said["fit"]
+    if RANGE in said:
+        given = said[RANGE]
+        found["range"] = tuple(given) if isinstance(given, list) else given
+    fits = get_args(Fit)
+    if found.get("fit", "crop") not in fits:
+        raise UserError(f"encoder description: found input.fit {found['fit']!r}; allowed: {', '.join(fits)}")
+    if (range := found.get("range")) is not None and not _is_range(range):
+        raise UserError(f"encoder description: found input.{RANGE} {said[RANGE]!r}; allowed: null, or [low, high]")
+    for name, value in found.items():
+        if name in options and options[name] != value:
+            raise UserError(
+                f"encoder: found {name} {in_yaml(options[name])}; its run read its images with {in_yaml(value)}, which "
+                f"gives them the run's features; allowed: {in_yaml(value)}"
+            )
+    return found
+
+
+def _is_range(value: object) -> bool:
+    numbers = isinstance(value, tuple) and all(type(part) in (int, float) for part in value)
+    return numbers and isinstance(value, tuple) and len(value) == 2 and value[0] < value[1]
+
+
+def in_yaml(value: object) -> str:
+    """A value of ``fit``, ``range`` and the like as a configuration says it."""
+    return "null" if value is None else str(list(value) if isinstance(value, tuple) else value)
+
+
 @dataclass(frozen=True)
 class Transform:
     """Images -> float32 tensors of the run's size, channels and normalisation.
@@ -74,10 +115,10 @@ class Transform:
     @classmethod
     def described(cls, description: Mapping[str, Any], **options: Any) -> Self:
         """The transform that the json beside an exported encoder names; ``options`` are ``range``, ``max_pixels`` and
-        ``fit``, by default what an exported folder's ``config.json`` says of it.
+        ``fit``, by default what the json says of them.
 
         Raises:
-            UserError: the json says nothing of an input.
+            UserError: the json says nothing of an input, or another ``range`` or ``fit`` than ``options``.
         """
         try:
             size, channels = int(description["image_size"]), int(description.get("channels", 3))
@@ -89,7 +130,7 @@ class Transform:
             raise UserError(
                 f"encoder description: found no image_size with input.mean and input.std of 3 numbers ({error!r})"
             ) from None
-        return cls(size, channels, mean, std, **{"fit": description["input"].get("fit", "crop"), **options})
+        return cls(size, channels, mean, std, **{**_recorded(description["input"], options), **options})
 
     @property
     def form(self) -> Form:

@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.data.partition_file import Origin
 from rayfed_ssl.federated.ledger import Booking
 
 _NAME = pa.dictionary(pa.int32(), pa.string())
@@ -214,6 +215,7 @@ def write_partition(
     held_out: np.ndarray | None = None,
     names: Sequence[str] | None = None,
     class_names: Sequence[str] = (),
+    origin: Origin | None = None,
 ) -> None:
     """Write ``partition.parquet``: client (null: nobody's own), split, index, label (null where there is none), and
     class_name where classes are called otherwise than by their numbers.
@@ -226,6 +228,7 @@ def write_partition(
         held_out: indices of the images to choose by, split "select"; their labels are the source's.
         names: of the clients, where they have any.
         class_names: of the classes, by label.
+        origin: how many clients there are and where the public images came from, for who reads the file as a partition.
     """
     pieces = []
     for client in sorted(shards):
@@ -236,6 +239,7 @@ def write_partition(
         pieces.append(_partition_piece(None, "select", held_out, labels[held_out]))
     rows = pa.concat_tables([PARTITION.empty_table(), *pieces]).unify_dictionaries()
     rows = with_names(_with_classes(rows, class_names), names)
+    rows = rows.replace_schema_metadata(None if origin is None else origin.metadata)
     replace_file(folder / "partition.parquet", lambda path: pq.write_table(rows, path, compression="zstd"))
 
 

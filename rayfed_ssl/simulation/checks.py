@@ -12,6 +12,7 @@ from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.partition_base import GivenClients
 from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.remarks import copied, largest_class
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models import pinned
 from rayfed_ssl.objectives import build as build_objective
@@ -72,6 +73,19 @@ def check_labels(config: RunConfig, federation: Federation) -> None:
     if lines:
         told = () if (train.labels >= 0).any() else federation.dataset.notes
         raise UserError("\n".join([*lines, *(f"data: {note}" for note in told)]))
+
+
+def image_notes(config: RunConfig, federation: Federation) -> tuple[str, ...]:
+    """Lines on the run's images, and on those of other sources that protocols measure on, after the key that names
+    them. Raises UserError where these are not there.
+    """
+    others = [
+        f"{key}: {note}"
+        for name, protocol in config.evaluation.rows.items()
+        for key, found in protocol.images(config.evaluation.of(name), config.data.image_size).items()
+        for note in (*found.notes, *copied(found, (), None), *largest_class(found))
+    ]
+    return (*federation.notes, *others)
 
 
 def ignored_clients(config: RunConfig, federation: Federation) -> list[str]:

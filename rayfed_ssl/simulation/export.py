@@ -15,6 +15,7 @@ from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.results import Subject
 from rayfed_ssl.models import describe
 from rayfed_ssl.models.exported import file_name
+from rayfed_ssl.models.transform import DEEP, as_input
 from rayfed_ssl.reporting.tables import replace_file, write_json
 from rayfed_ssl.storage.checkpoint import disk_errors
 
@@ -43,7 +44,13 @@ def export_encoders(folder: Path, config: RunConfig, subjects: list[Subject], co
         description = {
             **describe(network),
             "values": f"{name}.safetensors",
-            "input": {"range": "pixels / 255", "mean": list(recipe.mean), "std": list(recipe.std)},
+            "input": {
+                "range": "pixels / 255",
+                "mean": list(recipe.mean),
+                "std": list(recipe.std),
+                **as_input(config.data),
+                DEEP: cohort.federation.dataset.scaling is not None,
+            },
         }
         if subject.client is not None and names is not None:
             description["client_name"] = names[subject.client]

@@ -33,11 +33,12 @@ from rayfed_ssl.federated.server_steps import optimised_round
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.run import due
 from rayfed_ssl.simulation.assembly import assemble
-from rayfed_ssl.simulation.checks import check_run, describe, ignored_clients, with_start
+from rayfed_ssl.simulation.checks import check_run, describe, ignored_clients, image_notes, with_start
 from rayfed_ssl.simulation.export import export_encoders
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.simulation.recorder import Recorder
 from rayfed_ssl.simulation.resuming import as_begun, began_earlier, check_same, digests_of, examine_folder, rounds_in
+from rayfed_ssl.simulation.shared_encoders import SharedEncoders
 from rayfed_ssl.simulation.timing import check_reachable
 from rayfed_ssl.storage import checkpoint, failure
 from rayfed_ssl.storage.claim import Claim
@@ -58,6 +59,7 @@ class Run:
         self.start = 0
         self.done = 0  # the round finished last
         self.ended = 0  # the last round of a run that is resumed, before it was extended
+        self.shared = SharedEncoders(config)
         self.saved = -1  # the round of the newest checkpoint that is known to be intact
         self.claim = Claim(folder)
         self.leaving = ExitStack()  # closed in reverse order at exit
@@ -103,7 +105,7 @@ class Run:
             self.cohort.commit()
         unreachable = check_reachable(self.clock, config) if self.clock else []
         dealt = ignored_clients(config, self.federation)
-        notes = [*self.federation.notes, *dealt, *begins, *self.server.notes(), *unreachable]
+        notes = [*image_notes(config, self.federation), *dealt, *begins, *self.server.notes(), *unreachable]
         for line in notes:
             self.say(self.start, line)
         began = None if restored is None else self.start
@@ -220,9 +222,10 @@ class Run:
         with self.writing(f"the records of round {t}"):
             self.recorder.client_matrices(t, self.matrices() if t else {}, last=False)
         if t == 0 and self.config.evaluation.labelled:  # beside the untrained encoders, the raw pixels
-            self.cohort.evaluate(0, [PIXELS, *self.server.subjects_before()])
+            self.cohort.evaluate(0, [PIXELS, *self.shared.distinct(0, self.server.subjects_before())])
         else:
-            self.cohort.evaluate(t, self.server.subjects() if t else self.server.subjects_before())
+            subjects = self.server.subjects() if t else self.server.subjects_before()
+            self.cohort.evaluate(t, self.shared.distinct(t, subjects))
 
     def matrices(self) -> dict[str, ClientMatrix]:
         """What the server and the plug-ins know of pairs of clients."""
@@ -232,7 +235,7 @@ class Run:
         return found
 
     def collect(self, *, wait: bool = False) -> None:
-        for t, client, values in self.cohort.evaluations(wait=wait):
+        for t, client, values in self.shared.each(self.cohort.evaluations(wait=wait)):
             parts = by_client(client, values)
             with self.writing(f"the evaluation of round {t}"):
                 for whom, part in parts.items():

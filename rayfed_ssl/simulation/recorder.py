@@ -32,6 +32,7 @@ from rayfed_ssl.reporting.records import Records
 from rayfed_ssl.reporting.settings_table import markdown
 from rayfed_ssl.reporting.summary import evaluated_rounds, rounds_to, summarise, virtual_seconds, write_summary
 from rayfed_ssl.reporting.tables import Drop, read_metrics, replace_file, write_partition
+from rayfed_ssl.simulation.checks import image_notes
 
 SKIPPED = "skipped_images.txt"  # by name, those that could not be decoded
 
@@ -65,7 +66,7 @@ class Recorder:
             imports=digests(config.extensions),
             files=files,
             scaled=federation.scaled,
-            notes=federation.notes,
+            notes=image_notes(config, federation),
         )
         self.undrawn = resumed_from is None and config.figures
         if resumed_from is None:
@@ -87,6 +88,7 @@ class Recorder:
             held_out=federation.held_out,
             names=federation.given_names,
             class_names=federation.dataset.train.class_names,
+            origin=federation.origin,
         )
         self.configured(0)
         self.records.text("evaluation", f"```yaml\n{yaml.safe_dump(settings(self.config.evaluation))}\n```")

@@ -20,7 +20,8 @@ from rayfed_ssl.config import RunConfig, load_untrusted
 from rayfed_ssl.data import sources
 from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.evaluation import PROTOCOLS, EvaluationConfig
-from rayfed_ssl.federated.bench import Workbench, train_rows
+from rayfed_ssl.evaluation.cache import digest
+from rayfed_ssl.federated.bench import Workbench, of_client, train_rows
 from rayfed_ssl.federated.federation import Federation, deal
 from rayfed_ssl.models.exported import ExportedFile, exported_by
 from rayfed_ssl.models.network import Network
@@ -29,6 +30,7 @@ from rayfed_ssl.reporting.tables import write_json
 from rayfed_ssl.settings.files import of_run, parse_overrides
 from rayfed_ssl.settings.located import located_of_run, title
 from rayfed_ssl.simulation.resuming import began_earlier, check_same_files, check_same_images, places
+from rayfed_ssl.simulation.shared_encoders import shareable
 
 
 def reevaluate(
@@ -122,9 +124,16 @@ def _measured(config: RunConfig, federation: Federation, encoders: Sequence[Expo
     found = Found()
     for name, (architecture, client) in _began(config, encoders).items() if config.evaluation.rows else ():
         found.note(UNTRAINED, name, f"{UNTRAINED} {name}", bench.evaluate(architecture, None, client=client))
+    known = dict[object, dict[str, float]]()
     for one in encoders if config.evaluation.rows else []:
-        values = bench.evaluate(one.architecture, pack(_loaded(bench, one)), client=one.client)
-        found.note("accuracy", one.stem, one.stem, values)
+        weights, client = pack(_loaded(bench, one)), one.client
+        if client is None or not shareable(config.evaluation, one.architecture):
+            found.note("accuracy", one.stem, one.stem, bench.evaluate(one.architecture, weights, client=client))
+            continue
+        key = one.architecture, digest(weights.layout, weights.vector)
+        if key not in known:
+            known[key] = bench.evaluate(one.architecture, weights)
+        found.note("accuracy", one.stem, one.stem, of_client(known[key], client))
     if config.evaluation.labelled:
         found.document["pixels"] = {"fewshot": bench.evaluate_pixels()}
     if config.evaluation.comparisons:

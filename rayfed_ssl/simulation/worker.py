@@ -71,8 +71,10 @@ class Worker(Workbench):
         client = SERVER if subject.client is None else subject.client
         self.before_training = round == 0
         with forked(self.config.seed, round, client, "evaluate", device=self.device):
-            worker = self.client(self.method.client, client, round, "evaluate", dict(state or {}))
             try:
+                if subject.holders:
+                    return self.evaluate(subject.encoder, subject.weights)
+                worker = self.client(self.method.client, client, round, "evaluate", dict(state or {}))
                 return worker.evaluate(subject.encoder, subject.weights)
             except BrokenFeatures as error:
                 raise Diverged(client, round, "evaluate", "", error.found, math.nan) from None

@@ -329,6 +329,33 @@ def test_compare_runs_methods_and_reads_runs(tmp_path: Path, finished: rayfed_ss
         rayfed_ssl.compare("fedsimclr")
 
 
+def test_compare_chooses_by_a_measure_without_test_labels(tmp_path: Path, finished: rayfed_ssl.Run) -> None:
+    """``select`` is the command's ``--select``, for runs that are made and for runs that are read."""
+    from rayfed_ssl.settings.files import dump
+
+    dump(finished.config, tmp_path / "base.yaml")
+    asks = {"base": tmp_path / "base.yaml", "out": tmp_path / "fight", "executor": "local", "progress": False}
+    changes = {"train__rounds": 1, "evaluation__protocols": ["knn", "rank"]}
+    with pytest.raises(rayfed_ssl.UserError, match=r"^select: found 'knn'; allowed: .*rankme.*select\.PROTOCOL"):
+        rayfed_ssl.compare("fedsimclr", "fedprox", **asks, **changes, select="knn")
+    with pytest.raises(rayfed_ssl.UserError, match=r"^select: found "):
+        rayfed_ssl.compare("fedsimclr", "fedprox", **asks, train__rounds=1, select="rankme")
+    assert not (tmp_path / "fight").exists()
+    found = rayfed_ssl.compare("fedsimclr", "fedprox", **asks, **changes, select="rankme")
+    ranks = dict(zip(found.table["row"].to_pylist(), found.table["features/rankme.mean"].to_pylist(), strict=True))
+    best = max(("fedsimclr", "fedprox"), key=lambda name: ranks[name])
+    assert found.selection is not None
+    assert (found.selection.row, found.selection.mean) == (best, pytest.approx(ranks[best]))
+    assert found.notes[-1] == found.selection.sentence
+    assert found.selection.sentence in str(found)
+    assert found.selection.sentence in found._repr_markdown_()
+    kept = json.loads((tmp_path / "fight" / "comparison.json").read_text())
+    assert found.selection.sentence in json.dumps(kept)
+    assert rayfed_ssl.compare(tmp_path / "fight").selection is None
+    again = rayfed_ssl.compare(*sorted((tmp_path / "fight").glob("trial-*")), select="rankme")
+    assert again.selection == found.selection
+
+
 def test_on_ray_it_is_the_same_run(finished: rayfed_ssl.Run, tmp_path: Path, ray_session: ModuleType) -> None:
     on_ray = rayfed_ssl.run(finished.config, out=tmp_path / "run", progress=False, resources__actors=1)
     assert encoders(on_ray.folder) == encoders(finished.folder)

@@ -70,6 +70,26 @@ def test_all_of_an_image_is_padded_or_stretched_to_a_square_as_pillow_does(shape
     assert not stretched.cropped
 
 
+@pytest.mark.parametrize(
+    ("fit", "shape", "size", "enlarged"),
+    [
+        ("crop", (21, 100), 32, True),  # 32 / 21 = 1.52
+        ("crop", (22, 100), 32, False),
+        ("crop", (100, 20), 30, False),  # below 32 pixels a side nobody expects detail
+        ("crop", (32, 32), 48, True),
+        ("crop", (33, 32), 48, True),
+        ("crop", (33, 33), 48, False),
+        ("pad", (10, 32), 48, True),
+        ("pad", (10, 33), 48, False),
+        ("stretch", (100, 32), 48, True),
+        ("stretch", (33, 100), 48, False),
+    ],
+)
+def test_an_image_that_is_made_much_larger_says_so(fit, shape, size, enlarged):
+    payload = file_of(np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8), "PNG")
+    assert decode(payload, Form(size, fit=fit)).enlarged == enlarged
+
+
 def test_a_line_of_pixels_is_padded_to_one_row():
     """Of which ImageOps.pad would make none."""
     line = decode(file_of(np.full((2, 900), 200, np.uint8), "PNG"), Form(16, channels=1, fit="pad")).pixels[..., 0]

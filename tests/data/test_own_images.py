@@ -336,3 +336,12 @@ def test_a_large_jpeg_is_measured_before_it_is_read_at_a_smaller_scale(tmp_path:
     for name, width in {"a": 1201, "b": 1200}.items():
         Image.fromarray(np.zeros((600, width), np.uint8)).save(root / f"train/{name}.jpg")
     assert folder(root).notes[0].startswith("1 images lose more than half")
+
+
+def test_images_that_are_made_much_larger_are_counted(tmp_path: Path) -> None:
+    """Images of 8 x 8 pixels."""
+    put(tmp_path / "d", *(f"train/a/{number}.png" for number in range(5)), "test/a/0.png", "test/a/1.png")
+    note = "7 images are enlarged 1.5 times or more: they are smaller than data.image_size, which shows no more of them"
+    for _ in range(2):  # the second time from the cache
+        assert note in folder(tmp_path / "d", image_size=32).notes
+    assert not [line for line in folder(tmp_path / "d", image_size=31).notes if "enlarged" in line]

@@ -102,6 +102,46 @@ def test_rows_of_nobody_are_public_where_a_table_has_no_splits(tmp_path):
     assert read_partition(parquet(tmp_path / "p.parquet", **rows), LABELS).public.tolist() == [10, 11]
 
 
+def said(path: Path, **metadata: object) -> Path:
+    """The file with the metadata that a run writes."""
+    found = pq.read_table(path).replace_schema_metadata({b"rayfed_ssl": json.dumps(metadata).encode()})
+    pq.write_table(found, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("metadata", "rows", "message"),
+    [
+        ({"clients": 2, "public": "none"}, rows_of(LISTS), r"says 2 clients, but a row is client 2's; allowed: 0 to 1"),
+        (
+            {"clients": 3, "public": "none"},
+            {"client": [1] * 6 + [2] * 4 + [None] * 2, "index": list(range(12))},
+            r"says that no image is public, but 2 rows are; allowed: none",
+        ),
+        ({"clients": 3, "public": "client 0"}, rows_of(LISTS), r"client 0's images are public, but it holds 3 others"),
+        ({"clients": 0, "public": "none"}, rows_of(LISTS), r"metadata rayfed_ssl=.*; allowed: clients, from 1 on, and"),
+        ({"clients": True, "public": "none"}, rows_of(LISTS), r"allowed: clients, from 1 on, and"),
+        ({"clients": 3, "public": "all"}, rows_of(LISTS), r"public, one of client 0, share, none"),
+        ({"clients": 3}, rows_of(LISTS), r"public, one of client 0, share, none"),
+    ],
+)
+def test_rows_that_are_not_those_of_the_metadata_are_refused(tmp_path, metadata, rows, message):
+    path = said(parquet(tmp_path / "p.parquet", **rows), **metadata)
+    with pytest.raises(UserError, match=message) as error:
+        read_partition(path, LABELS)
+    assert "\n" not in str(error.value)
+
+
+def test_the_metadata_says_how_many_clients_there_are_and_whose_public_images_were(tmp_path):
+    rows = {"client": [1] * 6 + [2] * 4 + [None] * 2, "index": list(range(12))}
+    bare = read_partition(parquet(tmp_path / "p.parquet", **rows), LABELS)
+    assert ([len(mine) for mine in bare.lists], bare.public.tolist()) == ([2, 6, 4], [])
+    share = read_partition(said(parquet(tmp_path / "p.parquet", **rows), clients=5, public="share"), LABELS)
+    assert ([len(mine) for mine in share.lists], share.public.tolist()) == ([0, 6, 4, 0, 0], [10, 11])
+    given = read_partition(said(parquet(tmp_path / "p.parquet", **rows), clients=3, public="client 0"), LABELS)
+    assert ([len(mine) for mine in given.lists], given.public.tolist()) == ([2, 6, 4], [])
+
+
 def test_tasks_splits_are_known_but_only_train_is_shared_out(tmp_path):
     splits = {"train": np.array([0, 1]), "es": np.array([2]), "rb": np.array([3]), "test": np.array([4, 5])}
     other = {"train": np.array([6, 7, 8]), "es": np.array([9]), "rb": np.array([10]), "test": np.array([11])}

@@ -148,6 +148,25 @@ def test_test_images_of_patients_who_train_are_counted(tmp_path: Path) -> None:
     assert read(tmp_path / "d").train.subjects is None
 
 
+def test_test_files_need_no_group_column_and_training_files_do(tmp_path: Path) -> None:
+    write(tmp_path / "d/train.parquet", label=[0, 1, 0, 1], patient=["a", "b", "c", "d"])
+    write(tmp_path / "d/test.parquet", label=[0, 1, 0, 1])
+    for _ in range(2):  # the second time from the cache
+        data = read(tmp_path / "d", group="patient")
+        assert data.train.subjects is not None
+        assert data.test.subjects is not None
+        assert data.train.subjects.tolist() == [0, 1, 2, 3]
+        assert data.test.subjects.tolist() == [-1] * 4
+        assert data.notes == (
+            "no test image has a group (data.columns.group): how many show one with training images is not known",
+        )
+    write(tmp_path / "e/train-0.parquet", label=[0, 1, 0, 1], patient=["a", "b", "c", "d"])
+    write(tmp_path / "e/train-1.parquet", label=[0, 1, 0, 1])
+    write(tmp_path / "e/test.parquet", label=[0, 1, 0, 1], patient=["a", "b", "c", "d"])
+    with pytest.raises(UserError, match=r"^data\.columns\.group: found 'patient'; .*train-1\.parquet has the columns"):
+        read(tmp_path / "e", group="patient")
+
+
 def test_another_grouping_is_other_data(tmp_path: Path) -> None:
     write(tmp_path / "d/train.parquet", label=[0, 1, 0, 1], patient=[1, 2, 3, 3], eye=[1, 1, 2, 3])
     write(tmp_path / "d/test.parquet", label=[0, 1], patient=[4, 5], eye=[6, 7])

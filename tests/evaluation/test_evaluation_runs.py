@@ -26,6 +26,7 @@ from rayfed_ssl.federated.bench import Workbench
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.models import load_exported
 from rayfed_ssl.settings.located import located
+from rayfed_ssl.simulation.forecast import forecast
 from rayfed_ssl.simulation.reevaluation import reevaluate
 from rayfed_ssl.terminal.progress import evaluation_tables
 from tests.evaluation.materials import knn_accuracy
@@ -342,3 +343,24 @@ def test_what_leaves_out_broken_images_of_another_data_set_can_be_given_there(
     assert call("evaluate", str(run), *shlex.split(given[1]), "--protocol", "knn")[0] == 0
     found = json.loads((run / "evaluation.json").read_text())["other data"][f"imagefolder:{other}"]
     assert found["images"]["train"] == len([*(other / "train").rglob("*.png")]) - 1
+
+
+def test_what_is_noticed_about_another_data_set_is_said_and_recorded(tmp_path: Path) -> None:
+    """The test images of ``other`` are its first training images, and a file beside them is no image."""
+    other = pictures(tmp_path / "other", {"train": 6})
+    for path in sorted(other.rglob("[0-2].png")):
+        copy = other / "test" / path.relative_to(other / "train")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, copy)
+    (other / "train" / "scan.dcm").write_bytes(b"DICM")
+    block = {"data": {"name": "imagefolder", "path": str(other)}, "linear": {"epochs": 1}}
+    evaluation = {"evaluation__protocols": ["transfer"], "evaluation__transfer": block}
+    config, said = tiny("fedsimclr", train__rounds=1, **evaluation), list[str]()
+    run_locally(config, tmp_path / "run", report=lambda progress: said.append(progress.line))
+    noted = json.loads((tmp_path / "run" / "environment.json").read_text())["notes"]
+    mine = [note for note in noted if note.startswith("evaluation.transfer.data: ")]
+    assert len(mine) == 2
+    assert "1 file is not read: 1 .dcm" in mine[0]
+    assert "6 of 6 test images are also among the training images (the same pixels)" in mine[1]
+    assert [line for line in said if line in mine] == mine
+    assert [note for note in forecast(config).notes if note in mine] == mine

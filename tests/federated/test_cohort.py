@@ -74,6 +74,66 @@ def test_gather_of_no_clients_is_nothing_and_of_lost_ones_a_void_round(tmp_path:
     assert cohort.clients == (1, 2)
 
 
+def kept(cohort: LocalCohort) -> dict[int, dict[str, bytes]]:
+    """Every client's committed state: the momentum target that FedBYOL's clients keep."""
+    return {c: {name: value.vector.tobytes() for name, value in state.items()} for c, state in cohort.states()}
+
+
+def test_a_void_round_keeps_what_clients_computed_in_the_exchanges_before_the_one_that_failed(tmp_path: Path) -> None:
+    """Exchanges take 10 s. Client 0 leaves at 15 s, so that the second has two replies where three are needed; in the
+    second round the first exchange has.
+    """
+    (tmp_path / "trace.csv").write_text("client,start,end\n0,0,15\n1,0,900\n2,0,900\n")
+    trace = {"name": "trace", "path": str(tmp_path / "trace.csv")}
+    config = config_of("fedbyol", system={"availability": trace, "latency_s": 10.0, "minimum_replies": 3})
+    server, cohort = started(config)
+    clock = make_clock(config, cohort.federation, server, {})
+    assert clock is not None
+    cohort.attach({}, clock)
+    cohort.begin_round(1, clock.select(1, 3))
+    cohort.tell("train", weights=server.weights)
+    with pytest.raises(RoundVoid, match="2 of 3 replied"):
+        cohort.tell("train", weights=server.weights)
+    assert kept(cohort) == {}  # nothing before the round's end
+    cohort.end_round()
+
+    plain_server, plain = started(config_of("fedbyol"))
+    plain.begin_round(1, plain.federation.clients)
+    plain.tell("train", weights=plain_server.weights)
+    plain.end_round()
+    assert set(kept(plain)) == {0, 1, 2}
+    assert all("target" in state for state in kept(plain).values())
+    assert kept(cohort) == kept(plain)  # client 0's too
+
+    before, booked = kept(cohort), rows(cohort)
+    cohort.begin_round(2, (1, 2))
+    with pytest.raises(RoundVoid, match="2 of 2 replied"):
+        cohort.mean("train", weights=server.weights)
+    cohort.end_round()
+    assert kept(cohort) == before  # nobody trained
+    up = [row for row in booked if row[1] == "up"]
+    assert {client for client, *_ in up} == {0, 1, 2}
+    assert sum(client == 1 for client, *_ in up) == 2 * sum(client == 0 for client, *_ in up)  # who replied, twice
+
+
+def test_a_void_round_keeps_what_the_server_took_before_and_its_model(tmp_path: Path) -> None:
+    """FedSC's second exchange has too few replies: the matrices of the first are there, and were released."""
+    (tmp_path / "trace.csv").write_text("client,start,end\n0,0,15\n1,0,900\n2,0,900\n")
+    trace = {"name": "trace", "path": str(tmp_path / "trace.csv")}
+    config = config_of("fedsc", system={"availability": trace, "latency_s": 10.0, "minimum_replies": 3})
+    server, cohort = started(config)
+    cohort.attach({}, clock := make_clock(config, cohort.federation, server, {}))
+    assert clock is not None
+    cohort.begin_round(2, clock.select(2, 3))
+    weights = server.weights.vector.copy()
+    with pytest.raises(RoundVoid, match="2 of 3 replied"):
+        server.round(2, cohort)
+    cohort.end_round()
+    assert set(server.state["bank"]) == {0, 1, 2}
+    assert server.state["releases"] == {0: 1, 1: 1, 2: 1}
+    assert (server.weights.vector == weights).all()
+
+
 def test_replies_that_nobody_reads_are_an_error_at_the_rounds_end() -> None:
     server, cohort = begun()
     cohort.ask("train", weights=server.weights)

@@ -216,3 +216,43 @@ def test_every_method_on_public_images_refuses_to_do_without(method: str) -> Non
     check(config, federation := deal(config))
     with pytest.raises(UserError, match=r"^data\.public: found 0 public images; .* needs at least \d+ \(more of them"):
         check(config, replace(federation, public=None))
+
+
+def written(folder: Path, federation: Federation) -> str:
+    labels, indices = federation.dataset.train.labels, federation.public_indices
+    origin, public_labels = federation.origin, None if indices is None else labels[indices]
+    write_partition(folder, dict(enumerate(federation.shards)), labels, indices, public_labels, origin=origin)
+    return str(folder / "partition.parquet")
+
+
+def uneven(folder: Path, sizes: list[int], **public: object) -> Federation:
+    """Of clients of so many images, those with three and less left out."""
+    path, ends = folder / "uneven.json", np.cumsum([0, *sizes]).tolist()
+    path.write_text(json.dumps([list(range(*ends[at : at + 2])) for at in range(len(sizes))]))
+    partition = {"name": "file", "path": str(path), "min_size": 4}
+    return dealt(
+        folder, clients__count=len(sizes), data__partition=partition, data__public=public or {"source": "none"}
+    )
+
+
+def test_clients_left_out_of_a_run_are_left_out_where_its_partition_is_read(tmp_path):
+    """Client 0 and the last one hold nothing, and the public images, a share, are nobody's."""
+    share = {"source": "share", "share": 0.25}
+    first = uneven(tmp_path, [3, 60, 54, 3], **share)
+    assert [len(mine) > 0 for mine in held(first)] == [False, True, True, False]
+    kept = {"name": "file", "path": written(tmp_path, first), "partial": True, "min_size": 1}
+    second = dealt(tmp_path, seed=9, clients__count=4, data__partition=kept, data__public=share)
+    assert held(second) == held(first)
+    assert np.array_equal(second.public_indices, first.public_indices)
+
+
+def test_what_client_0_gave_away_is_its_own_where_the_partition_is_read(tmp_path):
+    public = {"source": "client 0"}
+    first = dealt(tmp_path, method__name="flesd", data__public=public)
+    assert first.given_away
+    kept = {"name": "file", "path": written(tmp_path, first)}
+    plain = dealt(tmp_path, seed=9, data__partition=kept)
+    assert held(plain) == [first.public_indices.tolist(), *held(first)[1:]]
+    again = dealt(tmp_path, seed=9, method__name="flesd", data__partition=kept, data__public=public)
+    assert held(again) == held(first)
+    assert np.array_equal(again.public_indices, first.public_indices)

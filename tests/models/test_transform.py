@@ -112,6 +112,21 @@ def test_a_description_names_the_transform() -> None:
                 Transform.described({name: value for name, value in description.items() if name != key})
 
 
+def test_a_description_of_fit_and_range_holds_against_what_is_given() -> None:
+    said = {"mean": list(MEAN), "std": list(STD), "fit": "pad", "range_of_deep_images": [0, 4095]}
+    description = {"image_size": 16, "channels": 3, "input": said}
+    found = Transform.described(description)
+    assert (found.fit, found.range) == ("pad", (0, 4095))
+    assert Transform.described(description, fit="pad", range=(0.0, 4095.0)) == found
+    with pytest.raises(UserError, match=r"^encoder: found fit crop; .* with pad, .*; allowed: pad$"):
+        Transform.described(description, fit="crop")
+    with pytest.raises(UserError, match=r"^encoder: found range null; .* with \[0, 4095\]"):
+        Transform.described(description, range=None)
+    for wrong in ({"fit": "round"}, {"range_of_deep_images": [1, 1]}, {"range_of_deep_images": "12 bit"}):
+        with pytest.raises(UserError, match=r"^encoder description: found input\."):
+            Transform.described({**description, "input": {**said, **wrong}})
+
+
 @pytest.mark.parametrize(
     ("given", "line"),
     [

@@ -1,0 +1,63 @@
+"""What the names of folders say of the images in them: the class, the client; and names as numbers.
+
+Names are read in Unicode's normal form C, so that a name is one wherever its folder was made: macOS may spell an
+accented letter as two characters. Two folders side by side whose names are then one are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import composed, printable
+from rayfed_ssl.data.folder_layouts import Layout
+
+CLASS_DEPTH = {"classes": 0, "clients": 1}  # folders above the class; with flat none is one
+
+
+def known_names(names: list[str | None]) -> tuple[str, ...]:
+    """The different names, sorted."""
+    return tuple(sorted({name for name in names if name is not None}))
+
+
+def numbers_of(names: list[str | None], known: tuple[str, ...]) -> NDArray[np.int64]:
+    """The position of each name among the known ones; -1 for None."""
+    number = {name: position for position, name in enumerate(known)}
+    return np.array([-1 if name is None else number[name] for name in names], dtype=np.int64)
+
+
+def folders_between(file: Path, root: Path) -> tuple[str, ...]:
+    """The names of the folders between ``root`` and ``file``."""
+    return tuple(composed(name) for name in file.relative_to(root).parts[:-1])
+
+
+def folder_at(file: Path, root: Path, depth: int) -> str | None:
+    """The name of the folder ``depth`` levels below ``root`` on the way to ``file``; None if the file comes first."""
+    folders = file.relative_to(root).parts[:-1]
+    return composed(folders[depth]) if len(folders) > depth else None
+
+
+def class_of(file: Path, root: Path, layout: Layout) -> str | None:
+    """The folder that is the class of a file below ``root``; None where there is none."""
+    return folder_at(file, root, CLASS_DEPTH[layout]) if layout in CLASS_DEPTH else None
+
+
+def refuse_twins(files: Iterable[Path], root: Path, levels: int, key: str) -> None:
+    """Raise UserError where two folders side by side, at most ``levels`` below ``root`` on the way to ``files``, have
+    names that are one in normal form C.
+    """
+    spelt: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for folder in dict.fromkeys(file.parent for file in files):
+        way = folder.relative_to(root).parts[:levels]
+        for length in range(1, len(way) + 1):
+            above, name = way[: length - 1], way[length - 1]
+            if spelt.setdefault((*above, composed(name)), way[:length]) != way[:length]:
+                raise UserError(
+                    f"{key}.path: {printable(root.joinpath(*above))} holds two folders called {printable(name, 80)}, "
+                    "spelt in two normal forms of Unicode (NFC and NFD); allowed: one of each name: rename or merge "
+                    "them"
+                )

@@ -1,0 +1,72 @@
+"""Encoders that several clients hold, the same to the bit, are evaluated once: those of FedDF's clients of an
+architecture, say.
+
+What our protocols make of an encoder depends on nothing else: all that is random in them has an address without a
+client. Those of others, and methods that evaluate in a way of their own, are asked for every client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from rayfed_ssl.config import RunConfig
+from rayfed_ssl.evaluation import EvaluationConfig
+from rayfed_ssl.evaluation.cache import digest, of_this_library
+from rayfed_ssl.federated.bench import of_client
+from rayfed_ssl.federated.client import EncoderClient
+from rayfed_ssl.federated.results import Evaluated, Subject
+from rayfed_ssl.methods import METHODS
+from rayfed_ssl.models import ENCODERS
+
+
+def shareable(config: EvaluationConfig, encoder: str) -> bool:
+    """Whether an evaluation of this architecture says the same of every client that holds the same values."""
+    return of_this_library(config.rows.values()) and ENCODERS.origin(encoder) is None
+
+
+class SharedEncoders:
+    """Which subjects stand for which: what is evaluated, and whom its values are of."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
+        kind = METHODS[config.method.name].client
+        self._as_ours = kind.evaluate is EncoderClient.evaluate and kind.classes is EncoderClient.classes
+        self._places: dict[tuple[int, int | None], int] = {}  # of round and client, in the order they were asked for
+        self._holders: dict[tuple[int, int | None], tuple[int, ...]] = {}
+
+    def distinct(self, round: int, subjects: Sequence[Subject]) -> list[Subject]:
+        """The subjects less those whose very values an earlier one has, who becomes one of its ``holders``."""
+        groups: dict[object, list[Subject]] = {}
+        known: dict[int, str] = {}  # of values that lie in one place: their digest
+        for place, subject in enumerate(subjects):
+            self._places[round, subject.client] = place
+            groups.setdefault(self._values(place, subject, known), []).append(subject)
+        found = []
+        for first, *others in groups.values():
+            holders = tuple(one.client for one in (first, *others) if one.client is not None) if others else ()
+            if holders:
+                self._holders[round, first.client] = holders
+            found.append(replace(first, holders=holders))
+        return found
+
+    def each(self, evaluated: Iterable[Evaluated]) -> Iterator[Evaluated]:
+        """What was evaluated, for every client that holds it, in the order that was asked for."""
+        found: list[Evaluated] = []
+        for round, client, values in evaluated:
+            if holders := self._holders.pop((round, client), ()):
+                found += [(round, holder, of_client(values, holder)) for holder in holders]
+            else:
+                found.append((round, client, values))
+        return iter(sorted(found, key=lambda one: (one[0], self._places.pop(one[:2], 0))))
+
+    def _values(self, place: int, subject: Subject, known: dict[int, str]) -> object:
+        """Equal for subjects of the same values; of one whose values nobody need share, its place."""
+        weights = subject.weights
+        if weights is None or subject.client is None or not self._as_ours:
+            return place
+        if not shareable(self.config.evaluation, subject.encoder):
+            return place
+        if id(weights) not in known:
+            known[id(weights)] = digest(weights.layout, weights.vector)
+        return subject.encoder, subject.classes, known[id(weights)]
