@@ -19,7 +19,7 @@ clients: {count: 3}
 model: {width: 0.25}
 augment: {preset: digits}
 train: {rounds: 2, batch_size: 16}
-evaluation: {protocols: [knn]}
+evaluation: {protocols: [knn], fewshot: {draws: 1}}
 checkpoint: {every: 1}
 resources: {device: cpu}
 figures: false

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import functools
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -21,7 +24,9 @@ ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT.parent / "shared" / "data"
 ON_RAY = (
     "tests/actors/", "tests/api/test_api.py", "tests/commands/test_list.py", "tests/test_contract.py",
-    "tests/test_examples.py", "tests/simulation/test_unreliable_clients.py",
+    "tests/test_examples.py", "tests/simulation/test_unreliable_clients.py", "tests/test_cli.py",
+    "tests/simulation/test_forecast.py", "tests/tune/test_comparison.py", "tests/tune/test_groups.py",
+    "tests/tune/test_trial.py", "tests/tune/test_tune_search.py",
 )  # fmt: skip
 """Files whose tests share one local Ray, and warm actors there."""
 REPORTS = "tests/report/"
@@ -38,6 +43,14 @@ def pytest_configure(config: pytest.Config) -> None:
     import torch
 
     torch.set_num_threads(1)  # another thread count changes bits
+    gc.disable()  # until everything is collected: it would look again and again through what stays
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays to the end, so no collection has to look through it again."""
+    gc.freeze()
+    gc.enable()
+    gc.set_threshold(20_000, 20, 20)  # a test leaves little behind
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -88,6 +101,17 @@ def _no_waiting_for_the_disk() -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", os.fstat)  # a bad descriptor is an error still
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_text_is_parsed_twice() -> Iterator[None]:
+    """Hundreds of tests read the same few configurations. What is no YAML is read, and refused, every time."""
+    from rayfed_ssl.settings import files
+
+    parsed = functools.lru_cache(maxsize=1000)(files.parse)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "parse", lambda text: copy.deepcopy(parsed(text)))
         yield
 
 

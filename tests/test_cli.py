@@ -282,7 +282,7 @@ def test_evaluate_again_gives_the_runs_own_numbers(call: Call, tmp_path: Path) -
     found = json.loads((tmp_path / "runs/tiny/evaluation.json").read_text())
     assert set(found["accuracy"]["global"]) == {"linear", "knn", "fewshot"}  # added, not replaced
     assert found["accuracy"]["global"]["fewshot"] == summary["accuracy"]["fewshot"]
-    assert found["evaluation"]["fewshot"]["draws"] == 20
+    assert found["evaluation"]["fewshot"]["draws"] == 1  # the run's, not the default
     assert found["evaluation"]["linear"]["epochs"] == 200
 
 

@@ -114,11 +114,13 @@ def test_a_run_with_a_head_of_ones_own_trains_it_and_exports_what_stands_below(t
 
 def test_the_power_law_is_zipfs_and_every_image_has_one_client(tmp_path: Path) -> None:
     changes = {"imports": ["power_law.py"], "data.partition": {"name": "power_law"}, "train.rounds": 1}
-    run_locally(tiny_run("fedsimclr", changes, beside=EXAMPLES), tmp_path)
+    config = tiny_run("fedsimclr", changes, beside=EXAMPLES)
+    run_locally(config, tmp_path)
     table = pq.read_table(tmp_path / "partition.parquet").to_pydict()
-    assert sorted(table["index"]) == list(range(240))
+    images = config.data.limit
+    assert sorted(table["index"]) == list(range(images))
     sizes = np.bincount(table["client"])
-    assert np.abs(sizes - 240 / (1 + 1 / 2 + 1 / 3 + 1 / 4) / np.arange(1, 5)).max() < 1
+    assert np.abs(sizes - images / (1 + 1 / 2 + 1 / 3 + 1 / 4) / np.arange(1, 5)).max() < 1
     assert table["index"] != sorted(table["index"])  # drawn at random
 
 

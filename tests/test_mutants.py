@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,16 @@ import pytest
 from benchmarks.mutants import ROOT, BadTable, Mutant, load
 
 
+@cache
+def parsed(path: Path) -> str:
+    return ast.dump(ast.parse(path.read_text(encoding="utf-8")))
+
+
 @pytest.mark.parametrize("mutant", load(), ids=str)
 def test_every_mutant_still_applies(mutant: Mutant) -> None:
     """Its text is found exactly once, what comes out is another valid program, and its tests exist."""
     path, broken = mutant.applied(ROOT)
-    assert ast.dump(ast.parse(broken)) != ast.dump(ast.parse(path.read_text(encoding="utf-8")))
+    assert ast.dump(ast.parse(broken)) != parsed(path)
     assert mutant.test_files(ROOT)
 
 

@@ -98,7 +98,7 @@ def test_fedmd_sends_outputs_both_ways_and_no_weights(tmp_path: Path) -> None:
         assert found[1, c, "up"] == found[2, c, "up"] == {"outputs": outputs}
         assert (1, c, "down") not in found
         assert found[2, c, "down"] == {"consensus": outputs}
-        assert found[0, c, "down"] == {"public": 32 * 16 * 16 * 3}  # once, as bytes
+        assert found[0, c, "down"] == {"public": 32 * 8 * 8 * 3}  # once, as bytes
 
 
 def test_feddf_sends_each_architectures_weights_and_no_public_images(tmp_path: Path) -> None:

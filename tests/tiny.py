@@ -72,6 +72,6 @@ OWN: dict[str, dict[str, object]] = {
 
 
 def tiny(method: str, **changes: object) -> RunConfig:
-    """A run of a method with fewer images than the contract suite's; ``changes`` are dotted keys, ``__`` for dots."""
+    """The contract suite's run of a method; ``changes`` are dotted keys, ``__`` for dots."""
     dotted = {key.replace("__", "."): value for key, value in changes.items()}
-    return tiny_run(method, {"data.limit": 160, **OWN.get(method, {}), **dotted})
+    return tiny_run(method, {**OWN.get(method, {}), **dotted})

@@ -34,6 +34,15 @@ from rayfed_ssl.methods import METHODS, plugin_halves
 from rayfed_ssl.simulation import loop
 from rayfed_ssl.testing.tiny import booked, encoders, measured, run_locally, tiny_run
 
+SPEEDS = {"seconds_per_image": 0.05, "down_mbps": 1.0, "up_mbps": 0.5, "latency_s": 0.2}
+"""Clients that take their time, all of them the same."""
+
+TIMED = {"time/virtual_s", "system/asked", "system/late", "system/gone", "system/dropped_out"}
+"""What is measured only by a virtual clock."""
+
+UNSEEN: dict[str, Any] = {"evaluation__protocols": [], "checkpoint__every": 0}
+"""A run of which encoders are compared, and what clients and server did; nothing else has to be measured or kept."""
+
 
 @contextlib.contextmanager
 def addresses() -> Iterator[Counter[tuple[Address, ...]]]:
@@ -98,7 +107,7 @@ class Contract:
 
     def test_another_seed_has_other_bits(self, undisturbed: Path, tmp_path: Path) -> None:
         """That the same seed has the same bits follows from every run below: none may differ from the undisturbed."""
-        run_locally(self.config(seed=1), tmp_path / "other")
+        run_locally(self.config(seed=1, **UNSEEN), tmp_path / "other")
         first, other = encoders(undisturbed), encoders(tmp_path / "other")
         assert all(other[name] != first[name] for name in first)
 
@@ -146,16 +155,26 @@ class Contract:
 
     def test_work_is_that_predicted(self, undisturbed: Path, tmp_path: Path) -> None:
         """``workload``, the method's and its plug-ins': the images that each operation read, and the bytes of its reply
-        by field, of which a virtual clock with a deadline keeps account. A deadline that nobody misses changes nothing.
+        by field, of which a virtual clock with a deadline keeps account. A deadline that nobody misses changes nothing,
+        nor does a clock without one, which any method may have.
         """
+        refusal, timed = "", tmp_path / "timed"
         try:
-            run_locally(self.config(system={"deadline_s": 1e9}), tmp_path / "timed")
+            run_locally(self.config(system={**SPEEDS, "deadline_s": 1e9}, **UNSEEN), timed)
         except UserError as refused:
-            if "does not know beforehand" not in str(refused):
+            refusal = str(refused)
+            if "does not know beforehand" not in refusal:
                 raise
-            pytest.skip(str(refused))
-        assert encoders(tmp_path / "timed") == encoders(undisturbed)
-        assert booked(tmp_path / "timed") == booked(undisturbed)
+            run_locally(self.config(system=SPEEDS, **UNSEEN), timed)
+        assert encoders(timed) == encoders(undisturbed)
+        assert booked(timed) == booked(undisturbed)
+        known, values = measured(undisturbed), measured(timed)
+        assert {key: value for key, value in values.items() if key[2] not in TIMED}.items() <= known.items()
+        assert all(tag.startswith("eval/") for _, _, tag in known.keys() - values.keys())
+        rounds = self.config().train.rounds if METHODS[self.method].server.reaches_clients else 0
+        assert [tag for _, _, tag in values].count("time/virtual_s") == rounds
+        if refusal:
+            pytest.skip(refusal)
 
     @pytest.mark.parametrize("actors", [1, 2])
     def test_on_ray_equals_in_process(

@@ -16,18 +16,18 @@ from rayfed_ssl.simulation.local import LocalCohort
 BASE: dict[str, Any] = {
     "name": "tiny",
     "data": {
-        "name": "digits", "image_size": 16, "limit": 240, "test_limit": 60,
+        "name": "digits", "image_size": 8, "limit": 160, "test_limit": 60,
         "partition": {"name": "dirichlet", "alpha": 1.0},
     },
     "clients": {"count": 4, "encoders": "small_cnn_bn"},
     "model": {"width": 0.25, "projector": {"hidden": [16], "dim": 8, "batch_norm": "hidden"}},
     "augment": {"preset": "digits"},
     "train": {"rounds": 3, "batch_size": 16, "optimizer": {"lr": 0.05}},
-    "evaluation": {"protocols": ["knn"], "batch_size": 64},
+    "evaluation": {"protocols": ["knn"], "batch_size": 64, "fewshot": {"draws": 1}},
     "checkpoint": {"every": 1},
     "figures": False,
 }  # fmt: skip
-"""240 digits at 16 px, a thin network with BatchNorm, four unequal clients, three rounds."""
+"""160 digits at 8 px, a thin network with BatchNorm, four unequal clients, three rounds."""
 
 CLOCK = ("system/round_s", "system/images_per_s")
 

@@ -93,7 +93,7 @@ def test_public_images_that_moved_are_found_where_the_command_says(call: Call, t
             pixels = rng.integers(0, 255, (8, 8, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(tmp_path / name / f"train/{k:02d}.png")
     key, images = "data.public.images.path", "{name: imagefolder, path: public, layout: flat, image_size: 8}"
-    public = ("method.name=feddf", "data.public.source=source", f"data.public.images={images}")
+    public = ("method.name=feddf", "method.steps=4", "data.public.source=source", f"data.public.images={images}")
     asked = ("run", "tiny.yaml", *public, "data.limit=240", "evaluation.select.share=0.35", *LOCAL)
     assert call(*asked, "--out", "runs/whole")[0] == 0
     shutil.copytree("runs/whole", "runs/cut")

@@ -28,7 +28,8 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def run(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "tiny"
-    data = {"data__name": "imagefolder", "data__path": str(digits), "data__limit": None, "data__test_limit": None}
+    data = {"data__name": "imagefolder", "data__path": str(digits), "data__limit": None, "data__test_limit": None,
+            "data__image_size": 16}  # fmt: skip
     run_locally(
         tiny("fedsimclr", **data, train__rounds=2, evaluation__protocols=["linear", "knn"], evaluation__every=2), folder
     )

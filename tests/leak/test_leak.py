@@ -175,7 +175,7 @@ def test_correlation_matrices_of_few_images_give_them_away_and_noise_hides_them(
 ) -> None:
     few = {
         "train__rounds": 2, "clients__count": 12, "model__projector__dim": 64, "method__sharing_passes": 4,
-        "participation__fraction": 1.0, "data__limit": 480,
+        "participation__fraction": 1.0, "data__limit": 480, "data__image_size": 16,
     }  # fmt: skip
     clients = [0, 1, 2, 3]
     bare = leak(finished(tmp_path / "bare", "fedsc", **few), clients=clients)

@@ -33,7 +33,7 @@ BASE: dict[str, Any] = {
     "model": {"width": 0.25, "projector": {"hidden": [8], "dim": 4}},
     "augment": {"preset": "digits"},
     "train": {"rounds": 2, "batch_size": 10, "optimizer": {"lr": 0.05}},
-    "evaluation": {"protocols": ["knn"], "every": 0},
+    "evaluation": {"protocols": ["knn"], "every": 0, "fewshot": {"draws": 1}},
 }  # fmt: skip
 
 

@@ -41,7 +41,7 @@ BASE: dict[str, Any] = {
     "augment": {"preset": "digits"},
     "objective": {"name": "simclr", "directional": True},
     "train": {"rounds": 2, "batch_size": 8, "optimizer": {"lr": 0.01}},
-    "evaluation": {"protocols": ["knn"], "every": 0},
+    "evaluation": {"protocols": ["knn"], "every": 0, "fewshot": {"draws": 1}},
 }  # fmt: skip
 
 

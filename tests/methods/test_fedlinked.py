@@ -204,6 +204,7 @@ TINY: dict[str, Any] = {
     "train": {"rounds": 2, "batch_size": 16, "optimizer": {"name": "sgd", "lr": 0.02}},
     "augment": {"preset": "none"},
     "evaluation": {"protocols": []},
+    "figures": False,
 }  # fmt: skip
 
 PLAIN = {"channels": None, "representation": None, "dropout": None}  # fedlinked_cnn's own keys
@@ -242,7 +243,7 @@ def run(folder: Path, **changes: Any) -> tuple[dict[str, Any], Watched]:
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], Watched]:
     folder = tmp_path_factory.mktemp("fedlinked") / "run"
-    return folder, *run(folder)
+    return folder, *run(folder, figures=True)
 
 
 def test_the_conversation_is_algorithm_3(done: tuple[Path, dict[str, Any], Watched]) -> None:

@@ -273,7 +273,8 @@ def test_a_client_whose_matrix_was_lost_contrasts_against_everybody_who_is_known
 
 
 def bench_of(**changes: object) -> tuple[RunConfig, Worker]:
-    config = tiny("fedsc", **{"data__limit": 240, **changes})  # client 1 has several batches, and a smaller one
+    large = {"data__limit": 240, "data__image_size": 16}  # client 1 has several batches, and a smaller one
+    config = tiny("fedsc", **{**large, **changes})
     return config, Worker(config, deal(config))
 
 

@@ -13,6 +13,7 @@ from rayfed_ssl.report.any import report_of
 from rayfed_ssl.testing.tiny import run_locally, tiny_run
 
 OWN = {
+    "data.image_size": 16,
     "evaluation.protocols": ["knn", "fewshot", "rank"],
     "train.rounds": 2,
     "clients.count": 3,

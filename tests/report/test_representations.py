@@ -22,6 +22,7 @@ from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.report import folder, holdings, maps, panels, representations
 from rayfed_ssl.report.representations import Look
 from rayfed_ssl.reporting.tables import COMMUNICATION, METRICS, table
+from rayfed_ssl.testing.tiny import BASE
 
 FEATURES = np.random.default_rng(0).normal(size=(40, 6))
 LABELS = np.random.default_rng(1).integers(0, 3, 40)
@@ -138,7 +139,7 @@ def test_who_holds_what_is_counted_from_the_partition(bare: Path) -> None:
         for label in classes:
             count = sum(row["client"] == client and row["label"] == label for row in rows)
             assert held[clients.index(client), classes.index(label)] == count
-    assert held.sum() == 240
+    assert held.sum() == BASE["data"]["limit"]
 
 
 def made(bookings: list[tuple[object, ...]], metrics: list[tuple[object, ...]], rounds: int) -> folder.RunFolder:

@@ -228,7 +228,7 @@ def test_what_was_measured_on_other_images_is_not_subtracted(tmp_path: Path) -> 
         assert f"| b#{'*' if changes else ''} |" in markdown(made)
         assert [cell for cell in markdown(made).splitlines()[3].split(" | ") if "<br>" in cell] == []
     for case, (mine, theirs, changes) in enumerate(
-        [("x", "x", moved), ("x", "y", {"data__limit": 100}), ("x", "y", {"data__image_size": 8}), (None, "y", {})]
+        [("x", "x", moved), ("x", "y", {"data__limit": 100}), ("x", "y", {"data__image_size": 12}), (None, "y", {})]
     ):
         made = of_images(tmp_path / f"same-{case}", mine, theirs, **changes)
         assert made.other_images == {}, case

@@ -75,7 +75,7 @@ def test_a_batch_that_cannot_fit_is_refused_by_its_shapes() -> None:
 @pytest.mark.parametrize("encoder", ["small_cnn_bn", "resnet18", "small_cnn", "fedlinked_cnn"])
 def test_what_shapes_say_is_kept_is_what_a_step_keeps(encoder: str) -> None:
     """Beside the real pass: tensors by where they lie, those of parameters left out, views of them, too."""
-    config = tiny("fedsimclr", clients__encoders=encoder)
+    config = tiny("fedsimclr", clients__encoders=encoder, data__image_size=16)
     initial = Initial(config, deal(config))
     network = initial.network(encoder).train()
     parameters = {p.untyped_storage().data_ptr() for p in network.parameters()}

@@ -11,12 +11,12 @@ from tune.config import Sweep, load
 
 RUN: dict[str, Any] = {
     "method": {"name": "fedsimclr"},
-    "data": {"name": "digits", "image_size": 16, "limit": 120, "test_limit": 30},
+    "data": {"name": "digits", "image_size": 8, "limit": 120, "test_limit": 30},
     "clients": {"count": 2, "encoders": "small_cnn_bn"},
     "model": {"width": 0.25, "projector": {"hidden": [16], "dim": 8, "batch_norm": "hidden"}},
     "augment": {"preset": "digits"},
     "train": {"rounds": 3, "batch_size": 16, "optimizer": {"lr": 0.05}},
-    "evaluation": {"protocols": ["knn"], "batch_size": 64},
+    "evaluation": {"protocols": ["knn"], "batch_size": 64, "fewshot": {"draws": 1}},
     "checkpoint": {"every": 1},
     "figures": False,
 }
