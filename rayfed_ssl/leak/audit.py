@@ -75,8 +75,8 @@ def draw_sets(federation: Federation, client: int, wanted: int, seed: int) -> Se
     pool = shard["test"] if federation.tasks is not None else federation.held_out
     if pool is None or not len(pool):
         raise UserError(
-            "evaluation.select: found none; membership inference needs images that no client trains on, of the same "
-            "pool: run with evaluation.select.share=0.1 or more"
+            "evaluation.select: found null; membership inference needs images that no client trains on, of the same "
+            "pool: run with evaluation.select.share=0.1 or more, and a partition that holds images out (not file)"
         )
     kinds = _kinds(federation.dataset.train)
     if (groups := federation.dataset.train.groups) is not None:
@@ -93,12 +93,26 @@ def draw_sets(federation: Federation, client: int, wanted: int, seed: int) -> Se
         others.append(theirs[:count])
     pairs = draws.permutation(sum(map(len, members)))[:wanted]
     if len(pairs) < LEAST:
-        alike = "classes" if groups is None else "classes and clients"
-        raise UserError(
-            f"evaluation.select.share: client {client} and the images held out have {len(pairs)} images of the same "
-            f"{alike}; at least {LEAST} of each are needed: hold out a larger share, or choose another --client"
-        )
+        raise UserError(_too_few(federation, client, len(pairs)))
     return Sets(np.sort(np.concatenate(members)[pairs]), np.sort(np.concatenate(others)[pairs]), reference)
+
+
+def _too_few(federation: Federation, client: int, pairs: int) -> str:
+    """The line for a client with so few members that have a non-member of the same kind beside them, by the key that
+    decides how many there are: with tasks nothing else is held out than each client's own test images.
+    """
+    needed = f"at least {LEAST} of each are needed"
+    if federation.tasks is not None:
+        return (
+            f"data.task_images: client {client} has {pairs} images to train on and as many test images of its own task "
+            f"of the same classes (a third of the test images is the reference); {needed}: more images of each class "
+            "(data.task_images, data.limit), or another --client"
+        )
+    alike = "classes" if federation.dataset.train.groups is None else "classes and clients"
+    return (
+        f"evaluation.select.share: client {client} and the images held out have {pairs} images of the same {alike}; "
+        f"{needed}: hold out a larger share, or choose another --client"
+    )
 
 
 def _kinds(images: Images) -> np.ndarray:

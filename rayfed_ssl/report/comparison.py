@@ -21,7 +21,7 @@ from rayfed_ssl.report.style import GRID, INK, MUTED, SERIES, Drawing, Studio, l
 from rayfed_ssl.reporting.comparison import RAW_PIXELS, UNTRAINED, OneRun, ordered, read_run, spread
 from rayfed_ssl.reporting.comparison_choice import SMALLER
 from rayfed_ssl.reporting.guarantee import guarantee
-from rayfed_ssl.reporting.leaked import largest
+from rayfed_ssl.reporting.leaked import INTERVAL, largest
 
 FILE = "comparison.json"
 SPREAD = 20.0  # of bytes, from which on their axis is logarithmic
@@ -166,14 +166,17 @@ def _leaks(trained: Sequence[Row], runs: Mapping[str, Sequence[OneRun]]) -> list
     for name, of in audits.items():
         area = largest([audit for audit in of if audit is not None])
         if area is None:
-            body.append([Cell(printable(name, 60)), Cell("–"), Cell("nothing crossed")])
+            unread = any(audit is not None and audit.unaudited for audit in of)
+            why = "no attack reads what crossed" if unread else "nothing crossed"
+            body.append([Cell(printable(name, 60)), Cell("–"), Cell(why)])
             continue
         value = Cell(f"{area.auc:.3f}", area.auc, note=f"[{area.low:.3f}, {area.high:.3f}]")
         body.append([Cell(printable(name, 60)), value, Cell(f"{printable(area.field, 60)} of client {area.client}")])
     caption = (
-        "The largest area by which a message told members from others; 0.5 is chance, and of many areas the largest"
+        "The largest area by which a message told members from others; 0.5 is chance, and of many areas the largest is "
+        f"above it by chance. Its interval is {INTERVAL}"
     )
-    return [Table(f"{caption} is above it by chance", ["", "AUC [95 %]", "of"], body)]
+    return [Table(caption, ["", "AUC [95 %]", "of"], body)]
 
 
 # -- figures -----------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from rayfed_ssl.report.verdict import Verdict, compared, mean, test_images, verd
 from rayfed_ssl.reporting.comparison import ordered
 from rayfed_ssl.reporting.environment import scalings
 from rayfed_ssl.reporting.guarantee import guarantee
-from rayfed_ssl.reporting.leaked import ENOUGH, read_leak
+from rayfed_ssl.reporting.leaked import BY_CHANCE, ENOUGH, INTERVAL, read_leak
 from rayfed_ssl.reporting.settings_table import flat
 
 CLIENTS = 200  # the most with a row in a table
@@ -332,7 +332,10 @@ def _leak(run: RunFolder) -> Section:
     head = ["", "field", "score", "members", "AUC [95 %]", "TPR at 1 % FPR"]
     rounds = ", ".join(str(t) for t in sorted({area.round for area in found.areas}))
     section.tables.append(Table(f"Members told from as many others, by messages of round {rounds}", head, rows))
-    section.intro = "An interval that holds 0.5 found nothing, which is no proof that nothing is there."
+    section.intro = (
+        "Where an interval holds 0.5, this score did not tell that client's members from others; another may. "
+        f"An interval is {INTERVAL}; {BY_CHANCE}."
+    )
     if found.null_deviation is not None:
         section.intro += f" A score that knows nothing spreads by {found.null_deviation:.3f} around 0.5."
     if found.unaudited:

@@ -20,7 +20,7 @@ from rayfed_ssl.base.text import printable
 from rayfed_ssl.reporting.comparison import RAW_PIXELS, UNTRAINED, Comparison, Difference, Row, Spread
 from rayfed_ssl.reporting.comparison_choice import Selection
 from rayfed_ssl.reporting.intervals import counts_images
-from rayfed_ssl.reporting.leaked import Area, largest
+from rayfed_ssl.reporting.leaked import INTERVAL, Area, largest
 from rayfed_ssl.reporting.tables import replace_file, write_json
 
 NAME = "comparison"
@@ -293,7 +293,8 @@ def _leaks(comparison: Comparison) -> list[str]:
         return []
     return [
         "leak AUC: the largest area by which a message told members from others (rayfed-ssl leak), with its 95% "
-        f"interval ({'; '.join(told)}); 0.5 is chance, and of many areas the largest is above it by chance."
+        f"interval ({'; '.join(told)}); 0.5 is chance, and of many areas the largest is above it by chance. The "
+        f"interval is {INTERVAL}."
     ]
 
 

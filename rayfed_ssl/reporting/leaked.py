@@ -12,6 +12,8 @@ from rayfed_ssl.base.schema import UserError
 
 FILE = "leak.json"
 UNTRAINED = "(untrained encoder)"  # the field of the score that must be at chance
+INTERVAL = "DeLong's, over the images of that row alone: not over rounds, clients or seeds"
+BY_CHANCE = "of twenty rows that know nothing one leaves 0.5 out"
 ENOUGH = 100  # non-members, below which 1% of them is no image
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from rayfed_ssl.leak.audit import summary, suspicious
 from rayfed_ssl.leak.run import Leak
-from rayfed_ssl.reporting.leaked import ENOUGH, FILE
+from rayfed_ssl.reporting.leaked import BY_CHANCE, ENOUGH, FILE, INTERVAL
 
 
 def show(screen: Console, found: Leak, run: Path) -> None:
@@ -23,6 +23,7 @@ def show(screen: Console, found: Leak, run: Path) -> None:
     if found.guarantee is not None:
         say(found.guarantee.sentence)
     say(f"0.5 is chance; a score that knows nothing spreads by {found.null_deviation:.3f} around it")
+    say(f"95%: {INTERVAL}; {BY_CHANCE}")
     for one in suspicious(found.findings):
         told = one.found
         say(

@@ -28,6 +28,7 @@ from rayfed_ssl.leak.run import leak
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.methods.fedfoa import pack_triangle
 from rayfed_ssl.methods.fedmd import subset
+from rayfed_ssl.reporting.leaked import BY_CHANCE, INTERVAL
 from rayfed_ssl.simulation.checks import describe
 from rayfed_ssl.simulation.resuming import load_moved
 from rayfed_ssl.simulation.worker import Worker
@@ -160,6 +161,7 @@ def test_the_command_writes_and_shows_what_was_found(averaged: Path, capsys: pyt
     out = capsys.readouterr().out
     assert "repeating round 3" in out
     assert "0.5 is chance" in out
+    assert f"95%: {INTERVAL}; {BY_CHANCE}" in out.replace("\n", " ")
     document = json.loads((averaged / "leak.json").read_text())
     assert [(row["client"], row["field"]) for row in document["findings"]] == [
         (1, UNTRAINED), (1, "weights"), (2, UNTRAINED), (2, "weights"),
@@ -264,6 +266,18 @@ def test_clients_with_tasks_of_their_own_begin_with_heads_for_them(
     assert found.unaudited == []
 
 
+def test_too_few_images_of_a_task_are_said_by_the_key_that_decides_it(tmp_path: Path) -> None:
+    """``evaluation.select`` is refused beside tasks, so it is no way out."""
+    changes = {**OWN["fedlinked"], "data.limit": 700, "train.rounds": 1, "evaluation.protocols": []}
+    run_locally(tiny("fedlinked", changes), tmp_path / "run")
+    with pytest.raises(
+        UserError, match=r"^data\.task_images: client 0 has \d images to train on .* of each class"
+    ) as error:
+        leak(tmp_path / "run")
+    assert "evaluation.select" not in str(error.value)
+    assert "\n" not in str(error.value)
+
+
 @pytest.mark.parametrize(
     ("method", "changes"),
     [
@@ -356,7 +370,7 @@ def test_what_is_missing_is_said_in_one_line(averaged: Path, tmp_path: Path) -> 
     with pytest.raises(UserError, match="must be a run folder"):
         leak(tmp_path)
     run_locally(tiny("fedsimclr", {"train.rounds": 1, "evaluation.protocols": []}), tmp_path / "none")
-    with pytest.raises(UserError, match=r"evaluation\.select: found none"):
+    with pytest.raises(UserError, match=r"^evaluation\.select: found null; .* \(not file\)$"):
         leak(tmp_path / "none")
 
 

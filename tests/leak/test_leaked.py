@@ -15,7 +15,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.report.any import report_of
 from rayfed_ssl.reporting.comparison_files import cells, markdown, notes, records
 from rayfed_ssl.reporting.comparison_rows import of_variants
-from rayfed_ssl.reporting.leaked import UNTRAINED, largest, read_leak
+from rayfed_ssl.reporting.leaked import BY_CHANCE, INTERVAL, UNTRAINED, largest, read_leak
 from tests.report.test_page import Parsed
 from tests.reporting.test_comparison import run_folder
 from tests.tiny import tiny_run
@@ -60,6 +60,7 @@ def test_a_runs_report_shows_what_was_found(tmp_path: Path) -> None:
     assert "client 1 weights agreement of views 120 0.625 [0.525, 0.725] 0.025" in words
     assert "A score that knows nothing spreads by 0.030 around 0.5." in words
     assert "Crossed, but no attack reads it: rest." in words
+    assert f"An interval is {INTERVAL}; {BY_CHANCE}." in words
     few = Parsed(report_of(audited(run, (1, "weights", 0.625), members=99, null=None), images=False)).words
     assert "99 0.625 [0.525, 0.725] –" in few
     assert "spreads" not in few
@@ -78,6 +79,7 @@ def test_a_comparison_has_a_column_once_all_runs_were_audited(tmp_path: Path) ->
     assert [row[head.index("leak AUC")] for row in rows] == [("0.600", "[0.500, 0.700]"), ("-",), ("-",), ("-",)]
     assert [(row["leak.auc"], row["leak.low"]) for row in records(made)[:2]] == [(0.6, 0.5), (None, None)]
     (note,) = [line for line in notes(made) if line.startswith("leak AUC")]
+    assert note.endswith(f" by chance. The interval is {INTERVAL}.")
     assert "(a: weights of client 0)" in note
 
 
