@@ -53,6 +53,11 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(20_000, 20, 20)  # a test leaves little behind
 
 
+def pytest_unconfigure() -> None:
+    """The interpreter's end finds what it would have found."""
+    gc.unfreeze()
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """``--dist loadscope``, but everything on Ray goes to one worker: the other needs no instance and no actors. So do
