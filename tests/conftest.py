@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import copy
 import functools
 import gc
@@ -40,6 +41,8 @@ FIRST = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput"):
+        return  # it hands out tests, and runs none
     import torch
 
     torch.set_num_threads(1)  # another thread count changes bits
@@ -51,6 +54,7 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
     gc.set_threshold(20_000, 20, 20)  # a test leaves little behind
+    atexit.register(gc.unfreeze)  # the interpreter's end finds what it would have found
 
 
 @pytest.hookimpl(optionalhook=True)

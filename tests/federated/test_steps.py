@@ -27,9 +27,9 @@ def config(objective: str, optimizer: str, **resources: object) -> RunConfig:
         {
             "method": {"name": "fedavg_supervised" if objective == "supervised" else "fedavg"},
             "objective": {"name": objective},
-            "data": {"name": "digits", "limit": 200, "test_limit": 20},
+            "data": {"name": "digits", "image_size": 16, "limit": 200, "test_limit": 20},
             "clients": {"count": 2, "encoders": "small_cnn_bn"},
-            "model": {"projector": {"hidden": [16], "dim": 8}},
+            "model": {"width": 0.25, "projector": {"hidden": [16], "dim": 8}},
             "train": {"batch_size": 8, "local_epochs": 1, "optimizer": OPTIMIZERS[optimizer]},
             "evaluation": {"protocols": []},
             "resources": {"device": "cpu", **resources},
