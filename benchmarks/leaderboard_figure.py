@@ -25,7 +25,7 @@ ACCENT, INK, SOFT, LINE, GREY_TEXT = "#b3261e", "#1f1f1f", "#8a8a8a", "#d9d9d9",
 ALONE = "local"  # every client for itself: what a federated method has to be worth more than
 GAP = 0.06  # decades, between neighbours: two points never share a place
 TICKS = (1, 2, 5, 10, 20, 40, 100, 200, 500, 1000, 2000, 5000)  # MB
-BETWEEN_TICKS = 0.16  # decades
+CHARACTER = 0.026  # of the axis: the width of a tick's character
 ALIKE = 3  # methods of the same MB, rounded, that share a tick
 
 
@@ -202,9 +202,10 @@ class _Panel:
         for tick in TICKS:
             place = float(np.interp(math.log10(tick), logs, stands))
             inside = any(places[0] - GAP <= place <= places[-1] + GAP for places in groups.values())
-            near = any(abs(place - other) < BETWEEN_TICKS for other, _ in kept)
+            text, unit = f"{tick:g}", CHARACTER * (self.right - self.edge)
+            near = any(abs(place - other) < unit * (1 + (len(text) + len(beside)) / 2) for other, beside in kept)
             if self.left < place < self.right and not inside and not near:
-                kept.append((place, f"{tick:g}"))
+                kept.append((place, text))
         return sorted(kept)
 
     def _points(self) -> None:
