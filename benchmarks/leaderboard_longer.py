@@ -46,7 +46,7 @@ def _caption(both: Mapping[str, Pair]) -> str:
     seeds = sorted({seed for before, _ in both.values() for seed in before})
     return (
         f"After {rounds[0]} rounds -> after {rounds[1]}, over the seeds that a method has of both "
-        f"({', '.join(map(str, seeds))}); `flesd_cc` takes as many steps in its single round."
+        f"({', '.join(map(str, seeds))})."
     )
 
 
