@@ -170,6 +170,7 @@ def build(config, image_size, channels=3):
 
 ENCODERS = {{"flat": Family(build, minimum=8)}}
 """
+FLAT = {"imports": ["my_method.py"], "clients.encoders": "flat", "data.image_size": 16}
 
 
 @pytest.mark.parametrize(
@@ -194,7 +195,7 @@ def test_an_encoder_of_ones_own_that_cannot_be_built_is_one_line_wherever_it_is_
     tmp_path: Path, body: str, dim: object, line: str
 ) -> None:
     written(tmp_path, text=ENCODER.format(body=body, dim=dim))
-    changes = {"imports": ["my_method.py"], "clients.encoders": "flat", "evaluation.protocols": ["knn", "angles"]}
+    changes = {**FLAT, "evaluation.protocols": ["knn", "angles"]}
     config = tiny_run("fedsimclr", changes, tmp_path)
     (told,) = refusals([config]).values()  # a sweep's, and a comparison's, check
     assert re.search(r"^clients\.encoders: .*" + line, told)
@@ -207,7 +208,7 @@ def test_an_encoder_of_ones_own_that_cannot_be_built_is_one_line_wherever_it_is_
 
 def test_an_encoder_of_ones_own_runs_and_what_it_refuses_itself_is_left_as_it_says(tmp_path: Path) -> None:
     written(tmp_path, text=ENCODER.format(body="return Flat()", dim=6))
-    changes = {"imports": ["my_method.py"], "clients.encoders": "flat", "evaluation.protocols": ["knn", "angles"]}
+    changes = {**FLAT, "evaluation.protocols": ["knn", "angles"]}
     config = tiny_run("fedsimclr", {**changes, "train.rounds": 1}, tmp_path)
     assert refusals([config]) == {}
     run_locally(config, tmp_path / "out")
