@@ -24,7 +24,6 @@ def local_ray(config: pytest.Config) -> None:
         _node_ip_address="127.0.0.1",
         object_store_memory=300 * 1024**2,
         log_to_driver=False,
-        _system_config={"prestart_worker_first_driver": False},  # a process per CPU that no test would use
     )
     config.add_cleanup(_close)
 

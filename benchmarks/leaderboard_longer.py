@@ -42,7 +42,7 @@ def common(before: Seeds, after: Seeds) -> Pair:
 
 
 def _caption(both: Mapping[str, Pair]) -> str:
-    rounds = [sorted({row["rounds"] for pair in both.values() for row in pair[at].values()})[-1] for at in (0, 1)]
+    rounds = [max(row["rounds"] for pair in both.values() for row in pair[at].values()) for at in (0, 1)]
     seeds = sorted({seed for before, _ in both.values() for seed in before})
     return (
         f"After {rounds[0]} rounds -> after {rounds[1]}, over the seeds that a method has of both "

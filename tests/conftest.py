@@ -17,8 +17,9 @@ import pytest
 
 # Read by torch, its OpenMP runtime and Ray when they are imported, so set before any of them is.
 os.environ.update(OMP_NUM_THREADS="1", RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0", RAY_USAGE_STATS_ENABLED="0")
-# Ray's workers run at niceness 15 by default: on a busy machine they would starve beside the tests that wait for them.
-os.environ.update({"RAY_worker_niceness": "0"})
+# Ray's workers run at niceness 15 by default: on a busy machine they would starve beside the tests that wait for them;
+# and it starts one per CPU that no test would use.
+os.environ.update({"RAY_worker_niceness": "0", "RAY_prestart_worker_first_driver": "0"})
 os.environ.pop("RAY_ADDRESS", None)  # never join somebody's cluster
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
+import generate
 import pytest
 
+from rayfed_ssl.config import load
+from rayfed_ssl.simulation.forecast import forecast
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "docs"))
-
-import generate  # noqa: E402
-
-from rayfed_ssl.config import load  # noqa: E402
-from rayfed_ssl.simulation.forecast import forecast  # noqa: E402
 
 
 @pytest.mark.parametrize("name", sorted(generate.PARTS))

@@ -10,11 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from generate import LAYERS
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "docs"))
-
-from generate import LAYERS  # noqa: E402
 
 COMPOSITION_ROOTS = {Path("rayfed_ssl/api"), Path("rayfed_ssl/commands"), Path("rayfed_ssl/testing/contract.py")}
 FORBIDDEN = {"rayfed_ssl": {"ray", "actors", "tune"}, "actors": {"tune"}}

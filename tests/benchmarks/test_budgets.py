@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
+import budgets
 import pytest
 import yaml
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-import budgets  # noqa: E402
-
-from rayfed_ssl.config import build  # noqa: E402
+from rayfed_ssl.config import build
 
 DOCUMENT = yaml.safe_load(budgets.ATTEMPTS.read_text(encoding="utf-8"))
 

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
+import claims
+import claims_overview as overview
+import claims_tables as tables
 import numpy as np
 import pytest
 from scipy import stats
 
+from rayfed_ssl.config import build
+from rayfed_ssl.reporting.comparison import Difference
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-import claims  # noqa: E402
-import claims_overview as overview  # noqa: E402
-import claims_tables as tables  # noqa: E402
-
-from rayfed_ssl.config import build  # noqa: E402
-from rayfed_ssl.reporting.comparison import Difference  # noqa: E402
-
 DOCUMENT = claims.load()
 CLAIM: dict[str, Any] = {
     "says": "A is above B", "setting": "Tiny", "measures": ["knn"], "by": "select/knn", "worst": ["b"],

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks"))
+import leaderboard_rows as rows
+from leaderboard_clusters import clusters
 
-import leaderboard_rows as rows  # noqa: E402
-from leaderboard_clusters import clusters  # noqa: E402
+from tests.benchmarks import made
 
 BOARD = {"data": {"shoes": "a.yaml", "birds": "b.yaml"}, "partitions": {"even": {}, "skewed": {}}}
 
 
 def row(data: str, partition: str, method: str, seed: int, knn: float | None, **others: Any) -> rows.Record:
-    made: rows.Record = dict.fromkeys(rows.SCHEMA.names)
-    made |= {"data": data, "partition": partition, "table": rows.ONE, "method": method, "seed": seed, "knn": knn}
-    return made | {"status": "complete"} | others
+    return made.row(method, seed, knn, data=data, partition=partition, **others)
 
 
 MADE = [

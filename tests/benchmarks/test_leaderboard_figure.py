@@ -7,20 +7,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import leaderboard
+import leaderboard_figure as figure
+import leaderboard_forest as forest
+import leaderboard_rows as rows
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.container import ErrorbarContainer
 from PIL import Image
 from scipy import stats
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-import leaderboard  # noqa: E402
-import leaderboard_figure as figure  # noqa: E402
-import leaderboard_forest as forest  # noqa: E402
-import leaderboard_rows as rows  # noqa: E402
+from tests.benchmarks import made
 
 PARTITIONS = ("even", "skewed")
 BOARD: dict[str, Any] = {
@@ -46,13 +45,9 @@ CLUSTERS = {
 
 
 def row(method: str, seed: int, partition: str, value: float, data: str, **others: Any) -> rows.Record:
-    made: rows.Record = dict.fromkeys(rows.SCHEMA.names)
-    made |= {
-        "data": data, "partition": partition, "table": rows.ONE, "method": method, "seed": seed, "status": "complete",
-        "knn": value, "linear": value + 0.1, "fewshot": 0.5 * value, "untrained_knn": 0.25,
-        "bytes_total": 10**6 * SENT.get(method, 1),
-    }  # fmt: skip
-    return made | others
+    sent = 10**6 * SENT.get(method, 1)
+    scores = {"linear": value + 0.1, "fewshot": 0.5 * value}
+    return made.row(method, seed, value, data=data, partition=partition, bytes_total=sent, **scores, **others)
 
 
 def made_rows(data: str = "shoes", scale: float = 1.0) -> list[rows.Record]:
@@ -175,6 +170,23 @@ def test_front_untrained_encoder_and_ticks_stand_where_they_belong() -> None:
     assert set(ticks) >= {0, 10, 20, 100}
     for (tick, at), (method, sent) in itertools.product(ticks.items(), SENT.items()):
         assert at == pytest.approx(place[method]) if tick == sent else (at < place[method]) == (tick < sent)
+
+
+@pytest.mark.parametrize("sent", [(50, 100, 10), (20, 21, 22), (1000, 1100, 1200), (4, 900, 1000)], ids=str)
+def test_no_ticks_text_touches_another(sent: tuple[int, int, int]) -> None:
+    bytes_of = dict(zip(("fedsimclr", "fedca", "flesd"), sent, strict=True))
+    some = [
+        each | {"bytes_total": 10**6 * bytes_of.get(each["method"], 3000), "data": data}
+        for each in made_rows() for data in BOARD["data"]
+    ]  # fmt: skip
+    for each, board in ((some, BOARD), (rows.read(), leaderboard.load_board())):
+        drawn = figure.figure(each, board)
+        assert drawn is not None
+        FigureCanvasAgg(drawn).draw()
+        for axes in drawn.axes:
+            boxes = [text.get_window_extent() for text in axes.get_xticklabels()]
+            assert len(boxes) > 1
+            assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
 
 
 def test_names_stand_in_order_of_accuracy_and_their_lines_do_not_cross() -> None:

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
+import leaderboard_longer as longer
+import leaderboard_rows as rows
+import leaderboard_tables as tables
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-import leaderboard_longer as longer  # noqa: E402
-import leaderboard_rows as rows  # noqa: E402
-import leaderboard_tables as tables  # noqa: E402
+from tests.benchmarks import made
 
 LONGER, BOARD = tables.load_board(rows.LONGER), tables.load_board()
 
 
 def row(method: str, rounds: int, knn: float, seed: int = 0, **others: Any) -> rows.Record:
     """A complete row of the longer board's table; linear is a tenth above kNN, few-shot a tenth below."""
-    made: rows.Record = dict.fromkeys(rows.SCHEMA.names)
-    made |= {
-        "data": "cifar10", "partition": "dirichlet", "table": rows.ONE, "method": method, "seed": seed, "split": "s",
-        "status": "complete", "rounds": rounds, "knn": knn, "linear": knn + 0.1, "fewshot": knn - 0.1,
-    }  # fmt: skip
-    return made | others
+    keys = {"partition": "dirichlet", "split": "s", "linear": knn + 0.1, "fewshot": knn - 0.1}
+    return made.row(method, seed, knn, rounds=rounds, **(keys | others))
 
 
 SHORT = [row("fedsimclr", 10, 0.4), row("local", 10, 0.35), row("fedsc", 10, 0.3), row("fedca", 10, 0.36)]
@@ -55,7 +47,7 @@ def test_means_are_over_the_seeds_of_both_alone() -> None:
     assert longer.change(short, long, LONGER) == longer.change(SHORT, LONG, LONGER)
 
 
-def test_what_only_one_has_is_left_out_and_nothing_says_so() -> None:
+def test_methods_of_one_board_alone_are_left_out() -> None:
     text = longer.change([one for one in SHORT if one["method"] != "local"], LONG, LONGER)
     assert "`local`" not in text
     assert "0.300 -> 0.430 | 0.400 -> 0.530 | 0.200 -> 0.330 | -0.100 -> -0.020" in text

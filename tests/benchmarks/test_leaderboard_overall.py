@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-import numpy as np
-import pytest
-from scipy import stats
-
-from tests.conftest import ROOT
-
-sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import leaderboard_agreement as agreement
 import leaderboard_overall as overall
 import leaderboard_rows as rows
 import leaderboard_tables as tables
+import numpy as np
+import pytest
+from scipy import stats
 
-from tests.benchmarks.test_leaderboard import row
+from tests.benchmarks.made import row
 
 BOARD = tables.load_board()
 DATA, PARTITIONS = ("fashion_mnist", "cifar10"), ("iid", "dirichlet", "two_classes")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
+import claims
+import leaks
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -15,12 +16,6 @@ from scipy import stats
 from rayfed_ssl.config import build
 from rayfed_ssl.leak.run import leak
 from rayfed_ssl.testing.tiny import run_locally, tiny_run
-from tests.conftest import ROOT
-
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-import claims
-import leaks
 
 DOCUMENT = {**leaks.load(), "variants": {"a": {"method.name": "x"}, "b": {}}}
 AREAS = {"weights": [[0.6, 0.7], [0.5, 0.6], [0.8, 0.6]], "correlation": [[0.4, 0.5], [0.5, 0.6], [0.5, 0.5]]}

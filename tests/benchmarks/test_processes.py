@@ -4,17 +4,12 @@ takes no other with it."""
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
+import processes
 import pytest
 
 from rayfed_ssl.testing.tiny import BASE
-from tests.conftest import ROOT
-
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-import processes
 
 KEYS = {**BASE, "method.name": "fedsimclr", "train.rounds": 2, "evaluation.protocols": []}
 

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-import speed_table  # noqa: E402
+import speed_table
 
 
 def written(path: Path, *lines: dict[str, Any]) -> list[dict[str, Any]]:
