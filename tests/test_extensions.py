@@ -13,7 +13,7 @@ import pytest
 from rayfed_ssl.api.asked import asked
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import load, load_untrusted
-from rayfed_ssl.methods import METHODS
+from rayfed_ssl.methods import METHODS, flesd
 from rayfed_ssl.settings.files import dumped
 from rayfed_ssl.simulation.reevaluation import reevaluate
 from rayfed_ssl.testing.tiny import encoders, run_locally, tiny_run
@@ -189,6 +189,13 @@ FLAT = {"imports": ["my_method.py"], "clients.encoders": "flat", "data.image_siz
         ),
         ("return Flat()", "'six'", r"gives an encoder with dim='six'; must be the number of its features, from 1 on"),
         ("return Flat()", 0, r"gives an encoder with dim=0; must be"),
+        ("return Flat()", 7, r"gives \(2, 6\) for images \(2, 3, 16, 16\); must be \(2, 7\), by its dim"),
+        (
+            "made = Flat(); made.layer = nn.Linear(5, 6); return made",
+            6,
+            r"gives no features of images \(2, 3, 16, 16\) \(RuntimeError: .*mat1 and mat2 .*\); mend it",
+        ),
+        ("made = Flat(); made.forward = list; return made", 6, r"gives list for images \(2, 3, 16, 16\); must be"),
     ],
 )
 def test_an_encoder_of_ones_own_that_cannot_be_built_is_one_line_wherever_it_is_built(
@@ -204,6 +211,25 @@ def test_an_encoder_of_ones_own_that_cannot_be_built_is_one_line_wherever_it_is_
         run_locally(config, tmp_path / "out")
     assert str(error.value) == told
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("method", "changes"),
+    [
+        ("flesd", {"method.representation": "backbone", "data.public.source": "share"}),
+        ("fedlinked", {"data.tasks": [["0", "1"], ["2", "3"]], "data.partition": {"name": "iid"}, "clients.count": 2}),
+        ("ssd", {"model.projector.dim": 6, "method.distillation": 1.0}),
+    ],
+)
+def test_a_method_that_asks_for_an_encoders_size_asks_with_the_images_channels(
+    tmp_path: Path, method: str, changes: dict[str, object]
+) -> None:
+    body = "made = Flat(); made.layer = {1: nn.Linear(256, 6)}[channels]; return made"  # takes grey images alone
+    written(tmp_path, text=ENCODER.format(body=body, dim=6))
+    config = tiny_run(method, {**FLAT, "data.channels": 1, **changes}, tmp_path)
+    assert refusals([config]) == {}
+    if method == "flesd":
+        assert flesd.dimension(config, "flat") == 6
 
 
 def test_an_encoder_of_ones_own_runs_and_what_it_refuses_itself_is_left_as_it_says(tmp_path: Path) -> None:

@@ -231,7 +231,10 @@ def check(config: RunSettings) -> None:
     encoders = sorted(config.clients.architectures)
     try:
         with torch.device("meta"):
-            sizes = {name: build_encoder(name, config.model, config.data.image_size).dim for name in encoders}
+            sizes = {
+                name: build_encoder(name, config.model, config.data.image_size, config.data.channels).dim
+                for name in encoders
+            }
     except UserError as error:
         raise ValueError(str(error)) from None
     if len(set(sizes.values())) > 1:

@@ -188,7 +188,7 @@ def dimension(config: RunSettings, encoder: str) -> int:
     if config.method_as(Options).representation == "head":
         return config.projection_dim
     with forked(config.seed, "dimension"):
-        return build_encoder(encoder, config.model, config.data.image_size).dim
+        return build_encoder(encoder, config.model, config.data.image_size, config.data.channels).dim
 
 
 def anchors_of(options: Options, images: int) -> int:

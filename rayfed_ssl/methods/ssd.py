@@ -117,7 +117,7 @@ def check_federation(config: RunSettings, federation: Federation) -> None:
         return
     encoder = config.clients.encoder(0)
     with forked(config.seed, "dimension"):
-        dim = build_encoder(encoder, config.model, config.data.image_size).dim
+        dim = build_encoder(encoder, config.model, config.data.image_size, config.data.channels).dim
     if dim != config.projection_dim:
         raise UserError(
             f"model.projector.dim: found {config.projection_dim}; method.distillation compares projections with "

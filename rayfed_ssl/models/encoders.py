@@ -18,7 +18,7 @@ from rayfed_ssl.base.choice import NameOf
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.table import Table
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.models.base import Encoder
+from rayfed_ssl.models.base import Encoder, device_of, probe
 from rayfed_ssl.models.fixup import fixup_resnet20
 from rayfed_ssl.models.heads import ModelConfig
 from rayfed_ssl.models.library import LIBRARIES, check_library_name, is_library_name, library_encoder
@@ -177,7 +177,7 @@ def build_encoder(name: str, config: ModelConfig, image_size: int, channels: int
 
     Raises:
         UserError: an unknown name, an image size or a width it does not take, or an encoder of somebody else's that
-            cannot be built, for whatever reason.
+            cannot be built, for whatever reason, or does not turn such images into features (B, dim).
     """
     check_encoder(name, config, image_size)
     origin = ENCODERS.origin(name)
@@ -188,24 +188,35 @@ def build_encoder(name: str, config: ModelConfig, image_size: int, channels: int
     except Exception as error:
         if origin is None:
             raise
-        reason = printable(" ".join(f"{type(error).__name__}: {error}".split()))
+        shape = f"{channels} x {image_size} x {image_size}"
         raise UserError(
-            f"clients.encoders: {name!r} ({origin}) cannot be built for {channels} x {image_size} x {image_size} "
-            f"({reason}); mend it there"
+            f"clients.encoders: {name!r} ({origin}) cannot be built for {shape} ({_reason(error)}); mend it there"
         ) from error
-    if origin is not None and (wrong := _wrong(made)):
+    if origin is not None and (wrong := _wrong(made, channels, image_size)):
         raise UserError(f"clients.encoders: {name!r} ({origin}) gives {wrong}")
     return made
 
 
-def _wrong(made: object) -> str:
+def _wrong(made: object, channels: int, image_size: int) -> str:
     """What is wrong with an encoder of somebody else's; empty where nothing is."""
     if not isinstance(made, nn.Module):
         return f"{type(made).__name__}; must be a rayfed_ssl.models.base.Encoder"
     dim = getattr(made, "dim", None)
     if isinstance(dim, bool) or not isinstance(dim, Integral) or int(dim) < 1:
         return f"an encoder with dim={printable(repr(dim), 40)}; must be the number of its features, from 1 on"
-    return ""
+    if device_of(made).type == "meta":
+        return ""  # asked for its size alone
+    shape = (2, channels, image_size, image_size)
+    try:
+        features = probe(made, image_size, channels)
+    except Exception as error:
+        return f"no features of images {shape} ({_reason(error)}); mend it there"
+    found = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+    return "" if found == (2, int(dim)) else f"{found} for images {shape}; must be {(2, int(dim))}, by its dim"
+
+
+def _reason(error: Exception) -> str:
+    return printable(" ".join(f"{type(error).__name__}: {error}".split()))
 
 
 EncoderName = Annotated[str, NameOf(lambda: ENCODERS, " or ".join(f"{library}/NAME" for library in LIBRARIES))]

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from rayfed_ssl.base.late import Late
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.models.base import Encoder
+from rayfed_ssl.models.base import Encoder, probe
 
 _models = Late("torchvision.models")
 SMALL = 96  # px; below, the stems for small images
@@ -126,23 +126,13 @@ def library_encoder(name: str, image_size: int, channels: int) -> LibraryEncoder
     refused = f"data.image_size: found {image_size}; encoder {name!r} does not take it"
     try:
         made = LIBRARIES[library][1](model, image_size, channels)
-        features = _probe(made.network, image_size, channels)
+        features = probe(made.network, image_size, channels)
     except (RuntimeError, AssertionError, ValueError) as error:
         reason = " ".join(str(error).split())[:160]
         raise UserError(f"{refused} ({reason or type(error).__name__}); allowed: another size or encoder") from None
     if not isinstance(features, Tensor) or features.ndim != 2:
         raise UserError(f"clients.encoders: found {name!r}, which does not give one feature vector per image")
     return LibraryEncoder(made, features.shape[1], _version(library))
-
-
-@torch.no_grad()
-def _probe(network: nn.Module, image_size: int, channels: int) -> object:
-    """What the network makes of two black images, in eval mode; no buffer moves, nothing is drawn."""
-    training = network.training
-    device = next(network.parameters()).device
-    features: object = network.eval()(torch.zeros(2, channels, image_size, image_size, device=device))
-    network.train(training)
-    return features
 
 
 def patch_side(image_size: int) -> int:
