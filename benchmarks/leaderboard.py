@@ -35,7 +35,6 @@ import leaderboard_rows as rows
 import leaderboard_tuning as tuning
 from leaderboard_rows import Cell, Record
 from leaderboard_tables import load_board
-from machine import described
 
 LABELS = ("evaluation.semi.fractions=[0.01]", "evaluation.semi.epochs=50", "evaluation.train_images=null")
 TABLES = {"one": rows.ONE, "tuned": rows.TUNED, "mixed": rows.MIXED}
@@ -108,7 +107,7 @@ def run_missing(wanted: Sequence[Cell], data: Path, out: Path, jobs: int, path: 
             failed += 1
             print(f"{cell.folder} failed: {why} ({folder / ERROR})", flush=True)
             continue
-        row = rows.record(cell, folder, cell.built(data), described()["machine"])
+        row = rows.record(cell, folder, cell.built(data))
         rows.put(row, path)
         print(told(row), flush=True)
     return failed
@@ -162,7 +161,7 @@ def again(cell: Cell, row: Record, folder: Path, data: Path) -> Record:
     """The row made anew from its run folder; what the folder does not say stays."""
     made = {name: row[name] for name in ("settings", "keys")}
     made["tuned"] = cell.tuned if cell.settings == row["settings"] else row["tuned"]
-    return rows.record(cell, folder, cell.built(data), row["machine"]) | made
+    return rows.record(cell, folder, cell.built(data)) | made
 
 
 def row_again(wanted: Sequence[Cell], data: Path, out: Path, jobs: int, path: Path) -> int:
@@ -208,7 +207,7 @@ def _tune_keys(
     for number, why in ended(run_cell, calls, jobs):
         (key, cell), folder = todo[number], folders[number]
         if why is None:
-            row = rows.record(cell, folder, cell.built(data), described()["machine"])
+            row = rows.record(cell, folder, cell.built(data))
             tuning.put(tuning.line_of(cell, key, row, measure), path)
             _tell(cell, key, row[f"select_{measure}"])
         else:

@@ -142,7 +142,7 @@ def other(cell: Cell, best: Mapping[str, Any]) -> dict[str, Any]:
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 
-def record(cell: Cell, folder: Path, config: RunConfig, machine: str) -> Record:
+def record(cell: Cell, folder: Path, config: RunConfig) -> Record:
     """The row of the run in ``folder``, complete or diverged; a diverged one has no accuracies."""
     made = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
@@ -153,13 +153,20 @@ def record(cell: Cell, folder: Path, config: RunConfig, machine: str) -> Record:
         "tuned": cell.tuned,
         "settings": cell.settings, "rounds": summary["rounds"], "minutes": summary["wall_s"] / 60,
         "commit": str(made["git_revision"] or "unknown")[:8], "changed": bool(made["git_changed"]),
-        "machine": machine, "torch": made["versions"]["torch"].split("+")[0],
+        "machine": _machine(made), "torch": made["versions"]["torch"].split("+")[0],
     }  # fmt: skip
     if summary["status"] != "complete":
         return found
     row = of_variants({cell.method: [folder]}).first
     run = row.runs[cell.seed]
     return found | _measured(run, row) | _early(run) | _labels(folder)
+
+
+def _machine(environment: Mapping[str, Any]) -> str:
+    """What a run's bits depend on: processor, the instructions that torch uses, and the GPU where one trained."""
+    host, device = environment["host"], environment["device"]
+    found = f"{host['cpu']}, {host['cpu_capability']}, {host['cores']} cores"
+    return found if device == "cpu" else f"{found}; {device}"
 
 
 def _measured(run: OneRun, row: Row) -> Record:

@@ -15,6 +15,11 @@ def _git(tree: str, *arguments: str) -> str:
     return subprocess.run(["git", "-C", tree, *arguments], capture_output=True, text=True, check=False).stdout.strip()
 
 
+def name() -> str:
+    """The kind of machine, and its cores."""
+    return f"{platform.machine()}, {os.cpu_count()} cores"
+
+
 def described() -> dict[str, str]:
     """Machine, torch, commit of the tree that is measured (PYTHONPATH, or this one), day. Results, which a measurement
     writes itself, are no change of the tree.
@@ -23,7 +28,7 @@ def described() -> dict[str, str]:
     commit = _git(tree, "describe", "--always", "--abbrev=8")
     changed = _git(tree, "status", "--porcelain", "--untracked-files=no", "--", ".", ":!benchmarks/results")
     return {
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "machine": name(),
         "torch": torch.__version__.split("+")[0],
         "commit": (commit or "unknown") + ("-dirty" if changed else ""),
         "day": time.strftime("%Y-%m-%d"),

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -22,6 +21,7 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
+import machine
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
@@ -93,7 +93,7 @@ def main() -> None:
         "bare_range_s": [round(min(reference), 4), round(max(reference), 4)],
         "ours_range_s": [round(min(measured), 4), round(max(measured), 4)],
         "rounds": len(measured),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "machine": machine.name(),
     }
     print(json.dumps(line))
 

@@ -18,13 +18,13 @@ import argparse
 import functools
 import json
 import os
-import platform
 import tempfile
 import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import machine
 import numpy as np
 
 from actors.follow import run_on_ray  # first of all, because `actors` keeps Ray's sockets on loopback
@@ -190,7 +190,7 @@ def main() -> None:
         "round_s": round(float(np.median(list(ends.values()))), 3),
         "wall_s": round(wall_s, 1),
         "tensorboard_mb": round(board / MB, 2),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "machine": machine.name(),
     }
     if a.figure:
         title = f"{config.method.name}, {config.cohort_size} of {config.clients.count} clients a round"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import shutil
 import sys
@@ -18,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 import yaml
 from PIL import Image
 from sklearn.datasets import load_digits
@@ -178,7 +180,7 @@ def ended(cell: rows.Cell, images: Path, tmp_path_factory: pytest.TempPathFactor
 
 
 def test_a_row_says_what_the_run_folder_says(cell: rows.Cell, images: Path, ended: Path) -> None:
-    found = rows.record(cell, ended, cell.built(images), "a machine")
+    found = rows.record(cell, ended, cell.built(images))
     summary = json.loads((ended / "summary.json").read_text())
     measured = pq.read_table(ended / "metrics.parquet").to_pylist()
 
@@ -197,19 +199,27 @@ def test_a_row_says_what_the_run_folder_says(cell: rows.Cell, images: Path, ende
     assert (found["bytes_total"], found["bytes_per_round"]) == (sent, sent / 4)
     assert found["hours_total"] == pytest.approx(4 * 2 * 16 * 0.5 / 3600)
     assert found["semi_1"] is None
+    assert found["machine"].endswith(f", {torch.backends.cpu.get_cpu_capability()}, {os.cpu_count()} cores")
+
+
+def test_a_row_names_the_gpu_that_trained(cell: rows.Cell, images: Path, ended: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(ended, tmp_path / "run")
+    words = folder / "environment.json"
+    words.write_text(json.dumps(json.loads(words.read_text()) | {"device": "NVIDIA H200"}))
+    assert rows.record(cell, folder, cell.built(images))["machine"].endswith(" cores; NVIDIA H200")
 
 
 def test_labels_are_added_to_a_row(cell: rows.Cell, images: Path, ended: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(ended, tmp_path / "run")
     assert leaderboard.add_labels(folder) is None
-    found = rows.record(cell, folder, cell.built(images), "a machine")
+    found = rows.record(cell, folder, cell.built(images))
     again = json.loads((folder / "evaluation.json").read_text())
     assert found["semi_1"] == again["accuracy"]["global"]["semi_1"]
     assert again["evaluation"]["semi"]["fractions"] == [0.01]
 
 
 def test_a_cell_is_run_once_and_again_with_other_settings(cell: rows.Cell, images: Path, ended: Path) -> None:
-    known = [rows.record(cell, ended, cell.built(images), "a machine")]
+    known = [rows.record(cell, ended, cell.built(images))]
     other = rows.Cell(*cell.address, cell.config, {**cell.keys, "train.optimizer.lr": 0.5})
     assert leaderboard.missing([cell], known) == []
     assert leaderboard.missing([cell, other], known) == [other]
