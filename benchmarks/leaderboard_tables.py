@@ -26,7 +26,8 @@ SPLITS = {
 }
 COLUMNS = (
     "method", "seeds", "kNN", "linear", "few-shot", "1% labels", "effective rank", "MB per round", "MB to 90%",
-    "virtual s to 90%", "epsilon", "kNN over {}", "linear over {}", "rank", "minutes",
+    "virtual s to 90%", "epsilon", "kNN over {}", "linear over {}", "kNN over untrained",
+    "linear over untrained", "rank", "minutes",
 )  # fmt: skip
 NOTHING = ("", "-", NOT_RUN)  # cells without a value
 COMPARED = {ONE: REFERENCE, TUNED: REFERENCE, MIXED: "local"}  # the method that a table's others are compared with
@@ -134,13 +135,23 @@ def megabytes(runs: Sequence[Record]) -> str:
 
 def over_reference(seeds: Seeds, reference: Seeds, measure: str) -> str:
     """The mean paired difference and its 95% interval; of one seed no interval, without a common one a dash."""
-    if (found := difference(paired(seeds, reference, measure))) is None:
+    return _interval(paired(seeds, reference, measure))
+
+
+def over_untrained(seeds: Seeds, measure: str) -> str:
+    """As :func:`over_reference`, over the encoders that the run itself began with: a student's, or all clients'."""
+    both = [(row[measure], row[f"untrained_{measure}"]) for row in complete(seeds)]
+    return _interval([last - first for last, first in both if None not in (last, first)])
+
+
+def _interval(pairs: Sequence[float]) -> str:
+    if (found := difference(pairs)) is None:
         return "-"
     text = f"{found.mean:+.3f}"
     return text if found.low is None else f"{text} [{found.low:+.3f}, {found.high:+.3f}]"
 
 
-def _cells(method: str, seeds: Seeds, reference: Seeds, rank: float | None) -> list[str]:
+def _cells(method: str, seeds: Seeds, reference: Seeds, rank: float | None, kind: str) -> list[str]:
     runs = complete(seeds)
     if not runs:
         status = ", ".join(sorted({row["status"] for row in seeds.values()})) or NOT_RUN
@@ -150,6 +161,7 @@ def _cells(method: str, seeds: Seeds, reference: Seeds, rank: float | None) -> l
         return number([None if row[name] is None else scale * row[name] for row in runs], digits, none)
 
     beside = [over_reference(seeds, reference, m) if seeds is not reference else "-" for m in ("knn", "linear")]
+    beside += [over_untrained(seeds, m) if kind == MIXED else "-" for m in ("knn", "linear")]
     count = str(len(runs)) if len(runs) == len(seeds) else f"{len(runs)} of {len(seeds)}"
     return [
         f"`{method}`", count, of("knn"), of("linear"), of("fewshot"), of("semi_1", none=NOT_RUN),
@@ -159,11 +171,12 @@ def _cells(method: str, seeds: Seeds, reference: Seeds, rank: float | None) -> l
     ]  # fmt: skip
 
 
-def _before(methods: Mapping[str, Seeds]) -> list[str]:
-    """The untrained encoder: of every seed, as the first method's run measured it."""
+def _before(methods: Mapping[str, Seeds], compared: str) -> list[str]:
+    """The untrained encoder: of every seed, as the run of the method that others are compared with measured it, or the
+    first that there is."""
     first: Seeds = {}
-    for seeds in methods.values():
-        for row in complete(seeds):
+    for method in sorted(methods, key=lambda name: name != compared):
+        for row in complete(methods[method]):
             first.setdefault(row["seed"], row)
     runs = list(first.values())
 
@@ -180,9 +193,9 @@ def table(rows: Sequence[Record], board: Mapping[str, Any], data: str, partition
     named = board["mixed"]["methods"] if kind == MIXED else board["methods"]
     compared = COMPARED[kind]
     rank = ranks({m: value for m, value in over(methods, compared).items() if m not in board["references"]})
-    body = [_before(methods)]
+    body = [_before(methods, compared)]
     reference = methods.get(compared, {})
-    body += [_cells(m, methods[m], reference, rank.get(m)) for m in placed(methods, board, compared)]
+    body += [_cells(m, methods[m], reference, rank.get(m), kind) for m in placed(methods, board, compared)]
     if absent := [f"`{method}`" for method in named if method not in methods]:
         body.append([", ".join(absent), "0", NOT_RUN, *[""] * (len(COLUMNS) - 3)])
     shown = _with_values(body)
@@ -249,7 +262,7 @@ def short(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
     shown = board["short"]
     methods = of_table(rows, shown["data"], shown["partition"], ONE)
     ended = {name: runs for name in shown["methods"] if (runs := complete(methods.get(name, {})))}
-    body = [["untrained encoder", *_before(methods)[1:4], "", "", ""]]
+    body = [["untrained encoder", *_before(methods, REFERENCE)[1:4], "", "", ""]]
     for name in [name for name in placed(methods, board, REFERENCE) if name in ended]:
         runs = ended[name]
         beside = over_reference(methods[name], methods.get(REFERENCE, {}), MEASURE) if name != REFERENCE else "-"

@@ -48,6 +48,21 @@ def test_a_column_stands_where_some_run_of_the_table_has_a_value() -> None:
     assert [found[name]["1% labels"] for name in ("`fedca`", "`fedsimclr`")] == ["not run yet", "0.300"]
 
 
+def test_among_mixed_architectures_each_method_stands_over_what_it_began_with_itself() -> None:
+    """A student's untrained encoder is another than the mean of the clients', which is the table's."""
+    student = [row("flesd", s, 0.5 + v, untrained_knn=0.3, table=rows.MIXED) for s, v in enumerate((0.01, 0.02, 0.06))]
+    alone = [row("local", s, 0.5, linear=0.7, untrained_linear=0.5, table=rows.MIXED) for s in range(3)]
+    text = tables.table([*student, *alone], BOARD, "cifar10", "iid", rows.MIXED)
+    heads, _, *found = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
+    lines = {cells[0]: dict(zip(heads, cells, strict=True)) for cells in found}
+    low, high = stats.t.interval(0.95, 2, 0.23, stats.sem([0.21, 0.22, 0.26]))
+    assert lines["`flesd`"]["kNN over untrained"] == f"+0.230 [{low:+.3f}, {high:+.3f}]"
+    assert lines["`flesd`"]["linear over untrained"] == "-"
+    assert lines["`local`"]["linear over untrained"] == "+0.200 [+0.200, +0.200]"
+    assert lines["untrained"]["kNN"] == "0.250 ± 0.000"  # local's, though flesd comes first
+    assert "kNN over untrained" not in lines_of([row("fedca"), row("fedsimclr")])["`fedca`"]
+
+
 def test_a_value_that_one_seed_lacks_is_no_mean() -> None:
     assert tables.number([0.5, None]) == "-"
     assert tables.number([], none="not run yet") == "not run yet"
