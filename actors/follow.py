@@ -23,7 +23,7 @@ from actors.failures import DEATHS, unwrapped
 from actors.order import PAUSE_S, RESTARTS, RunOrder, Update
 from actors.plan import planned
 from actors.session import NAMESPACE, Session, check_paths, cluster_address, connect, in_job
-from actors.shares import Plan, environment, trial_group
+from actors.shares import Plan, discard, environment, trial_group
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.federation import Federation
@@ -46,12 +46,14 @@ def start(
     resume: bool = False,
     detached: str | None = None,
     group: str | None = None,
+    successor: bool = False,
     factory: Callable[[RunConfig, Federation], Worker] = Worker,
 ) -> tuple[ActorHandle, Plan]:
     """A driver actor for the run; ``detached`` is its name if it is to run by itself, else it waits for ``run``.
 
     Args:
-        group: the name of the placement group of a driver that died, to which this one is the successor.
+        group: the name of its placement group, by default one of its own.
+        successor: whether a driver of this run died, whose group of that name goes first.
     Raises:
         UserError: a relative path in a job, a plan that does not fit, a name that is taken.
     """
@@ -61,7 +63,7 @@ def start(
     named = group or f"{NAMESPACE}-{uuid.uuid4().hex}"
     order = RunOrder(
         config, folder.absolute(), resume, made, named, tuple(sys.argv), os.getcwd(),
-        uri, detached is not None, group is not None, factory,
+        uri, detached is not None, successor, factory,
     )  # fmt: skip
     quiet = {name: os.environ[name] for name in ("PYTHONWARNINGS",) if name in os.environ}
     variables = environment(config.resources.threads, 0.0) | quiet
@@ -117,21 +119,26 @@ def run_on_ray(
     watched = losses.watching(report)
     with connect(address, say=say, threads=config.resources.threads) as session:
         group = f"{NAMESPACE}-{uuid.uuid4().hex}"
-        while True:
-            successor = group if losses.any else None
-            driver, made = start(config, folder, session, uri=uri, resume=resume, group=successor, factory=factory)
-            for line in made.lines if not losses.any else ():
-                say(line)
-            done = driver.run.remote()
-            try:
-                follow(driver, watched, stopping, finished=lambda: bool(ray.wait([done], timeout=POLL_S)[0]))  # noqa: B023
-                return ray.get(done)  # type: ignore[no-any-return]
-            except RayTaskError as error:
-                raise unwrapped(error)  # noqa: B904 - its cause is the remote traceback
-            except DEATHS as error:
-                losses.wait(error)
-            finally:
-                ray.kill(driver)
+        try:
+            while True:
+                driver, made = start(
+                    config, folder, session, uri=uri, resume=resume, group=group, successor=losses.any, factory=factory
+                )
+                for line in made.lines if not losses.any else ():
+                    say(line)
+                done = driver.run.remote()
+                try:
+                    follow(driver, watched, stopping, finished=lambda: bool(ray.wait([done], timeout=POLL_S)[0]))  # noqa: B023
+                    return ray.get(done)  # type: ignore[no-any-return]
+                except RayTaskError as error:
+                    raise unwrapped(error)  # noqa: B904 - its cause is the remote traceback
+                except DEATHS as error:
+                    losses.wait(error)
+                finally:
+                    ray.kill(driver)
+        except (KeyboardInterrupt, UserError):
+            discard(group)  # a killed driver gives nothing back, and the session may be one that stays
+            raise
 
 
 class Losses:

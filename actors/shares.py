@@ -134,13 +134,15 @@ def request_bundles(plan: Plan, name: str = "") -> Reservation:
     if not plan.bundle:
         return Reservation(None)
     if name:
-        _remove(name)
+        discard(name)
     return Reservation(placement_group(plan.bundles, strategy=plan.strategy, name=name))
 
 
-def _remove(name: str) -> None:
+def discard(name: str) -> None:
+    """Remove the group of this name, if there is one, and wait until its bundles are free."""
     with contextlib.suppress(ValueError):  # there is none of that name
         group = ray.util.get_placement_group(name)
+        settle([group])
         remove_placement_group(group)
         for _ in range(100):
             if placement_group_table(group).get("state") == "REMOVED":

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from ray.exceptions import OutOfMemoryError
+from ray.util.placement_group import placement_group_table
 
 from actors import driver as module
 from actors import follow as following
@@ -74,6 +75,28 @@ def test_a_run_stopped_and_resumed_on_ray_is_the_run_in_process(ray_session: Mod
     assert second["communication"] == summary["communication"]
     for read in (encoders, measured, booked):
         assert read(tmp_path / "ray") == read(tmp_path / "local")  # type: ignore[operator]
+
+
+def test_a_run_that_ends_at_once_gives_its_bundles_back(ray_session: ModuleType, tmp_path: Path) -> None:
+    """A second Ctrl-C kills the driver, and the session, as a notebook's, stays."""
+
+    def groups() -> list[str]:
+        return [each["placement_group_id"] for each in placement_group_table().values() if each["state"] != "REMOVED"]
+
+    before, during = groups(), []
+
+    def interrupted(progress: Progress) -> None:
+        if progress.values:
+            during.extend(groups())
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_on_ray(
+            tiny("fedsimclr", train__rounds=500, **ON_RAY), tmp_path / "run", report=interrupted,
+            stopping=lambda: bool(during),
+        )  # fmt: skip
+    assert len(during) == len(before) + 1
+    assert groups() == before
 
 
 def test_a_driver_that_dies_again_and_again_ends_the_run_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

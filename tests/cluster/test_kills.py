@@ -167,7 +167,7 @@ def test_a_client_actor_in_mid_round(run: Callable[..., CommandLine], undisturbe
 
 
 def test_the_driver(run: Callable[..., CommandLine], undisturbed: Path, tmp_path: Path) -> None:
-    command = run(config(**ON_RAY))
+    command = run(config(**{**ON_RAY, "resources__cpus_per_client": (os.cpu_count() or 2) / 2}))  # all there is
     command.until_round(EVERY + 2)
     os.kill(command.until_titled("ray::Driver"), signal.SIGKILL)
     text = command.finish()
