@@ -10,7 +10,8 @@ from typing import Any
 from rayfed_ssl.api.executor import Executor
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.sources import existing
-from rayfed_ssl.simulation.resuming import began_earlier, examine_folder
+from rayfed_ssl.simulation.checks import with_start
+from rayfed_ssl.simulation.resuming import as_begun, began_earlier, examine_folder
 from rayfed_ssl.storage.mirror import mirrored
 
 
@@ -35,6 +36,10 @@ def execute(executor: Executor) -> Callable[..., dict[str, Any]]:
     return on_ray
 
 
+def quiet(line: str) -> None:
+    """For what the driver will say again."""
+
+
 def preflight(config: RunConfig, folder: Path, *, uri: str | None, resume: bool) -> None:
     """Look, before Ray starts here, at what the driver will look at again: the run folder, and where images should be.
 
@@ -46,7 +51,8 @@ def preflight(config: RunConfig, folder: Path, *, uri: str | None, resume: bool)
     if os.environ.get("RAY_ADDRESS"):
         return
     if uri is None:
-        examine_folder(config, folder, resume, lambda line: None)
+        begun = with_start(config)
+        examine_folder(as_begun(begun, folder, quiet) if resume else begun, folder, resume, quiet)
     with began_earlier(config, uri is None and (folder / "config.yaml").exists()):
         for key, source in (("data", config.data), ("data.public.images", config.data.public.images)):
             if source is None:

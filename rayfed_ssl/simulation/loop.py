@@ -37,7 +37,16 @@ from rayfed_ssl.simulation.checks import check_run, describe, ignored_clients, i
 from rayfed_ssl.simulation.export import export_encoders
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.simulation.recorder import Recorder
-from rayfed_ssl.simulation.resuming import as_begun, began_earlier, check_same, digests_of, examine_folder, rounds_in
+from rayfed_ssl.simulation.resuming import (
+    SUMMARY,
+    as_begun,
+    began_earlier,
+    check_same,
+    digests_of,
+    examine_folder,
+    has_results,
+    rounds_in,
+)
 from rayfed_ssl.simulation.shared_encoders import SharedEncoders
 from rayfed_ssl.simulation.timing import check_reachable
 from rayfed_ssl.storage import checkpoint, failure
@@ -82,7 +91,7 @@ class Run:
         with began_earlier(config, (folder / "config.yaml").exists()):
             self.federation = deal(config)
         self.say(0, describe(config, self.federation))
-        if restored is not None:
+        if restored is not None or has_results(folder):
             check_same(config, folder, self.federation)
         check_run(config, self.federation)
         initial = Initial(config, self.federation)
@@ -113,6 +122,8 @@ class Run:
             for name in checkpoint.set_aside(folder / "checkpoints", self.saved):
                 self.say(self.start, f"checkpoints/{name}: set aside, so that it hides nothing that is saved from now")
             folder.mkdir(parents=True, exist_ok=True)
+            if restored is None or self.start < self.rounds:
+                (folder / SUMMARY).unlink(missing_ok=True)  # it said how the run had ended, which is to come again
             extensions.save(config.extensions, folder)
             configfile.dump(config, folder / "config.yaml")
             self.recorder = Recorder(config, folder, self.federation, self.cohort.device, began, files)

@@ -5,6 +5,7 @@ files, wherever they lie now.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,8 +24,9 @@ from rayfed_ssl.settings.run import IMAGES, OTHER_IMAGES, START
 from rayfed_ssl.storage import checkpoint
 from rayfed_ssl.storage.claim import refuse_taken
 
+SUMMARY = "summary.json"
 WRITTEN = (  # what a run writes over, or deletes
-    "metrics.parquet", "communication.parquet", "dropped.parquet", "partition.parquet", "summary.json",
+    "metrics.parquet", "communication.parquet", "dropped.parquet", "partition.parquet", SUMMARY,
     "environment.json", "environment-*.json", "checkpoints", "encoder", "figures", "events.out.tfevents.*",
 )  # fmt: skip
 
@@ -50,10 +52,12 @@ def examine_folder(
 ) -> tuple[int, Path] | None:
     """What to resume from: (round, checkpoint), or None for a fresh start.
 
-    ``resume`` starts afresh in a folder that holds nothing, so that one command can be queued again and again.
+    ``resume`` starts afresh in a folder that holds nothing, so that one command can be queued again and again; and
+    where no checkpoint is intact, with the same settings, which give the same results.
 
     Raises:
-        UserError: the folder cannot be written to; a run is there and ``resume`` is not set; what is there is no run.
+        UserError: the folder cannot be written to; a run is there and ``resume`` is not set; what is there is no run,
+            or one that began with other settings and has got somewhere.
     """
     existing = folder / "config.yaml"
     refuse_taken(folder, resume)
@@ -71,11 +75,22 @@ def examine_folder(
         say(f"checkpoint passed over: {line}")
     if found is None:
         say("no complete checkpoint yet: starting from round 0")
-    else:
+    if found is not None or damaged or has_results(folder):
         refuse_other(config.extensions, folder, configfile.read(existing).get("imports"))
         began = load_config(existing)
         result_affecting(began, config, folder, moved(began, config, folder))
     return found
+
+
+def has_results(folder: Path) -> bool:
+    """Whether the run in ``folder`` has ended with results, not in divergence."""
+    try:
+        summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+        return bool(summary["status"] != "diverged")
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, KeyError, TypeError):
+        return True  # a damaged one, of a run that has ended
 
 
 def rounds_in(folder: Path) -> int:

@@ -31,8 +31,9 @@ from rayfed_ssl.storage.lock import left_behind
 
 CHECKPOINT = re.compile(rf"checkpoints/round-(\d+)/{re.escape(MARKER)}")
 REPLACED = re.compile(  # where a run also deletes
-    r"(checkpoints|metrics\.parquet|communication\.parquet)/.*|events\.out\.tfevents\.[^/]*"
+    r"(checkpoints|metrics\.parquet|communication\.parquet|dropped\.parquet)/.*|events\.out\.tfevents\.[^/]*|summary\.json"
 )
+SUMMARY = "summary.json"
 WORK = re.compile(r"(rayfed-ssl-[0-9a-f]{32})\.lock")  # beside a working folder, held while its run lives
 FETCHING, COPYING = ".fetching", ".copying"
 COPIED_BYTES = 1 << 20  # at a time
@@ -140,6 +141,8 @@ class Mirror:
         here = self._local_files()
         new = [path for path, signature in here.items() if self.copied.get(path) != signature]
         try:
+            if SUMMARY in self.copied and SUMMARY not in here:  # before anything that is newer than it
+                self.remote.delete_file(f"{self.root}/{SUMMARY}")
             for path in sorted(new, key=_rank):
                 self._copy(path)
             there = self._remote_files()
@@ -249,7 +252,7 @@ def _in_part(path: str) -> bool:
 
 def _rank(path: str) -> tuple[int, str]:
     """The order of copying: a marker after the files it stands for."""
-    return (2 if path == "summary.json" else 1 if CHECKPOINT.fullmatch(path) else 0), path
+    return (2 if path == SUMMARY else 1 if CHECKPOINT.fullmatch(path) else 0), path
 
 
 def _first_line(error: BaseException) -> str:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
+from rayfed_ssl import load as load_run
+from rayfed_ssl.api.execution import preflight
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import load
+from rayfed_ssl.reporting.comparison import read_run
+from rayfed_ssl.simulation.progress import Progress
 from tests.tiny import TASKS, booked, encoders, measured, run_locally, tiny
 
 OWN = {
@@ -69,6 +74,50 @@ def test_what_cannot_be_extended_is_refused_in_one_line(
         run_locally(longer, tmp_path / "run", resume=True)
     assert expected in str(refusal.value)
     assert "\n" not in str(refusal.value)
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
+
+
+class Killed(Exception):
+    """What a killed process does not live to see."""
+
+
+def test_a_run_that_goes_on_and_is_killed_has_not_ended(tmp_path: Path) -> None:
+    """What said how it had ended is gone before anything new is there, so that nobody puts the two together."""
+    run_locally(tiny("fedsimclr", train__rounds=2), tmp_path / "run")
+    longer = tiny("fedsimclr", train__rounds=4)
+
+    def killed(progress: Progress) -> None:
+        if progress.line == "round 3/4":
+            raise Killed
+
+    assert load_run(tmp_path / "run").status == "complete"
+    with pytest.raises(Killed):
+        run_locally(longer, tmp_path / "run", resume=True, report=killed)
+    assert load_run(tmp_path / "run").status == "unfinished"
+    with pytest.raises(UserError, match="has not ended; --resume finishes it"):
+        read_run(tmp_path / "run")
+    run_locally(longer, tmp_path / "run", resume=True)
+    run_locally(longer, tmp_path / "whole")
+    assert measured(tmp_path / "run") == measured(tmp_path / "whole")
+
+
+def test_what_is_looked_at_before_ray_starts_takes_a_run_that_began_with_an_encoder(tmp_path: Path) -> None:
+    config = tiny("fedsimclr", train__rounds=1)
+    run_locally(config, tmp_path / "first")
+    begun = tiny("fedsimclr", train__rounds=1, model__start=str(tmp_path / "first"))
+    run_locally(begun, tmp_path / "run")
+    assert load(tmp_path / "run/config.yaml") != begun  # the run's has the file's digest
+    preflight(begun, tmp_path / "run", uri=None, resume=True)
+    with pytest.raises(UserError, match=r"cannot resume with changed model\.start"):
+        preflight(config, tmp_path / "run", uri=None, resume=True)
+
+
+def test_without_a_checkpoint_a_finished_run_is_not_written_over_by_another(tmp_path: Path) -> None:
+    run_locally(tiny("fedsimclr", train__rounds=1), tmp_path / "run")
+    shutil.rmtree(tmp_path / "run/checkpoints")
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    with pytest.raises(UserError, match="cannot resume with changed seed;"):
+        run_locally(tiny("fedsimclr", train__rounds=1, seed=1), tmp_path / "run", resume=True)
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
 
 
