@@ -40,8 +40,8 @@ def square(image: Any, folder: Path | str = HERE) -> Tensor:
     The image is turned as its EXIF orientation says. A JPEG of more than twice the size is read at a half, quarter or
     eighth of it, as the encoder's run read it: by its path, or as an opened file whose pixels nobody has read. A Pillow
     image that is read already, or was opened from memory, is resized in full, which is not quite the same.
-    Grey images of more than 8 bits are scaled to 0..255 first: by the range that the encoder's run was given
-    (``range_of_deep_images``), else by their own smallest and largest value.
+    What is transparent is laid on black. Grey images of more than 8 bits are scaled to 0..255 first: by the range that
+    the encoder's run was given (``range_of_deep_images``), else by their own smallest and largest value.
 
     Raises:
         ValueError: such an image is flat or not finite, so that its range cannot be told; or it is a colour image of 16
@@ -55,7 +55,7 @@ def square(image: Any, folder: Path | str = HERE) -> Tensor:
     _refuse_deep_colour(image, range)
     white_is_zero = getattr(image, "tag_v2", {}).get(262) == 0  # TIFF 6.0, section 4
     image = _shallow(_upright(image), range, white_is_zero=white_is_zero)
-    image = image.convert(mode)
+    image = _on_black(image).convert(mode)
     if image.size != (side, side):
         image = _fitted(image, side, config["input"].get("fit", "crop"))
     return torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).view(side, side, channels)
@@ -113,6 +113,18 @@ def _upright(image: Any) -> Any:
     except Exception:  # damaged tags raise anything; the pixels are whole
         return image
     return image if turn is None else image.transpose(turn)
+
+
+def _on_black(image: Any) -> Any:
+    """The image itself where every pixel is opaque, else laid on black."""
+    if image.mode not in ("LA", "La", "PA", "RGBA", "RGBa") and "transparency" not in image.info:
+        return image
+    coloured = image.convert("RGBA")
+    if coloured.getchannel("A").getextrema() == (255, 255):
+        return image
+    from PIL import Image
+
+    return Image.alpha_composite(Image.new("RGBA", image.size, "black"), coloured)
 
 
 def _shallow(image: Any, range: list[float] | None, *, white_is_zero: bool) -> Any:

@@ -35,6 +35,17 @@ def turned(orientation: int) -> Image.Exif:
     return found
 
 
+def glassy(mode: str, kind: str) -> bytes:
+    """Noise under a ramp of transparency, or, of a palette, with some colours that cannot be seen."""
+    pixels = np.random.default_rng(1).integers(1, 256, (40, 30, 4), np.uint8)
+    pixels[..., 3] = RAMP % 256
+    image = Image.fromarray(pixels).convert(mode)
+    options = {"transparency": bytes(range(256))} if mode == "P" else {"lossless": True} if kind == "WEBP" else {}
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
 FILES = {
     "16-bit PNG": file_of(7 * RAMP + 100),
     "16-bit TIFF": file_of(5 * RAMP, "TIFF"),
@@ -42,6 +53,11 @@ FILES = {
     "float TIFF": file_of(np.linspace(-900, 4000, 1200, dtype=np.float32).reshape(40, 30), "TIFF"),
     "8-bit grey": file_of((RAMP % 256).astype(np.uint8)),
     "RGBA": file_of((RAMP % 256).astype(np.uint8), "PNG", "RGBA"),
+    "transparent RGBA": glassy("RGBA", "PNG"),
+    "transparent WebP": glassy("RGBA", "WEBP"),
+    "transparent TIFF": glassy("RGBA", "TIFF"),
+    "transparent grey": glassy("LA", "PNG"),
+    "transparent palette": glassy("P", "PNG"),
     "palette": file_of((RAMP % 256).astype(np.uint8), "PNG", "P"),
     "turned JPEG": file_of((RAMP % 256).astype(np.uint8), "JPEG", exif=turned(6)),
     "turned 16-bit PNG": file_of(7 * RAMP, exif=turned(5)),
