@@ -17,6 +17,12 @@ from rayfed_ssl.data.images import Dataset
 ABOVE_CHANCE = Fraction(1, 10)  # accuracy of always naming the largest class, before it is said
 
 
+def remarks(dataset: Dataset) -> list[str]:
+    """All there is to know of images that no client holds."""
+    skipped = [f"{len(dataset.skipped)} broken images are left out"] if dataset.skipped else []
+    return [*skipped, *dataset.notes, *copied(dataset, (), None), *largest_class(dataset)]
+
+
 def copied(dataset: Dataset, held: Sequence[NDArray[np.int64]], held_out: NDArray[np.int64] | None) -> Iterator[str]:
     """Lines on images with the same pixels: test images that are training images too, images to choose by that clients
     train on, and training images that are there more than once, with one client or with several.

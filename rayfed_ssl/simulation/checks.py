@@ -12,7 +12,7 @@ from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.partition_base import GivenClients
 from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import Federation
-from rayfed_ssl.federated.remarks import copied, largest_class
+from rayfed_ssl.federated.remarks import remarks
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models import pinned
 from rayfed_ssl.objectives import build as build_objective
@@ -83,7 +83,7 @@ def image_notes(config: RunConfig, federation: Federation) -> tuple[str, ...]:
         f"{key}: {note}"
         for name, protocol in config.evaluation.rows.items()
         for key, found in protocol.images(config.evaluation.of(name), config.data.image_size).items()
-        for note in (*found.notes, *copied(found, (), None), *largest_class(found))
+        for note in remarks(found)
     ]
     return (*federation.notes, *others)
 

@@ -23,6 +23,7 @@ from rayfed_ssl.evaluation import PROTOCOLS, EvaluationConfig
 from rayfed_ssl.evaluation.cache import digest
 from rayfed_ssl.federated.bench import Workbench, of_client, train_rows
 from rayfed_ssl.federated.federation import Federation, deal
+from rayfed_ssl.federated.remarks import remarks
 from rayfed_ssl.models.exported import ExportedFile, exported_by
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.models.values import load_values, read_safetensors
@@ -58,7 +59,7 @@ def reevaluate(
         ``{encoder: {tag: {client: value}}}`` on clients' own test images. Untrained encoders stand as
         ``untrained NAME`` in ``own`` and ``features``, comparisons of encoders as ``between encoders``.
         ``other data`` holds the same for images other than the run's, by their title, the newest last, with
-        ``images``: their source, digest and numbers.
+        ``images``: their source, digest, numbers, and notes on them.
     Raises:
         UserError: no encoder there, an unknown protocol, a change that is not allowed, or images that are gone.
     """
@@ -81,10 +82,12 @@ def reevaluate(
         document = added(known, _measured(config, federation, encoders), config.evaluation.protocols)
     else:
         federation, images = _other_images(config, data)
+        if not protocols and not config.evaluation.labelled and (federation.dataset.test.labels >= 0).any():
+            images["notes"].append("these images have labels: --protocol knn, linear or fewshot measures by them")
         others = known.get(OTHERS, {})
         before = others.get(title(data), {})
         now = {"images": images, **_measured(config, federation, encoders)}
-        same = before.get("images") == images  # else these were other images, then
+        same = _without_notes(before.get("images", {})) == _without_notes(images)  # else these were other images, then
         now = added(before if same else {}, now, config.evaluation.protocols)
         before = {name: of for name, of in others.items() if name != title(data)}
         document = {**known, OTHERS: {**before, title(data): now}}
@@ -112,8 +115,13 @@ def _other_images(config: RunConfig, data: SourceConfig) -> tuple[Federation, di
         "digest": dataset.digest,
         "train": len(dataset.train),
         "test": len(dataset.test),
+        "notes": remarks(dataset),
     }
     return Federation(dataset, (), None, None, ()), said
+
+
+def _without_notes(images: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in images.items() if key != "notes"}
 
 
 def _measured(config: RunConfig, federation: Federation, encoders: Sequence[ExportedFile]) -> dict[str, Any]:

@@ -146,14 +146,14 @@ def features_table(summary: Mapping[str, Any]) -> Table:
 def evaluation_tables(found: Mapping[str, Any], other: bool = False) -> tuple[str | None, list[Table]]:
     """(which images, tables) of ``evaluation.json``: scores by encoder, beside them those on held-out images and, as
     the mean and the extremes over clients, on their own test images; and features. The images are the run's own, or
-    with ``other`` the data set that stands last, with its line.
+    with ``other`` the data set that stands last, with its line, and a line for each note on it.
     """
     if not other:
         return None, _tables_of(found)
     name, of = list(found["other data"].items())[-1]
     counts = of["images"]
-    told = f"on {printable(name)}: {counts['train']} training and {counts['test']} test images"
-    return told, _tables_of(of)
+    told = [f"on {printable(name)}: {counts['train']} training and {counts['test']} test images"]
+    return "\n".join([*told, *map(printable, counts.get("notes", ()))]), _tables_of(of)
 
 
 def _tables_of(found: Mapping[str, Any]) -> list[Table]:

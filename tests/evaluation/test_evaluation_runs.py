@@ -272,7 +272,7 @@ def test_a_run_is_measured_on_other_images_beside_its_own(tmp_path: Path) -> Non
     assert name == f"imagefolder:{other}"
     assert there["images"] == {
         "source": {"name": "imagefolder", "path": str(other)}, "digest": there["images"]["digest"],
-        "train": 40, "test": 20,
+        "train": 40, "test": 20, "notes": [],
     }  # fmt: skip
     assert set(there["evaluation"]) == {"knn", "rank"}
     assert set(there["accuracy"]["global"]) == {"knn"}
@@ -308,7 +308,11 @@ def test_a_run_is_measured_on_other_images_beside_its_own(tmp_path: Path) -> Non
     found = reevaluate(run, ["rank"], data=located(str(other)))
     assert list(found["other data"]) == ["digits", name]  # the newest last
     told, tables = evaluation_tables(found, other=True)
-    assert told == f"on imagefolder:{other}: 40 training and 6 test images"
+    assert told is not None
+    assert told.splitlines() == [
+        f"on imagefolder:{other}: 40 training and 6 test images",
+        "3 of 6 test images are also among the training images (the same pixels): accuracy on them is memory",
+    ]
     assert [column.header for column in tables[-1].columns] == ["encoder", "alignment", "uniformity", "rankme"]
     told, own = evaluation_tables(found)
     assert (told, len(own)) == (None, 1)  # on the run's own images alone
@@ -345,7 +349,9 @@ def test_what_leaves_out_broken_images_of_another_data_set_can_be_given_there(
     assert found["images"]["train"] == len([*(other / "train").rglob("*.png")]) - 1
 
 
-def test_what_is_noticed_about_another_data_set_is_said_and_recorded(tmp_path: Path) -> None:
+def test_what_is_noticed_about_another_data_set_is_said_and_recorded(
+    tmp_path: Path, call: Callable[..., tuple[int, str, str]]
+) -> None:
     """The test images of ``other`` are its first training images, and a file beside them is no image."""
     other = pictures(tmp_path / "other", {"train": 6})
     for path in sorted(other.rglob("[0-2].png")):
@@ -364,3 +370,15 @@ def test_what_is_noticed_about_another_data_set_is_said_and_recorded(tmp_path: P
     assert "6 of 6 test images are also among the training images (the same pixels)" in mine[1]
     assert [line for line in said if line in mine] == mine
     assert [note for note in forecast(config).notes if note in mine] == mine
+
+    status, shown, _ = call("evaluate", str(tmp_path / "run"), "--data", str(other))
+    assert status == 0
+    found = json.loads((tmp_path / "run/evaluation.json").read_text())["other data"][f"imagefolder:{other}"]
+    *again, hint = found["images"]["notes"]
+    assert again == [note.removeprefix("evaluation.transfer.data: ") for note in mine]
+    assert hint.startswith("these images have labels: --protocol knn")
+    assert shown.splitlines()[1:4] == [*again, hint]
+    (other / "test" / "dark" / "0.png").unlink()
+    reevaluate(tmp_path / "run", ["knn"], data=located(str(other)))
+    found = json.loads((tmp_path / "run/evaluation.json").read_text())["other data"][f"imagefolder:{other}"]
+    assert not any(note.startswith("these images have labels") for note in found["images"]["notes"])
