@@ -845,6 +845,19 @@ def test_a_limit_takes_evenly_spaced_rows_of_sorted_folders(tmp_path):
     assert np.bincount(fetch(tmp_path, "imagefolder", limit=8).train.labels).tolist() == [2, 2, 2, 2]
 
 
+def test_a_pool_without_labels_beside_labelled_tests_says_how_to_go_on(tmp_path):
+    put(tmp_path, {"train/1.png": pictures(1)[0], "train/2.png": pictures(2)[1], "test/dog/1.png": pictures(1)[0]})
+    refused(
+        r"test holds the class dog, which no training image has; train/ has no classes; data\.layout=flat reads no "
+        r"labels, and `rayfed-ssl evaluate RUN --data FOLDER`",
+        tmp_path,
+        "imagefolder",
+    )
+    data = fetch(tmp_path, "imagefolder", layout="flat")  # what it says works
+    assert (len(data.train), len(data.test)) == (2, 1)
+    assert (data.test.labels < 0).all()
+
+
 def test_folder_errors_name_the_folder(tmp_path):
     refused(r"has no folder train/", tmp_path, "imagefolder")
     (tmp_path / "train").mkdir()
