@@ -12,6 +12,22 @@ from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.images import MOST_CLASSES
 
 
+def encoded_images(column: pa.Array, called: str, key: str) -> pa.Array:
+    """The bytes of a column of images, binary or a struct of ``bytes`` and ``path``. Raises UserError where the column,
+    ``called`` so, names files alone.
+    """
+    if not pa.types.is_struct(column.type):
+        return column
+    found, names = column.field("bytes"), [field.name for field in column.type]
+    if len(found) and found.null_count == len(found) and "path" in names and column.field("path").null_count == 0:
+        first = printable(column.field("path")[0].as_py(), 80)
+        raise UserError(
+            f"{key}.path: {called} holds paths ({first}, ..) and no bytes; write the files' bytes beside them, as "
+            "docs/python.md does with images beside a table"
+        )
+    return found
+
+
 def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """The column's values themselves where it is dictionary-encoded."""
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column

@@ -359,11 +359,9 @@ def _check_trained(
         if layout == "classes" and unknown[0] in within:
             hint += f"; the folders in train/ hold it, so they may be clients: {key}.layout=clients with "
             hint += f"{key}.partition.name=folders"
-        if not class_names and not client_names:
-            hint += (
-                f"; {key}.layout=flat reads no labels, and `rayfed-ssl evaluate RUN --data FOLDER` measures the run on "
-            )
-            hint += "a labelled set, with training and test images of its own"
+        if not (class_names or client_names or hint):
+            hint = f"; {key}.layout=flat reads no labels, and `rayfed-ssl evaluate RUN --data FOLDER` measures the run "
+            hint += "on a labelled set, with training and test images of its own"
         raise UserError(
             f"{key}.path: {printable(split.folder)} holds {what} {printable(unknown[0], 80)}, which no training image "
             f"has; train/ has {trained}{hint}; accepted: {TREES[layout]}"

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.data.column_values import is_text, label_values, plain, text_values, whole_numbers
+from rayfed_ssl.data.column_values import encoded_images, is_text, label_values, plain, text_values, whole_numbers
 from rayfed_ssl.data.holdout import TEST_SHARE, held_out_notes, stratified_halves
 from rayfed_ssl.data.images import NONE_HELD_OUT, Listing, Payload, Source
 from rayfed_ssl.data.limits import FIRST_ROWS, unseen_classes
@@ -388,8 +388,7 @@ def _rows(files: list[Path], chosen: NDArray[np.int64], columns: Columns, key: s
                 low, high = np.searchsorted(chosen, (start, start + len(batch)))
                 rows = chosen[low:high]
                 column = batch.column(name).take(pa.array(rows - start))
-                if pa.types.is_struct(column.type):
-                    column = column.field("bytes")
+                column = encoded_images(column, f"column {printable(name)} of {printable(file)}", key)
                 for row, payload in zip(rows, column.to_pylist(), strict=True):
                     yield f"{file} row {row - first}", payload
                 start += len(batch)

@@ -25,6 +25,7 @@ import stat
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -44,7 +45,7 @@ from rayfed_ssl.data.source_folder import folder_source
 from rayfed_ssl.data.source_hub import hub_source
 from rayfed_ssl.data.source_parquet import Columns, parquet_source
 from rayfed_ssl.data.source_torchvision import torchvision_source
-from rayfed_ssl.data.store import FORMAT, NOTICED, Clipped, cached, default_cache
+from rayfed_ssl.data.store import FORMAT, NOTICED, Clipped, Stored, Undecodable, cached, default_cache
 from rayfed_ssl.data.walking import ARCHIVES
 
 CONTENT_DIGEST_BYTES = 256 * 2**20
@@ -244,17 +245,16 @@ def load(
     files = {split: cache / f"{stem}-{split}.arrow" for split in splits}
     if "test" in files and not all(file.exists() for file in files.values()):
         source.check()
-    found = {
-        split: cached(
-            file,
-            lambda split=split: _sound(source.listing(split), key),  # type: ignore[misc]
-            form,
-            config.on_bad_image == "skip",
-            key,
-            skipping,
-        )
-        for split, file in files.items()
-    }
+    skips, skipping = config.on_bad_image == "skip", skipping or f"set {key}.on_bad_image=skip"
+    found: dict[str, Stored] = {}
+    broken: list[Undecodable] = []
+    for split, file in files.items():
+        try:
+            found[split] = cached(file, partial(_listed, source, split, key), form, skips, key, skipping)
+        except Undecodable as error:
+            broken.append(error)
+    if broken:
+        raise Undecodable([name for error in broken for name in error.names], broken[0].reason, key, skipping)
     train = found["train"]
     for split, stored in found.items():
         if not len(stored.images) and (split == "train" or (train.images.labels >= 0).any()):
@@ -273,6 +273,10 @@ def load(
     both = {"train", "test"} <= set(found)
     copies = kept_copies(train.images.pixels, test.pixels, digest, cache / f"{stem}-copies.json") if both else None
     return Dataset(config.name, train.images, test, digest, skipped, notes, scaling, copies)
+
+
+def _listed(source: Source, split: str, key: str) -> Listing:
+    return _sound(source.listing(split), key)
 
 
 def _none_of(images: Images) -> Images:

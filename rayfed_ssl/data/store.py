@@ -81,11 +81,11 @@ def cached(
     form: Form,
     skip_bad: bool,
     key: str = "data",
-    skipping: str | None = None,
+    skipping: str = "set data.on_bad_image=skip",
 ) -> Stored:
     """The split stored at ``path``; decoded and written there first where it is absent or damaged.
 
-    ``skipping`` is what to do to leave out images that cannot be decoded; None: set ``on_bad_image`` of ``key``.
+    ``skipping`` is what to do to leave out images that cannot be decoded.
     Safe when several processes ask at once. Raises UserError for an image that cannot be decoded (unless ``skip_bad``)
     and for a cache folder that cannot be written.
     """
@@ -99,7 +99,7 @@ def cached(
             try:
                 return read(path)
             except BadStore:
-                _write(path, listing(), form, skip_bad, key, skipping or f"set {key}.on_bad_image=skip")
+                _write(path, listing(), form, skip_bad, key, skipping)
     except OSError as error:
         reason = printable(error)
         raise UserError(f"cache {path.parent}: cannot be written ({reason}); set RAYFED_SSL_CACHE") from error
@@ -268,21 +268,24 @@ def _decode_to(raw: Path, listing: Listing, form: Form, skip_bad: bool, key: str
                     reason = reason or str(result)
                 row += 1
     if skipped and not skip_bad:
-        raise _undecodable(skipped, reason, key, skipping)
+        raise Undecodable(skipped, reason, key, skipping)
     if row != len(kept):
         raise UserError(f"{key}.path: {row} images were read where {len(kept)} were listed; did the files just change?")
     return made
 
 
-def _undecodable(names: list[str], reason: str, key: str, skipping: str) -> UserError:
-    """The one line on images that cannot be decoded: all of them at once, for ``reason`` the first."""
-    if len(names) == 1:
-        found, them = f"{names[0]} cannot be decoded ({reason})", "it"
-    else:
-        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-        listed = ", ".join(names[:MOST_NAMED]) + more
-        found, them = f"{len(names)} images cannot be decoded: {listed} (the first: {reason})", "them"
-    return UserError(f"{key}.on_bad_image: {found}; mend or remove {them}, or {skipping} to leave such images out")
+class Undecodable(UserError):
+    """Images that cannot be decoded, in one line: all of them at once, for ``reason`` the first."""
+
+    def __init__(self, names: list[str], reason: str, key: str, skipping: str) -> None:
+        self.names, self.reason = names, reason
+        if len(names) == 1:
+            found, them = f"{names[0]} cannot be decoded ({reason})", "it"
+        else:
+            more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+            listed = ", ".join(names[:MOST_NAMED]) + more
+            found, them = f"{len(names)} images cannot be decoded: {listed} (the first: {reason})", "them"
+        super().__init__(f"{key}.on_bad_image: {found}; mend or remove {them}, or {skipping} to leave such images out")
 
 
 Name = TypeVar("Name")

@@ -84,13 +84,8 @@ def reevaluate(
         federation, images = _other_images(config, data)
         if not protocols and not config.evaluation.labelled and (federation.dataset.test.labels >= 0).any():
             images["notes"].append("these images have labels: --protocol knn, linear or fewshot measures by them")
-        others = known.get(OTHERS, {})
-        before = others.get(title(data), {})
         now = {"images": images, **_measured(config, federation, encoders)}
-        same = _without_notes(before.get("images", {})) == _without_notes(images)  # else these were other images, then
-        now = added(before if same else {}, now, config.evaluation.protocols)
-        before = {name: of for name, of in others.items() if name != title(data)}
-        document = {**known, OTHERS: {**before, title(data): now}}
+        document = _beside(known, title(data), now, config.evaluation.protocols)
     try:
         write_json(run / "evaluation.json", document)
     except OSError as error:
@@ -118,6 +113,16 @@ def _other_images(config: RunConfig, data: SourceConfig) -> tuple[Federation, di
         "notes": remarks(dataset),
     }
     return Federation(dataset, (), None, None, ()), said
+
+
+def _beside(known: Mapping[str, Any], name: str, now: Mapping[str, Any], measured: Sequence[str]) -> dict[str, Any]:
+    """``known`` with what was found ``now`` on the data set of this name, which stands last."""
+    others = dict(known.get(OTHERS, {}))
+    before = others.pop(name, {})
+    same = _without_notes(before.get("images", {})) == _without_notes(
+        now["images"]
+    )  # else these were other images, then
+    return {**known, OTHERS: {**others, name: added(before if same else {}, now, measured)}}
 
 
 def _without_notes(images: Mapping[str, Any]) -> dict[str, Any]:

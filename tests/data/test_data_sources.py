@@ -381,6 +381,18 @@ def test_wrong_parquet_metadata_is_one_line(tmp_path, metadata):
     refused(r"class names in the metadata of .*train\.parquet cannot be read", tmp_path, "parquet")
 
 
+def test_parquet_that_names_files_and_holds_none_is_one_line(tmp_path):
+    rows = [{"bytes": None, "path": f"scans/{row}.png"} for row in range(3)]
+    for split in ("train", "test"):
+        table = pa.table({"image": pa.array(rows, pa.struct({"bytes": pa.binary(), "path": pa.string()}))})
+        pq.write_table(table.append_column("label", pa.array([0, 1, 0])), tmp_path / f"{split}.parquet")
+    refused(
+        r"data\.path: column image of .*train\.parquet holds paths \(scans/0\.png, \.\.\) and no bytes; write",
+        tmp_path,
+        "parquet",
+    )
+
+
 def test_bytes_in_parquet_choose_no_other_decoder(tmp_path):
     """EPS would start Ghostscript, with the file's own program."""
     eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n"
