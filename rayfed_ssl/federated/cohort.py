@@ -222,6 +222,18 @@ class Cohort(abc.ABC):
             return Reply(SERVER, Fields(chunk.outcomes[0].reply))
         raise AssertionError("no reply to server work")
 
+    def conclude(self, operation: str, clients: Sequence[int]) -> None:
+        """Have clients do something by themselves after the last round. Nothing crosses, so it is no exchange: nobody
+        is lost or late, and no time passes. Raises RuntimeError where one replies.
+        """
+        task = Task(operation, self.round, {})
+        for chunk in self._run(task, tuple(clients), lambda _: {}, None):
+            for reply in self._take(task, chunk):
+                if reply.fields:
+                    raise RuntimeError(
+                        f"{operation} of client {reply.client}: a reply takes an exchange, `tell` or `ask`"
+                    )
+
     # -- unequal clients -----------------------------------------------------------------------------------------------
 
     def send(self, operation: str, client: int, **message: Any) -> None:

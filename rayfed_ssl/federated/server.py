@@ -71,6 +71,11 @@ class MethodServer(Generic[Config]):
         """The paper's server procedure of round t = 1, 2, ..."""
         raise NotImplementedError
 
+    def after_last_round(self, cohort: Cohort) -> None:
+        """Once, after the last of ``train.rounds``, also where it came to nothing: what clients then do by themselves
+        (``cohort.conclude``).
+        """
+
     def counts(self, clients: Sequence[int]) -> dict[int, float] | None:
         """How these clients count in the round's mean of weights (``cohort.mean(by=...)``); None: by their number of
         images.

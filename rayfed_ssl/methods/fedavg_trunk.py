@@ -62,7 +62,6 @@ class Server(TaskServer[Config]):
         by = counting(self.method.weights, cohort.clients)
         trunk = cohort.mean("train", by=by, fields=("trunk",))["trunk"]
         cohort.tell("adopt", trunk=trunk)
-        self.roll_back(t, cohort)
 
 
 FEDAVG_TRUNK = Method(

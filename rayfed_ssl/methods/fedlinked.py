@@ -190,8 +190,9 @@ class Server(TaskServer[Config]):
 
     def round(self, t: int, cohort: Cohort) -> None:
         pretrain(self, cohort)
-        replies = list(cohort.ask("represent"))  # (1)
-        if len(replies) > 1:  # nobody follows itself
+        several = len(cohort.clients) > 1  # nobody follows itself
+        replies = list(cohort.ask("represent")) if several else []  # (1)
+        if len(replies) > 1:
             clients = [reply.client for reply in replies]
             linked = cohort.serve("link", sent=[reply.fields for reply in replies])  # (2)
             self.note(clients, linked["utility"], linked["likeness"])
@@ -205,7 +206,6 @@ class Server(TaskServer[Config]):
 
             cohort.tell("follow", each=own, clients=clients)  # (4), (5)
         cohort.tell("train")  # (6), (7)
-        self.roll_back(t, cohort)
 
     def note(self, clients: list[int], utility: np.ndarray, likeness: np.ndarray) -> None:
         """Remember and record the utilities, and record the likenesses, of this round's pairs."""

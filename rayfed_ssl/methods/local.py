@@ -46,8 +46,10 @@ class Server(TaskServer[Config]):
         if self.supervised:
             pretrain(self, cohort)
         cohort.tell("train")
+
+    def after_last_round(self, cohort: Cohort) -> None:
         if self.supervised:
-            self.roll_back(t, cohort)
+            super().after_last_round(cohort)
 
     def subjects(self) -> list[Subject]:
         return super().subjects() if self.supervised else self.own_subjects()

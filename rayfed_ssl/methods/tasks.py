@@ -213,10 +213,10 @@ class TaskServer(MethodServer[Config]):
     def start(self, cohort: Cohort) -> None:
         self.state["pretrained"] = []
 
-    def roll_back(self, t: int, cohort: Cohort) -> None:
-        """After the last round everybody, asked in this round or not, returns to its best."""
-        if t == self.config.train.rounds and self.method.rollback:
-            cohort.tell("roll_back", clients=self.setup.clients)
+    def after_last_round(self, cohort: Cohort) -> None:
+        """Everybody, asked in that round or not, lost on the way or not, returns to its best."""
+        if self.method.rollback:
+            cohort.conclude("roll_back", self.setup.clients)
 
     def subjects(self) -> list[Subject]:
         federation = self.setup.federation

@@ -213,6 +213,8 @@ class Run:
                 optimised_round(self.server, self.config.server.optimizer, t, self.cohort)
         except RoundVoid as void:
             line += f" came to nothing: {void}"
+        if t == self.rounds:
+            self.server.after_last_round(self.cohort)
         self.cohort.end_round()
         seconds = time.perf_counter() - began
         with self.writing(f"the records of round {t}"):

@@ -14,8 +14,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from rayfed_ssl.base.weights import pack, unpack
 from rayfed_ssl.config import RunConfig, build
+from rayfed_ssl.federated.clock import drop_outs
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.methods import METHODS
+from rayfed_ssl.methods.tasks import TaskClient
 from rayfed_ssl.settings.files import ConfigError
 from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.local import LocalCohort
@@ -273,3 +275,26 @@ def test_labels_are_learnt() -> None:
         features = worker.network.represent(bench.clean(worker.pixels()))
         found = worker.network.through("classifier", features).argmax(1)
     assert float((found == worker.labels()).float().mean()) > 0.6
+
+
+@pytest.mark.parametrize("seed", [21, 50])
+@pytest.mark.parametrize("method", ["fedavg_trunk", "fedlinked", "local"])
+def test_whoever_is_lost_in_the_last_round_returns_to_its_best_too(
+    method: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the drop-outs of these seeds, clients 0 and 1 are lost in the last round, or all three, and it is void."""
+    lost = drop_outs(0.4, seed, 3, 3)
+    assert lost.tolist() == ([True, True, False] if seed == 21 else [True] * 3)
+    monkeypatch.setattr(
+        TaskClient, "accuracy", lambda client, *_: 1 / (1 + client.round)
+    )  # each one's first is its best
+    _, cohort, asked = run(tmp_path, method, train__rounds=3, system={"drop_out": 0.4}, seed=seed)
+    trained: dict[int, dict[int, np.ndarray]] = {}
+    for t, operation, client, _, state in asked:
+        if operation in ("train", "adopt") and "best" in state:
+            trained.setdefault(client, {})[t] = state["model"].vector
+    assert any(lost[client] and len(models) > 1 for client, models in trained.items())
+    for client, state in cohort.states():
+        models = trained[client]
+        np.testing.assert_array_equal(state["model"].vector, models[min(models)])
+        assert not any(np.array_equal(model, models[min(models)]) for t, model in models.items() if t > min(models))

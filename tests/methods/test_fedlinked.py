@@ -541,6 +541,13 @@ def test_labels_are_numbered_within_the_task(done: tuple[Path, dict[str, Any], W
     assert worker.task_labels(np.array([0, 1, 9])).tolist() == [-1, 2, -1]
 
 
+def test_a_client_alone_sends_nothing(tmp_path: Path) -> None:
+    changes = {"clients__count": 1, "data__tasks": [[0, 1]], "train__rounds": 1}
+    _, cohort = run(tmp_path, **changes)
+    assert pq.read_table(tmp_path / "communication.parquet").num_rows == 0
+    assert [operation for _, operation, *_ in cohort.asked] == ["pretrain", "train", "roll_back"]
+
+
 def test_roll_back_returns_to_the_best_round(tmp_path: Path) -> None:
     summary, cohort = run(tmp_path / "a", train__rounds=3)
     states = dict(cohort.states())
