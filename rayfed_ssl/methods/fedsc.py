@@ -193,7 +193,8 @@ class Client(EncoderClient[Config]):
 class Server(MethodServer[Config]):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        self.sharing: tuple[int, ...] = self.method.sharing_rounds(self.config.train.rounds)
+        several = len(setup.clients) > 1  # a client alone has nobody to compare with, and releases nothing
+        self.sharing: tuple[int, ...] = self.method.sharing_rounds(self.config.train.rounds) if several else ()
 
     def start(self, cohort: Cohort) -> None:
         self.weights = self.initial_weights()
@@ -211,7 +212,7 @@ class Server(MethodServer[Config]):
             return Traffic(0, 0)
         weights = self.setup.weight_bytes(self.config.clients.encoder(client))
         matrix = 4 * self.config.projection_dim**2
-        others = bool(self.sharing) and t >= self.sharing[0] and len(self.setup.clients) > 1
+        others = bool(self.sharing) and t >= self.sharing[0]
         return Traffic(weights + (matrix if others else 0), weights + (matrix if t in self.sharing else 0))
 
     def asks_everybody(self, t: int) -> bool:

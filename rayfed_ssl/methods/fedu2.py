@@ -71,8 +71,9 @@ class Config(fedavg.Config):
     """T sharpens shares to q^(1/T) in running statistics, and in the mean without ``eua``; towards 0 the largest alone
     counts.
     """
-    equalise: bool = True
+    equalise: bool | None = None
     """Whether clients take about as many steps, by local epochs up to 10; with ``train.local_steps`` they do already.
+    null: as ``eua``.
     """
 
     @property
@@ -176,7 +177,8 @@ class Server(fedavg.Server[Config]):
     def local_epochs(self, client: int) -> int:
         """The local epochs of one client; the run's, unless they are equalised."""
         train, sizes = self.config.train, self.setup.federation.sizes
-        if not self.config.method_as(Config).equalise:
+        method = self.config.method_as(Config)
+        if not (method.eua if method.equalise is None else method.equalise):
             return train.local_epochs
         return max(1, equalised_epochs(int(sizes[client]), int(sizes.max()), train.batch_size, train.local_epochs))
 

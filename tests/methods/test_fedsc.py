@@ -410,6 +410,18 @@ def test_what_came_too_late_or_to_nothing_is_a_release(replies: int, tmp_path: P
 
 
 @needs_accounting
+def test_a_client_alone_releases_nothing(tmp_path: Path) -> None:
+    """Nobody is there whose loss its matrix could serve in."""
+    config = tiny("fedsc", clients__count=1, method__privacy={"epsilon": 1.0}, method__alpha="share")
+    summary = run_locally(config, tmp_path)
+    assert {row["field"] for row in pq.read_table(tmp_path / "communication.parquet").to_pylist()} == {
+        "weights",
+        "weights.buffers",
+    }
+    assert (summary["privacy"]["releases"], summary["epsilon"]) == ({0: 0}, {"0": 0.0})
+
+
+@needs_accounting
 def test_epsilon_is_what_each_client_released(tmp_path: Path) -> None:
     config = tiny("fedsc", method__privacy={"sigma": 0.05, "delta": 1e-3}, method__share_rounds=[2, 3])
     whole = run_locally(config, tmp_path / "whole")

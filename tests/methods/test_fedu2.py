@@ -123,7 +123,8 @@ def test_steps_are_equalised_by_epochs_unless_they_are_set() -> None:
     size = min(batch, sizes[client])
     assert outcome.metrics["images"] == wanted[client] * (sizes[client] // size) * size
     same, steps = tiny("fedu2", method__equalise=False), tiny("fedu2", train__local_steps=2)
-    for other, field in ((same, {"epochs": 1}), (steps, {})):
+    mean = tiny("fedu2", method__eua=False)  # part 2, 21.1: "with plain averaging simply E"
+    for other, field in ((same, {"epochs": 1}), (mean, {"epochs": 1}), (steps, {})):
         setup = Setup(other, federation, Initial(other, federation))
         assert METHODS["fedu2"].server(setup).epochs(0) == field  # type: ignore[attr-defined]
 
