@@ -77,7 +77,7 @@ def listed(folder: Path, name: str, books: Books) -> Listed:
     """What there is to say about the run in ``folder``, however damaged it is."""
     size, changed = _size_and_time(folder)
     trial = books.trial(folder)
-    known: dict[str, Any] = {"run": name, "bytes": size, "changed": changed, "point": trial.get("point") or {}}
+    known: dict[str, Any] = {"run": name, "bytes": size, "changed": changed, "point": trial.get("point", {})}
     reason = failure.kept(folder)
     failed: dict[str, Any] = {"status": "failed", "problem": f"{folder / failure.ERROR}: {reason}"}
     if reason is not None and not (folder / "config.yaml").exists():
@@ -151,8 +151,8 @@ def _trials(path: Path) -> dict[str, dict[str, Any]]:
     """The rows of a ``trials.json`` by their trials' folders; none where there is no such file, or it is damaged."""
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))["trials"]
-        return {f"trial-{row['trial']:05d}": dict(row) for row in rows}
-    except (OSError, ValueError, KeyError, TypeError):
+        return {f"trial-{row['trial']:05d}": {**row, "point": dict(row.get("point") or {})} for row in rows}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 
 

@@ -167,6 +167,23 @@ def test_what_a_sweep_wrote_of_its_trials_is_read_once(tmp_path: Path, monkeypat
     ]
 
 
+@pytest.mark.parametrize(
+    "text",
+    ['{"trials": [{"trial": 0, "point": "lr"}]}', '{"trials": [{"trial": 0, "point": 3}]}', '{"trials": ["x"]}',
+     '{"trials": [{"trial": 0, "point": [1]}]}', '{"trials": [{"trial": "0"}]}', '{"trials": 3}', '{"trials"', "[]"],
+)  # fmt: skip
+def test_a_run_beside_what_no_sweep_wrote_is_listed_without_it(call: Call, tmp_path: Path, text: str) -> None:
+    run = tmp_path / "runs/trial-00000"
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text("{method: {name: mine}, train: {rounds: 4}}")
+    (tmp_path / "runs/trials.json").write_text(text)
+    status, out, err = call("list")
+    assert (status, err) == (0, "")
+    assert "trial-00000 mine unfinished 0/4" in " ".join(out.split())
+    (row,) = json.loads(call("list", "--json")[1])
+    assert (row["run"], row["point"]) == ("trial-00000", {})
+
+
 def test_a_run_without_accuracies_lists_what_describes_its_features(call: Call, tmp_path: Path) -> None:
     status, out, _ = call("run", "tiny.yaml", "--executor", "local", "evaluation.protocols=[rank]")
     assert status == 0
