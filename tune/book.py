@@ -20,8 +20,8 @@ from rayfed_ssl.reporting.tables import write_json
 from tune.config import Point
 
 SCHEDULE = "schedule.json"  # in a run folder: the exchanges of population-based training
-OVER = ("complete", "stopped", "diverged")  # nothing is left to run; "stopped": by the scheduler
-WITHOUT_SCORE = ("failed", "diverged")
+SCORED = ("complete", "stopped")  # "stopped": by the scheduler
+OVER = (*SCORED, "diverged")  # nothing is left to run
 
 
 @dataclass
