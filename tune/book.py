@@ -56,7 +56,8 @@ class Book:
         self.entries: list[Entry] = []
         if self.path.exists():
             try:
-                self.entries = [Entry(**row) for row in json.loads(self.path.read_text(encoding="utf-8"))["trials"]]
+                rows = json.loads(self.path.read_text(encoding="utf-8"))["trials"]
+                self.entries = [Entry(**{**row, "point": dict(row["point"])}) for row in rows]
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise _damaged(self.path, error) from None
             for entry in self.entries:

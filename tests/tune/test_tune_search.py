@@ -74,6 +74,17 @@ def test_a_restored_sweep_gives_what_is_not_over_and_nothing_else(tmp_path: Path
     assert [point["trial"] for point in drained(again)] == [2, 4]
 
 
+@pytest.mark.parametrize("damage", [{"point": "lr"}, {"point": 3}, {"trail": 0}])
+def test_a_damaged_record_is_one_line(tmp_path: Path, damage: dict[str, Any]) -> None:
+    row = {"trial": 0, "configuration": 0, "repetition": 0, "point": {LR: 0.1}}
+    path = tmp_path / "trials.json"
+    path.write_text(json.dumps({"trials": [row]}))
+    assert Book(tmp_path, 1).entries == [Entry(0, 0, 0, {LR: 0.1})]
+    path.write_text(json.dumps({"trials": [row | damage]}))
+    with pytest.raises(UserError, match=rf"^{path}: cannot be read \(.+\); the records are damaged$"):
+        Book(tmp_path, 1)
+
+
 def test_a_trial_that_diverged_is_over_and_has_no_score(tmp_path: Path) -> None:
     made = sweep(tmp_path, space={LR: {"grid": [0.1, 0.2, 0.3]}})
     given, finished = proposals(made, tmp_path)
