@@ -20,8 +20,8 @@ from rayfed_ssl.reporting.tables import write_json
 from tune.config import Point
 
 SCHEDULE = "schedule.json"  # in a run folder: the exchanges of population-based training
-OVER = ("complete", "stopped", "diverged")  # nothing is left to run; "stopped": by the scheduler
-WITHOUT_SCORE = ("failed", "diverged")
+SCORED = ("complete", "stopped")  # "stopped": by the scheduler
+OVER = (*SCORED, "diverged")  # nothing is left to run
 
 
 @dataclass
@@ -56,7 +56,8 @@ class Book:
         self.entries: list[Entry] = []
         if self.path.exists():
             try:
-                self.entries = [Entry(**row) for row in json.loads(self.path.read_text(encoding="utf-8"))["trials"]]
+                rows = json.loads(self.path.read_text(encoding="utf-8"))["trials"]
+                self.entries = [Entry(**{**row, "point": dict(row["point"])}) for row in rows]
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise _damaged(self.path, error) from None
             for entry in self.entries:

@@ -37,7 +37,7 @@ from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.storage import failure
-from tune import config as sweep_config
+from rayfed_ssl.storage.claim import claimed
 from tune.book import OVER, Book, trial_name
 from tune.config import Point, Sweep, SweepConfig, measured_by, read_base
 from tune.dealing import refusals
@@ -246,42 +246,42 @@ def run_comparison(
         select: the measure by which to choose a row; what it chose is written, too.
         stopping: once it says so, running trials end after their round, with a checkpoint, and no other starts.
     Raises:
-        UserError: nothing fits, or the folder or the resources cannot be used; nothing is half-written.
+        UserError: nothing fits, the folder or the resources cannot be used, or another command works in the folder;
+            nothing is half-written.
     """
-    from tune.sweep import examine, run_trials
+    from tune.sweep import examine, run_trials, say_unlocked
 
     folder = folder.absolute()
     if not variants.points:
         raise UserError(f"{refusal(variants)}\ncompare: nothing is left to run")
-    _examine(variants, folder, resume)
     sweep = variants.sweep(_shown_metric(variants))
-    examine(sweep, folder, resume)
-    _, first = sweep.check()[0]
 
     def began() -> None:
         _dump(variants, folder)
 
-    if local:
-        book = _run_here(sweep, folder, began, say, stopping)
-    else:
-        pretended = {"address": address, "num_cpus": num_cpus, "num_gpus": num_gpus}
-        book = run_trials(sweep, folder, first, say=say, stopping=stopping, began=began, **pretended)  # type: ignore[arg-type]
-    return _outcome(variants, folder, book, select)
+    with claimed(folder) as why_not:
+        _examine(variants, folder, resume)
+        examine(sweep, folder, resume)
+        _, first = sweep.check()[0]
+        say_unlocked(folder, why_not, say)
+        if local:
+            book = _run_here(sweep, folder, began, say, stopping)
+        else:
+            pretended = {"address": address, "num_cpus": num_cpus, "num_gpus": num_gpus}
+            book = run_trials(sweep, folder, first, say=say, stopping=stopping, began=began, **pretended)  # type: ignore[arg-type]
+        return _outcome(variants, folder, book, select)
 
 
 def _run_here(
     sweep: Sweep, folder: Path, began: Callable[[], None], say: Callable[[str], None], stopping: Callable[[], bool]
 ) -> Book:
     """Every trial that is not over, in this process; one that fails says why in its folder, and the next starts."""
-    from tune.sweep import opening, trial_line
+    from tune.sweep import begin, opening, trial_line
 
     book = Book(folder, sweep.settings.repeat)
     for point in (sweep.configurations or [])[book.configurations :]:
         book.add(point)
-    folder.mkdir(parents=True, exist_ok=True)
-    sweep_config.dump(sweep, folder)
-    began()
-    book.save()
+    begin(sweep, book, began)
     say(f"{opening(sweep, book)}; one at a time, in this process")
     for entry in [entry for entry in book.entries if entry.status not in OVER]:
         if stopping():

@@ -17,7 +17,7 @@ from ray.tune.search import Searcher
 
 from rayfed_ssl.base.schema import UserError
 from tune.blocks import Dimension, rounded
-from tune.book import OVER, WITHOUT_SCORE, Book, Entry, scheduled, score
+from tune.book import OVER, SCORED, Book, Entry, scheduled, score
 from tune.config import Sweep
 
 SCORE = "score"  # what trials report
@@ -92,10 +92,8 @@ class Proposals(Searcher):  # type: ignore[misc]
             entry.status = "waiting" if self.stopping() else "stopped"
         self.book.save()
         self.finished(entry)
-        if self.optimiser and all(e.status in (*OVER, "failed") for e in self.book.of(entry.configuration)):
-            value = configuration_score(self.sweep, self.book, entry.configuration)
-            told = None if value is None else {SCORE: value, "training_iteration": 1}
-            self.optimiser.on_trial_complete(_name(entry.configuration), told, error=value is None)
+        if self.optimiser:
+            tell(self.optimiser, self.sweep, self.book, entry.configuration)
 
     def _note(self, entry: Entry, result: dict[str, Any]) -> None:
         if (value := result.get(SCORE)) is not None:
@@ -109,12 +107,20 @@ class Proposals(Searcher):  # type: ignore[misc]
 
 
 def configuration_score(sweep: Sweep, book: Book, configuration: int) -> float | None:
-    """From all repeats of a configuration; None where one has no value, failed or diverged."""
+    """From all repeats of a configuration; None where one has no value, is not over, failed or diverged."""
     entries = book.of(configuration)
-    if any(entry.status in WITHOUT_SCORE for entry in entries):
+    if any(entry.status not in SCORED for entry in entries):
         return None
     settings = sweep.settings
     return score([book.value(entry, settings.metric) for entry in entries], settings.score, settings.mode)
+
+
+def tell(search: Searcher, sweep: Sweep, book: Book, configuration: int) -> None:
+    """Tell an optimiser the score of a configuration once all its repeats are over, or that it has none."""
+    if all(entry.status in (*OVER, "failed") for entry in book.of(configuration)):
+        value = configuration_score(sweep, book, configuration)
+        told = None if value is None else {SCORE: value, "training_iteration": 1}
+        search.on_trial_complete(_name(configuration), told, error=value is None)
 
 
 def _name(configuration: int) -> str:
@@ -122,52 +128,36 @@ def _name(configuration: int) -> str:
 
 
 def optimiser(sweep: Sweep, book: Book) -> Searcher:
-    """Optuna's or HyperOpt's search (both TPE), told of the configurations that the book has. Raises UserError where it
-    is not installed.
+    """Optuna's or HyperOpt's search (both TPE) that has proposed the configurations of the book. Raises UserError where
+    it is not installed.
 
-    Those of an earlier session that are not over are given again by the book and not told to it.
+    It is told the scores of those that are over; those of an earlier session that are not are given again by the book,
+    and it is told theirs when they are.
     """
     settings = sweep.settings
     space = {key: domain(dimension) for key, dimension in settings.space.items()}
-    past = [(book.of(c)[0].point, configuration_score(sweep, book, c)) for c in range(book.configurations)]
-    points, scores = [list(each) for each in zip(*((p, s) for p, s in past if s is not None), strict=True)] or ([], [])
+    past = [book.of(c)[0].point for c in range(book.configurations)]
     search: Searcher
     if settings.search == "optuna":
         _installed("optuna").logging.set_verbosity(logging.WARNING)
         from ray.tune.search.optuna import OptunaSearch
 
         search = OptunaSearch(
-            OptunaSearch.convert_search_space(space), metric=SCORE, mode=settings.mode, seed=settings.seed + len(past)
-        )
-        for point, value in zip(points, scores, strict=True):
-            search.add_evaluated_point(point, value)
+            OptunaSearch.convert_search_space(space), metric=SCORE, mode=settings.mode,
+            seed=settings.seed + len(past), points_to_evaluate=past,
+        )  # fmt: skip
     else:
         _installed("hyperopt")
         from ray.tune.search.hyperopt import HyperOptSearch
 
         search = HyperOptSearch(
             HyperOptSearch.convert_search_space(space), metric=SCORE, mode=settings.mode,
-            random_state_seed=settings.seed + len(past), points_to_evaluate=points or None,
+            random_state_seed=settings.seed + len(past), points_to_evaluate=past or None,
         )  # fmt: skip
-        for number, value in enumerate(scores):  # HyperOpt proposes them first: answer at once
-            search.suggest(f"past-{number}")
-            search.on_trial_complete(f"past-{number}", {SCORE: value, "training_iteration": 1})
-    return _Known(search, len(past))
-
-
-class _Known(Searcher):  # type: ignore[misc]
-    """A search that is not told of configurations it did not propose in this session."""
-
-    def __init__(self, search: Searcher, first: int) -> None:
-        super().__init__(metric=SCORE, mode=search.mode)
-        self.search, self.first = search, first
-
-    def suggest(self, trial_id: str) -> dict[str, Any] | None:
-        return self.search.suggest(trial_id)  # type: ignore[no-any-return]
-
-    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        if int(trial_id.rpartition("-")[2]) >= self.first:
-            self.search.on_trial_complete(trial_id, result, error)
+    for configuration in range(len(past)):  # what it is to evaluate it proposes first
+        search.suggest(_name(configuration))
+        tell(search, sweep, book, configuration)
+    return search
 
 
 def _installed(package: str) -> Any:

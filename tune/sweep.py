@@ -25,7 +25,9 @@ from actors.session import Session, check_paths, connect, in_job
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.config import RunConfig
+from rayfed_ssl.storage import failure
 from rayfed_ssl.storage.checkpoint import writable
+from rayfed_ssl.storage.claim import claimed
 from tune import config as sweep_config
 from tune.book import OVER, Book, Entry, scheduled, trial_name
 from tune.config import Sweep
@@ -66,17 +68,20 @@ def run_sweep(
         stopping: once it says so, running trials end after their round, with a checkpoint, and no other starts.
         num_cpus, num_gpus: what an instance of Ray of our own pretends to have.
     Raises:
-        UserError: a key, a value, the folder or the resources cannot be used; nothing is half-written. Or no trial
-            found a place within ``resources.wait_s``.
+        UserError: a key, a value, the folder or the resources cannot be used, or another command works in the folder;
+            nothing is half-written. Or no trial found a place within ``resources.wait_s``.
     """
-    examine(sweep, folder, resume)
-    folder = folder.absolute()
-    begun = (folder / "trials.json").exists()  # then a trial that the images refuse has failed, and is kept so
-    first = sweep.check()[0][1] if begun else checked(sweep)
-    book = run_trials(
-        sweep, folder, first, say=say, stopping=stopping, address=address, num_cpus=num_cpus, num_gpus=num_gpus
-    )
-    return collect(sweep, book)
+    refuse_uri(folder)
+    with claimed(folder) as why_not:
+        examine(sweep, folder, resume)
+        folder = folder.absolute()
+        begun = (folder / "trials.json").exists()  # then a trial that the images refuse has failed, and is kept so
+        first = sweep.check()[0][1] if begun else checked(sweep)
+        say_unlocked(folder, why_not, say)
+        book = run_trials(
+            sweep, folder, first, say=say, stopping=stopping, address=address, num_cpus=num_cpus, num_gpus=num_gpus
+        )
+        return collect(sweep, book)
 
 
 def checked(sweep: Sweep) -> RunConfig:
@@ -112,7 +117,8 @@ def run_trials(
     num_cpus: int | None = None,
     num_gpus: int | None = None,
 ) -> Book:
-    """Run every trial that is not over; what has become of each. The caller has examined the sweep and the folder.
+    """Run every trial that is not over; what has become of each. The caller has claimed the folder, and examined it and
+    the sweep.
 
     Args:
         first: the config of one of the trials, whose ``resources`` all share.
@@ -128,11 +134,8 @@ def run_trials(
             settle(path)
         book = Book(folder, sweep.settings.repeat)
         proposals = Proposals(sweep, book, lambda entry: say(trial_line(sweep, book, entry)), stopping)
-        folder.mkdir(parents=True, exist_ok=True)
         (folder / STOP).unlink(missing_ok=True)
-        sweep_config.dump(sweep, folder)  # first: trials are nothing without what was asked
-        began()
-        book.save()
+        begin(sweep, book, began)
         say(f"{opening(sweep, book)}; {space.line}")
         try:
             if proposals.left:
@@ -142,6 +145,25 @@ def run_trials(
     return book
 
 
+def begin(sweep: Sweep, book: Book, began: Callable[[], None]) -> None:
+    """Write down what was asked, then what there is to do. What is over has not failed, whatever an earlier attempt
+    left in its folder.
+    """
+    book.folder.mkdir(parents=True, exist_ok=True)
+    sweep_config.dump(sweep, book.folder)  # first: trials are nothing without what was asked
+    began()
+    book.save()
+    for entry in book.entries:
+        if entry.status in OVER:
+            failure.clear(book.folder / entry.name)
+
+
+def say_unlocked(folder: Path, why_not: str, say: Callable[[str], None]) -> None:
+    """Where there are no locks, that there are none."""
+    if why_not:
+        say(f"{folder} cannot be locked ({why_not}): nothing keeps a second command from writing there")
+
+
 def opening(sweep: Sweep, book: Book) -> str:
     """How many trials there are, and how many of them are over."""
     over = sum(entry.status in OVER for entry in book.entries)
@@ -149,12 +171,15 @@ def opening(sweep: Sweep, book: Book) -> str:
     return total + (f", {over} of them over already" if over else "")
 
 
-def examine(sweep: Sweep, folder: Path, resume: bool) -> None:
-    """Refuse to write over a sweep, or to go on with another one; writes nothing."""
+def refuse_uri(folder: Path) -> None:
     if re.match(r"[A-Za-z][\w+.-]*:/", str(folder)):
         raise UserError(
             f"--out: found {folder}; a sweep lies in a folder of this machine or of shared storage: give a path"
         )
+
+
+def examine(sweep: Sweep, folder: Path, resume: bool) -> None:
+    """Refuse to write over a sweep, or to go on with another one; writes nothing."""
     existing = folder / "sweep.yaml"
     if existing.exists() and not resume:
         raise UserError(f"--out: {folder} already holds a sweep; add --resume to continue it, or name another folder")

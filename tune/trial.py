@@ -188,6 +188,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
             torch.set_num_threads(config.resources.threads)
             failure.clear(self.folder)
             summary = self._drive(config)
+            failure.clear(self.folder)  # of whoever else tried meanwhile
         except Abandoned:
             return
         except BaseException as error:

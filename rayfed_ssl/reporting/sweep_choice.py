@@ -1,7 +1,7 @@
 """Which configuration a sweep chooses, from the rows of its ``results.parquet``, and which others are level with it.
 
-Only a configuration whose repeats all ran to their last round can win: what was stopped or waits has a value of another
-round. Those whose means cannot be told from the winner's are level with it.
+Only a configuration whose repeats all ran to their last round can win: what was stopped has a value of another round.
+Those whose means cannot be told from the winner's are level with it.
 """
 
 from __future__ import annotations

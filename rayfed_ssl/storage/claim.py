@@ -1,11 +1,12 @@
-"""A run folder that only one run writes to at a time."""
+"""Folders that one process writes to at a time: a run's, a sweep's, a comparison's."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rayfed_ssl.base.schema import UserError
@@ -72,6 +73,25 @@ class Claim:
             for path in self._made:
                 with suppress(OSError):  # not empty, or gone
                     path.rmdir()
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[str]:
+    """The folder of a sweep or a comparison, which this process alone works in: why not, or nothing. The runs in there
+    have claims of their own. Where nothing was written, folders that were not there before are not there afterwards.
+
+    Raises:
+        UserError: another command works there.
+    """
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    lock = lock_of(folder, folder.absolute() / LOCK)
+    try:
+        yield lock.why_not
+    finally:
+        lock.release()
+        for path in made:
+            with suppress(OSError):  # not empty, or gone
+                path.rmdir()
 
 
 def lock_of(folder: Path, path: Path) -> Lock:

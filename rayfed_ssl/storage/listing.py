@@ -54,16 +54,30 @@ def runs_in(folder: Path) -> list[Listed]:
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: found no such folder; must be one that holds runs")
-    if _looks_like_a_run(folder):
-        return [listed(folder, folder.name or str(folder))]
-    return [listed(path, path.relative_to(folder).as_posix()) for path in _found(folder, DEEPEST)]
+    books = Books()
+    if _looks_like_a_run(folder, books):
+        return [listed(folder, folder.name or str(folder), books)]
+    return [listed(path, path.relative_to(folder).as_posix(), books) for path in _found(folder, DEEPEST, books)]
 
 
-def listed(folder: Path, name: str) -> Listed:
+class Books:
+    """What sweeps and comparisons have written down of their trials; each of their files is read once."""
+
+    def __init__(self) -> None:
+        self._read: dict[Path, dict[str, dict[str, Any]]] = {}
+
+    def trial(self, folder: Path) -> dict[str, Any]:
+        """What the sweep or comparison around ``folder`` says of it; empty where there is none."""
+        if folder.parent not in self._read:
+            self._read[folder.parent] = _trials(folder.parent / TRIALS)
+        return self._read[folder.parent].get(folder.name, {})
+
+
+def listed(folder: Path, name: str, books: Books) -> Listed:
     """What there is to say about the run in ``folder``, however damaged it is."""
     size, changed = _size_and_time(folder)
-    trial = _trial(folder)
-    known: dict[str, Any] = {"run": name, "bytes": size, "changed": changed, "point": trial.get("point") or {}}
+    trial = books.trial(folder)
+    known: dict[str, Any] = {"run": name, "bytes": size, "changed": changed, "point": trial.get("point", {})}
     reason = failure.kept(folder)
     failed: dict[str, Any] = {"status": "failed", "problem": f"{folder / failure.ERROR}: {reason}"}
     if reason is not None and not (folder / "config.yaml").exists():
@@ -87,13 +101,13 @@ def listed(folder: Path, name: str) -> Listed:
     return Listed(**known)
 
 
-def _looks_like_a_run(folder: Path) -> bool:
+def _looks_like_a_run(folder: Path, books: Books) -> bool:
     if (folder / "config.yaml").exists() or (folder / "metrics.parquet").is_dir():
         return True
-    return (folder / failure.ERROR).is_file() and bool(_trial(folder))
+    return (folder / failure.ERROR).is_file() and bool(books.trial(folder))
 
 
-def _found(folder: Path, deep: int) -> Iterator[Path]:
+def _found(folder: Path, deep: int, books: Books) -> Iterator[Path]:
     """Run folders below ``folder``, by name; nothing hidden, nothing that a link leads to, nothing within a run."""
     try:
         inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
@@ -101,10 +115,10 @@ def _found(folder: Path, deep: int) -> Iterator[Path]:
         return
     for path in inside:
         if path.is_dir() and not path.is_symlink():
-            if _looks_like_a_run(path):
+            if _looks_like_a_run(path, books):
                 yield path
             elif deep:
-                yield from _found(path, deep - 1)
+                yield from _found(path, deep - 1, books)
 
 
 def _settings(folder: Path) -> dict[str, Any]:
@@ -133,12 +147,12 @@ def _summary(folder: Path) -> dict[str, Any]:
         raise UserError(f"{path}: not what a run writes ({error!r})") from None
 
 
-def _trial(folder: Path) -> dict[str, Any]:
-    """What the sweep or comparison around ``folder`` has written down of it; empty where there is none."""
+def _trials(path: Path) -> dict[str, dict[str, Any]]:
+    """The rows of a ``trials.json`` by their trials' folders; none where there is no such file, or it is damaged."""
     try:
-        rows = json.loads((folder.parent / TRIALS).read_text(encoding="utf-8"))["trials"]
-        return next((row for row in rows if f"trial-{row['trial']:05d}" == folder.name), {})
-    except (OSError, ValueError, KeyError, TypeError):
+        rows = json.loads(path.read_text(encoding="utf-8"))["trials"]
+        return {f"trial-{row['trial']:05d}": {**row, "point": dict(row.get("point") or {})} for row in rows}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 
 

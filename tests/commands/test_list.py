@@ -8,6 +8,7 @@ import shutil
 import time
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -143,6 +144,44 @@ def test_trials_are_listed_with_what_they_vary(call: Call, tmp_path: Path) -> No
     assert "sweep/trial-00000  train.batch_size=8 " in call("list", ".")[1]
     (tmp_path / "sweep/trials.json").write_text("[]")
     assert [one.run for one in runs_in(tmp_path)] == [f"sweep/trial-0000{k}" for k in (0, 1, 3)]
+
+
+def test_what_a_sweep_wrote_of_its_trials_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("one", "two"):
+        for trial in range(5):
+            (tmp_path / f"{name}/trial-{trial:05d}").mkdir(parents=True)
+            (tmp_path / f"{name}/trial-{trial:05d}/error.txt").write_text("OSError: gone\n")
+        rows = [{"trial": k, "point": {"seed": [name, k]}, "status": "failed"} for k in range(5)]
+        (tmp_path / f"{name}/trials.json").write_text(json.dumps({"trials": rows}))
+    read, opened = Path.read_text, list[Path]()
+
+    def counted(path: Path, *args: Any, **options: Any) -> str:
+        opened.append(path)
+        return read(path, *args, **options)
+
+    monkeypatch.setattr(Path, "read_text", counted)
+    found = runs_in(tmp_path)
+    assert [one.point for one in found] == [{"seed": [name, k]} for name in ("one", "two") for k in range(5)]
+    assert [path for path in opened if path.suffix == ".json"] == [
+        tmp_path / f"{n}/trials.json" for n in ("one", "two")
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"trials": [{"trial": 0, "point": "lr"}]}', '{"trials": [{"trial": 0, "point": 3}]}', '{"trials": ["x"]}',
+     '{"trials": [{"trial": 0, "point": [1]}]}', '{"trials": [{"trial": "0"}]}', '{"trials": 3}', '{"trials"', "[]"],
+)  # fmt: skip
+def test_a_run_beside_what_no_sweep_wrote_is_listed_without_it(call: Call, tmp_path: Path, text: str) -> None:
+    run = tmp_path / "runs/trial-00000"
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text("{method: {name: mine}, train: {rounds: 4}}")
+    (tmp_path / "runs/trials.json").write_text(text)
+    status, out, err = call("list")
+    assert (status, err) == (0, "")
+    assert "trial-00000 mine unfinished 0/4" in " ".join(out.split())
+    (row,) = json.loads(call("list", "--json")[1])
+    assert (row["run"], row["point"]) == ("trial-00000", {})
 
 
 def test_a_run_without_accuracies_lists_what_describes_its_features(call: Call, tmp_path: Path) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
+import os
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -19,6 +23,9 @@ from rayfed_ssl.config import load as load_run
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.local import LocalCohort
+from rayfed_ssl.storage import failure
+from rayfed_ssl.storage.claim import LOCK
+from rayfed_ssl.storage.listing import runs_in
 from tests.command_line import caller
 from tests.tiny import encoders, measured
 from tests.tune.sweeps import RUN
@@ -102,6 +109,55 @@ def test_a_run_stopped_in_the_middle_goes_on_from_its_checkpoint(base: Path, tmp
     assert measured(out / "trial-00000") == measured(whole / "trial-00000")
 
 
+def test_a_second_command_in_the_folder_is_refused_and_the_first_is_undisturbed(
+    base: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call, out = caller(base.parent, monkeypatch, capsys), Path("runs/c")
+    made = from_methods(base, ["fedsimclr", "fedprox", "local"], ["train.rounds=2"])
+    stopping, say, _ = stop_after(1)
+    run_comparison(made, out, local=True, say=say, stopping=stopping)
+    refused = list[str]()
+
+    def meanwhile() -> bool:
+        """While the second run goes on: one command more, and those that only read."""
+        if not refused and (out / "trial-00001/config.yaml").exists():
+            before = {path: path.read_bytes() for path in out.rglob("*.json")}
+            status, _, err = call("compare", "--resume", "--out", "runs/c", "--executor", "local")
+            refused.append(err)
+            assert status == 2
+            assert {path: path.read_bytes() for path in out.rglob("*.json")} == before
+            assert call("compare", "runs/c")[0] == 0
+            assert call("report", "runs/c")[0] == 0
+            assert [row["status"] for row in json.loads(call("list", "--json")[1])] == ["complete", "running"]
+        return False
+
+    assert run_comparison(made, out, local=True, resume=True, stopping=meanwhile).left == 0
+    assert re.fullmatch(
+        rf"--out: {out.absolute()} is being written by another run \(\S+, pid {os.getpid()}\); "
+        "wait for it, stop it, or name another folder\n",
+        refused[0],
+    )
+    assert len(stamps(out)) == 3
+    assert not list(out.rglob("error.txt"))
+    assert not list(out.rglob(LOCK))
+    assert {row["status"] for row in json.loads((out / "trials.json").read_text())["trials"]} == {"complete"}
+
+
+def test_where_there_are_no_locks_the_comparison_says_so(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsupported(*args: Any) -> None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    made, said = from_methods(base, ["fedsimclr"], ["train.rounds=1"]), list[str]()
+    assert run_comparison(made, tmp_path / "out", local=True, say=said.append, stopping=lambda: True).left == 1
+    assert said[0] == (
+        f"{tmp_path / 'out'} cannot be locked (Operation not supported): nothing keeps a second command from writing "
+        "there"
+    )
+
+
 @pytest.mark.cluster
 def test_on_ray_as_in_this_process(base: Path, tmp_path: Path, ray_session: ModuleType) -> None:
     made = from_methods(base, ["fedsimclr", "local"], ["train.rounds=1"])
@@ -138,6 +194,9 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(
     monkeypatch.undo()
     assert run_comparison(made, tmp_path / "out", local=True, resume=True).left == 0
     assert not (tmp_path / "out" / "trial-00000" / "error.txt").exists()
+    failure.keep(tmp_path / "out" / "trial-00000", OSError("of another command, before there were locks"))
+    assert run_comparison(made, tmp_path / "out", local=True, resume=True).failed == 0
+    assert [(one.status, one.problem) for one in runs_in(tmp_path / "out")] == [("complete", None)] * 2
 
 
 def test_what_does_not_fit_is_all_told_before_anything_runs(base: Path) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -22,7 +25,10 @@ from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.blocks import ResourcesConfig
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.simulation.resuming import examine_folder
-from rayfed_ssl.storage import checkpoint
+from rayfed_ssl.storage import checkpoint, failure
+from rayfed_ssl.storage.claim import LOCK
+from rayfed_ssl.storage.lock import Lock
+from tests.command_line import caller
 from tests.tiny import tiny
 from tests.tune.sweeps import GRID, LR, sweep
 from tune import config as sweep_config
@@ -120,6 +126,17 @@ def test_a_trial_gives_up_after_losses_in_a_row_not_in_all(tmp_path: Path, monke
     with pytest.raises(UserError, match="lost, 3 times in a row"):
         trial._drive(made.run({}))
     assert len(resumed) == 3
+
+
+def test_a_trial_that_completes_has_not_failed_whatever_lies_in_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial, _ = begun(tmp_path, sweep(tmp_path), monkeypatch, [(9, {"rounds": 9, "status": "complete"})])
+    monkeypatch.setattr(trial, "_report", lambda progress: failure.keep(trial.folder, OSError("of another command")))
+    failure.keep(trial.folder, OSError("of an earlier attempt"))
+    trial._work()
+    assert trial.news.get_nowait() == {"round": 9, "done": True}
+    assert failure.kept(trial.folder) is None
 
 
 def test_what_trials_log_is_said_once_and_nothing_of_an_earlier_session(tmp_path: Path) -> None:
@@ -331,6 +348,48 @@ def test_a_sweep_with_a_trial_that_the_images_refused_goes_on(tmp_path: Path, mo
     monkeypatch.setattr("tune.sweep.run_trials", lambda *args, **options: 1)
     monkeypatch.setattr("tune.sweep.collect", lambda made, book: book)
     assert run_sweep(made, out, resume=True) == 1
+
+
+def test_a_second_sweep_in_the_folder_is_refused_before_it_writes_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, out, refused = sweep(tmp_path), tmp_path / "new" / "out", list[str]()
+
+    def run_trials(made: Sweep, folder: Path, *args: Any, **options: Any) -> Book:
+        for resume in (False, True):
+            with pytest.raises(UserError) as again:
+                run_sweep(made, out, resume=resume)
+            refused.append(str(again.value))
+        assert [path.name for path in out.iterdir()] == [LOCK]
+        return Book(folder, 1)
+
+    monkeypatch.setattr("rayfed_ssl.storage.claim.Lock", partial(Lock, patience_s=0.0))
+    monkeypatch.setattr("tune.sweep.run_trials", run_trials)
+    monkeypatch.setattr("tune.sweep.collect", lambda made, book: book)
+    run_sweep(made, out)
+    assert len(refused) == 2
+    for line in refused:
+        assert re.fullmatch(
+            rf"--out: {out} is being written by another run \(\S+, pid {os.getpid()}\); "
+            "wait for it, stop it, or name another folder",
+            line,
+        )
+    assert not (tmp_path / "new").exists()  # nothing was written
+
+
+def test_tune_in_a_folder_that_another_command_works_in_ends_with_status_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call, out = caller(tmp_path, monkeypatch, capsys), tmp_path / "out"
+    sweep_config.dump(sweep(tmp_path), out)
+    monkeypatch.setattr("rayfed_ssl.storage.claim.Lock", partial(Lock, patience_s=0.0))
+    lock = Lock(out / LOCK)
+    before = {path: path.read_bytes() for path in out.rglob("*")}
+    status, said, err = call("tune", str(tmp_path / "lr.yaml"), "--out", "out", "--resume")
+    assert (status, said, err.count("\n")) == (2, "", 1)
+    assert err.startswith("--out: out is being written by another run (")
+    assert {path: path.read_bytes() for path in out.rglob("*")} == before
+    lock.release()
 
 
 def test_trials_without_a_sweep_are_refused(tmp_path: Path) -> None:

@@ -140,6 +140,16 @@ def test_nothing_finished_is_a_table_and_no_winner(tmp_path: Path) -> None:
     assert not (tmp_path / "out" / "best.yaml").exists()
 
 
+def test_what_was_interrupted_is_not_ranked_by_what_it_had_reached(tmp_path: Path) -> None:
+    made = sweep(tmp_path, space={LR: {"grid": [0.1, 0.2, 0.3]}})
+    out = tmp_path / "out"
+    results = collect(made, booked(made, out, {0: ("waiting", 0.9), 1: ("complete", 0.4), 2: ("stopped", 0.5)}))
+    assert results.choice.ranking == (2, 1)
+    assert list(ranked(results).columns[-1].cells) == ["stopped", "complete"]
+    rows = pq.read_table(out / "results.parquet").to_pylist()
+    assert [(row["accuracy.knn"], row["score"]) for row in rows] == [(0.9, None), (0.4, 0.4), (0.5, 0.5)]
+
+
 def test_columns_of_the_table_have_one_type() -> None:
     rows: list[dict[str, Any]] = [
         {"a": 1, "b": "x", "c": ["r", "s"], "d": 1},
@@ -251,7 +261,8 @@ def test_the_report_names_the_configuration_of_best_yaml(tmp_path: Path, monkeyp
         results = collect(made, book)
         text = report_of(out).read_text()
         if (winner := results.choice.winner) is None:
-            assert "has run to its end yet" in text
+            scored = any("waiting" not in statuses[c * repeat : (c + 1) * repeat] for c in range(4))
+            assert ("has run to its end yet" if scored else "has a score yet") in text
             continue
         named += 1
         assert load_run(out / "best.yaml").train.optimizer.lr == pytest.approx(0.1 * (winner + 1))

@@ -74,6 +74,17 @@ def test_a_restored_sweep_gives_what_is_not_over_and_nothing_else(tmp_path: Path
     assert [point["trial"] for point in drained(again)] == [2, 4]
 
 
+@pytest.mark.parametrize("damage", [{"point": "lr"}, {"point": 3}, {"trail": 0}])
+def test_a_damaged_record_is_one_line(tmp_path: Path, damage: dict[str, Any]) -> None:
+    row = {"trial": 0, "configuration": 0, "repetition": 0, "point": {LR: 0.1}}
+    path = tmp_path / "trials.json"
+    path.write_text(json.dumps({"trials": [row]}))
+    assert Book(tmp_path, 1).entries == [Entry(0, 0, 0, {LR: 0.1})]
+    path.write_text(json.dumps({"trials": [row | damage]}))
+    with pytest.raises(UserError, match=rf"^{path}: cannot be read \(.+\); the records are damaged$"):
+        Book(tmp_path, 1)
+
+
 def test_a_trial_that_diverged_is_over_and_has_no_score(tmp_path: Path) -> None:
     made = sweep(tmp_path, space={LR: {"grid": [0.1, 0.2, 0.3]}})
     given, finished = proposals(made, tmp_path)
@@ -138,9 +149,24 @@ def test_of_a_metric_to_be_small_the_default_score_is_the_largest(tmp_path: Path
     book = Book(tmp_path, 3)
     for entry, value in zip(book.add({LR: 0.1}), (1, 9, 9), strict=True):
         finish(tmp_path, entry.trial, 0.5)
+        entry.status = "complete"
         path = tmp_path / entry.name / "summary.json"
         path.write_text(json.dumps({**json.loads(path.read_text()), "communication": {"up_bytes": value}}))
     assert search.configuration_score(made, book, 0) == 9
+
+
+@pytest.mark.parametrize(
+    ("status", "has_a_score"),
+    [("complete", True), ("stopped", True), ("waiting", False), ("running", False), ("failed", False)],
+)
+def test_a_configuration_has_a_score_when_all_its_repeats_are_over(
+    tmp_path: Path, status: str, has_a_score: bool
+) -> None:
+    made, book = sweep(tmp_path, space={LR: {"grid": [0.1]}}, repeat=2), Book(tmp_path, 2)
+    for entry, state in zip(book.add({LR: 0.1}), ("complete", status), strict=True):
+        finish(tmp_path, entry.trial, 0.5 - entry.trial / 10, "complete" if state == "complete" else "stopped")
+        entry.status = state
+    assert search.configuration_score(made, book, 0) == (0.4 if has_a_score else None)
 
 
 def test_a_metric_of_several_clients_is_their_mean() -> None:
@@ -187,6 +213,53 @@ def test_an_optimiser_is_told_the_worst_repeat_once_all_are_in(tmp_path: Path, m
     assert fake.told[1:] == [("configuration-1", None, True)]
 
 
+class Proposer(Fake):
+    """In Optuna's place: it proposes what it is to evaluate first."""
+
+    def __init__(self, space: Any, *, points_to_evaluate: list[dict[str, Any]], **settings: Any) -> None:
+        super().__init__()
+        self.first = list(points_to_evaluate)
+        self.proposed: dict[str, dict[str, Any]] = {}
+
+    def suggest(self, trial_id: str) -> dict[str, Any]:
+        self.proposed[trial_id] = self.first.pop(0) if self.first else super().suggest(trial_id)
+        return self.proposed[trial_id]
+
+    @staticmethod
+    def convert_search_space(space: Any) -> Any:
+        return space
+
+
+def test_an_optimiser_is_told_the_final_score_of_what_was_interrupted_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ray.tune.search.optuna.OptunaSearch", Proposer)
+    monkeypatch.setattr(search, "_installed", lambda package: SimpleNamespace(logging=SimpleNamespace(
+        WARNING=30, set_verbosity=lambda level: None)))  # fmt: skip
+    made, stop = sweep(tmp_path, search="optuna", **RANGE), list[bool]()
+    given, _ = proposals(made, tmp_path, lambda: bool(stop))
+    points = [given.suggest(name) for name in "ab"]
+    finish(tmp_path, 0, 0.6)
+    given.on_trial_complete("a", {"round": 3, "score": 0.6})
+    stop.append(True)
+    finish(tmp_path, 1, 0.2, status="stopped")  # Ctrl-C: what it has reached so far
+    given.on_trial_complete("b", {"round": 1, "score": 0.2})
+    assert isinstance(given.optimiser, Proposer)
+    assert given.optimiser.told == [("configuration-0", 0.6, False)]
+
+    again, _ = proposals(made, tmp_path)
+    told = again.optimiser
+    assert isinstance(told, Proposer)
+    assert told.proposed == {f"configuration-{n}": {k: v for k, v in p.items() if k != "trial"}
+                             for n, p in enumerate(points)}  # fmt: skip
+    assert told.told == [("configuration-0", 0.6, False)]
+    assert again.suggest("b again") == points[1]
+    assert again.suggest("c")["trial"] == 2
+    finish(tmp_path, 1, 0.9)
+    again.on_trial_complete("b again", {"round": 3, "score": 0.9})
+    assert told.told[1:] == [("configuration-1", 0.9, False)]
+
+
 @pytest.mark.parametrize("package", ["optuna", "hyperopt"])
 def test_an_optimiser_that_is_not_installed_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
@@ -212,6 +285,7 @@ def test_an_optimiser_proposes_within_the_ranges_and_learns_the_past(tmp_path: P
         assert point["train.rounds"] in (1, 2, 3, 4)
         assert point["objective.temperature"] in (0.1, 0.5)
         if number == 7:
+            finish(tmp_path, number, 0.65, status="stopped")
             break  # begun, and the command was killed
         finish(tmp_path, number, number / 10)
         first.on_trial_complete(f"id-{number}", {"round": 3, "score": number / 10})
@@ -219,22 +293,29 @@ def test_an_optimiser_proposes_within_the_ranges_and_learns_the_past(tmp_path: P
     assert len({point[LR] for point in points}) == 7
     again, _ = proposals(made, tmp_path)
     assert again.left == 5
-    assert isinstance(again.optimiser, search._Known)
-    inner = again.optimiser.search
-    if package == "optuna":
-        told = [(trial.params[LR], trial.value) for trial in inner._ot_study.trials]
-        temperatures = [trial.params["objective.temperature"] for trial in inner._ot_study.trials]
-    else:
-        done = inner._hpopt_trials.trials
-        told = [(trial["misc"]["vals"][LR][0], -trial["result"]["loss"]) for trial in done if "loss" in trial["result"]]
-        indices = [trial["misc"]["vals"]["objective.temperature"][0] for trial in done if "loss" in trial["result"]]
-        temperatures = [[0.5, 0.1][index] for index in indices]
-    assert sorted(told) == sorted((point[LR], number / 10) for number, point in enumerate(points))
-    assert sorted(temperatures) == sorted(point["objective.temperature"] for point in points)
-    assert again.suggest("redone") == first.running["id-7"].point | {"trial": 7}
+    expected = [(point[LR], point["objective.temperature"], number / 10) for number, point in enumerate(points)]
+    assert learnt(again.optimiser, package) == expected
+    redone = again.suggest("redone")
+    assert redone == first.running["id-7"].point | {"trial": 7}
     fresh = again.suggest("fresh")
     assert fresh["trial"] == 8
-    assert fresh[LR] not in {point[LR] for point in points}
+    assert fresh[LR] not in {point[LR] for point in [*points, redone]}
+    finish(tmp_path, 7, 0.95)
+    again.on_trial_complete("redone", {"round": 3, "score": 0.95})
+    expected.append((redone[LR], redone["objective.temperature"], 0.95))
+    assert learnt(again.optimiser, package) == expected
+
+
+def learnt(optimiser: Any, package: str) -> list[tuple[float, float, float]]:
+    """Learning rate, temperature and score of every configuration that has a score, the smallest score first."""
+    if package == "optuna":
+        done = [trial for trial in optimiser._ot_study.trials if trial.value is not None]
+        told = [(trial.params[LR], trial.params["objective.temperature"], trial.value) for trial in done]
+    else:
+        done = [trial for trial in optimiser._hpopt_trials.trials if "loss" in trial["result"]]
+        values = [(trial["misc"]["vals"], -trial["result"]["loss"]) for trial in done]
+        told = [(v[LR][0], [0.5, 0.1][v["objective.temperature"][0]], score) for v, score in values]
+    return sorted(told, key=lambda row: row[2])
 
 
 def test_what_tune_pickles_may_hold_a_terminal(tmp_path: Path) -> None:
