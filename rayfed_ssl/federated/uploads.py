@@ -38,7 +38,13 @@ class Correlation:
 
 @dataclass(frozen=True)
 class Entries:
-    """Rows (L, D) that lie where the projections of the client's training images do: some of them, or their means."""
+    """Rows (L, D) that lie where the projections of the client's training images do: some of them, or their means.
+
+    Args:
+        network: the field of the reply with the weights of the network that projected them.
+    """
+
+    network: str = "weights"
 
 
 @dataclass(frozen=True)

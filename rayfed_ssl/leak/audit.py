@@ -21,11 +21,11 @@ from torch import Tensor
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import generator, numpy_generator
-from rayfed_ssl.base.weights import Weights, unpack
+from rayfed_ssl.base.weights import Weights, layout_of, unpack
 from rayfed_ssl.data.augment import augment
 from rayfed_ssl.data.feature_skew import corrupted
 from rayfed_ssl.data.images import Images
-from rayfed_ssl.federated.client import EncoderClient
+from rayfed_ssl.federated.client import EncoderClient, followed
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.uploads import Correlation, Entries, PublicOutputs, Upload
 from rayfed_ssl.leak.auc import Told, told
@@ -124,6 +124,11 @@ def _kinds(images: Images) -> np.ndarray:
     return found
 
 
+def known_weights(*values: object) -> Weights | None:
+    """The first of them that is weights."""
+    return next((value for value in values if isinstance(value, Weights)), None)
+
+
 Scored = Callable[[np.ndarray], Tensor]  # rows (n,) -> scores (n,)
 
 
@@ -151,13 +156,15 @@ class Audit:
             sent, got = exchange.message.get("weights"), reply.get("weights")
             if isinstance(got, Weights):
                 yield "weights", "agreement of views", self.agreeing(got)
-            known = next((w for w in (got, sent) if isinstance(w, Weights)), None)
+            known = known_weights(got, sent)
             for field in (field for field, value in reply.items() if value is not None):
                 match self.uploads.get(field):
                     case Correlation() as upload if known is not None:
                         yield field, "in the correlation matrix", self.correlated(known, reply[field], upload)
-                    case Entries() if known is not None:
-                        yield field, "nearest entry", self.lookup(known, reply[field])
+                    case Entries(network=by) if (
+                        seen := known_weights(reply.get(by), exchange.message.get(by))
+                    ) is not None:
+                        yield field, "nearest entry", self.lookup(seen, reply[field])
                     case PublicOutputs() as upload:
                         yield field, "agreement of views, by a surrogate", self.public(reply, field, upload)
 
@@ -189,7 +196,7 @@ class Audit:
         public = self.tap.federation.public
         assert public is not None
         rows_sent = reply[field] if upload.rows is None else upload.rows(reply)
-        begun = self.tap.initial(self.encoder, self.classes, self.client)
+        begun = self.tap.initial(self.encoder, self.classes)  # the server's own: it never sees what a client began with
         pixels = self.tap.images(public.pixels, upload.positions(self.config, self.round, len(public)))
         reference = self._through(self._network(begun), pixels, 0, projected=False)[0].cpu()
         w = surrogate(reference, torch.from_numpy(np.array(rows_sent, np.float64)), RIDGE)
@@ -218,8 +225,10 @@ class Audit:
         return found
 
     def _network(self, weights: Weights) -> Network:
+        """With these weights: a client's, or its momentum target's, which has no other heads."""
         network = self.tap.network(self.encoder, "audited", self.classes)
-        unpack(weights, network)
+        parts = followed(network)
+        unpack(weights, *(parts if layout_of(*parts) == weights.layout else [network]))
         network.eval()
         return network
 

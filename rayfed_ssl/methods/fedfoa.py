@@ -250,21 +250,28 @@ def kept(config: RunSettings, images: int) -> ClientFootprint:
     return ClientFootprint(models=int(config.method.name == "fedfoa"), bank=2 * d * (d + 1))
 
 
-def options_of(client: EncoderClient[Any]) -> Config:
+def options_of(config: RunSettings) -> Config:
     """The plug-in's block of a run that has it, over whichever method."""
-    return next(plugin for plugin in client.config.active_plugins if isinstance(plugin, Config))
+    return next(plugin for plugin in config.active_plugins if isinstance(plugin, Config))
 
 
 def as_factored(client: EncoderClient[Any], z: Tensor) -> Tensor:
     """Projections (V, m, n), each view as it is factored, but not over sqrt(m): the product is a mean without it."""
-    return torch.stack([prepared(view, options_of(client).normalize, scale=False) for view in z])
+    return torch.stack([prepared(view, options_of(client.config).normalize, scale=False) for view in z])
 
 
 def mean_product(client: EncoderClient[Any], packed: np.ndarray) -> Tensor:
     """Z'Z / m (n, n) in float64 of an uploaded triangle: R'R is Z'Z of a batch; for the mean of R it is near that."""
     r = torch.from_numpy(unpack_triangle(np.array(packed, np.float64)))
     product = r.T @ r
-    return product if options_of(client).scale else product / local_batches(client.config, len(client.indices)).size
+    return (
+        product if options_of(client.config).scale else product / local_batches(client.config, len(client.indices)).size
+    )
+
+
+def views_of(config: RunSettings) -> int:
+    """How many augmented views of an image are factored; 0: the clean images are."""
+    return 0 if options_of(config).correlation == "round" else 2
 
 
 FEDFOA = Method(
@@ -276,5 +283,5 @@ FEDFOA = Method(
     accepts=projecting,
     plugin=(ClientHalf, ServerHalf),
     footprint=kept,
-    uploads={"fedfoa.correlation": Correlation(as_factored, lambda config: 2, mean_product)},
+    uploads={"fedfoa.correlation": Correlation(as_factored, views_of, mean_product)},
 )

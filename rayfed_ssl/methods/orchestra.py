@@ -177,5 +177,5 @@ ORCHESTRA = Method(
     objective="simclr",
     accepts=only("simclr"),
     service=Service,
-    uploads={"centroids": Entries()},
+    uploads={"centroids": Entries(network="target")},
 )

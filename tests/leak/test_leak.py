@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+import torch.nn.functional as F
 from sklearn.metrics import roc_auc_score
 
 from rayfed_ssl import cli
@@ -226,6 +227,27 @@ def test_r_is_taken_back_to_the_mean_over_the_rows_it_was_factored_from(scale: b
     torch.testing.assert_close(upload.matrix(client, sent).double(), z.T @ z / count, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(upload.summed(client, 3 * z[None]), z[None])
     assert upload.views(config) == 2
+    once = tiny("fedsimclr", {"data.limit": 240, "plugins": [{**plugin, "correlation": "round"}]})
+    assert correlation_of(once, "fedfoa.correlation")[0].views(once) == 0  # of clean images, one each
+
+
+def test_centroids_are_looked_up_by_the_network_that_they_are_of(tmp_path: Path) -> None:
+    """Orchestra clusters what the momentum target makes of images."""
+    run = finished(tmp_path / "run", "orchestra", train__rounds=1, data__limit=480)
+    config = load_moved(run, ())
+    tap, heard = replayed(config, run, 1, lambda federation: [0])
+    audit = Audit(tap, 0, 1, draw_sets(tap.federation, 0, 1000, 0))
+    reply = next(one.reply for one in heard if "target" in one.reply)
+    network = tap.network(audit.encoder).eval()
+    scores = {}
+    for name in ("target", "weights"):
+        unpack(reply[name], *([network.encoder, network.projector] if name == "target" else [network]))
+        with torch.no_grad():
+            z = network.project(tap.clean(tap.images(tap.federation.dataset.train.pixels[audit.sets.members])))
+        scores[name] = (F.normalize(z, dim=1) @ F.normalize(torch.tensor(reply["centroids"]), dim=1).T).amax(1)
+    found = next(scored for field, _, scored in audit.scores(heard) if field == "centroids")
+    torch.testing.assert_close(found(audit.sets.members).float(), scores["target"], rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(scores["weights"], scores["target"], rtol=1e-4, atol=1e-5)
 
 
 def test_correlation_matrices_are_searched_for_projections_clipped_as_the_clients() -> None:
@@ -284,6 +306,7 @@ def test_too_few_images_of_a_task_are_said_by_the_key_that_decides_it(tmp_path: 
         ("flesd", {}),
         ("flesd", {"method__upload": "int8"}),
         ("fedmd", {"method__subset": 24, "clients__encoders": "small_cnn"}),
+        ("fedmd", {"method__subset": 24, "clients__encoders": "small_cnn", "model__initial": "own"}),  # unknown to it
     ],
 )
 def test_outputs_for_public_images_are_read_as_the_server_reads_them(
