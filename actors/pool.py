@@ -28,6 +28,7 @@ from actors.client_process import start_client
 from actors.failures import DEATHS, Crashed, StateLost, TimedOut, unwrapped
 from actors.shares import Plan, Reservation
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import printable
 
 PER_ACTOR = 2  # calls an actor has in hand: one running, one waiting
 CRASHES = 3  # deaths in a row under the same call before the call is given up
@@ -258,7 +259,10 @@ class Pool:
         if running.method == "open" and hopeless:
             slot.queue.clear()
             slot.actor = None
-            raise Crashed(f"{where} died while starting ({len(running.crashes)} times): {running.crashes[-1]}")
+            told = f"{where} died while starting ({len(running.crashes)} times): {running.crashes[-1]}"
+            if getattr(reason, "actor_init_failed", False):  # its constructor raised: nothing a user can mend
+                raise Crashed(told)
+            raise UserError(f"resources.actors: {printable(' '.join(told.split()))}; fewer actors, or more memory")
         self._start(slot)
         if running.method == "open":
             slot.queue[0].crashes = running.crashes

@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from importlib import metadata
+from itertools import pairwise
 from typing import Annotated
 
 import typer
@@ -82,7 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         try:
             refuse_shadows()
-            given = None if arguments is None else list(arguments)
+            given = sys.argv[1:] if arguments is None else list(arguments)
+            _refuse_empty_out(given)
             status = app(args=given, prog_name=app.info.name, standalone_mode=False)
         finally:
             flush()
@@ -103,6 +105,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not isinstance(error, ClientError):
             raise
         sys.exit(_say_and_status(str(error), 1))
+
+
+def _refuse_empty_out(arguments: Sequence[str]) -> None:
+    """Raise UserError for an ``--out`` without a place, which would be the folder that the command is given in."""
+    if "--out=" in arguments or ("--out", "") in pairwise(arguments):
+        raise UserError("--out: found nothing, as where a variable is not set; must be a place, or be left out")
 
 
 def _usage(error: TyperException) -> str:

@@ -277,7 +277,19 @@ def load_untrusted(path: Path, overrides: Sequence[str] = (), *, trust_imports: 
     """Like :func:`load`, for what reads run folders. Raises UserError where the run would bring code of its own."""
     if (named := configfile.read(path).get("imports")) and not trust_imports:
         raise UserError(f"{path}: found imports: {named}; this run brings code of its own, which --trust-imports runs")
-    return load(path, overrides)
+    began = load_of_run(path)
+    return load(path, overrides) if overrides else began
+
+
+def load_of_run(path: Path) -> RunConfig:
+    """Like :func:`load`, of the config.yaml that a run has written: what is wrong in it, as where another version wrote
+    it, is nothing in the user's own file, so every line names it.
+    """
+    try:
+        return load(path)
+    except configfile.ConfigError as error:
+        lines = [line if line.startswith(str(path)) else f"{path}: {line}" for line in str(error).splitlines()]
+        raise configfile.ConfigError("\n".join(lines)) from None
 
 
 def _check_profile(

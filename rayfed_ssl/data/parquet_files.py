@@ -126,4 +126,9 @@ def readable(file: Path, key: str) -> Iterator[pq.ParquetFile]:
             yield opened
     except (pa.ArrowException, OSError) as error:
         reason = printable(" ".join(str(error).split()))
-        raise UserError(f"{key}.path: {printable(file)} cannot be read as Parquet ({reason})") from error
+        table = "; docs/python.md makes one Parquet file of a table and the images beside it" if _is_text(file) else ""
+        raise UserError(f"{key}.path: {printable(file)} cannot be read as Parquet ({reason}){table}") from error
+
+
+def _is_text(file: Path) -> bool:
+    return file.suffix.lower() in (".csv", ".tsv", ".txt", ".xlsx", ".json", ".jsonl")

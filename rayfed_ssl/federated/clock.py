@@ -198,7 +198,8 @@ class Clock:
         self.fates["dropped_out"] += len(lost)
         self.fates["gone"] += len(asked) - len(lost) - len(valid)
         self.fates["late"] += len(valid) - len(closed.replied)
-        gone = tuple(client for client in asked if client not in set(closed.replied))
+        replied = set(closed.replied)
+        gone = tuple(client for client in asked if client not in replied)
         return Exchange(operation, closed.replied, gone, {c: expected[c] for c in closed.replied}, closed.seconds)
 
     def replied(self, exchange: Exchange, outcome: Outcome, booked: Mapping[str, int]) -> None:

@@ -16,6 +16,7 @@ import yaml
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.sources import SOURCES, SourceConfig
+from rayfed_ssl.data.walking import SUFFIXES
 from rayfed_ssl.settings.files import validate
 from rayfed_ssl.settings.plain_yaml import parse, problem
 
@@ -74,6 +75,8 @@ def _block(text: str, key: str) -> dict[str, str]:
     name, colon, rest = text.partition(":")
     path = os.path.expanduser(text)
     if os.path.isfile(path):
+        if Path(path).suffix.lower() in SUFFIXES:
+            raise UserError(f"{key}: found the image {printable(text)!r}; must be a data set: give its folder")
         return {"name": "parquet", "path": text}
     if os.path.isdir(path):
         holds_parquet = any(next(Path(path).glob(pattern), None) is not None for pattern in PARQUET)

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.config import RunConfig, load_untrusted, result_affecting
-from rayfed_ssl.config import load as load_config
+from rayfed_ssl.config import RunConfig, load_of_run, load_untrusted, result_affecting
 from rayfed_ssl.defaults import as_made
 from rayfed_ssl.extensions import refuse_other
 from rayfed_ssl.federated.federation import Federation
@@ -77,7 +76,7 @@ def examine_folder(
         say("no complete checkpoint yet: starting from round 0")
     if found is not None or damaged or has_results(folder):
         refuse_other(config.extensions, folder, configfile.read(existing).get("imports"))
-        began = load_config(existing)
+        began = load_of_run(existing)
         result_affecting(began, config, folder, moved(began, config, folder))
     return found
 
@@ -95,7 +94,7 @@ def has_results(folder: Path) -> bool:
 
 def rounds_in(folder: Path) -> int:
     """How many rounds the run in ``folder`` was to have, as its config.yaml says."""
-    return load_config(folder / "config.yaml").train.rounds
+    return load_of_run(folder / "config.yaml").train.rounds
 
 
 def _refuse_what_is_no_run(folder: Path, resume: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -86,6 +87,20 @@ def test_a_run_that_its_driver_refuses_gives_back_the_actors_that_had_begun(
     (tmp_path / "config.yaml").write_text("name: mine\n")
     with pytest.raises(UserError, match="already holds a run"):
         run_on_ray(tiny("fedsimclr", **ON_RAY), tmp_path)
+    assert until(lambda: groups_left(ray_session) <= before, 30)
+
+
+def dying(config: RunConfig, federation: Federation) -> Worker:
+    """As where there is too little memory for what an actor keeps."""
+    os._exit(1)
+
+
+def test_actors_that_die_while_they_start_end_the_run_in_one_line(ray_session: ModuleType, tmp_path: Path) -> None:
+    ray_session.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    before = groups_left(ray_session)
+    with pytest.raises(UserError, match=r"^resources\.actors: .* died while starting \(3 times\): .*; fewer") as error:
+        run_on_ray(tiny("fedsimclr", **ON_RAY), tmp_path / "run", factory=dying)
+    assert "\n" not in str(error.value)
     assert until(lambda: groups_left(ray_session) <= before, 30)
 
 

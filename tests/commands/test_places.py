@@ -1,0 +1,62 @@
+"""What is no place, or is another than was meant, is one line that says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.settings.located import located
+from tests.tiny import run_locally, tiny
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.mark.parametrize("given", [["--out", ""], ["--out="]], ids=["apart", "joined"])
+@pytest.mark.parametrize("command", ["run", "compare", "tune", "export"])
+def test_an_empty_out_is_not_the_folder_that_the_command_is_given_in(
+    command: str, given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    (here := tmp_path / "here").mkdir()
+    monkeypatch.chdir(here)
+    status, _, said = call(command, "something.yaml", *given)
+    assert (status, said) == (
+        2,
+        "--out: found nothing, as where a variable is not set; must be a place, or be left out\n",
+    )
+    assert list(here.iterdir()) == []
+
+
+def test_a_single_image_is_no_data_set(tmp_path: Path) -> None:
+    Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(tmp_path / "a.PNG")
+    with pytest.raises(UserError, match=r"^--data: found the image '.*a\.PNG'; must be a data set: give its folder$"):
+        located(str(tmp_path / "a.PNG"), "--data")
+
+
+def test_a_table_of_text_is_told_how_to_become_parquet(tmp_path: Path, call: Call) -> None:
+    (tmp_path / "labels.csv").write_text("file,label\na.png,3\n")
+    config = tmp_path / "own.yaml"
+    config.write_text("method: {name: fedsimclr}\ndata: {name: parquet, path: labels.csv}\n")
+    status, _, said = call("run", str(config), f"data.path={tmp_path / 'labels.csv'}", "--executor", "local")
+    assert status == 2
+    assert said.endswith("; docs/python.md makes one Parquet file of a table and the images beside it\n")
+
+
+def test_a_key_of_another_version_is_named_with_the_file_that_holds_it(tmp_path: Path, call: Call) -> None:
+    run = tmp_path / "run"
+    run_locally(tiny("fedsimclr", train__rounds=1), run)
+    own = tmp_path / "own.yaml"
+    own.write_text((run / "config.yaml").read_text())
+    with (run / "config.yaml").open("a") as file:
+        file.write("future_key: 3\n")
+    for command in (
+        ["run", str(own), "--out", str(run), "--resume", "--executor", "local"],
+        ["evaluate", str(run), "evaluation.knn.k=5"],
+    ):
+        status, _, said = call(*command)
+        assert status == 2
+        assert said.startswith(f"{run / 'config.yaml'}: future_key: found 3; unknown key")
