@@ -19,7 +19,8 @@ def leak(
     ] = None,
     round: Annotated[int | None, typer.Option(help="Whose messages; by default the last round's.")] = None,
     client: Annotated[
-        list[int] | None, typer.Option(help="May be repeated; by default the first who took part.")
+        list[int] | None,
+        typer.Option(help="May be repeated; by default the first who took part and has images enough."),
     ] = None,
     images: Annotated[int, typer.Option(min=20, help="Members at most, and as many others.")] = 1000,
     trust_imports: Annotated[

@@ -41,6 +41,10 @@ LEAST = 20  # members, below which an area says nothing
 BATCH = 256
 
 
+class TooFew(UserError):
+    """A client has too few members with a non-member beside them."""
+
+
 @dataclass(frozen=True)
 class Sets:
     """Rows of the training images: ``members`` (n,) and ``others`` (n,) to be told apart, and a ``reference`` that the
@@ -69,7 +73,8 @@ def draw_sets(federation: Federation, client: int, wanted: int, seed: int) -> Se
     A third of the images that nobody trained on, of natural clients whose images this one holds, is the reference.
 
     Raises:
-        UserError: no image was held out; fewer than ``LEAST`` members are left.
+        UserError: no image was held out.
+        TooFew: fewer than ``LEAST`` members are left.
     """
     shard = federation.shards[client]
     pool = shard["test"] if federation.tasks is not None else federation.held_out
@@ -93,7 +98,7 @@ def draw_sets(federation: Federation, client: int, wanted: int, seed: int) -> Se
         others.append(theirs[:count])
     pairs = draws.permutation(sum(map(len, members)))[:wanted]
     if len(pairs) < LEAST:
-        raise UserError(_too_few(federation, client, len(pairs)))
+        raise TooFew(_too_few(federation, client, len(pairs)))
     return Sets(np.sort(np.concatenate(members)[pairs]), np.sort(np.concatenate(others)[pairs]), reference)
 
 

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.leak.auc import null_deviation
-from rayfed_ssl.leak.audit import Audit, Finding, as_rows, draw_sets, unaudited
+from rayfed_ssl.leak.audit import Audit, Finding, TooFew, as_rows, draw_sets, unaudited
 from rayfed_ssl.leak.replay import replayed
 from rayfed_ssl.reporting.guarantee import Guarantee, guarantee
 from rayfed_ssl.reporting.leaked import FILE
 from rayfed_ssl.reporting.tables import write_json
 from rayfed_ssl.settings.files import of_run
 from rayfed_ssl.simulation.resuming import load_moved
+
+MOST_NAMED = 10  # clients that could be audited
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ def leak(
 
     Args:
         round: which; by default the last.
-        clients: whom to audit; by default the first who took part in the round.
+        clients: whom to audit; by default the first who took part in the round and has images enough.
         images: members per client at most, and as many others.
         changes: ``data.path=..`` where the run's images have moved, and the like for its other files.
         trust_imports: whether to run code that the run folder brings along.
@@ -66,7 +69,8 @@ def leak(
             f"{', '.join(map(str, present)) or 'nobody'}"
         )
     findings: list[Finding] = []
-    chosen = list(dict.fromkeys(clients)) or present[:1]
+    chosen = list(dict.fromkeys(clients)) or [*islice(_enough(present, images, config.seed, tap.federation), 1)]
+    chosen = chosen or present[:1]  # who then says what is too few
     for client in chosen:
         sets = draw_sets(tap.federation, client, images, config.seed)
         exchanges = [one for one in heard if one.client == client]
@@ -97,9 +101,25 @@ def _whom(clients: Sequence[int], images: int, seed: int, federation: Federation
             gaps = len(known) <= known[-1] - known[0]
             but = ", but for those who have no image to train on" if gaps else ""
             raise UserError(f"--client: found {client}; this run has clients {known[0]} to {known[-1]}{but}")
-    for client in clients or known[:1]:
-        draw_sets(federation, client, images, seed)
+    try:
+        for client in clients:
+            draw_sets(federation, client, images, seed)
+    except TooFew as error:
+        able = ", ".join(map(str, islice(_enough(known, images, seed, federation), MOST_NAMED)))
+        raise UserError(f"{error}; clients that have enough: {able}" if able else str(error)) from None
+    if not clients and next(_enough(known, images, seed, federation), None) is None:
+        draw_sets(federation, known[0], images, seed)
     return clients or known
+
+
+def _enough(clients: Sequence[int], images: int, seed: int, federation: Federation) -> Iterator[int]:
+    """Those of the clients that can be audited."""
+    for client in clients:
+        try:
+            draw_sets(federation, client, images, seed)
+        except TooFew:
+            continue
+        yield client
 
 
 def _guarantee(path: Path) -> Guarantee | None:

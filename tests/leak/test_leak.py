@@ -147,6 +147,22 @@ def test_chance_is_that_of_the_fewest_members_and_a_client_named_twice_counts_on
     assert found.null_deviation == pytest.approx(((2 * second + 1) / (12 * second**2)) ** 0.5)
 
 
+def test_who_has_too_few_images_is_passed_over_or_told_who_has_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = {"clients.count": 2, "data.limit": 400, "train.rounds": 1, "evaluation.select": {"share": 0.4}, "seed": 6}
+    run_locally(tiny("fedsimclr", {**few, "data.partition.name": "dirichlet"}), tmp_path / "run")
+    sizes = {f.client: f.members for f in leak(tmp_path / "run", clients=[0, 1]).findings}
+    assert sizes[0] < sizes[1]
+    monkeypatch.setattr("rayfed_ssl.leak.audit.LEAST", sizes[0] + 1)
+    assert {f.client for f in leak(tmp_path / "run").findings} == {1}
+    with pytest.raises(UserError, match=r"client 0 and the images held out have .*; clients that have enough: 1$"):
+        leak(tmp_path / "run", clients=[0, 1])
+    monkeypatch.setattr("rayfed_ssl.leak.audit.LEAST", sizes[1] + 1)
+    with pytest.raises(UserError, match=r"client 0 and the images held out have .*, or choose another --client$"):
+        leak(tmp_path / "run")
+
+
 def test_what_knows_nothing_and_tells_members_apart_is_named() -> None:
     def one(field: str, low: float, high: float) -> Finding:
         return Finding(0, 1, field, "agreement of views", 50, Told((low + high) / 2, low, high, 0.1, 0.0))
