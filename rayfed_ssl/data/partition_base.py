@@ -123,9 +123,10 @@ class GivenClients(Partition):
             return ()
         called = ", ".join(names[client] if names else f"client {client}" for client in small[:MOST_NAMED])
         more = f" and {len(small) - MOST_NAMED} more" if len(small) > MOST_NAMED else ""
+        left = f", and their images, {images} in all, are nobody's" if images else "; they have no images"
         return (
             f"below data.partition.min_size={self.min_size} images to train on: {len(small)} of {len(shards)} clients "
-            f"take no part, and their images, {images} in all, are nobody's ({called}{more})",
+            f"take no part{left} ({called}{more})",
         )
 
 
