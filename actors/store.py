@@ -117,5 +117,5 @@ def shared_images(federation: Federation, sharing: int) -> Any:
     dataset, public = federation.dataset, federation.public
     if not _fits_stores(federation, sharing):
         return None
-    dataset = replace(dataset, train=plain(dataset.train), test=plain(dataset.test))
+    dataset = replace(dataset, train=plain(dataset.train), test=plain(dataset.test), names={})  # no client reads names
     return ray.put(replace(federation, dataset=dataset, public=None if public is None else plain(public)))

@@ -6,11 +6,12 @@ Pixels are usually a read-only view of a memory-mapped file (see ``store``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 MOST_CLASSES = 2**20
@@ -76,6 +77,8 @@ class Dataset:
     images were asked for.
     ``copies`` (K, 2) are the images with the pixels of an earlier one: its row, and the first row that has them; rows
     count through training and then test images. None where nobody looked for them.
+    ``names`` (split -> (n,) text) is what each image is called: its file, from the root of the data, or the row of a
+    Parquet file.
     """
 
     name: str
@@ -86,6 +89,7 @@ class Dataset:
     notes: tuple[str, ...] = ()
     scaling: Scaling | None = None
     copies: NDArray[np.int64] | None = None
+    names: Mapping[str, pa.StringArray] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

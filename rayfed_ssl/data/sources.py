@@ -245,12 +245,13 @@ def load(
     files = {split: cache / f"{stem}-{split}.arrow" for split in splits}
     if "test" in files and not all(file.exists() for file in files.values()):
         source.check()
+    root = _root(source)
     skips, skipping = config.on_bad_image == "skip", skipping or f"set {key}.on_bad_image=skip"
     found: dict[str, Stored] = {}
     broken: list[Undecodable] = []
     for split, file in files.items():
         try:
-            found[split] = cached(file, partial(_listed, source, split, key), form, skips, key, skipping)
+            found[split] = cached(file, partial(_listed, source, split, key), form, skips, key, skipping, root)
         except Undecodable as error:
             broken.append(error)
     if broken:
@@ -272,7 +273,8 @@ def load(
     notes = source.notes + listed + deep + read
     both = {"train", "test"} <= set(found)
     copies = kept_copies(train.images.pixels, test.pixels, digest, cache / f"{stem}-copies.json") if both else None
-    return Dataset(config.name, train.images, test, digest, skipped, notes, scaling, copies)
+    names = {split: stored.names for split, stored in found.items()}
+    return Dataset(config.name, train.images, test, digest, skipped, notes, scaling, copies, names)
 
 
 def _listed(source: Source, split: str, key: str) -> Listing:
@@ -334,6 +336,11 @@ def _clipping(splits: Sequence[Clipped | None], scaling: Scaling) -> Iterator[st
     )
 
 
+def _root(source: Source) -> Path | None:
+    """The folder that a source's files are named from; None where there are none."""
+    return source.root or (Path(os.path.commonpath([path.parent for path in source.files])) if source.files else None)
+
+
 def _cache_key(config: SourceConfig, source: Source, key: str) -> str:
     """A digest of the settings that change the pixels and of the files. Raises UserError for unreadable files."""
     files = source.files
@@ -348,7 +355,7 @@ def _cache_key(config: SourceConfig, source: Source, key: str) -> str:
         stats = [(file := path).stat() for path in files]
         if odd := [path for path, found in zip(files, stats, strict=True) if not stat.S_ISREG(found.st_mode)]:
             raise UserError(f"{key}.path: {printable(odd[0])} is no regular file (a folder, FIFO, socket or device)")
-        root = source.root or (Path(os.path.commonpath([path.parent for path in files])) if files else Path())
+        root = _root(source) or Path()
         whole = sum(found.st_size for found in stats) <= CONTENT_DIGEST_BYTES
         for file, found in zip(files, stats, strict=True):
             digest.update(b"\0%s\0%d\0" % (os.fsencode(file.relative_to(root)), found.st_size))

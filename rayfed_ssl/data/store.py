@@ -35,9 +35,10 @@ from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.decode import BadImage, Decoded, Form, decode
 from rayfed_ssl.data.images import Images, Listing, Payload
 
-FORMAT = 8  # 7: unlabelled rows of one Parquet file all train; 8: enlarged images are counted, names in normal form C
+FORMAT = 9  # 8: enlarged images are counted, names in normal form C; 9: images have names
 BLOCK = 256  # images decoded, and checked, at a time
 MOST_NAMED = 20  # images that cannot be decoded
+LONGEST_NAME = 4096  # characters of an image's
 NOTICED = ("deep", "frames", "transparent", "cropped", "enlarged")  # what of ``Decoded`` is counted
 THREADS = min(16, os.cpu_count() or 1)
 
@@ -60,7 +61,7 @@ class Clipped:
 @dataclass(frozen=True)
 class Stored:
     """What a store file holds: the images, a digest of all of them, the names of those left out, of how many each of
-    ``NOTICED`` is true, the listing's notes, and the images that were clipped, if any."""
+    ``NOTICED`` is true, the listing's notes, the images that were clipped, if any, and what each is called (N,)."""
 
     images: Images
     digest: str
@@ -68,6 +69,7 @@ class Stored:
     counts: dict[str, int]
     notes: tuple[str, ...]
     clipped: Clipped | None
+    names: pa.StringArray
 
 
 def default_cache() -> Path:
@@ -82,10 +84,11 @@ def cached(
     skip_bad: bool,
     key: str = "data",
     skipping: str = "set data.on_bad_image=skip",
+    root: Path | None = None,
 ) -> Stored:
     """The split stored at ``path``; decoded and written there first where it is absent or damaged.
 
-    ``skipping`` is what to do to leave out images that cannot be decoded.
+    ``skipping`` is what to do to leave out images that cannot be decoded; images are named from ``root``.
     Safe when several processes ask at once. Raises UserError for an image that cannot be decoded (unless ``skip_bad``)
     and for a cache folder that cannot be written.
     """
@@ -99,7 +102,7 @@ def cached(
             try:
                 return read(path)
             except BadStore:
-                _write(path, listing(), form, skip_bad, key, skipping)
+                _write(path, listing(), form, skip_bad, key, skipping, root)
     except OSError as error:
         reason = printable(error)
         raise UserError(f"cache {path.parent}: cannot be written ({reason}); set RAYFED_SSL_CACHE") from error
@@ -124,6 +127,7 @@ def read(path: Path) -> Stored:
         pixels, labels = _pixels(batch.column("pixels"), head["shape"]), _values(batch.column("label"))
         groups = _values(batch.column("group")) if head["grouped"] else None
         subjects = _values(batch.column("subject")) if "subject" in batch.schema.names else None
+        names = batch.column("name")
         stored = Stored(
             Images(pixels, labels, tuple(head["class_names"]), groups, tuple(head["group_names"]), subjects),
             head["digest"],
@@ -131,9 +135,10 @@ def read(path: Path) -> Stored:
             {trait: int(head["counts"][trait]) for trait in NOTICED},
             tuple(head["notes"]),
             Clipped(**head["clipped"]) if "clipped" in head else None,
+            names,
         )
         state = _state(path)
-        if _checked.get(path) != state and head["checks"] != _checks(pixels, labels, groups, subjects):
+        if _checked.get(path) != state and head["checks"] != _checks(pixels, labels, groups, subjects, _letters(names)):
             raise BadStore(f"{path}: the content does not match its checksums")
     except (pa.ArrowException, OSError, LookupError, TypeError, ValueError) as error:
         raise BadStore(f"{path}: {error}") from error
@@ -162,9 +167,15 @@ def _pixels(column: pa.FixedSizeBinaryArray, shape: list[int]) -> NDArray[np.uin
     return np.frombuffer(column.buffers()[1], dtype=np.uint8).reshape(len(column), *shape)
 
 
-def _checks(pixels: NDArray[np.uint8], *columns: NDArray[np.int64] | None) -> list[int]:
-    """CRC-32 of the labels, the groups, the subjects and every block of images: against damage, five times faster than
-    BLAKE2.
+def _letters(names: pa.StringArray) -> NDArray[np.uint8]:
+    """The names' bytes, one after the other."""
+    letters = names.buffers()[2]
+    return np.empty(0, np.uint8) if letters is None else np.frombuffer(letters, np.uint8)
+
+
+def _checks(pixels: NDArray[np.uint8], *columns: NDArray[Any] | None) -> list[int]:
+    """CRC-32 of the labels, the groups, the subjects, the names and every block of images: against damage, five times
+    faster than BLAKE2.
     """
 
     def check(part: NDArray[Any]) -> int:
@@ -178,7 +189,9 @@ def _checks(pixels: NDArray[np.uint8], *columns: NDArray[np.int64] | None) -> li
         return list(pool.map(check, (*whole, *blocks)))
 
 
-def _write(path: Path, listing: Listing, form: Form, skip_bad: bool, key: str, skipping: str) -> None:
+def _write(
+    path: Path, listing: Listing, form: Form, skip_bad: bool, key: str, skipping: str, root: Path | None
+) -> None:
     raw, partial = path.with_suffix(".raw.tmp"), path.with_suffix(".arrow.tmp")
     shape = (form.size, form.size, form.channels)
     try:
@@ -189,8 +202,10 @@ def _write(path: Path, listing: Listing, form: Form, skip_bad: bool, key: str, s
             None if of is None else np.ascontiguousarray(of[made.kept], dtype=np.int64)
             for of in (listing.groups, listing.subjects)
         )
-        names = {"class_names": listing.class_names, "group_names": listing.group_names}
-        for part in (labels.data, groups.data if groups is not None else b"", json.dumps(names).encode()):
+        prefix = "" if root is None else f"{root}{os.sep}"
+        names = pa.array([printable(name.removeprefix(prefix), LONGEST_NAME) for name in made.names], pa.string())
+        named = {"class_names": listing.class_names, "group_names": listing.group_names}
+        for part in (labels.data, groups.data if groups is not None else b"", json.dumps(named).encode()):
             digest.update(part)
         if subjects is not None:
             digest.update(subjects.data)
@@ -200,15 +215,17 @@ def _write(path: Path, listing: Listing, form: Form, skip_bad: bool, key: str, s
         head |= {"skipped": made.skipped, "counts": made.counts}
         if made.clipped:
             head["clipped"] = asdict(_clipped(made.clipped, listing))
-        head |= names | {"checks": _checks(pixels, labels, groups, subjects), "digest": digest.hexdigest()}
-        _write_arrow(partial, pixels, {"label": labels, "group": groups, "subject": subjects}, json.dumps(head))
+        checks = _checks(pixels, labels, groups, subjects, _letters(names))
+        head |= named | {"checks": checks, "digest": digest.hexdigest()}
+        beside = {"label": labels, "group": groups, "subject": subjects, "name": names}
+        _write_arrow(partial, pixels, beside, json.dumps(head))
         os.replace(partial, path)
     finally:
         raw.unlink(missing_ok=True)
         partial.unlink(missing_ok=True)
 
 
-def _write_arrow(path: Path, pixels: NDArray[np.uint8], beside: dict[str, NDArray[np.int64] | None], head: str) -> None:
+def _write_arrow(path: Path, pixels: NDArray[np.uint8], beside: dict[str, Any], head: str) -> None:
     width = int(np.prod(pixels.shape[1:]))
     column = pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(pixels), [None, pa.py_buffer(pixels)])
     columns = {"pixels": column} | {name: pa.array(values) for name, values in beside.items() if values is not None}
@@ -222,10 +239,11 @@ def _write_arrow(path: Path, pixels: NDArray[np.uint8], beside: dict[str, NDArra
 
 @dataclass(frozen=True)
 class _Made:
-    """A decoded split: the rows kept (N,), the names left out, the counts of ``Stored``, ``Decoded.clipped`` of the
-    rows that were, and the pixels' digest."""
+    """A decoded split: the rows kept (N,) and their names, the names left out, the counts of ``Stored``,
+    ``Decoded.clipped`` of the rows that were, and the pixels' digest."""
 
     kept: NDArray[np.bool_]
+    names: list[str]
     skipped: list[str]
     counts: dict[str, int]
     clipped: dict[int, tuple[float, float]]
@@ -244,6 +262,7 @@ def _decode_to(raw: Path, listing: Listing, form: Form, skip_bad: bool, key: str
     made = _Made(
         np.zeros(len(listing.labels), dtype=np.bool_),
         [],
+        [],
         dict.fromkeys(NOTICED, 0),
         {},
         hashlib.blake2b(digest_size=16),
@@ -256,6 +275,7 @@ def _decode_to(raw: Path, listing: Listing, form: Form, skip_bad: bool, key: str
                     raise UserError(f"{key}.path: more images were read than the {len(kept)} listed")
                 if isinstance(result, Decoded):
                     kept[row] = True
+                    made.names.append(name)
                     for trait in NOTICED:
                         if getattr(result, trait):
                             made.counts[trait] += 1

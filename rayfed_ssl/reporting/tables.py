@@ -243,6 +243,25 @@ def write_partition(
     replace_file(folder / "partition.parquet", lambda path: pq.write_table(rows, path, compression="zstd"))
 
 
+def _repeated(name: str, count: int) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([name]))
+
+
+def write_images(folder: Path, names: Mapping[str, pa.StringArray]) -> None:
+    """Write ``images.parquet``: split (train, test), index and name of every image. An index of ``partition.parquet``
+    is one of "train"; those of "test" are the test images, also where they were held out of one tree or file.
+
+    Args:
+        names: split -> what its images are called (n,).
+    """
+    pieces = [
+        pa.table({"split": _repeated(split, len(of)), "index": pa.array(np.arange(len(of)), pa.int64()), "name": of})
+        for split, of in names.items()
+    ]
+    rows = pa.concat_tables(pieces).unify_dictionaries()
+    replace_file(folder / "images.parquet", lambda path: pq.write_table(rows, path, compression="zstd"))
+
+
 def _with_classes(rows: pa.Table, class_names: Sequence[str]) -> pa.Table:
     """``rows`` with the column ``class_name``; as they are where the names are the numbers."""
     if not class_names or list(class_names) == [str(label) for label in range(len(class_names))]:
@@ -258,7 +277,7 @@ def _partition_piece(client: int | None, split: str, index: np.ndarray, label: A
     count = len(index)
     columns = [
         pa.array([client], pa.int32()).take(pa.array(np.zeros(count, np.int64))),
-        pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([split])),
+        _repeated(split, count),
         pa.array(np.asarray(index, np.int64)),
         pa.nulls(count, pa.int64()) if label is None else pa.array(np.asarray(label, np.int64)),
     ]

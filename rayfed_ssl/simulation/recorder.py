@@ -31,7 +31,7 @@ from rayfed_ssl.reporting.environment import write_environment
 from rayfed_ssl.reporting.records import Records
 from rayfed_ssl.reporting.settings_table import markdown
 from rayfed_ssl.reporting.summary import evaluated_rounds, rounds_to, summarise, virtual_seconds, write_summary
-from rayfed_ssl.reporting.tables import Drop, read_metrics, replace_file, write_partition
+from rayfed_ssl.reporting.tables import Drop, read_metrics, replace_file, write_images, write_partition
 from rayfed_ssl.simulation.checks import image_notes
 
 SKIPPED = "skipped_images.txt"  # by name, those that could not be decoded
@@ -78,6 +78,8 @@ class Recorder:
         if skipped := federation.dataset.skipped:
             text = "".join(f"{printable(name)}\n" for name in skipped)
             replace_file(self.folder / SKIPPED, lambda draft: draft.write_text(text, encoding="utf-8"))
+        if names := federation.dataset.names:
+            write_images(self.folder, names)
         public = federation.public_indices
         write_partition(
             self.folder,

@@ -25,7 +25,7 @@ from rayfed_ssl.storage.claim import refuse_taken
 
 SUMMARY = "summary.json"
 WRITTEN = (  # what a run writes over, or deletes
-    "metrics.parquet", "communication.parquet", "dropped.parquet", "partition.parquet", SUMMARY,
+    "metrics.parquet", "communication.parquet", "dropped.parquet", "partition.parquet", "images.parquet", SUMMARY,
     "environment.json", "environment-*.json", "checkpoints", "encoder", "figures", "events.out.tfevents.*",
 )  # fmt: skip
 
