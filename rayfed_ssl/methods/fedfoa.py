@@ -261,12 +261,12 @@ def as_factored(client: EncoderClient[Any], z: Tensor) -> Tensor:
 
 
 def mean_product(client: EncoderClient[Any], packed: np.ndarray) -> Tensor:
-    """Z'Z / m (n, n) in float64 of an uploaded triangle: R'R is Z'Z of a batch; for the mean of R it is near that."""
+    """Z'Z / m (n, n) in float64 of an uploaded triangle: R'R is Z'Z of a batch of m rows, or at its scale; for the mean
+    of R it is near that.
+    """
     r = torch.from_numpy(unpack_triangle(np.array(packed, np.float64)))
-    product = r.T @ r
-    return (
-        product if options_of(client.config).scale else product / local_batches(client.config, len(client.indices)).size
-    )
+    product, rows = r.T @ r, local_batches(client.config, len(client.indices)).size
+    return product if options_of(client.config).scale else product / rows
 
 
 def views_of(config: RunSettings) -> int:

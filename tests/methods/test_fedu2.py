@@ -126,7 +126,7 @@ def test_steps_are_equalised_by_epochs_unless_they_are_set() -> None:
     mean = tiny("fedu2", method__eua=False)  # part 2, 21.1: "with plain averaging simply E"
     for other, field in ((same, {"epochs": 1}), (mean, {"epochs": 1}), (steps, {})):
         setup = Setup(other, federation, Initial(other, federation))
-        assert METHODS["fedu2"].server(setup).epochs(0) == field  # type: ignore[attr-defined]
+        assert METHODS["fedu2"].server(setup).epochs(client) == field  # type: ignore[attr-defined]
 
 
 def test_one_steps_loss_is_objective_plus_uniformity_plus_rotation() -> None:
