@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from leaderboard_clusters import clusters
-from leaderboard_rows import MEASURES, ONE, REFERENCE, Record
+from leaderboard_rows import MEASURES, MIXED, ONE, REFERENCE, Record
 from leaderboard_tables import NAMES, of_table, over
 from scipy import stats
 
@@ -47,12 +47,14 @@ def with_baselines(rows: Sequence[Record], board: Mapping[str, Any]) -> list[Rec
     return made
 
 
-def differences(rows: Sequence[Record], board: Mapping[str, Any], reference: str = REFERENCE) -> Differences:
+def differences(
+    rows: Sequence[Record], board: Mapping[str, Any], reference: str = REFERENCE, table: str = ONE
+) -> Differences:
     """Each method's and baseline's difference to ``reference``, where there are ``LEAST`` clusters or more."""
     beside = with_baselines(rows, board)
     found: Differences = {}
     for measure in MEASURES:
-        own = clusters(beside, board, measure, reference=reference)
+        own = clusters(beside, board, measure, reference=reference, table=table)
         kept = {method: difference(each) for method, each in own.items() if len(each) >= LEAST and method != reference}
         found[measure] = {method: one for method, one in kept.items() if one is not None}
     return found
@@ -160,6 +162,24 @@ def by_data(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
             cells += [_mean(each[measure].get(method), "+.3f") for measure in MEASURES]
             cells.append(_mean([1e-6 * more for more in each["bytes_total"].get(method, [])], "+.1f"))
         lines.append(f"| {_name(method)} | {' | '.join(cells)} |")
+    return "\n".join(lines) if len(lines) > 2 else f"No method has {LEAST} clusters yet."
+
+
+def mixed(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
+    """Where clients' architectures differ: each method over training alone, by the architectures that it ended with.
+    Best by kNN first.
+    """
+    own = [row for row in rows if row["table"] == MIXED and row["seed"] in board["seeds"]]
+    found = differences(own, board, LOCAL, MIXED)
+    heads = ["method", "clusters", *(f"{words} over {LOCAL}" for words in MEASURES.values()), "MB per round"]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for method in _in_order(found, list(board["mixed"]["methods"]), board):
+        each = [by_method.get(method) for by_method in found.values()]
+        sent = [row["bytes_per_round"] for row in own if row["method"] == method and row["bytes_per_round"] is not None]
+        shown = [_cell(one, holm=False) for one in each]
+        count = max(one.count for one in each if one is not None)
+        megabytes = _mean([1e-6 * one for one in sent], ".2f")
+        lines.append(f"| `{method}` | {count} | {' | '.join(shown)} | {megabytes} |")
     return "\n".join(lines) if len(lines) > 2 else f"No method has {LEAST} clusters yet."
 
 

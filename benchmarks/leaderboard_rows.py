@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pyarrow as pa
@@ -34,7 +35,7 @@ MEASURE = "knn"  # whose 90% bytes and hours are counted to
 MEASURES = {"knn": "kNN", "linear": "linear", "fewshot": "few-shot"}  # what methods are compared by, in words
 TEXTS = (
     "data", "partition", "table", "method", "objective", "status", "keys", "settings", "commit", "machine", "torch",
-    "split",
+    "split", "by_encoder",
 )  # fmt: skip
 COUNTS = ("seed", "rounds", "bytes_total", "early_round")
 FLAGS = ("tuned", "changed")
@@ -159,7 +160,23 @@ def record(cell: Cell, folder: Path, config: RunConfig) -> Record:
         return found
     row = of_variants({cell.method: [folder]}).first
     run = row.runs[cell.seed]
+    if cell.table == MIXED:
+        found["by_encoder"] = json.dumps(_by_encoder(summary["accuracy"], config))
     return found | _measured(run, row) | _early(run) | _labels(folder)
+
+
+def _by_encoder(accuracy: Mapping[str, Any], config: RunConfig) -> dict[str, dict[str, float]]:
+    """Architecture -> measure -> accuracy: the mean over the clients that have it, or a student's."""
+    found: dict[str, dict[str, list[float]]] = {}
+    student = getattr(config.method, "student", None) or config.clients.encoder(0)
+    for measure in MEASURES:
+        values = accuracy.get(measure)
+        each = values.items() if isinstance(values, Mapping) else [(None, values)]
+        for client, value in each:
+            if value is not None:
+                encoder = student if client is None else config.clients.encoder(int(client))
+                found.setdefault(encoder, {}).setdefault(measure, []).append(value)
+    return {encoder: {name: fmean(of) for name, of in values.items()} for encoder, values in found.items()}
 
 
 def _machine(environment: Mapping[str, Any]) -> str:

@@ -26,8 +26,7 @@ SPLITS = {
 }
 COLUMNS = (
     "method", "seeds", "kNN", "linear", "few-shot", "1% labels", "effective rank", "MB per round", "MB to 90%",
-    "virtual s to 90%", "epsilon", "kNN over {}", "linear over {}", "kNN over untrained",
-    "linear over untrained", "rank", "minutes",
+    "virtual s to 90%", "epsilon", "kNN over {}", "linear over {}", "rank", "minutes",
 )  # fmt: skip
 NOTHING = ("", "-", NOT_RUN)  # cells without a value
 COMPARED = {ONE: REFERENCE, TUNED: REFERENCE, MIXED: "local"}  # the method that a table's others are compared with
@@ -60,9 +59,22 @@ def complete(seeds: Seeds) -> list[Record]:
 
 def paired(seeds: Seeds, reference: Seeds, measure: str) -> list[float]:
     """``measure`` less the reference's, one for each seed in which both are complete and have it."""
-    runs, others = ({row["seed"]: row[measure] for row in complete(each)} for each in (seeds, reference))
-    both = sorted(runs.keys() & others.keys())
-    return [runs[seed] - others[seed] for seed in both if None not in (runs[seed], others[seed])]
+    runs, others = ({row["seed"]: row for row in complete(each)} for each in (seeds, reference))
+    found = [beyond(runs[seed], others[seed], measure) for seed in sorted(runs.keys() & others.keys())]
+    return [each for each in found if each is not None]
+
+
+def beyond(row: Record, other: Record, measure: str) -> float | None:
+    """``measure`` of a run less that of another; None where one lacks it. Where clients' architectures differ, the mean
+    over the architectures that both ended with: an architecture gains more than another whatever trains it.
+    """
+    if row["by_encoder"] and other["by_encoder"]:
+        ours, theirs = (json.loads(each["by_encoder"]) for each in (row, other))
+        pairs = [(ours[name].get(measure), theirs[name].get(measure)) for name in ours if name in theirs]
+    else:
+        pairs = [(row[measure], other[measure])]
+    known = [own - its for own, its in pairs if None not in (own, its)]
+    return fmean(known) if known and len(known) == len(pairs) else None
 
 
 def over(methods: Mapping[str, Seeds], reference: str, measure: str = MEASURE) -> dict[str, float]:
@@ -135,23 +147,13 @@ def megabytes(runs: Sequence[Record]) -> str:
 
 def over_reference(seeds: Seeds, reference: Seeds, measure: str) -> str:
     """The mean paired difference and its 95% interval; of one seed no interval, without a common one a dash."""
-    return _interval(paired(seeds, reference, measure))
-
-
-def over_untrained(seeds: Seeds, measure: str) -> str:
-    """As :func:`over_reference`, over the encoders that the run itself began with: a student's, or all clients'."""
-    both = [(row[measure], row[f"untrained_{measure}"]) for row in complete(seeds)]
-    return _interval([last - first for last, first in both if None not in (last, first)])
-
-
-def _interval(pairs: Sequence[float]) -> str:
-    if (found := difference(pairs)) is None:
+    if (found := difference(paired(seeds, reference, measure))) is None:
         return "-"
     text = f"{found.mean:+.3f}"
     return text if found.low is None else f"{text} [{found.low:+.3f}, {found.high:+.3f}]"
 
 
-def _cells(method: str, seeds: Seeds, reference: Seeds, rank: float | None, kind: str) -> list[str]:
+def _cells(method: str, seeds: Seeds, reference: Seeds, rank: float | None) -> list[str]:
     runs = complete(seeds)
     if not runs:
         status = ", ".join(sorted({row["status"] for row in seeds.values()})) or NOT_RUN
@@ -161,7 +163,6 @@ def _cells(method: str, seeds: Seeds, reference: Seeds, rank: float | None, kind
         return number([None if row[name] is None else scale * row[name] for row in runs], digits, none)
 
     beside = [over_reference(seeds, reference, m) if seeds is not reference else "-" for m in ("knn", "linear")]
-    beside += [over_untrained(seeds, m) if kind == MIXED else "-" for m in ("knn", "linear")]
     count = str(len(runs)) if len(runs) == len(seeds) else f"{len(runs)} of {len(seeds)}"
     return [
         f"`{method}`", count, of("knn"), of("linear"), of("fewshot"), of("semi_1", none=NOT_RUN),
@@ -195,7 +196,7 @@ def table(rows: Sequence[Record], board: Mapping[str, Any], data: str, partition
     rank = ranks({m: value for m, value in over(methods, compared).items() if m not in board["references"]})
     body = [_before(methods, compared)]
     reference = methods.get(compared, {})
-    body += [_cells(m, methods[m], reference, rank.get(m), kind) for m in placed(methods, board, compared)]
+    body += [_cells(m, methods[m], reference, rank.get(m)) for m in placed(methods, board, compared)]
     if absent := [f"`{method}`" for method in named if method not in methods]:
         body.append([", ".join(absent), "0", NOT_RUN, *[""] * (len(COLUMNS) - 3)])
     shown = _with_values(body)

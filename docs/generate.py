@@ -179,6 +179,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "overall": of_board(board_overall.overall),
         "told apart": of_board(board_overall.told_apart),
         "by data": of_board(board_overall.by_data),
+        "mixed": of_board(board_overall.mixed),
         "agreement": of_board(board_agreement.agreement),
         "verdicts": lambda: claims_overview.section(claims.read(), claims.load()),
         **{name: partial(claim, name) for name in dict.fromkeys(line["claim"] for line in claims.read())},

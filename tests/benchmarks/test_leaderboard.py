@@ -202,6 +202,25 @@ def test_a_row_says_what_the_run_folder_says(cell: rows.Cell, images: Path, ende
     assert found["machine"].endswith(f", {torch.backends.cpu.get_cpu_capability()}, {os.cpu_count()} cores")
 
 
+def test_a_row_of_mixed_architectures_has_the_accuracies_of_each(
+    cell: rows.Cell, images: Path, ended: Path, tmp_path: Path
+) -> None:
+    """The mean over the clients of an architecture; a single encoder is the server's student."""
+    assert rows.record(cell, ended, cell.built(images))["by_encoder"] is None
+    folder = shutil.copytree(ended, tmp_path / "run")
+    mixed = rows.Cell(cell.data, cell.partition, rows.MIXED, "flesd", cell.seed, cell.config, cell.keys)
+    summary = json.loads((folder / "summary.json").read_text())
+    encoders = ["small_cnn", "vgg9", "small_cnn"]
+    keys = {**cell.keys, "method.name": "local", "clients.encoders": encoders, "clients.count": 3}
+    config = rows.Cell(*mixed.address, cell.config, keys).built(images)
+    for accuracy, expected in (
+        ({"knn": {"0": 0.1, "1": 0.5, "2": 0.2}}, {"small_cnn": {"knn": pytest.approx(0.15)}, "vgg9": {"knn": 0.5}}),
+        ({"knn": 0.3, "linear": 0.6, "fewshot": None}, {"small_cnn": {"knn": 0.3, "linear": 0.6}}),
+    ):
+        (folder / "summary.json").write_text(json.dumps({**summary, "accuracy": accuracy}))
+        assert json.loads(rows.record(mixed, folder, config)["by_encoder"]) == expected
+
+
 def test_a_row_names_the_gpu_that_trained(cell: rows.Cell, images: Path, ended: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(ended, tmp_path / "run")
     words = folder / "environment.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import leaderboard_rows as rows
 import leaderboard_tables as tables
 import numpy as np
 import pytest
+from leaderboard_rows import MIXED
 from scipy import stats
 
 from tests.benchmarks.made import row
@@ -43,6 +45,28 @@ def cells(text: str, method: str) -> list[str]:
 
 UP, DOWN = [0.02, 0.03, 0.025, 0.01, 0.02, 0.015], [-0.02, -0.01, -0.04, -0.03, -0.02, -0.05]
 OPEN, SAME = [0.05, -0.05, 0.04, -0.03, 0.02, -0.01], [0.001, -0.001, 0.002, -0.002, 0.001, -0.001]
+
+
+def test_where_architectures_differ_methods_are_over_training_alone_by_architecture() -> None:
+    found = []
+    for place, (data, partition) in enumerate(PLACES):
+        for seed in (0, 1, 2):
+            where = {"data": data, "partition": partition, "table": MIXED, "bytes_per_round": 2e6}
+            alone = 0.4 + 0.01 * place
+            extra = UP[3 * DATA.index(data) + seed]
+            for method, of in (
+                ("local", {"a": alone, "b": 0.1}), ("flesd", {"a": alone + extra}), ("feddf", {"a": alone, "b": 0.1}),
+            ):  # fmt: skip
+                by = {encoder: dict.fromkeys(("knn", "linear", "fewshot"), value) for encoder, value in of.items()}
+                found.append(row(method, seed, 0.9, by_encoder=json.dumps(by), **where))
+    found.append(row("flesd", 9, 0.9, table=MIXED))  # no seed of the board
+    low, high = stats.ttest_1samp(UP, 0.0).confidence_interval(0.95)
+    interval = f"**{np.mean(UP):+.3f} [{low:+.3f}, {high:+.3f}]**"
+    text = overall.mixed(found, BOARD)
+    assert cells(text, "`flesd`") == ["`flesd`", "6", interval, interval, interval, "2.00"]
+    assert cells(text, "`feddf`")[1:3] == ["6", "+0.000 [+0.000, +0.000]"]
+    assert [line.split("`")[1] for line in text.splitlines()[2:]] == ["flesd", "feddf"]
+    assert overall.mixed(found[:2], BOARD) == "No method has 3 clusters yet."
 
 
 def test_an_interval_is_students_over_data_sets_and_seeds() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import leaderboard_tables as tables
@@ -48,19 +49,39 @@ def test_a_column_stands_where_some_run_of_the_table_has_a_value() -> None:
     assert [found[name]["1% labels"] for name in ("`fedca`", "`fedsimclr`")] == ["not run yet", "0.300"]
 
 
-def test_among_mixed_architectures_each_method_stands_over_what_it_began_with_itself() -> None:
-    """A student's untrained encoder is another than the mean of the clients', which is the table's."""
-    student = [row("flesd", s, 0.5 + v, untrained_knn=0.3, table=rows.MIXED) for s, v in enumerate((0.01, 0.02, 0.06))]
-    alone = [row("local", s, 0.5, linear=0.7, untrained_linear=0.5, table=rows.MIXED) for s in range(3)]
-    text = tables.table([*student, *alone], BOARD, "cifar10", "iid", rows.MIXED)
+def test_among_mixed_architectures_those_that_both_end_with_are_compared() -> None:
+    """A student is compared with the clients of its architecture: the others gain less whatever trains them."""
+
+    def scores(**knn: float) -> str:
+        return json.dumps({name: {"knn": value, "linear": value + 0.1} for name, value in knn.items()})
+
+    alone, student, both = (0.50, 0.52, 0.54), (0.52, 0.55, 0.55), (0.51, 0.51, 0.57)
+    made = [
+        row(method, seed, 0.9, linear=0.9, table=rows.MIXED, by_encoder=by)
+        for seed in range(3)
+        for method, by in (
+            ("local", scores(a=alone[seed], b=0.3)), ("flesd", scores(a=student[seed])),
+            ("feddf", scores(b=0.3, a=both[seed], c=0.7)),
+        )
+    ]  # fmt: skip
+    text = tables.table(made, BOARD, "cifar10", "iid", rows.MIXED)
     heads, _, *found = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
     lines = {cells[0]: dict(zip(heads, cells, strict=True)) for cells in found}
-    low, high = stats.t.interval(0.95, 2, 0.23, stats.sem([0.21, 0.22, 0.26]))
-    assert lines["`flesd`"]["kNN over untrained"] == f"+0.230 [{low:+.3f}, {high:+.3f}]"
-    assert lines["`flesd`"]["linear over untrained"] == "-"
-    assert lines["`local`"]["linear over untrained"] == "+0.200 [+0.200, +0.200]"
-    assert lines["untrained"]["kNN"] == "0.250 ± 0.000"  # local's, though flesd comes first
-    assert "kNN over untrained" not in lines_of([row("fedca"), row("fedsimclr")])["`fedca`"]
+    for method, pairs in (
+        ("flesd", np.subtract(student, alone)),
+        ("feddf", np.subtract(both, alone) / 2),  # b is the same; c is nobody's in the other
+    ):
+        low, high = stats.t.interval(0.95, 2, pairs.mean(), stats.sem(pairs))
+        for measure in ("kNN", "linear"):
+            assert lines[f"`{method}`"][f"{measure} over local"] == f"{pairs.mean():+.3f} [{low:+.3f}, {high:+.3f}]"
+    assert [lines[f"`{method}`"]["rank"] for method in ("flesd", "feddf", "local")] == ["1", "2", "-"]
+    assert tables.beyond(made[1], {**made[0], "by_encoder": scores(b=0.3)}, "knn") is None  # none in common
+
+
+def test_the_untrained_encoder_of_a_mixed_table_is_that_of_training_alone() -> None:
+    made = [row("flesd", untrained_knn=0.3, table=rows.MIXED), row("local", table=rows.MIXED)]
+    untrained = tables.table(made, BOARD, "cifar10", "iid", rows.MIXED).splitlines()[2]
+    assert untrained.split("|")[3].strip() == "0.250"
 
 
 def test_a_value_that_one_seed_lacks_is_no_mean() -> None:
