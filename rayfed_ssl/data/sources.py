@@ -255,7 +255,7 @@ def load(
         except Undecodable as error:
             broken.append(error)
     if broken:
-        raise Undecodable([name for error in broken for name in error.names], broken[0].reason, key, skipping)
+        raise Undecodable.named([name for error in broken for name in error.names], broken[0].reason, key, skipping)
     train = found["train"]
     for split, stored in found.items():
         if not len(stored.images) and (split == "train" or (train.images.labels >= 0).any()):

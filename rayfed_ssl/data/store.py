@@ -288,7 +288,7 @@ def _decode_to(raw: Path, listing: Listing, form: Form, skip_bad: bool, key: str
                     reason = reason or str(result)
                 row += 1
     if skipped and not skip_bad:
-        raise Undecodable(skipped, reason, key, skipping)
+        raise Undecodable.named(skipped, reason, key, skipping)
     if row != len(kept):
         raise UserError(f"{key}.path: {row} images were read where {len(kept)} were listed; did the files just change?")
     return made
@@ -297,15 +297,21 @@ def _decode_to(raw: Path, listing: Listing, form: Form, skip_bad: bool, key: str
 class Undecodable(UserError):
     """Images that cannot be decoded, in one line: all of them at once, for ``reason`` the first."""
 
-    def __init__(self, names: list[str], reason: str, key: str, skipping: str) -> None:
-        self.names, self.reason = names, reason
+    names: list[str]
+    reason: str
+
+    @classmethod
+    def named(cls, names: list[str], reason: str, key: str, skipping: str) -> Undecodable:
+        """The line. (A constructor of its own would not come through from another process.)"""
         if len(names) == 1:
             found, them = f"{names[0]} cannot be decoded ({reason})", "it"
         else:
             more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
             listed = ", ".join(names[:MOST_NAMED]) + more
             found, them = f"{len(names)} images cannot be decoded: {listed} (the first: {reason})", "them"
-        super().__init__(f"{key}.on_bad_image: {found}; mend or remove {them}, or {skipping} to leave such images out")
+        told = cls(f"{key}.on_bad_image: {found}; mend or remove {them}, or {skipping} to leave such images out")
+        told.names, told.reason = names, reason
+        return told
 
 
 Name = TypeVar("Name")

@@ -116,12 +116,12 @@ def _other_images(config: RunConfig, data: SourceConfig) -> tuple[Federation, di
 
 
 def _beside(known: Mapping[str, Any], name: str, now: Mapping[str, Any], measured: Sequence[str]) -> dict[str, Any]:
-    """``known`` with what was found ``now`` on the data set of this name, which stands last."""
+    """``known`` with what was found ``now`` on the data set of this name, which stands last. What was known of it stays
+    where its images are the same.
+    """
     others = dict(known.get(OTHERS, {}))
     before = others.pop(name, {})
-    same = _without_notes(before.get("images", {})) == _without_notes(
-        now["images"]
-    )  # else these were other images, then
+    same = _without_notes(before.get("images", {})) == _without_notes(now["images"])
     return {**known, OTHERS: {**others, name: added(before if same else {}, now, measured)}}
 
 

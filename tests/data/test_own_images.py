@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -222,9 +223,12 @@ def test_broken_images_of_all_splits_are_named_at_once(tmp_path: Path) -> None:
     put(root, "train/1.png", "train/2.png", "test/1.png")
     for name in ("train/2.png", "test/1.png"):
         (root / name).write_bytes(b"no image")
-    assert refusal(root, layout="flat").startswith(
+    with pytest.raises(UserError) as error:
+        folder(root, layout="flat")
+    assert str(error.value).startswith(
         f"data.on_bad_image: 2 images cannot be decoded: {root}/train/2.png, {root}/test/1.png (the first: "
     )
+    assert str(pickle.loads(pickle.dumps(error.value))) == str(error.value)  # it comes from a driver's process
 
 
 # -- what is noticed in decoding ---------------------------------------------------------------------------------------
