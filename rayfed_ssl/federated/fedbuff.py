@@ -15,7 +15,8 @@ that arrived, in parallel, each from the version it had started from: how many a
 
 Differs: n_k as the method counts clients in its mean (``weights: uniform`` is the paper's sum / K). Buffers
 (BatchNorm's running statistics) are the s_k n_k-weighted mean of the replies'. The learning rate's schedule goes by the
-version that a client started from.
+version that a client started from. Arrivals of one instant are all taken before anybody starts, not one after the other
+with its start.
 """
 
 from __future__ import annotations
