@@ -83,23 +83,22 @@ def line_of(attempt: Attempt, run: Path) -> Line:
 
 
 def table(lines: Sequence[Line], document: Mapping[str, Any]) -> str:
-    """A row per variant and field: the area over seeds, each the mean over clients, and how many clients are told."""
+    """A row per variant and attack: the area over seeds, each the mean over clients; how many clients it tells."""
     wanted = {one.address[1:] for one in attempts(document)}
     known = [line for line in lines if (line["variant"], line["seed"], line["settings"]) in wanted]
     commits = ", ".join(sorted({line["commit"] for line in known}))
-    heads = ("variant", "field", "seeds", "AUC", "clients above 0.5", "epsilon", "kNN", "MB in all")
+    heads = ("variant", "field", "score", "seeds", "AUC", "clients above 0.5", "epsilon", "kNN", "MB in all")
     rows = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for variant in document["variants"]:
         own = [line for line in known if line["variant"] == variant]
         if not own:
             rows.append(f"| {variant} | not run yet |{' |' * (len(heads) - 2)}")
             continue
-        fields = dict.fromkeys(one["field"] for line in own for one in line["findings"])
-        for at, field in enumerate(fields):
-            told = [one for line in own for one in line["findings"] if one["field"] == field]
+        for at, what in enumerate(attacks(own)):
+            told = [one for line in own for one in line["findings"] if attack(one) == what]
             above = f"{sum(one['low'] > CHANCE for one in told)} of {len(told)}"
-            cells = [variant if at == 0 else "", field, str(len(own)), shown(area(own, field)), above]
-            cells += [_epsilon(own) if field == COVERED else "", *(_costs(own) if at == 0 else ["", ""])]
+            cells = [variant if at == 0 else "", *what, str(len(own)), shown(area(own, what)), above]
+            cells += [_epsilon(own) if what[0] == COVERED else "", *(_costs(own) if at == 0 else ["", ""])]
             rows.append(f"| {' | '.join(cells)} |")
     members = sorted({one["members"] for line in known for one in line["findings"]})
     title = f"{document['setting'].strip()}; {' or '.join(map(str, members))} members and as many others each."
@@ -109,9 +108,21 @@ def table(lines: Sequence[Line], document: Mapping[str, Any]) -> str:
     return "\n".join([title, "", *rows])
 
 
-def area(lines: Sequence[Line], field: str) -> Difference | None:
+Attack = tuple[str, str]  # field, score
+
+
+def attack(finding: Mapping[str, Any]) -> Attack:
+    return finding["field"], finding["score"]
+
+
+def attacks(lines: Sequence[Line]) -> list[Attack]:
+    """Every attack of these lines, in the order in which they were made."""
+    return list(dict.fromkeys(attack(one) for line in lines for one in line["findings"]))
+
+
+def area(lines: Sequence[Line], what: Attack) -> Difference | None:
     """The area under the ROC curve less one half: over seeds, each the mean over its clients."""
-    by_seed = [[one["auc"] for one in line["findings"] if one["field"] == field] for line in lines]
+    by_seed = [[one["auc"] for one in line["findings"] if attack(one) == what] for line in lines]
     return difference([fmean(each) - CHANCE for each in by_seed if each])
 
 
@@ -142,7 +153,7 @@ def _costs(lines: Sequence[Line]) -> list[str]:
 
 
 def said(line: Line) -> str:
-    areas = [f"{field} {shown(area([line], field))}" for field in dict.fromkeys(f["field"] for f in line["findings"])]
+    areas = [f"{what[0]} ({what[1]}) {shown(area([line], what))}" for what in attacks([line])]
     return f"{', '.join(areas)}; {line['minutes']} min"
 
 

@@ -12,6 +12,7 @@ Shapes: n images, V views, D projection.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,7 @@ from rayfed_ssl.federated.client import EncoderClient, followed
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.uploads import Correlation, Entries, PublicOutputs, Upload
 from rayfed_ssl.leak.auc import Told, told
+from rayfed_ssl.leak.loss import losses, taking_features
 from rayfed_ssl.leak.replay import Heard, Tap
 from rayfed_ssl.leak.scores import agreement, in_correlation, nearest, surrogate
 from rayfed_ssl.methods import METHODS
@@ -39,6 +41,9 @@ VIEWS = 10  # of the agreement score (Liu et al. 2021)
 RIDGE = 1e-3  # of the surrogate, relative
 LEAST = 20  # members, below which an area says nothing
 BATCH = 256
+BESIDE = 15  # images in a batch with the one whose loss is asked for
+AGREEMENT, LOSS = "agreement of views", "loss of the objective"
+AUDITED = "audited"  # the role of the network that scores are computed with
 
 
 class TooFew(UserError):
@@ -154,13 +159,19 @@ class Audit:
             yield Finding(self.client, self.round, field, score, len(members), result)
 
     def scores(self, heard: Sequence[Heard]) -> Iterator[tuple[str, str, Scored]]:
-        """(field, the score in words, the score) of every attack on what was heard, after one that can know nothing."""
-        yield UNTRAINED, "agreement of views", self.agreeing(self.tap.initial(self.encoder, self.classes, self.client))
+        """(field, the score in words, the score) of every attack on what was heard, after what can know nothing."""
+        uploaded = [one.reply["weights"] for one in heard if isinstance(one.reply.get("weights"), Weights)]
+        begun = self.tap.initial(self.encoder, self.classes, self.client)
+        yield UNTRAINED, AGREEMENT, self.agreeing(begun)
+        if any(map(self.has_loss, uploaded)):
+            yield UNTRAINED, LOSS, self.losing(begun)
         for exchange in heard:
             reply = exchange.reply
             sent, got = exchange.message.get("weights"), reply.get("weights")
             if isinstance(got, Weights):
-                yield "weights", "agreement of views", self.agreeing(got)
+                yield "weights", AGREEMENT, self.agreeing(got)
+                if self.has_loss(got):
+                    yield "weights", LOSS, self.losing(got)
             known = known_weights(got, sent)
             for field in (field for field, value in reply.items() if value is not None):
                 match self.uploads.get(field):
@@ -171,13 +182,48 @@ class Audit:
                     ) is not None:
                         yield field, "nearest entry", self.lookup(seen, reply[field])
                     case PublicOutputs() as upload:
-                        yield field, "agreement of views, by a surrogate", self.public(reply, field, upload)
+                        yield field, f"{AGREEMENT}, by a surrogate", self.public(reply, field, upload)
 
     # -- attacks -------------------------------------------------------------------------------------------------------
 
     def agreeing(self, weights: Weights) -> Scored:
         """How alike the model finds views of an image."""
         return lambda rows: agreement(self.features(weights, rows))
+
+    def has_loss(self, weights: Weights) -> bool:
+        """Whether the run's objective has a loss on these: they have its heads, and labels are the data set's."""
+        network = self.tap.network(self.encoder, AUDITED, self.classes)
+        numbered = self.tap.federation.tasks is None or not self._as_client.objective.labelled
+        return numbered and weights.layout == layout_of(network)
+
+    def losing(self, weights: Weights) -> Scored:
+        """How low the objective's loss is on an image among some of the reference: minus that loss."""
+        client, beside = self._as_client, self._beside()
+        objective, labels = client.objective, self.tap.federation.dataset.train.labels
+        views, by_features = max(VIEWS, client.objective.views), client.objective.by_features
+
+        def known(rows: np.ndarray) -> Tensor:
+            return torch.from_numpy(labels[rows]).to(self.tap.device)
+
+        def scored(rows: np.ndarray) -> Tensor:
+            network = self._network(weights)
+            draws = generator(self.config.seed, "leak", "loss", device=self.tap.device)
+            look = network.represent if by_features else Tensor.contiguous
+            others = next(self._looked(look, self._clients_pixels(beside), views))
+            found, done = [], 0
+            for seen in self._looked(look, self._clients_pixels(rows), views):
+                given = (known(rows[done : done + seen.shape[1]]), known(beside)) if objective.labelled else None
+                with taking_features(network) if by_features else nullcontext():
+                    found.append(losses(objective, network, seen, others, given, draws))
+                done += seen.shape[1]
+            return -torch.cat(found)
+
+        return scored
+
+    def _beside(self) -> np.ndarray:
+        """Rows of the reference that stand in a batch with the image whose loss is asked for."""
+        draws = numpy_generator(self.config.seed, "leak", self.client, "beside")
+        return draws.permutation(self.sets.reference)[:BESIDE]
 
     def correlated(self, weights: Weights, uploaded: np.ndarray, upload: Correlation) -> Scored:
         """The uploaded matrix against that of the reference images, as the client's model sees them."""
@@ -216,8 +262,11 @@ class Audit:
     def features(self, weights: Weights, rows: np.ndarray, views: int = VIEWS, *, projected: bool = False) -> Tensor:
         """(V, n, D) features, or projections, in eval mode, of views drawn for the audit; ``views`` 0: (1, n, D) of the
         clean images."""
-        pixels = self.tap.images(self._as_the_clients(rows))
-        return self._through(self._network(weights), pixels, views, projected)
+        return self._through(self._network(weights), self._clients_pixels(rows), views, projected)
+
+    def _clients_pixels(self, rows: np.ndarray) -> Tensor:
+        """(n, C, S, S) uint8 on the device."""
+        return self.tap.images(self._as_the_clients(rows))
 
     def _as_the_clients(self, rows: np.ndarray) -> np.ndarray:
         """(n, S, S, C) training images; those that no client holds with the corruption that the client's have."""
@@ -231,7 +280,7 @@ class Audit:
 
     def _network(self, weights: Weights) -> Network:
         """With these weights: a client's, or its momentum target's, which has no other heads."""
-        network = self.tap.network(self.encoder, "audited", self.classes)
+        network = self.tap.network(self.encoder, AUDITED, self.classes)
         parts = followed(network)
         unpack(weights, *(parts if layout_of(*parts) == weights.layout else [network]))
         network.eval()
@@ -245,15 +294,17 @@ class Audit:
     def _as_client(self) -> EncoderClient[Any]:
         return self.tap.client(self.tap.method.client, self.client, self.round, "audit", {})
 
-    @torch.no_grad()
     def _through(self, network: Network, pixels: Tensor, views: int, projected: bool) -> Tensor:
+        look = network.project if projected else network.represent
+        return torch.cat(list(self._looked(look, pixels, views)), dim=1).float()
+
+    @torch.no_grad()
+    def _looked(self, look: Callable[[Tensor], Tensor], pixels: Tensor, views: int) -> Iterator[Tensor]:
+        """(V, B, ..) what ``look`` makes of the views of some images at a time; ``views`` 0: of the clean images."""
         draws = generator(self.config.seed, "leak", "views", device=self.tap.device)
-        found = []
         for part in torch.split(pixels, BATCH):
             made = augment(part, self.tap.recipe, draws, views).chunk(views) if views else (self.tap.clean(part),)
-            look = network.project if projected else network.represent
-            found.append(torch.stack([look(v.contiguous(memory_format=self.tap.memory_format)) for v in made]))
-        return torch.cat(found, dim=1).float()
+            yield torch.stack([look(v.contiguous(memory_format=self.tap.memory_format)) for v in made])
 
 
 def summary(findings: Sequence[Finding]) -> dict[tuple[str, str], dict[str, float]]:

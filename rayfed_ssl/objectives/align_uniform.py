@@ -58,6 +58,7 @@ class AlignUniform(Objective):
 
     block: ClassVar[type[ObjectiveConfig]] = AlignUniformConfig
     heads: ClassVar[frozenset[str]] = frozenset({"projector"})
+    by_features: ClassVar[bool] = True
 
     def step(self, network: Network, batch: Batch) -> Step:
         features, (z_a, z_b) = encoded(network, batch.views)

@@ -58,6 +58,7 @@ class Barlow(Objective):
 
     block: ClassVar[type[ObjectiveConfig]] = BarlowConfig
     heads: ClassVar[frozenset[str]] = frozenset({"projector"})
+    by_features: ClassVar[bool] = True
 
     def step(self, network: Network, batch: Batch) -> Step:
         features, (z_a, z_b) = encoded(network, batch.views)

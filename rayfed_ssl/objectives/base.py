@@ -129,6 +129,11 @@ class Objective:
     minimum_batch: ClassVar[int] = 2
     """The smallest batch that can be trained. 2: BatchNorm has no variance over one row."""
 
+    by_features: ClassVar[bool] = False
+    """Whether ``step`` sees images only through ``network.represent``: then an audit looks at each view once and gives
+    ``step`` many batches of features in their place.
+    """
+
     @property
     def views(self) -> int:
         """How many augmented views of each image ``step`` expects."""

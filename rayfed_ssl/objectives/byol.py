@@ -74,6 +74,7 @@ class BYOL(Objective):
 
     block: ClassVar[type[ObjectiveConfig]] = BYOLConfig
     heads: ClassVar[frozenset[str]] = frozenset({"projector", "predictor"})
+    by_features: ClassVar[bool] = True
 
     def step(self, network: Network, batch: Batch) -> Step:
         target = needed(batch.target, "byol", "a target network")

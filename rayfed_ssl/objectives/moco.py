@@ -82,6 +82,7 @@ class MoCo(Objective):
 
     block: ClassVar[type[ObjectiveConfig]] = MoCoConfig
     heads: ClassVar[frozenset[str]] = frozenset({"projector"})
+    by_features: ClassVar[bool] = True
     memory: ClassVar[bool] = True
 
     @property

@@ -77,6 +77,7 @@ class SimCLR(Objective):
 
     block: ClassVar[type[ObjectiveConfig]] = SimCLRConfig
     heads: ClassVar[frozenset[str]] = frozenset({"projector"})
+    by_features: ClassVar[bool] = True
 
     def step(self, network: Network, batch: Batch) -> Step:
         features, (z_a, z_b) = encoded_together(network, batch.views)

@@ -35,6 +35,7 @@ class SimSiam(Objective):
 
     block: ClassVar[type[ObjectiveConfig]] = SimSiamConfig
     heads: ClassVar[frozenset[str]] = frozenset({"projector", "predictor"})
+    by_features: ClassVar[bool] = True
     batch_norm: ClassVar[Literal["none", "hidden", "all"]] = "all"
 
     def step(self, network: Network, batch: Batch) -> Step:

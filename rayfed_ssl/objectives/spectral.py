@@ -90,6 +90,7 @@ class Spectral(Objective):
 
     block: ClassVar[type[ObjectiveConfig]] = SpectralConfig
     heads: ClassVar[frozenset[str]] = frozenset({"projector"})
+    by_features: ClassVar[bool] = True
 
     @property
     def views(self) -> int:

@@ -26,6 +26,7 @@ class Supervised(Objective):
 
     block: ClassVar[type[ObjectiveConfig]] = SupervisedConfig
     heads: ClassVar[frozenset[str]] = frozenset({"classifier"})
+    by_features: ClassVar[bool] = True
     labelled: ClassVar[bool] = True
 
     @property

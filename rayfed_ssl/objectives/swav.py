@@ -91,6 +91,7 @@ class SwAV(Objective):
 
     block: ClassVar[type[ObjectiveConfig]] = SwAVConfig
     heads: ClassVar[frozenset[str]] = frozenset({"projector", "prototypes"})
+    by_features: ClassVar[bool] = True
     memory: ClassVar[bool] = True
 
     @property

@@ -69,6 +69,7 @@ class VICReg(Objective):
 
     block: ClassVar[type[ObjectiveConfig]] = VICRegConfig
     heads: ClassVar[frozenset[str]] = frozenset({"projector"})
+    by_features: ClassVar[bool] = True
 
     def step(self, network: Network, batch: Batch) -> Step:
         features, (z_a, z_b) = encoded(network, batch.views)

@@ -171,7 +171,7 @@ def _leaks(trained: Sequence[Row], runs: Mapping[str, Sequence[OneRun]]) -> list
             body.append([Cell(printable(name, 60)), Cell("–"), Cell(why)])
             continue
         value = Cell(f"{area.auc:.3f}", area.auc, note=f"[{area.low:.3f}, {area.high:.3f}]")
-        body.append([Cell(printable(name, 60)), value, Cell(f"{printable(area.field, 60)} of client {area.client}")])
+        body.append([Cell(printable(name, 60)), value, Cell(area.of)])
     caption = (
         "The largest area by which a message told members from others; 0.5 is chance, and of many areas the largest is "
         f"above it by chance. Its interval is {INTERVAL}"

@@ -288,7 +288,7 @@ def _private(comparison: Comparison) -> list[str]:
 def _leaks(comparison: Comparison) -> list[str]:
     """What the areas are of."""
     known = [(name, area) for name, area in leaked(comparison).items() if area is not None]
-    told = [f"{printable(name)}: {printable(area.field)} of client {area.client}" for name, area in known]
+    told = [f"{printable(name)}: {area.of}" for name, area in known]
     if not told:
         return []
     return [

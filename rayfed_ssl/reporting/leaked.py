@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import printable
 
 FILE = "leak.json"
 UNTRAINED = "(untrained encoder)"  # the field of the score that must be at chance
@@ -32,6 +33,11 @@ class Area:
     low: float
     high: float
     tpr: float
+
+    @property
+    def of(self) -> str:
+        """What it is the area of."""
+        return f"{printable(self.field, 60)} ({printable(self.score, 60)}) of client {self.client}"
 
 
 @dataclass(frozen=True)

@@ -18,16 +18,23 @@ from rayfed_ssl.leak.run import leak
 from rayfed_ssl.testing.tiny import run_locally, tiny_run
 
 DOCUMENT = {**leaks.load(), "variants": {"a": {"method.name": "x"}, "b": {}}}
-AREAS = {"weights": [[0.6, 0.7], [0.5, 0.6], [0.8, 0.6]], "correlation": [[0.4, 0.5], [0.5, 0.6], [0.5, 0.5]]}
+AREAS = {
+    ("weights", "views"): [[0.6, 0.7], [0.5, 0.6], [0.8, 0.6]],
+    ("weights", "loss"): [[0.5, 0.6], [0.4, 0.6], [0.5, 0.5]],
+    ("correlation", "matrix"): [[0.4, 0.5], [0.5, 0.6], [0.5, 0.5]],
+}
 
 
 def line(variant: str, seed: int, **other: Any) -> claims.Line:
     (attempt,) = [one for one in leaks.attempts(DOCUMENT) if (one.variant, one.seed) == (variant, seed)]
     findings = [
-        {"client": client, "field": field, "members": 135, "auc": auc, "low": auc - 0.1, "high": auc + 0.1}
-        for field, seeds in AREAS.items()
+        {
+            "client": client, "field": field, "score": score, "members": 135, "auc": auc, "low": auc - 0.1,
+            "high": auc + 0.1,
+        }
+        for (field, score), seeds in AREAS.items()
         for client, auc in enumerate(seeds[seed])
-    ]
+    ]  # fmt: skip
     return {
         "variant": variant, "seed": seed, "settings": attempt.settings, "findings": findings, "commit": "abc",
         "epsilon": None, "knn": 0.5 + 0.1 * seed, "bytes": 10**6 * (1 + seed), "minutes": 1.0 + seed, **other,
@@ -48,14 +55,14 @@ def test_every_variant_can_be_configured_and_has_settings_of_its_own() -> None:
 
 def test_an_area_is_over_seeds_each_the_mean_over_clients() -> None:
     table = leaks.table([line("a", seed, epsilon=1.5 + seed) for seed in range(3)], DOCUMENT)
-    _, _, weights, correlation, absent = cells(table)
-    for row, field in ((weights, "weights"), (correlation, "correlation")):
-        means = np.mean(AREAS[field], axis=1)
+    _, _, weights, loss, correlation, absent = cells(table)
+    for row, attack in zip((weights, loss, correlation), AREAS, strict=True):
+        means = np.mean(AREAS[attack], axis=1)
         low, high = stats.ttest_1samp(means, 0.5).confidence_interval(0.95)
         text = f"{means.mean():.3f} [{low:.3f}, {high:.3f}]"
-        assert row[1:4] == [field, "3", f"**{text}**" if low > 0.5 else text]
-    assert weights[4:] == ["2 of 6", "", "0.600", "2.0"]  # 0.7 and 0.8 less 0.1 are above chance
-    assert correlation[4:] == ["0 of 6", "3.50", "", ""]  # an epsilon is of the correlation alone
+        assert row[1:5] == [*attack, "3", f"**{text}**" if low > 0.5 else text]
+    assert weights[5:] == ["2 of 6", "", "0.600", "2.0"]  # 0.7 and 0.8 less 0.1 are above chance
+    assert correlation[5:] == ["0 of 6", "3.50", "", ""]  # an epsilon is of the correlation alone
     assert absent[:2] == ["b", "not run yet"]
     assert "135 members and as many others each. Made at abc, 1.0 to 3.0 minutes a run beside other work." in table
 
@@ -66,8 +73,9 @@ def test_lines_of_other_settings_do_not_count() -> None:
     assert "Made at" not in other
     assert leaks.accuracy({"knn": {"0": 0.2, "1": 0.4}}) == pytest.approx(0.3)  # of encoders of their own
     one = leaks.table([line("a", 0)], DOCUMENT)
-    assert cells(one)[2][2:6] == ["1", "0.650", "1 of 2", ""]  # of one seed there is no interval
-    assert cells(one)[3][5] == "none"
+    assert cells(one)[2][3:7] == ["1", "0.650", "1 of 2", ""]  # of one seed there is no interval
+    assert cells(one)[4][6] == "none"
+    assert leaks.said(line("a", 0)).startswith("weights (views) 0.650, weights (loss) 0.550, correlation (matrix) 0.45")
 
 
 def test_a_line_says_what_the_audit_found(tmp_path: Path) -> None:
@@ -79,9 +87,9 @@ def test_a_line_says_what_the_audit_found(tmp_path: Path) -> None:
     summary = run_locally(tiny_run("fedsc", changes), run)
     found = leak(run, clients=[0, 1])
     made = leaks.line_of(next(leaks.attempts(DOCUMENT)), run)
-    told = {(one["client"], one["field"]): (one["auc"], one["low"], one["high"]) for one in made["findings"]}
-    assert told == {(f.client, f.field): (f.found.auc, f.found.low, f.found.high) for f in found.findings}
-    assert {field for _, field in told} >= {"(untrained encoder)", "correlation", "weights"}
+    told = {(one["client"], *leaks.attack(one)): (one["auc"], one["low"], one["high"]) for one in made["findings"]}
+    assert told == {(f.client, f.field, f.score): (f.found.auc, f.found.low, f.found.high) for f in found.findings}
+    assert {field for _, field, _ in told} >= {"(untrained encoder)", "correlation", "weights"}
     assert made["bytes"] == sum(pq.read_table(run / "communication.parquet")["bytes"].to_pylist())
     assert (made["knn"], made["epsilon"]) == (summary["accuracy"]["knn"], None)
     json.dumps(made)

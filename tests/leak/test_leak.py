@@ -23,7 +23,7 @@ from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.federated.uploads import Correlation
 from rayfed_ssl.leak.auc import Told
-from rayfed_ssl.leak.audit import LEAST, UNTRAINED, Audit, Finding, draw_sets, summary, suspicious
+from rayfed_ssl.leak.audit import AGREEMENT, LEAST, LOSS, UNTRAINED, Audit, Finding, draw_sets, summary, suspicious
 from rayfed_ssl.leak.replay import replayed
 from rayfed_ssl.leak.run import leak
 from rayfed_ssl.methods import METHODS
@@ -141,7 +141,9 @@ def test_chance_is_that_of_the_fewest_members_and_a_client_named_twice_counts_on
     few = {"clients.count": 2, "data.limit": 400, "train.rounds": 1, "evaluation.select": {"share": 0.4}}
     run_locally(tiny("fedsimclr", {**few, "data.partition.name": "dirichlet"}), tmp_path / "run")
     found = leak(tmp_path / "run", clients=[0, 1, 0])
-    (client, first), (other, second) = [(f.client, f.members) for f in found.findings if f.field == UNTRAINED]
+    (client, first), (other, second) = [
+        (f.client, f.members) for f in found.findings if (f.field, f.score) == (UNTRAINED, AGREEMENT)
+    ]
     assert (client, other) == (0, 1)
     assert first > second
     assert found.null_deviation == pytest.approx(((2 * second + 1) / (12 * second**2)) ** 0.5)
@@ -180,9 +182,9 @@ def test_the_command_writes_and_shows_what_was_found(averaged: Path, capsys: pyt
     assert "0.5 is chance" in out
     assert f"95%: {INTERVAL}; {BY_CHANCE}" in out.replace("\n", " ")
     document = json.loads((averaged / "leak.json").read_text())
-    assert [(row["client"], row["field"]) for row in document["findings"]] == [
-        (1, UNTRAINED), (1, "weights"), (2, UNTRAINED), (2, "weights"),
-    ]  # fmt: skip
+    assert [(row["client"], row["field"], row["score"]) for row in document["findings"]] == [
+        (client, field, score) for client in (1, 2) for field in (UNTRAINED, "weights") for score in (AGREEMENT, LOSS)
+    ]
     for row in document["findings"]:
         assert 0 <= row["low"] <= row["auc"] <= row["high"] <= 1
         if row["field"] == UNTRAINED:  # within its interval of chance, or close to it
@@ -394,8 +396,8 @@ def test_a_method_of_ones_own_says_what_its_uploads_are(tmp_path: Path) -> None:
     imports = {"imports": ["tabled.py"], "train.rounds": 1}
     run_locally(tiny("tabled", {**HELD_OUT, **imports}, beside=tmp_path), tmp_path / "run")
     found = leak(tmp_path / "run", trust_imports=True)
-    assert [(one.field, one.score) for one in found.findings[2:]] == [("table", "nearest entry")]
-    assert found.findings[2].found.auc > 0.9  # every member's own projection is in it
+    assert [(one.field, one.score) for one in found.findings[4:]] == [("table", "nearest entry")]
+    assert found.findings[4].found.auc > 0.9  # every member's own projection is in it
     assert found.unaudited == ["table_of_none", "unsaid"]
 
 

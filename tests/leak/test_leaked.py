@@ -80,7 +80,7 @@ def test_a_comparison_has_a_column_once_all_runs_were_audited(tmp_path: Path) ->
     assert [(row["leak.auc"], row["leak.low"]) for row in records(made)[:2]] == [(0.6, 0.5), (None, None)]
     (note,) = [line for line in notes(made) if line.startswith("leak AUC")]
     assert note.endswith(f" by chance. The interval is {INTERVAL}.")
-    assert "(a: weights of client 0)" in note
+    assert "(a: weights (agreement of views) of client 0)" in note
 
 
 def test_a_comparison_is_audited_run_by_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,7 +101,7 @@ def test_a_comparison_is_audited_run_by_run(tmp_path: Path, capsys: pytest.Captu
     words = Parsed(report_of(out)).words
     for area in areas:
         assert area is not None
-        assert f"{area.auc:.3f} [{area.low:.3f}, {area.high:.3f}] weights of client 0" in words
+        assert f"{area.auc:.3f} [{area.low:.3f}, {area.high:.3f}] weights ({area.score}) of client 0" in words
     with pytest.raises(SystemExit) as exit:
         cli.main(["leak", str(out), "--client", "99"])
     assert exit.value.code == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
@@ -15,6 +16,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 
 from rayfed_ssl.base.seeding import forked, generator
 from rayfed_ssl.federated.method import anything, projecting, unlabelled
+from rayfed_ssl.leak.loss import taking_features
 from rayfed_ssl.models.network import HEADS
 from rayfed_ssl.objectives import (
     OBJECTIVES,
@@ -32,6 +34,7 @@ from tests import reference
 torch.set_num_threads(1)
 close = torch.testing.assert_close
 CLASSES, DIM = 3, 5
+PIXELS = {"autoencoder", "rotation"}  # what they read beside features
 
 
 class TinyNetwork(nn.Module):
@@ -315,3 +318,20 @@ def test_autoencoder_is_the_mean_squared_error() -> None:
     network = tiny().eval()
     expected = (network.through("decoder", network.encoder(view)) - view).square().mean()
     close(objective("autoencoder").step(network, Batch((view,))).loss, expected)
+
+
+@pytest.mark.parametrize("name", sorted(OBJECTIVES))
+def test_who_says_so_needs_features_alone(name: str) -> None:
+    """A step over features that the encoder made beforehand is the step over their images."""
+    of = objective(name)
+    assert of.by_features == (name not in PIXELS)
+    if name in PIXELS:
+        return
+    network, batch = arguments(of)
+    network.eval()
+    network.encoder.dim = 8
+    target = None if batch.target is None else network
+    whole = of.step(network, replace(batch, target=target)).loss
+    seen = tuple(network.represent(view) for view in batch.views)
+    with taking_features(network):
+        close(of.step(network, replace(batch, views=seen, target=target, memory=memory(of))).loss, whole)
