@@ -18,10 +18,11 @@ from typing import Any
 import pytest
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.storage.claim import LOCK, Claim
-from rayfed_ssl.storage.lock import Held, Lock
+from rayfed_ssl.storage.lock import Held, Lock, _is_at
 from tests.command_line import Call
 from tests.tiny import booked, encoders, measured, run_locally, tiny
 
@@ -125,6 +126,39 @@ def test_of_many_that_start_at_once_one_has_the_folder(tmp_path: Path) -> None:
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
+def test_folders_and_files_that_others_remove_meanwhile_are_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What mkdir says of a folder that is removed between its two looks, or above it, is no reason to go without."""
+    make, at, left = Path.mkdir, _is_at, {"exists": 12, "absent": 12, "elsewhere": 12}
+
+    def mkdir(self: Path, *given: Any, **named: Any) -> None:
+        for what, error in (("exists", FileExistsError), ("absent", FileNotFoundError)):
+            if left[what]:
+                left[what] -= 1
+                raise error(self)
+        make(self, *given, **named)
+
+    def is_at(descriptor: int, path: Path) -> bool:
+        left["elsewhere"] -= 1
+        return left["elsewhere"] < 0 and at(descriptor, path)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    monkeypatch.setattr("rayfed_ssl.storage.lock._is_at", is_at)
+    mine = Lock(tmp_path / "runs" / LOCK, patience_s=0.0)
+    assert mine.why_not == ""
+    assert left == {"exists": 0, "absent": 0, "elsewhere": -1}
+    mine.release()
+    assert not (tmp_path / "runs" / LOCK).exists()
+
+
+def test_where_that_never_ends_the_lock_says_why_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    assert Lock(tmp_path / "file" / LOCK).why_not == "File exists"
+    monkeypatch.setattr("rayfed_ssl.storage.lock._is_at", lambda descriptor, path: False)
+    assert Lock(tmp_path / LOCK).why_not == "No locks available"
+
+
 def test_a_lock_is_free_once_released_whoever_inherited_it(tmp_path: Path) -> None:
     path = tmp_path / "runs" / LOCK
     other = subprocess.Popen(
@@ -163,9 +197,10 @@ def test_where_there_are_no_locks_the_run_says_so_and_goes_on(tmp_path: Path, mo
     def unsupported(*args: Any) -> None:
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
+    config, seen = tiny("fedsimclr", train__rounds=1), list[str]()
+    deal(config)  # images are decoded into a cache, which has a lock of its own
     monkeypatch.setattr(fcntl, "flock", unsupported)
-    seen: list[str] = []
-    run_locally(tiny("fedsimclr", train__rounds=1), tmp_path / "run", report=lambda p: seen.append(p.line))
+    run_locally(config, tmp_path / "run", report=lambda p: seen.append(p.line))
     assert f"{tmp_path / 'run'} cannot be locked (Operation not supported)" in seen[0]
     assert "nothing keeps a second run from writing there" in seen[0]
 

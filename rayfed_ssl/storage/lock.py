@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PATIENCE_S = 2.0  # for the process that is to follow one that was killed a moment ago
+TRIES, PAUSE_S = 100, 0.001  # where others make and remove the folder and the file: so often in a row it is not they
 
 
 class Held(Exception):
@@ -100,7 +101,8 @@ def locked(path: Path, until: float, *, create: bool = True) -> int:
     """
     import fcntl
 
-    while True:
+    gone = 0
+    while gone < TRIES:
         descriptor = _opened(path, create)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -113,22 +115,33 @@ def locked(path: Path, until: float, *, create: bool = True) -> int:
             os.close(descriptor)
             raise
         os.close(descriptor)
-        if time.monotonic() >= until:
-            raise Held(held) if held else OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-        time.sleep(0.1 if held else 0.0)
+        if held and time.monotonic() >= until:
+            raise Held(held)
+        gone = 0 if held else gone + 1
+        time.sleep(0.1 if held else PAUSE_S)
+    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))  # where no file is found at the path it was opened by
 
 
 def _opened(path: Path, create: bool) -> int:
-    flags = os.O_RDWR | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
-    for _ in range(10):  # whoever had the lock may remove the folder just now
-        if create:
+    """Whoever had the lock may remove the file and its folder just now, between any two calls that are made here."""
+    if not create:
+        return _opened_once(path, os.O_RDWR | os.O_NOFOLLOW)
+    last = OSError()
+    for _ in range(TRIES):
+        try:
             path.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):
-            try:
-                return os.open(path, flags, 0o644)
-            except PermissionError:  # somebody else's, from a run that was killed
-                return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+            return _opened_once(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CREAT)
+        except (FileNotFoundError, FileExistsError) as error:  # the latter: there, and when it was looked at, gone
+            last = error
+            time.sleep(PAUSE_S)
+    raise last
+
+
+def _opened_once(path: Path, flags: int) -> int:
+    try:
+        return os.open(path, flags, 0o644)
+    except PermissionError:  # somebody else's, from a run that was killed
+        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
