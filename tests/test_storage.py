@@ -15,6 +15,7 @@ from pyarrow import fs
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.federated.messages import ClientError
 from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.progress import Progress
@@ -100,6 +101,27 @@ def test_a_run_at_a_uri_stopped_and_resumed_elsewhere_is_the_run_in_a_folder(uri
     assert {path.split("/")[1] for path in files(uri) if path.startswith("checkpoints/")} == kept  # pruned there, too
     assert any(path.startswith("events.out.tfevents.") for path in files(uri))
     assert {"config.yaml", "summary.json", "environment.json"} <= set(files(uri))
+
+
+def test_why_a_run_failed_is_said_there_until_it_goes_on(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = LocalCohort.mean
+
+    def fails(self: LocalCohort, *given: object, **named: object) -> object:
+        if self.round > 1:
+            raise ClientError(2, self.round, "train", "here", "no such file")
+        return whole(self, *given, **named)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalCohort, "mean", fails)
+        with pytest.raises(ClientError):
+            carried_out(uri)
+    there = files(uri)
+    assert b"client 2 failed in round 2" in there["error.txt"]
+    assert f"checkpoints/round-00001/{MARKER}" in there
+    assert carried_out(uri, resume=True)["status"] == "complete"
+    assert "error.txt" not in files(uri)
 
 
 def test_a_run_whose_copying_was_cut_off_goes_on_from_the_checkpoint_that_has_its_marker(

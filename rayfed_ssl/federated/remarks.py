@@ -68,5 +68,5 @@ def largest_class(dataset: Dataset) -> Iterator[str]:
         yield (
             f"{most / len(labels):.0%} of the test images are of class {name}: always naming it is as accurate "
             f"(chance: {1 / classes:.0%}), and an accuracy below that says little; "
-            "evaluation.metrics=[accuracy,balanced_accuracy] tells more"
+            "balanced accuracy (evaluation.metrics=[accuracy,balanced_accuracy]) tells more"
         )

@@ -324,7 +324,10 @@ def _began_otherwise(comparison: Comparison) -> list[str]:
             )
         ]
         if others:
-            lines.append(f"{name.capitalize()}: as the first row with that seed measured; not so of {_listed(others)}.")
+            lines.append(
+                f"{name.capitalize()}: what the first row with that seed measured; {_listed(others)} measured "
+                "something else, as with other encoders (untrained, pixels in the summary.json of their runs)."
+            )
     return lines
 
 

@@ -27,13 +27,15 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.reporting.tables import PART, Commit
 from rayfed_ssl.storage.checkpoint import MARKER
 from rayfed_ssl.storage.claim import lock_of
+from rayfed_ssl.storage.failure import ERROR
 from rayfed_ssl.storage.lock import left_behind
 
 CHECKPOINT = re.compile(rf"checkpoints/round-(\d+)/{re.escape(MARKER)}")
-REPLACED = re.compile(  # where a run also deletes
-    r"(checkpoints|metrics\.parquet|communication\.parquet|dropped\.parquet)/.*|events\.out\.tfevents\.[^/]*|summary\.json"
-)
 SUMMARY = "summary.json"
+REPLACED = re.compile(  # where a run also deletes
+    r"(checkpoints|metrics\.parquet|communication\.parquet|dropped\.parquet)/.*|events\.out\.tfevents\.[^/]*|"
+    rf"{re.escape(SUMMARY)}|{re.escape(ERROR)}"
+)
 WORK = re.compile(r"(rayfed-ssl-[0-9a-f]{32})\.lock")  # beside a working folder, held while its run lives
 FETCHING, COPYING = ".fetching", ".copying"
 COPIED_BYTES = 1 << 20  # at a time
@@ -50,7 +52,8 @@ def place(out: str | Path) -> tuple[Path, str | None]:
 def mirrored(folder: Path, uri: str | None, *, resume: bool) -> Iterator[Callable[[], None]]:
     """Gives what to call after every checkpoint; without a URI that does nothing, and ``folder`` is what stays.
 
-    With one, ``folder`` is copied at the end, too, and then removed; it is kept where copying failed.
+    With one, ``folder`` is copied at the end, too, and then removed; it is kept where copying failed. Of a run that
+    failed ``error.txt`` is copied: its last checkpoint is there already.
 
     Raises:
         UserError: the URI cannot be written to, or holds something already and ``resume`` is not set.
@@ -65,7 +68,11 @@ def mirrored(folder: Path, uri: str | None, *, resume: bool) -> Iterator[Callabl
         mirror.open(resume=resume)
         folder.mkdir(mode=0o700, exist_ok=True)  # in a place that others can list
         try:
-            yield mirror.push
+            try:
+                yield mirror.push
+            except Exception:
+                mirror.push_error()
+                raise
             mirror.push()
         finally:
             if not mirror.failed:
@@ -159,6 +166,14 @@ class Mirror:
                 "there, or --resume from the last checkpoint that was copied"
             ) from None
         self.copied = here
+
+    def push_error(self) -> None:
+        """Make the URI say why the run failed, if the folder does; what else is new since the last checkpoint stays
+        here. Nothing where it cannot be reached, which is not what went wrong.
+        """
+        if (self.folder / ERROR).exists():
+            with suppress(OSError, pa.ArrowException):
+                self._copy(ERROR)
 
     def _copy(self, path: str) -> None:
         target = f"{self.root}/{path}"
