@@ -15,6 +15,7 @@ from typing import Any
 from leaderboard_rows import CONFIGS, HERE, NOWHERE, ONE, Cell, Record
 
 RESULTS = HERE / "results" / "leaderboard_tuning.jsonl"
+FEATURES = ("early_effective_rank", "effective_rank", "early_uniformity", "uniformity")  # what is known without labels
 Line = dict[str, Any]
 
 
@@ -34,6 +35,7 @@ def line_of(cell: Cell, key: str, row: Record, measure: str) -> Line:
         "data": cell.data, "partition": cell.partition, "method": cell.method, "seed": cell.seed, "key": key,
         "value": cell.keys[key], "keys": dict(cell.keys), "score": row[f"select_{measure}"], "measure": measure,
         "scores": {name: row[f"select_{name}"] for name in ("knn", "linear")},
+        "features": {name: row[name] for name in FEATURES},
         "settings": row["settings"], "status": row["status"], "minutes": row["minutes"], "commit": row["commit"],
     }  # fmt: skip
 

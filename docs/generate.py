@@ -28,6 +28,7 @@ import claims  # noqa: E402
 import claims_overview  # noqa: E402
 import claims_tables  # noqa: E402
 import leaderboard_agreement as board_agreement  # noqa: E402
+import leaderboard_grids as board_grids  # noqa: E402
 import leaderboard_longer as longer  # noqa: E402
 import leaderboard_overall as board_overall  # noqa: E402
 import leaderboard_prediction as prediction  # noqa: E402
@@ -184,6 +185,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "verdicts": lambda: claims_overview.section(claims.read(), claims.load()),
         **{name: partial(claim, name) for name in dict.fromkeys(line["claim"] for line in claims.read())},
         "predictors": lambda: prediction.table(board_rows.read(), board_tables.load_board()["references"]),
+        "grids": lambda: board_grids.table(board_tuning.read()),
     },
     "docs/leaderboard.md": {
         "leaderboard": of_board(board_tables.page),

@@ -1,0 +1,100 @@
+"""What can be known without labels of one method's settings: whether effective rank orders the values of its grid as
+accuracy on held-out images does, and what is lost by choosing by it (Garrido et al. 2023 choose so).
+
+A method's grid on a data set is a group: its runs share everything but the keys that the grid tunes. Losses are left
+out, because a temperature changes their scale.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from leaderboard_prediction import Group, interval, tau
+from leaderboard_tuning import FEATURES, Line
+
+from rayfed_ssl.reporting.comparison import difference
+
+LEAST = 3  # runs of a grid below which it is left out, and grids below which nothing is shown
+MEASURES = {"knn": "kNN", "linear": "linear"}
+HIGHER = {"early_effective_rank": 1.0, "effective_rank": 1.0, "early_uniformity": -1.0, "uniformity": -1.0}
+Grid = list[Line]
+
+
+def grids(lines: Sequence[Line]) -> dict[tuple[str, str], Grid]:
+    """(data set, method) -> the complete runs of its grid whose features were kept, each once."""
+    found: dict[tuple[str, str], dict[str, Line]] = {}
+    for line in lines:
+        known = line.get("features") or {}
+        if line["score"] is not None and all(known.get(name) is not None for name in FEATURES):
+            found.setdefault((line["data"], line["method"]), {})[line["settings"]] = line
+    return {of: list(runs.values()) for of, runs in sorted(found.items()) if len(runs) >= LEAST}
+
+
+def lost(grid: Grid, measure: str, by: str | None) -> float:
+    """The grid's best held-out accuracy less that of the setting with the best ``by``: a feature, a measure, or None
+    for a setting at random.
+    """
+    values = [float(line["scores"][measure]) for line in grid]
+    if by is None:
+        return max(values) - math.fsum(values) / len(values)
+    return max(values) - values[int(np.argmax([_ranked_by(line, by) for line in grid]))]
+
+
+def _ranked_by(line: Line, by: str) -> float:
+    """Higher is chosen first."""
+    return HIGHER[by] * float(line["features"][by]) if by in HIGHER else float(line["scores"][by])
+
+
+def groups(found: Mapping[tuple[str, str], Grid], feature: str, measure: str) -> list[Group]:
+    """A group for each grid: the feature, the accuracy, and the method, by which runs are drawn together."""
+    return [
+        Group(
+            np.array([float(line["features"][feature]) for line in grid]),
+            np.array([float(line["scores"][measure]) for line in grid]),
+            np.array([method] * len(grid)),
+        )
+        for (_, method), grid in found.items()
+    ]
+
+
+def table(lines: Sequence[Line]) -> str:
+    """Each way to choose, as Markdown."""
+    found = grids(lines)
+    if len(found) < LEAST:
+        return f"Shown from {LEAST} grids on; not run yet."
+    words = {
+        "early_effective_rank": "effective rank after two of ten rounds",
+        "effective_rank": "effective rank at the end",
+        "early_uniformity": "uniformity after two of ten rounds (lower is more uniform)",
+        "uniformity": "uniformity at the end",
+    }
+    heads = ["chosen by", *(f"tau with held-out {name} [95%]" for name in MEASURES.values())]
+    heads += [f"{name} lost [95%]" for name in MEASURES.values()]
+    made = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for feature in FEATURES:
+        taus = [_tau(groups(found, feature, measure)) for measure in MEASURES]
+        made.append(f"| {words[feature]} | {' | '.join([*taus, *_losses(found, feature)])} |")
+    for measure, name in MEASURES.items():
+        made.append(f"| held-out {name}, by labels | - | - | {' | '.join(_losses(found, measure))} |")
+    made.append(f"| a setting at random | - | - | {' | '.join(_losses(found, None))} |")
+    runs = sum(map(len, found.values()))
+    methods = ", ".join(f"`{method}`" for _, method in found)
+    return "\n".join([*made, "", f"{runs} runs in {len(found)} grids: {methods}."])
+
+
+def _tau(of: Sequence[Group]) -> str:
+    low, high = interval(of)
+    return f"{tau(of):+.2f} [{low:+.2f}, {high:+.2f}]"
+
+
+def _losses(found: Mapping[tuple[str, str], Grid], by: str | None) -> list[str]:
+    """The mean over grids of what is lost in each measure, with its interval."""
+    cells = []
+    for measure in MEASURES:
+        mean = difference([lost(grid, measure, by) for grid in found.values()])
+        assert mean is not None
+        ends = "" if mean.low is None or mean.high is None else f" [{mean.low:.3f}, {mean.high:.3f}]"
+        cells.append(f"{mean.mean:.3f}{ends}")
+    return cells
