@@ -302,6 +302,15 @@ def test_cells_and_grids_are_run(cell: rows.Cell, images: Path, tmp_path: Path) 
 # -- the grid ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("method", BOARD["methods"])
+def test_every_value_of_a_grid_makes_a_run(method: str) -> None:
+    for key, values in tuning.grid(BOARD, method).items():
+        for value in values:
+            keys = {"method.name": method, **BOARD["methods"][method], key: value}
+            cell = rows.Cell("cifar10", "iid", rows.ONE, method, 100, rows.CONFIGS / BOARD["data"]["cifar10"], keys)
+            assert cell.built(rows.NOWHERE).method.name == method
+
+
 def test_the_grid_is_run_key_by_key_over_the_winners() -> None:
     board = {**BOARD, "tuning": {**BOARD["tuning"], "all": {"train.optimizer.lr": [0.1, 0.2]},
                                  "methods": {"fedprox": {"method.mu": [1, 2]}}}}  # fmt: skip
