@@ -19,6 +19,17 @@ SERVER = -1  # the client number under which heavy server work runs
 TRAINS = "train"  # the operation plug-ins take part in
 
 
+def qualified(plugin: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """A plug-in's fields under the names by which they cross: ``plugin.field``."""
+    return {f"{plugin}.{name}": value for name, value in fields.items()}
+
+
+def take_qualified(plugin: str, message: dict[str, Any]) -> dict[str, Any]:
+    """Remove a plug-in's fields from a message or reply, and return them under their own names."""
+    prefix = f"{plugin}."
+    return {name.removeprefix(prefix): message.pop(name) for name in list(message) if name.startswith(prefix)}
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What one operation gives back. ``reply`` would cross the wire. ``metrics``, ``images`` (how many source images
