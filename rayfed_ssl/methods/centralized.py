@@ -64,7 +64,7 @@ class Server(MethodServer[Config]):
 
 
 def check(config: RunSettings) -> None:
-    """Plug-ins exchange something between clients, of which there are none here."""
+    """Refuse plug-ins: there are no clients for them to exchange anything between. Raises ValueError."""
     if config.plugins:
         names = ", ".join(plugin.name for plugin in config.plugins)
         raise ValueError(f"plugins: found {names}; centralized has no clients to exchange with; allowed: none")

@@ -29,7 +29,7 @@ class Config(MethodConfig):
     """How clients count in the mean: by their number of images, or all the same (FLESD, FedSC)."""
 
 
-Own = TypeVar("Own", bound=Config)
+AnyConfig = TypeVar("AnyConfig", bound=Config)
 
 
 class FedAvg(Config):
@@ -86,14 +86,14 @@ class FedAvgSupervised(Config):
     name: Literal["fedavg_supervised"] = "fedavg_supervised"
 
 
-class Client(EncoderClient[Own]):
+class Client(EncoderClient[AnyConfig]):
     def train(self, weights: Weights, target: Weights | None = None) -> dict[str, Any]:
         self.load(weights, target)
         self.fit()
         return dict(self.averaged)
 
 
-class Server(MethodServer[Own]):
+class Server(MethodServer[AnyConfig]):
     def workload(self, operation: str, client: int) -> Workload | None:
         return None if self.config.averages_target else self.fitting(client, weights=self.weights)
 

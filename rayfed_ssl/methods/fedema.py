@@ -22,7 +22,7 @@ from pydantic import Field
 from rayfed_ssl.base.weights import Weights, named
 from rayfed_ssl.federated.method import Info, Method
 from rayfed_ssl.methods import divergence, fedavg
-from rayfed_ssl.methods.divergence import DivergentClient, autoscaler, kept, kept_share, mixed, predicting
+from rayfed_ssl.methods.divergence import DivergentClient, autoscaler, footprint, kept_share, mixed, predicting
 
 
 class Config(divergence.Config):
@@ -78,5 +78,5 @@ FEDEMA = Method(
     objective="byol",
     accepts=predicting,
     step="exchange",
-    footprint=kept,
+    footprint=footprint,
 )

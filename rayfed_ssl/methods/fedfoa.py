@@ -244,10 +244,10 @@ class Server(MethodServer[Config]):
         return self.own_subjects()
 
 
-def kept(config: RunSettings, images: int) -> ClientFootprint:
+def footprint(config: RunSettings, images: int) -> ClientFootprint:
     """The bank's triangle; as a method also the client's own model."""
     d = config.projection_dim
-    return ClientFootprint(models=int(config.method.name == "fedfoa"), bank=2 * d * (d + 1))
+    return ClientFootprint(models=1 if config.method.name == "fedfoa" else 0, bank=2 * d * (d + 1))
 
 
 def options_of(config: RunSettings) -> Config:
@@ -282,6 +282,6 @@ FEDFOA = Method(
     objective="byol",
     accepts=projecting,
     plugin=(ClientHalf, ServerHalf),
-    footprint=kept,
+    footprint=footprint,
     uploads={"fedfoa.correlation": Correlation(as_factored, views_of, mean_product)},
 )

@@ -244,7 +244,9 @@ def student_encoder(config: RunSettings) -> str:
 
 
 def check(config: RunSettings) -> None:
-    """Refuse a student that is not named where clients differ, and a target that is not the server's."""
+    """Refuse a student without a name where clients differ, and a target that the server's would not replace. Raises
+    ValueError.
+    """
     student = config.method_as(Config).student
     if student is not None:
         check_name(student, "method.student")
@@ -255,7 +257,7 @@ def check(config: RunSettings) -> None:
 
 
 def check_federation(config: RunSettings, federation: Federation) -> None:
-    """Refuse fewer than two public images."""
+    """Refuse fewer than two public images. Raises UserError."""
     require_public(federation, 2, "fedmkd")
 
 

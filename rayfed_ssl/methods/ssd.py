@@ -103,7 +103,7 @@ class Server(MethodServer[Config]):
 
 
 def check(config: RunSettings) -> None:
-    """Refuse more clients than dimensions."""
+    """Refuse more clients than dimensions. Raises ValueError."""
     if config.clients.count > config.projection_dim:
         raise ValueError(
             f"clients.count: found {config.clients.count}; ssd gives each client dimensions of its own, projections "
@@ -112,7 +112,7 @@ def check(config: RunSettings) -> None:
 
 
 def check_federation(config: RunSettings, federation: Federation) -> None:
-    """Refuse features that are not as wide as projections, where one should follow the other."""
+    """Refuse features that are not as wide as projections, where one should follow the other. Raises UserError."""
     if not config.method_as(Config).distillation:
         return
     encoder = config.clients.encoder(0)
