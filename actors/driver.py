@@ -46,8 +46,6 @@ class Driver:
         begun: its client actors, where they have been started already.
     """
 
-    begun: Begun | None = None
-
     def __init__(self, order: RunOrder, begun: Begun | None = None) -> None:
         self.order, self.begun = order, begun
         self.plan = order.plan

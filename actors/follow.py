@@ -76,10 +76,10 @@ def start(
         **made.runtime_env(variables),
         "scheduling_strategy": NodeAffinitySchedulingStrategy(session.node, soft=False),  # the run's folder is here
     }
-    if (group := trial_group()) is not None:
-        options["num_cpus"] = group.bundle_specs[0].get("CPU", 0.0)
+    if (trial := trial_group()) is not None:
+        options["num_cpus"] = trial.bundle_specs[0].get("CPU", 0.0)
         options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
-            group, placement_group_bundle_index=0, placement_group_capture_child_tasks=True
+            trial, placement_group_bundle_index=0, placement_group_capture_child_tasks=True
         )
     if detached is not None:
         options |= {"name": detached, "namespace": NAMESPACE, "lifetime": "detached"}
@@ -196,14 +196,16 @@ def follow(
     process, seen, interrupted = "", 0, False
     while True:
         try:
-            over = finished() if finished is not None else _slept()
+            if finished is None:
+                time.sleep(POLL_S)
+            over = finished is not None and finished()
             if interrupted or stopping():
                 driver.stop.remote()
             update = _looked(driver, seen)
             if update is not None and update.process != process and seen:
                 update = _looked(driver, 0)  # its list started anew; if that look fails, the next one comes here again
             if update is None:
-                if over and finished is not None:
+                if over:
                     return Update(process, [], "failed")
                 continue
             if update.process != process:
@@ -219,15 +221,10 @@ def follow(
             interrupted = True
 
 
-def _slept() -> bool:
-    time.sleep(POLL_S)
-    return False
-
-
 def _looked(driver: ActorHandle, since: int) -> Update | None:
     """The driver's news; None while it is being restarted."""
     try:
-        return ray.get(driver.progress.remote(since), timeout=10.0)  # type: ignore[no-any-return]
+        return ray.get(driver.progress.remote(since), timeout=ANSWER_S)  # type: ignore[no-any-return]
     except (GetTimeoutError, ActorUnavailableError):
         return None
 

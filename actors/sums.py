@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import ray
+from ray import ObjectRef
 from ray.exceptions import ObjectLostError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.failures import Crashed, StateLost, TimedOut
-from actors.pool import Call, Pool
+from actors.pool import Call, Pool, Slot
 from actors.store import nbytes
 from actors.window import Request
 from actors.wire import SumHeader
@@ -34,7 +35,7 @@ class PartialSum(NamedTuple):
     """A sum that an actor handed over."""
 
     header: SumHeader
-    totals: Any  # a reference
+    totals: ObjectRef
     node: str  # on which the totals lie
 
 
@@ -90,7 +91,7 @@ class Sums:
         if header is not None:
             self._arrived(header, call)
 
-    def hand_over(self, slot: Any) -> None:
+    def hand_over(self, slot: Slot) -> None:
         """Have an actor hand over what it holds, before anything that is sent to it later."""
         call = Call("hand_over", (self.exchange,), returns=2, limit_s=self.limit_s, pinned=True)
         self.calls.append(call)
@@ -170,7 +171,7 @@ def _means_lost(error: RayError) -> bool:
     return not isinstance(error, RayTaskError) or isinstance(cause, ObjectLostError)
 
 
-def merged_where_they_lie(sums: Sequence[tuple[Any, str]], home: str) -> list[Any]:
+def merged_where_they_lie(sums: Sequence[tuple[ObjectRef, str]], home: str) -> list[ObjectRef]:
     """References to one or two sums that add up to all: merged pairwise on each node, then pairwise over nodes.
 
     The tasks are the caller's, and so is what they return: no actor's death takes it along.
@@ -181,11 +182,11 @@ def merged_where_they_lie(sums: Sequence[tuple[Any, str]], home: str) -> list[An
     """
     add = ray.remote(_adder())
 
-    def on(node: str, a: Any, b: Any) -> Any:
+    def on(node: str, a: ObjectRef, b: ObjectRef) -> ObjectRef:
         place = NodeAffinitySchedulingStrategy(node, soft=True)
         return add.options(num_cpus=0, scheduling_strategy=place).remote(a, b)
 
-    nodes: dict[str, list[Any]] = {}
+    nodes: dict[str, list[ObjectRef]] = {}
     for ref, node in sums:
         nodes.setdefault(node, []).append(ref)
     enough = 2 if set(nodes) == {home} else 1

@@ -159,6 +159,7 @@ def scripted(
     driver = Driver.__new__(Driver)
     order: Any = type("Order", (), {"config": tiny("fedsimclr"), "folder": folder, "uri": None, "resume": False})
     driver.order, driver.restarted, driver.reconstructed, driver.process = order, False, False, "here"
+    driver.begun = None
     driver.progress_list, driver.status, driver.result, driver.stop_wanted = [], "waiting", None, threading.Event()
     return driver, resumed
 
