@@ -11,7 +11,7 @@ from actors.replies import RemoteValue
 from actors.states import StateRef
 from actors.store import Store
 from actors.wire import ArgRef
-from rayfed_ssl.federated.messages import Task, exchanged
+from rayfed_ssl.federated.messages import Task, mapped
 
 
 class Arguments:
@@ -31,12 +31,12 @@ class Arguments:
         """The fields that all clients of the task are sent, as the call has them."""
         values = {}
         for name, value in fields.items():
-            values[name] = self._converted.setdefault(id(value), exchanged(value, self._passed_on))
+            values[name] = self._converted.setdefault(id(value), mapped(value, self._passed_on))
         return self._referred(values, shared=True)
 
     def own(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """The fields of one client, as the call has them."""
-        return self._referred({name: exchanged(value, self._passed_on) for name, value in fields.items()}, shared=False)
+        return self._referred({name: mapped(value, self._passed_on) for name, value in fields.items()}, shared=False)
 
     def state(self, where: StateRef | None) -> ArgRef | None:
         """A client's state, as the call has it."""

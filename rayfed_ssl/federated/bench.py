@@ -54,7 +54,8 @@ class Initial:
 
     def __call__(self, encoder: str, classes: int | None = None, client: int | None = None) -> Weights:
         """The values of an architecture, or of a client that has it. Raises UserError where ``model.start`` does not
-        fit."""
+        fit.
+        """
         network = self.network(encoder, classes, client=client)
         if (start := self.config.model.start) is not None:
             self._started(network, start, client)
@@ -78,7 +79,8 @@ class Initial:
 
     def notes(self) -> list[str]:
         """What is taken from ``model.start``, a line for each file and architecture. Raises UserError where it does
-        not fit."""
+        not fit.
+        """
         if (start := self.config.model.start) is None:
             return []
         found: dict[tuple[str, tuple[int, ...]], StartReport] = {}
@@ -119,7 +121,8 @@ class Workbench:
 
     def network(self, encoder: str, role: str = "online", classes: int | None = None) -> Network:
         """The warm module of an architecture. A ``role`` other than "online" is a second copy that no gradient reaches:
-        a momentum "target" (without predictor), or the one that is "evaluated"."""
+        a momentum "target" (without predictor), or the one that is "evaluated".
+        """
         key = (encoder, role, classes)
         if key not in self._networks:
             network = self._initial.network(encoder, classes, without={"predictor"} if role == "target" else set())

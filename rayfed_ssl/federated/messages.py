@@ -166,29 +166,33 @@ class Fields(Mapping[str, Any]):
         return dict, (dict(self),)  # read: what it stands for may not lie where it is unpickled
 
 
-def exchanged(value: Any, of: Callable[[Any], Any]) -> Any:
-    """``value`` with ``of(x)`` for every x in its lists, tuples, dicts and replies' fields; itself where all stay."""
+def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
+    """``value`` with ``function(x)`` in place of every x within its lists, tuples, dicts and replies' fields; ``value``
+    itself where every x stays.
+    """
     new: Any
     if isinstance(value, Fields):
-        return {name: exchanged(x, of) for name, x in value.unread.items()}
+        return {name: mapped(x, function) for name, x in value.unread.items()}
     if type(value) is dict:
-        new = {name: exchanged(x, of) for name, x in value.items()}
+        new = {name: mapped(x, function) for name, x in value.items()}
         same = all(new[name] is x for name, x in value.items())
     elif type(value) in (list, tuple):
-        new = type(value)(exchanged(x, of) for x in value)
+        new = type(value)(mapped(x, function) for x in value)
         same = all(a is b for a, b in zip(new, value, strict=True))
     else:
-        return of(value)
+        return function(value)
     return value if same else new
 
 
 def opened(fields: Mapping[str, Any]) -> dict[str, Any]:
     """A message with plain dicts for the replies' fields within it, unread: what an operation is given."""
-    return {name: exchanged(value, lambda x: x) for name, value in fields.items()}
+    return {name: mapped(value, lambda x: x) for name, value in fields.items()}
 
 
 @dataclass(frozen=True)
 class Reply:
+    """What one client's operation returned, without the fields that are a plug-in's or were averaged."""
+
     client: int
     fields: Mapping[str, Any]
 

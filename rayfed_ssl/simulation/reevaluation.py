@@ -95,7 +95,8 @@ def reevaluate(
 
 def _other_images(config: RunConfig, data: SourceConfig) -> tuple[Federation, dict[str, Any]]:
     """A data set that no client holds, in the run's size, channels and, unless its block says another, fit; and what is
-    to be said of it."""
+    to be said of it.
+    """
     form: dict[str, Any] = {"image_size": config.data.image_size, "channels": config.data.channels}
     if "fit" not in data.model_fields_set:
         form["fit"] = config.data.fit
