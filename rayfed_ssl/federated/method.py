@@ -46,7 +46,7 @@ def only(name: str) -> Accepts:
 
 @dataclass(frozen=True)
 class Info:
-    """One line of ``rayfed-ssl methods``. Only ``heterogeneous`` and ``independent`` decide anything; the others inform."""
+    """One line of ``rayfed-ssl methods``. Only ``heterogeneous`` and ``independent`` decide anything."""
 
     paper: str
     transmits: str  # what crosses, in words

@@ -33,6 +33,10 @@ from rayfed_ssl.settings.located import located_of_run, title
 from rayfed_ssl.simulation.resuming import began_earlier, check_same_files, check_same_images, places
 from rayfed_ssl.simulation.shared_encoders import shareable
 
+BETWEEN, OTHERS, UNTRAINED = "between encoders", "other data", "untrained"  # names within evaluation.json
+BY_ENCODER = frozenset({"accuracy", "untrained", "select", "own", "features"})  # its blocks with a row per encoder
+CHANGEABLE = ("metrics", "train_images", "batch_size", "options")  # keys of ``evaluation`` beside the protocols'
+
 
 def reevaluate(
     run: Path,
@@ -195,11 +199,6 @@ def _compared(looks: Mapping[str, Mapping[str, NDArray[Any]]], config: Evaluatio
             )
         values |= found
     return values
-
-
-BETWEEN, OTHERS, UNTRAINED = "between encoders", "other data", "untrained"
-BY_ENCODER = frozenset({"accuracy", "untrained", "select", "own", "features"})
-CHANGEABLE = ("metrics", "train_images", "batch_size", "options")
 
 
 class Found:
