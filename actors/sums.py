@@ -28,7 +28,7 @@ from rayfed_ssl.federated.aggregation import FixedPointSum
 DIRECT_BYTES = 16 << 20  # partial sums of so many bytes in all are read as they are: merging them elsewhere costs more
 RETAINED_BYTES = 64 << 20  # clients' own fields that are kept for a repetition; beyond that the sums are collected
 HANDED_S = 60.0  # that an actor has at least to hand over, where clients have a limit
-LOSSES = 5  # collections in a row that lose something, before the run goes back to its checkpoint
+SUM_LOSSES = 5  # collections in a row that lose something, before the run goes back to its checkpoint
 
 
 class PartialSum(NamedTuple):
@@ -125,7 +125,7 @@ class Sums:
                 raise RuntimeError(f"sums hold calls {sorted(held)}, requests were {sorted(self.requests)}")
             if missing := [tag for tag in self.requests if tag not in known]:
                 losses += 1
-                if losses == LOSSES:
+                if losses == SUM_LOSSES:
                     raise StateLost(f"a sum was lost {losses} times: its actor died, or did not hand it over")
                 repeat([again for tag in missing for again in self.requests.pop(tag).again()])
                 continue
@@ -133,7 +133,7 @@ class Sums:
                 return self._merged()
             except RayError as error:
                 losses += 1
-                if losses == LOSSES or not _means_lost(error):
+                if losses == SUM_LOSSES or not _means_lost(error):
                     raise StateLost(f"a sum was lost {losses} times: {type(error).__name__}") from None
                 self._forget_lost()
 

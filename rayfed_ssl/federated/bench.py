@@ -111,7 +111,7 @@ class Workbench:
         self.recipe = config.augment.recipe()
         self.published: dict[str, Any] = {} if published is None else published
         self.images_read = 0  # source images that went through the operation at work, once per pass
-        self.before_training = False  # whether what is evaluated is no training's result, so worth remembering
+        self.before_training = False  # whether what is evaluated is untrained, so that its values are worth caching
         self._initial = Initial(config, federation)
         self._networks: dict[tuple[str, str, int | None], Network] = {}
         self._common: dict[tuple[str, int | None], Weights] = {}  # by encoder and classes, what all clients begin with
@@ -162,6 +162,7 @@ class Workbench:
         return any(pixels is known for known in lasting)
 
     def clean(self, pixels: Tensor) -> Tensor:
+        """uint8 (B, C, H, W) -> normalised float32, without augmentation; counted as read."""
         self.images_read += len(pixels)
         return clean(pixels, self.recipe).contiguous(memory_format=self.memory_format)
 
@@ -183,7 +184,7 @@ class Workbench:
             key = (encoder, self._initial.whose(client))
             if key not in self._untrained:
                 self._untrained[key] = self.evaluate(encoder, self.initial(encoder, client=client))
-            return of_client(self._untrained[key], owner)
+            return evaluation.of_client(self._untrained[key], owner)
         network = self.network(encoder, "evaluated", classes)
 
         def measured() -> dict[str, float]:
@@ -211,8 +212,8 @@ class Workbench:
         }
 
     def looks(self, network: Network) -> dict[str, np.ndarray]:
-        """What the configured comparisons compare an encoder by, (n, D) each, of test images, or of training images
-        where there are no others. The network is left in the mode it was in.
+        """What each configured comparison compares an encoder by, (n, D), by the comparison's name: of test images, or
+        of training images where there are none. The network's mode stays as it is.
         """
         config, dataset, training = self.config.evaluation, self.federation.dataset, network.training
         pixels = dataset.test.pixels if len(dataset.test) else dataset.train.pixels
@@ -285,13 +286,6 @@ def train_rows(federation: Federation, config: RunSettings) -> tuple[np.ndarray,
         pool = np.delete(pool, federation.held_out)
         known = _only(known, pool)
     return evaluation.labelled_rows(known, config.evaluation.train_images, config.seed), pool
-
-
-def of_client(values: dict[str, float], client: int | None) -> dict[str, float]:
-    """The values, those on other clients' own test images left out; None: all of them."""
-    if client is None:
-        return values
-    return {key: value for key, value in values.items() if "@" not in key or key.endswith(f"@{client}")}
 
 
 def _only(labels: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -127,7 +127,7 @@ class Clock:
         self.now, self.sent = float(value["now"]), Counter(value["sent"])
 
     def hear(self, client: int, direction: Direction, count: int) -> None:
-        """The ledger booked so many bytes."""
+        """Note that the ledger booked so many bytes to a client."""
         (self.sent if direction == "down" else self.received)[client] += count
 
     # -- a round -------------------------------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ class Clock:
         return found
 
     def unpredictable(self, operation: str) -> str:
-        """The line for a method of which it is known only afterwards who would have been late."""
+        """The line that refuses a method which does not know its workload beforehand."""
         system = self.system
         keys = {
             "system.deadline_s": system.deadline_s is not None,
@@ -245,7 +245,7 @@ class Clock:
         }
         return (
             f"{next(key for key, used in keys.items() if used)}: {self.settings.method.name} does not know beforehand "
-            f"what '{operation}' costs a client, so not either who would be late; allowed with it: no deadline, no "
+            f"what '{operation}' costs a client, and so not who would be late; allowed with it: no deadline, no "
             "over-selection, minimum_replies 1, availability always or bernoulli"
         )
 

@@ -87,13 +87,18 @@ class FedAvgSupervised(Config):
 
 
 class Client(EncoderClient[AnyConfig]):
+    """A client that trains the model it is sent, and replies with it."""
+
     def train(self, weights: Weights, target: Weights | None = None) -> dict[str, Any]:
+        """Local epochs from the global ``weights``; ``target`` is the momentum target, where that is averaged, too."""
         self.load(weights, target)
         self.fit()
         return dict(self.averaged)
 
 
 class Server(MethodServer[AnyConfig]):
+    """The global model, which each round becomes the mean of its clients' models."""
+
     def workload(self, operation: str, client: int) -> Workload | None:
         return None if self.config.averages_target else self.fitting(client, weights=self.weights)
 

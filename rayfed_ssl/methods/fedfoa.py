@@ -256,7 +256,7 @@ def options_of(config: RunSettings) -> Config:
 
 
 def as_factored(client: EncoderClient[Any], z: Tensor) -> Tensor:
-    """Projections (V, m, n), each view as it is factored, but not over sqrt(m): the product is a mean without it."""
+    """Projections (V, m, n), each view prepared as for QR, but not divided by sqrt(m): an audit takes means itself."""
     return torch.stack([prepared(view, options_of(client.config).normalize, scale=False) for view in z])
 
 

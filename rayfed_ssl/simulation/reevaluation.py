@@ -21,7 +21,7 @@ from rayfed_ssl.data import sources
 from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.evaluation import PROTOCOLS, EvaluationConfig
 from rayfed_ssl.evaluation.cache import digest
-from rayfed_ssl.federated.bench import Workbench, of_client, train_rows
+from rayfed_ssl.federated.bench import Workbench, train_rows
 from rayfed_ssl.federated.federation import Federation, deal
 from rayfed_ssl.federated.remarks import remarks
 from rayfed_ssl.models.exported import ExportedFile, exported_by
@@ -151,7 +151,7 @@ def _measured(config: RunConfig, federation: Federation, encoders: Sequence[Expo
         key = one.architecture, digest(weights.layout, weights.vector)
         if key not in known:
             known[key] = bench.evaluate(one.architecture, weights)
-        found.note("accuracy", one.stem, one.stem, of_client(known[key], client))
+        found.note("accuracy", one.stem, one.stem, evaluation.of_client(known[key], client))
     if config.evaluation.labelled:
         found.document["pixels"] = {"fewshot": bench.evaluate_pixels()}
     if config.evaluation.comparisons:

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.evaluation import EvaluationConfig
+from rayfed_ssl.evaluation import EvaluationConfig, of_client
 from rayfed_ssl.evaluation.cache import digest, of_this_library
-from rayfed_ssl.federated.bench import of_client
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.results import Evaluated, Subject
 from rayfed_ssl.methods import METHODS

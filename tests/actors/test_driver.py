@@ -103,7 +103,7 @@ def test_a_driver_that_dies_again_and_again_ends_the_run_in_one_line(monkeypatch
     paused: list[float] = []
     monkeypatch.setattr(following.time, "sleep", paused.append)
     said: list[str] = []
-    losses = following.Losses(said.append)
+    losses = following.DriverDeaths(said.append)
     seen = losses.watching(lambda progress: None)
     died = OutOfMemoryError("the node was low on memory:\n  95% in use")
     for _ in range(2):
