@@ -92,6 +92,7 @@ def alignment_loss(h: Tensor, z: Tensor, h_al: Tensor, z_al: Tensor) -> Tensor:
 
 class Client(EncoderClient[Config]):
     def train(self, weights: Weights, dictionary: np.ndarray | None) -> dict[str, Any]:
+        """E local epochs from ``weights``; the ``dictionary`` (K, D) has further negatives, where there is one yet."""
         self.load(weights)
         bank = None if dictionary is None else torch.tensor(dictionary, device=self.bench.device)  # (K, D)
         temperature = self.config.objective_as(SimCLRConfig).temperature
@@ -157,6 +158,7 @@ class Service(EncoderClient[Config]):
         return self.config.train.optimizer.lr
 
     def align(self, weights: Weights) -> dict[str, Any]:
+        """The alignment model: what ``weights`` become on the public images."""
         self.load(weights)
         self.fit(pixels=self.public_pixels(), epochs=self.method.alignment_epochs)
         return {"weights": self.weights}

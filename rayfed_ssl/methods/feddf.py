@@ -93,6 +93,7 @@ def average(replies: Sequence[Reply], counts: dict[int, float]) -> Weights:
 
 class Client(EncoderClient[Config]):
     def train(self, weights: Weights) -> dict[str, Any]:
+        """Local epochs from the global model of this client's architecture."""
         self.load(weights)
         self.fit()
         return {"weights": self.weights}

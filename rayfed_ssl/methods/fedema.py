@@ -39,6 +39,7 @@ class Config(divergence.Config):
 
 class Client(DivergentClient[Config]):
     def train(self, weights: Weights, target: Weights | None = None) -> dict[str, Any]:
+        """Local epochs from ``mu_k own + (1 - mu_k) global`` (eq. 1 and 2)."""
         if self.method.selective and self.state.get("trained", self.round) < self.round - 1:
             self.state.pop("target", None)
         elif (d := self.divergence(weights)) is not None:

@@ -224,6 +224,7 @@ class ServerHalf(ServerPlugin[Config]):
 
 class Client(EncoderClient[Config]):
     def train(self) -> dict[str, Any]:
+        """Local epochs from this client's own model; the plug-in's half adds the term, and replies with Rbar."""
         self.load_own()
         self.fit()
         self.keep_own()

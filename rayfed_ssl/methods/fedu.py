@@ -31,6 +31,7 @@ class Config(divergence.Config):
 
 class Client(DivergentClient[Config]):
     def train(self, weights: Weights, target: Weights | None = None) -> dict[str, Any]:
+        """Local epochs from the global encoder, under the global predictor or this client's own."""
         d = self.divergence(weights)
         if d is not None:
             takes = takes_predictor(d, self.method.threshold)

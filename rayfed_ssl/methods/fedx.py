@@ -53,6 +53,7 @@ class Config(fedavg.Config):
 
 class Client(fedavg.Client[Config]):
     def train(self, weights: Weights, target: Weights | None = None) -> dict[str, Any]:
+        """Local epochs of the four terms, with the downloaded model as the teacher."""
         self.load(weights)
         teacher = self.bench.network(self.encoder, "teacher")
         unpack(weights, teacher)

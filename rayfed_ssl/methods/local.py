@@ -25,6 +25,7 @@ class Config(tasks.TaskConfig):
 
 class Client(tasks.TaskClient[Config]):
     def train(self) -> dict[str, Any]:
+        """Local epochs from this client's own model: of its task with early stopping, or of the objective."""
         self.load_own()
         if self.supervised:
             self.learn(None)

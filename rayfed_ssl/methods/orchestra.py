@@ -92,6 +92,7 @@ class Client(EncoderClient[Config]):
         return {"weights": self.weights, "target": pack(*followed(self.target)), "centroids": self.centroids()}
 
     def loss(self, centroids: Tensor) -> Loss:
+        """The loss of a batch: agreement with the global ``centroids`` (G, D), and the turns' cross-entropy."""
         network, target, options = self.network, self.target, self.method
         pixels, draws, temperature = self.pixels(), self.generator("turned views"), temperature_of(self)
 

@@ -59,6 +59,7 @@ class Client(EncoderClient[Config]):
         return {"weights": self.weights}
 
     def loss(self) -> Loss:
+        """The loss of a batch: alignment and uniformity, separation, distillation. Terms of weight 0 are left out."""
         network, options, base = self.network, self.method, self.config.objective_as(AlignUniformConfig)
         a = self.stretch()
 

@@ -106,7 +106,8 @@ def run_chunk(
     """The work of one call: each client in turn, sums of the averaged fields where the clients run.
 
     Args:
-        own: each client's own fields; ``states`` their states, None for a client never asked before.
+        own: each client's own fields.
+        states: each client's state, None for one never asked before.
         averaging: what to sum; None to return whole replies.
         where: this place in words, for error messages.
         running: takes the sum, where it goes on after this call; otherwise the chunk has a sum of its own.
