@@ -42,7 +42,7 @@ from rayfed_ssl.objectives.base import full_precision, random_rows
 from rayfed_ssl.objectives.byol import BYOLConfig, ema_, regression
 from rayfed_ssl.objectives.distillation import mixed_teacher, teacher_attention
 from rayfed_ssl.objectives.moco import enqueued, queue_contrast
-from rayfed_ssl.settings.blocks import MethodConfig, check_name
+from rayfed_ssl.settings.blocks import MethodConfig, check_student
 from rayfed_ssl.settings.run import RunSettings
 
 Count = Annotated[int, Field(ge=1)]
@@ -247,11 +247,7 @@ def check(config: RunSettings) -> None:
     """Refuse a student without a name where clients differ, and a target that the server's would not replace. Raises
     ValueError.
     """
-    student = config.method_as(Config).student
-    if student is not None:
-        check_name(student, "method.student")
-    elif config.clients.heterogeneous:
-        raise ValueError("method.student: found null with several clients.encoders; must name the student's encoder")
+    check_student(config.method_as(Config).student, config.clients)
     if (found := config.objective_as(BYOLConfig).target) != "local":
         raise ValueError(f"objective.target: found '{found}'; fedmkd sends each client its target; allowed: local")
 

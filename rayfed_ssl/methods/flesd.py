@@ -40,7 +40,7 @@ from rayfed_ssl.federated.workload import Traffic, Workload
 from rayfed_ssl.models.encoders import EncoderName, build_encoder
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives.base import kl_divergence
-from rayfed_ssl.settings.blocks import MethodConfig, check_name
+from rayfed_ssl.settings.blocks import MethodConfig, check_student
 from rayfed_ssl.settings.run import RunSettings
 
 ANCHORS = 2048  # the paper's m
@@ -337,13 +337,10 @@ def check(config: RunSettings) -> None:
     would never be used, and fewer anchors than a batch has keys. Raises ValueError.
     """
     options = config.method_as(Options)
-    rounds, student = config.train.rounds, options.student
+    rounds = config.train.rounds
     if options.name == "flesd_cc" and rounds != 1:
         raise ValueError(f"train.rounds: found {rounds}; flesd_cc communicates once, allowed: 1 (or method.name=flesd)")
-    if student is not None:
-        check_name(student, "method.student")
-    if student is None and config.clients.heterogeneous:
-        raise ValueError("method.student: found null with several clients.encoders; must name the student's encoder")
+    check_student(options.student, config.clients)
     if config.model.initial == "own" and shares_weights(config):
         raise ValueError(
             "model.initial: found 'own'; clients with the student's encoder begin each round with its weights; "
