@@ -1,4 +1,4 @@
-"""The actor in which clients run: a warm process with a worker, and nothing that matters.
+"""The actor in which clients run: a warm process with a worker, which keeps nothing of any client.
 
 Everything a client needs comes in as arguments. Everything it changes goes out as return values, new states apart from
 the rest. What an actor returns belongs to the caller and survives the actor; what it put into the store itself would

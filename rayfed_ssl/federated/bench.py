@@ -1,7 +1,7 @@
-"""What a process keeps warm: modules per architecture on their device, mapped images, and nothing that matters.
+"""What a process keeps warm, and no result depends on: modules per architecture on their device, mapped images.
 
-Every operation loads the values it works with and draws from generators of its own address. So any workbench gives the
-same answer.
+Every operation loads the values it works with, and draws from generators of its own address. So every workbench gives
+the same answer.
 """
 
 from __future__ import annotations

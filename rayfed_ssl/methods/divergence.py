@@ -1,6 +1,6 @@
-"""FedU and FedEMA: how far a client's model is from another, and what it keeps of its own because of that
+"""FedU and FedEMA: how far a client's model has diverged from another, and so how much of its own it keeps
 (Zhuang et al. 2021, "Collaborative unsupervised visual representation learning from decentralized data"; Zhuang et al.
-2022, "Divergence-aware federated self-supervised learning"). Free functions, and what clients of both have in common.
+2022, "Divergence-aware federated self-supervised learning"). Free functions, and what the clients of both share.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 each average (Lin et al. 2020, "Ensemble distillation for robust model fusion in federated learning", Algorithms 1, 3).
 
 One exchange a round: weights down, weights up, each architecture its own. The server starts from the mean of an
-architecture's clients and trains it to project unlabelled public images as the clients do in the mean. These images
-stay at the server. An architecture none of whose clients was asked starts
-from its last model.
+architecture's clients and trains it to project unlabelled public images as the clients do on average. These images
+stay at the server. An architecture none of whose clients was asked starts from its last model.
 
 Differs: outputs are projections, where the paper has class logits, so the distance is a squared one or a cosine;
 ``distance: kl`` is the paper's, with projections as logits. Images are clean, so the ensemble's outputs are computed

@@ -1,5 +1,5 @@
-"""FedMKD: clients of any architecture teach the server's student on public images, each as much as a sample deserves,
-and the student holds them together (Li et al. 2024, "Resource-aware federated self-supervised learning with global
+"""FedMKD: clients of any architecture teach the server's student on public images, weighted sample by sample, and the
+student makes each client's next target (Li et al. 2024, "Resource-aware federated self-supervised learning with global
 class representations").
 
 A round: a client's network up, its next momentum target down. A client trains BYOL from its own last model; its target
