@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ray import ObjectRef
+
 from actors.replies import RemoteValue
 from actors.states import StateRef
 from actors.store import Store
 from actors.wire import ArgRef
-from rayfed_ssl.federated.messages import Task, exchanged
+from rayfed_ssl.federated.messages import Task, mapped
 
 
 class Arguments:
@@ -21,29 +23,29 @@ class Arguments:
     """
 
     def __init__(self, store: Store, converted: dict[int, Any]) -> None:
-        self.refs: list[Any] = []
+        self.refs: list[ObjectRef] = []
         self._store, self._converted = store, converted
-        self._numbers: dict[Any, int] = {}  # by reference
+        self._numbers: dict[ObjectRef, int] = {}
 
     def message(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """The fields that all clients of the task are sent, as the call has them."""
         values = {}
         for name, value in fields.items():
-            values[name] = self._converted.setdefault(id(value), exchanged(value, self._passed_on))
+            values[name] = self._converted.setdefault(id(value), mapped(value, self._passed_on))
         return self._referred(values, shared=True)
 
     def own(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """The fields of one client, as the call has them."""
-        return self._referred({name: exchanged(value, self._passed_on) for name, value in fields.items()}, shared=False)
+        return self._referred({name: mapped(value, self._passed_on) for name, value in fields.items()}, shared=False)
 
     def state(self, where: StateRef | None) -> ArgRef | None:
         """A client's state, as the call has it."""
         return None if where is None else ArgRef(self._number(where.ref), where.index)
 
-    def _referred(self, values: dict[str, Any], shared: bool) -> dict[str, Any]:
+    def _referred(self, values: dict[str, Any], *, shared: bool) -> dict[str, Any]:
         """The values, with a reference for each that is large."""
         for name, value in values.items():
-            if (ref := self._store.reference(value, shared)) is not None:
+            if (ref := self._store.reference(value, shared=shared)) is not None:
                 values[name] = ArgRef(self._number(ref))
         return values
 
@@ -51,7 +53,8 @@ class Arguments:
         """A value that lies in the store already, as the argument that it is."""
         return ArgRef(self._number(value.source.ref), value.key) if isinstance(value, RemoteValue) else value
 
-    def _number(self, ref: Any) -> int:
+    def _number(self, ref: ObjectRef) -> int:
+        """The place of a reference among the arguments; one that is new comes last."""
         if ref not in self._numbers:
             self._numbers[ref] = len(self.refs)
             self.refs.append(ref)
@@ -76,12 +79,12 @@ class Packer:
         return self._task is None and not self._converted
 
     def arguments(self, task: Task) -> Arguments:
-        """Of a new call."""
+        """The arguments of a new call, empty yet."""
         if self._task is not task:  # the arguments of another task have other numbers
             self._task, self._converted = task, {}
         return Arguments(self.store, self._converted)
 
     def clear(self) -> None:
-        """The round is over."""
+        """Forget the round's values and the task's message."""
         self.store.clear()
         self._task, self._converted = None, {}

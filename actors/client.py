@@ -1,4 +1,4 @@
-"""The actor in which clients run: a warm process with a worker, and nothing that matters.
+"""The actor in which clients run: a warm process with a worker, which keeps nothing of any client.
 
 Everything a client needs comes in as arguments. Everything it changes goes out as return values, new states apart from
 the rest. What an actor returns belongs to the caller and survives the actor; what it put into the store itself would
@@ -25,7 +25,7 @@ from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.aggregation import FixedPointSum
 from rayfed_ssl.federated.bench import device_name
 from rayfed_ssl.federated.federation import Federation, deal
-from rayfed_ssl.federated.messages import Averaging, Chunk, ClientError, Outcome, State, Task, exchanged
+from rayfed_ssl.federated.messages import Averaging, Chunk, ClientError, Outcome, State, Task, mapped
 from rayfed_ssl.federated.results import Subject
 from rayfed_ssl.simulation.worker import Worker, run_chunk
 
@@ -151,7 +151,7 @@ class ClientActor:
 
         def filled(fields: Mapping[str, Any]) -> dict[str, Any]:
             """A value that was an argument may contain further references: to values of earlier replies."""
-            return {name: exchanged(fetched(value), fetched) for name, value in fields.items()}
+            return {name: mapped(fetched(value), fetched) for name, value in fields.items()}
 
         task = Task(work.operation, work.round, filled(work.message), work.starts, work.look_at)
         own = [filled(fields) for fields in work.own]

@@ -16,8 +16,8 @@ from rayfed_ssl.base.late import importing
 
 
 @dataclass(frozen=True)
-class Begun:
-    """Client actors that were started, and what is reserved for them, which may not be theirs yet."""
+class StartedActors:
+    """Client actors whose processes were started, and the bundles reserved for them, which may not be theirs yet."""
 
     reservation: Reservation
     actors: Sequence[ActorHandle]
@@ -29,10 +29,14 @@ class Begun:
         self.reservation.release()
 
 
-def begin(plan: Plan, name: str) -> Begun:
-    """Start the actors of a plan, without a wait for their bundles."""
+def begin(plan: Plan, name: str) -> StartedActors:
+    """Start the actors of a plan without waiting for their bundles.
+
+    Args:
+        name: of their placement group.
+    """
     reservation = request_bundles(plan, name)
-    return Begun(reservation, [start_client(plan, reservation, number) for number in range(plan.actors)])
+    return StartedActors(reservation, [start_client(plan, reservation, number) for number in range(plan.actors)])
 
 
 def start_client(plan: Plan, reservation: Reservation, number: int) -> ActorHandle:

@@ -14,6 +14,7 @@ from functools import cache, partial
 from typing import Any
 
 import ray
+from ray import ObjectRef
 
 from actors.arguments import Packer
 from actors.client import Factory
@@ -96,7 +97,7 @@ class RayCohort(Cohort):
         super().__init__(config, federation, ledger)
         self._pool, self._keep = pool, keep
         self._packer = Packer(WINDOW * pool.plan.actors)
-        self._published_refs: dict[str, Any] = {}
+        self._published_refs: dict[str, ObjectRef] = {}
         self._states = States()
         self.replies = Replies()
         self._evaluating: list[tuple[int, int | None, Call]] = []
@@ -263,10 +264,14 @@ class RayCohort(Cohort):
         )
         timeout = self.config.resources.client_timeout_s
         limit = None if timeout is None or group == (SERVER,) else timeout * len(group)
-        returns = 1 + int(hands_over) + int(omits) + state_return.returns(len(group))
+        returns = 1 + state_return.returns(len(group))
+        if hands_over:
+            returns += 1
+        if omits:
+            returns += 1
         call = Call("chunk", (work, *arguments.refs), returns, limit, tag=tag, hands_over=hands_over, omits=omits)
         if len(group) == 1 and group[0] in self._convicted and not request.repeated:
-            call.most_crashes = 1
+            call.one_try = True
         return call
 
     def _replies_large(self, operation: str) -> bool:
@@ -293,7 +298,7 @@ class RayCohort(Cohort):
         if call.error is not None:
             raise call.error
         result: ChunkResult = call.value
-        apart = call.refs[1 + int(call.hands_over) :]  # the return values after the sum's totals
+        apart = call.refs[2:] if call.hands_over else call.refs[1:]  # what follows the result and the sum's totals
         self.replies.count(result.chunk.outcomes)
         if call.omits:
             result.chunk.outcomes = self.replies.with_remote_values(result.chunk.outcomes, apart.pop(0))

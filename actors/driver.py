@@ -21,7 +21,7 @@ from typing import Any
 
 import ray
 
-from actors.client_process import Begun
+from actors.client_process import StartedActors
 from actors.cohort import RayCohort
 from actors.failures import StateLost
 from actors.order import PAUSE_S, RunOrder, Update
@@ -36,7 +36,7 @@ from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.storage.mirror import mirrored
 
-LOSSES = 3  # times in a row that state is lost without a round in between before the run gives up
+STATE_LOSSES = 3  # times in a row that state is lost without a round in between before the run gives up
 
 
 class Driver:
@@ -46,9 +46,7 @@ class Driver:
         begun: its client actors, where they have been started already.
     """
 
-    begun: Begun | None = None
-
-    def __init__(self, order: RunOrder, begun: Begun | None = None) -> None:
+    def __init__(self, order: RunOrder, begun: StartedActors | None = None) -> None:
         self.order, self.begun = order, begun
         self.plan = order.plan
         self.process = uuid.uuid4().hex
@@ -136,6 +134,7 @@ class Driver:
         self.progress_list.append(Progress(self._reached(), self.order.config.train.rounds, line))
 
     def progress(self, since: int = 0) -> Update:
+        """What was reported after the first ``since`` lines, and where the run stands."""
         return Update(self.process, self.progress_list[since:], self.status, self.result)
 
     def state(self) -> tuple[str, int]:
@@ -170,7 +169,7 @@ def persisting(
         reached: the round it is at.
         say: takes a line before another attempt.
     Raises:
-        UserError: it was lost ``LOSSES`` times in a row, and no further round in between.
+        UserError: it was lost ``STATE_LOSSES`` times in a row, and no further round in between.
     """
     lost, before = 0, 0
     while True:
@@ -178,10 +177,10 @@ def persisting(
             return attempt(resume)
         except StateLost as error:
             lost, before = (1, now) if (now := reached()) > before else (lost + 1, before)
-            if lost >= LOSSES:
+            if lost >= STATE_LOSSES:
                 raise UserError(
-                    f"resources: {error}, {LOSSES} times in a row and no further round in between; --resume goes on "
-                    "from the newest checkpoint"
+                    f"resources: {error}, {STATE_LOSSES} times in a row and no further round in between; --resume goes "
+                    "on from the newest checkpoint"
                 ) from None
             say(f"{error}; going on from the newest checkpoint")
             resume = True

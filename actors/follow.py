@@ -67,22 +67,7 @@ def start(
     )  # fmt: skip
     quiet = {name: os.environ[name] for name in ("PYTHONWARNINGS",) if name in os.environ}
     variables = environment(config.resources.threads, 0.0) | quiet
-    options: dict[str, Any] = {
-        "num_cpus": 0,
-        "num_gpus": 0,
-        "max_concurrency": 4,
-        "max_restarts": 0 if detached is None else RESTARTS,
-        "max_task_retries": 0 if detached is None else RESTARTS,
-        **made.runtime_env(variables),
-        "scheduling_strategy": NodeAffinitySchedulingStrategy(session.node, soft=False),  # the run's folder is here
-    }
-    if (group := trial_group()) is not None:
-        options["num_cpus"] = group.bundle_specs[0].get("CPU", 0.0)
-        options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
-            group, placement_group_bundle_index=0, placement_group_capture_child_tasks=True
-        )
-    if detached is not None:
-        options |= {"name": detached, "namespace": NAMESPACE, "lifetime": "detached"}
+    options = {**_place(session), **made.runtime_env(variables), **_lifetime(detached)}
     try:
         early = None if order.successor else (made, named)
         driver = ray.remote(DriverProcess).options(**options).remote(variables, early, ray.cloudpickle.dumps(order))
@@ -91,6 +76,25 @@ def start(
         raise UserError(
             f"name: found '{detached}', which runs on this cluster already; attach to it, stop it, or set another name"
         ) from None
+
+
+def _place(session: Session) -> dict[str, Any]:
+    """Ray's options that put a driver on the node of its run's folder; in a Tune trial, into the trial's bundle 0."""
+    options: dict[str, Any] = {"num_cpus": 0, "num_gpus": 0, "max_concurrency": 4}
+    if (trial := trial_group()) is None:
+        return options | {"scheduling_strategy": NodeAffinitySchedulingStrategy(session.node, soft=False)}
+    strategy = PlacementGroupSchedulingStrategy(
+        trial, placement_group_bundle_index=0, placement_group_capture_child_tasks=True
+    )
+    return options | {"num_cpus": trial.bundle_specs[0].get("CPU", 0.0), "scheduling_strategy": strategy}
+
+
+def _lifetime(detached: str | None) -> dict[str, Any]:
+    """Ray's options of a driver that a command waits for, or of one that runs by itself under the name ``detached``."""
+    if detached is None:
+        return {"max_restarts": 0, "max_task_retries": 0}
+    named = {"name": detached, "namespace": NAMESPACE, "lifetime": "detached"}
+    return {"max_restarts": RESTARTS, "max_task_retries": RESTARTS, **named}
 
 
 def run_on_ray(
@@ -115,16 +119,16 @@ def run_on_ray(
     def say(line: str) -> None:
         report(Progress(0, config.train.rounds, line))
 
-    losses = Losses(say)
-    watched = losses.watching(report)
+    deaths = DriverDeaths(say)
+    watched = deaths.watching(report)
     with connect(address, say=say, threads=config.resources.threads) as session:
         group = f"{NAMESPACE}-{uuid.uuid4().hex}"
         try:
             while True:
                 driver, made = start(
-                    config, folder, session, uri=uri, resume=resume, group=group, successor=losses.any, factory=factory
+                    config, folder, session, uri=uri, resume=resume, group=group, successor=deaths.any, factory=factory
                 )
-                for line in made.lines if not losses.any else ():
+                for line in made.lines if not deaths.any else ():
                     say(line)
                 done = driver.run.remote()
                 try:
@@ -133,7 +137,7 @@ def run_on_ray(
                 except RayTaskError as error:
                     raise unwrapped(error)  # noqa: B904 - its cause is the remote traceback
                 except DEATHS as error:
-                    losses.wait(error)
+                    deaths.wait(error)
                 finally:
                     ray.kill(driver)
         except (KeyboardInterrupt, UserError):
@@ -141,9 +145,9 @@ def run_on_ray(
             raise
 
 
-class Losses:
-    """Deaths of a run's driver: in a row, without a finished round in between (``reasons``), and whether there were
-    ``any``.
+class DriverDeaths:
+    """The deaths of a run's driver. ``reasons``: of those in a row, without a finished round in between; ``any``:
+    whether there was one.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -196,14 +200,16 @@ def follow(
     process, seen, interrupted = "", 0, False
     while True:
         try:
-            over = finished() if finished is not None else _slept()
+            if finished is None:
+                time.sleep(POLL_S)
+            over = finished is not None and finished()
             if interrupted or stopping():
                 driver.stop.remote()
             update = _looked(driver, seen)
             if update is not None and update.process != process and seen:
                 update = _looked(driver, 0)  # its list started anew; if that look fails, the next one comes here again
             if update is None:
-                if over and finished is not None:
+                if over:
                     return Update(process, [], "failed")
                 continue
             if update.process != process:
@@ -219,15 +225,10 @@ def follow(
             interrupted = True
 
 
-def _slept() -> bool:
-    time.sleep(POLL_S)
-    return False
-
-
 def _looked(driver: ActorHandle, since: int) -> Update | None:
     """The driver's news; None while it is being restarted."""
     try:
-        return ray.get(driver.progress.remote(since), timeout=10.0)  # type: ignore[no-any-return]
+        return ray.get(driver.progress.remote(since), timeout=ANSWER_S)  # type: ignore[no-any-return]
     except (GetTimeoutError, ActorUnavailableError):
         return None
 

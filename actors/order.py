@@ -19,9 +19,9 @@ PAUSE_S = 2.0  # before the first of them; doubled before each further one where
 
 @dataclass(frozen=True)
 class Update:
-    """What happened since the last look. ``process`` changes when the driver was restarted: its list starts anew."""
+    """What happened to a driver's run since the last look."""
 
-    process: str
+    process: str  # changes when the driver was restarted: its progress begins anew
     progress: list[Progress]
     status: str  # waiting | running | done | failed
     result: Any = None  # the summary, or the exception

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
+from ray import ObjectRef
+from ray.actor import ActorHandle
 from ray.exceptions import ObjectLostError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -45,12 +47,12 @@ class Call:
     returns: int = 1
     limit_s: float | None = None
     attempts: int = 1  # how often it may be too late before that is its error
-    most_crashes: int = CRASHES  # how often in a row its actor may die before that is its error
+    one_try: bool = False  # given up after one death of its actor: its client was given up before
     pinned: bool = False  # for the actor it is sent to, and no other
     tag: int | None = None  # its number in the actor's running sum, where it adds to one ..
     hands_over: bool = False  # .. and whether it returns that sum
     omits: bool = False  # whether it returns large values of its replies apart
-    refs: list[Any] = field(default_factory=list)
+    refs: list[ObjectRef] = field(default_factory=list)
     crashes: list[str] = field(default_factory=list)
     done: bool = False
     abandoned: bool = False
@@ -60,19 +62,27 @@ class Call:
     node: str = ""
 
     @property
+    def most_crashes(self) -> int:
+        """How often in a row its actor may die before that is its error."""
+        return 1 if self.one_try else CRASHES
+
+    @property
     def suspected(self) -> bool:
         """Whether it may be one that kills actors: then it is sent to an actor with nothing else in hand."""
-        return bool(self.crashes) or self.most_crashes < CRASHES
+        return bool(self.crashes) or self.one_try
 
     def finish(self, value: Any = None, error: Exception | None = None) -> None:
+        """End the call; its arguments are let go."""
         self.done, self.value, self.error = True, value, error
         self.args = ()
 
 
 @dataclass(eq=False)
 class Slot:
+    """The place of one actor of the plan, whichever process fills it, and the calls that it has in hand."""
+
     number: int
-    actor: Any = None
+    actor: ActorHandle | None = None
     info: ActorInfo | None = None  # None while the actor is starting
     queue: deque[Call] = field(default_factory=deque)
     head_since: float = 0.0
@@ -101,7 +111,7 @@ class Pool:
         begun: the actors, where they were started already.
     """
 
-    def __init__(self, plan: Plan, reservation: Reservation, begun: Sequence[Any] = ()) -> None:
+    def __init__(self, plan: Plan, reservation: Reservation, begun: Sequence[ActorHandle] = ()) -> None:
         self.plan, self.reservation = plan, reservation
         self.opening: Callable[[], tuple[Any, ...]]
         self.say: Callable[[str], None]
@@ -165,9 +175,11 @@ class Pool:
             call.abandoned = True
 
     def _preferred(self) -> list[Slot]:
+        """Slots for ordinary calls: those that neither start nor evaluate, or else all but those on trial."""
         return [s for s in self.slots if not s.taken] or [s for s in self.slots if not s.on_trial]
 
     def send(self, slot: Slot, call: Call) -> None:
+        """Send a call to this slot's actor, behind what it has in hand."""
         method = getattr(slot.actor, call.method).options(num_returns=call.returns)
         refs = method.remote(*call.args)
         call.refs = [refs] if call.returns == 1 else list(refs)
@@ -255,12 +267,12 @@ class Pool:
             call.crashes.append(f"{type(reason).__name__}: {reason}")
         ray.kill(slot.actor)
         self.replaced += 1
-        hopeless = len(running.crashes) >= CRASHES or getattr(reason, "actor_init_failed", False)
-        if running.method == "open" and hopeless:
+        constructor_raised = getattr(reason, "actor_init_failed", False)
+        if running.method == "open" and (constructor_raised or len(running.crashes) >= CRASHES):
             slot.queue.clear()
             slot.actor = None
             told = f"{where} died while starting ({len(running.crashes)} times): {running.crashes[-1]}"
-            if getattr(reason, "actor_init_failed", False):  # its constructor raised: nothing a user can mend
+            if constructor_raised:  # nothing a user can mend
                 raise Crashed(told)
             raise UserError(f"resources.actors: {printable(' '.join(told.split()))}; fewer actors, or more memory")
         self._start(slot)
@@ -270,6 +282,7 @@ class Pool:
         self._repeat(calls)
 
     def _repeat(self, calls: Iterable[Call]) -> None:
+        """Queue the calls of an actor that is gone anew, but for those that nobody waits for, or that are given up."""
         for call in calls:
             call.refs = []
             if call.pinned:
@@ -344,7 +357,7 @@ class Pool:
         self._repeat(calls)
 
     def idle(self) -> None:
-        """Nothing that was sent is wanted any more."""
+        """Abandon all that was sent or waits; the actors stay."""
         self.background.clear()
         self.abandon(self.again)
         for slot in self.slots:
@@ -363,7 +376,7 @@ class Pool:
 
 def why_given_up(call: Call) -> str:
     """What Ray says of the last death, and in the last line the reason, as in a traceback."""
-    if call.most_crashes < CRASHES:
+    if call.one_try:
         why = f"died again: one try, because it died {CRASHES} times in a row before"
     else:
         why = f"died {CRASHES} times in a row (a signal, or the machine is out of memory)"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
+from ray import ObjectRef
 from ray.exceptions import ObjectLostError
 
 from actors.failures import StateLost
@@ -22,7 +23,7 @@ from rayfed_ssl.federated.messages import Outcome, Unread
 class OmittedValues:
     """The return value that holds the large values of a call's replies. It is mapped once, at the first read."""
 
-    def __init__(self, ref: Any) -> None:
+    def __init__(self, ref: ObjectRef) -> None:
         self.ref = ref
         self.read: set[tuple[int, str]] = set()
         self._values: Mapping[tuple[int, str], Any] | None = None
@@ -62,7 +63,7 @@ class Replies:
         self.read_bytes = 0  # of large values, when they are read
         self.within_bytes = 0  # of small values, which come with the call
 
-    def with_remote_values(self, outcomes: Sequence[Outcome], ref: Any) -> list[Outcome]:
+    def with_remote_values(self, outcomes: Sequence[Outcome], ref: ObjectRef) -> list[Outcome]:
         """The outcomes of a call, with a :class:`RemoteValue` for each value that it returned in ``ref``."""
         source = OmittedValues(ref)
 

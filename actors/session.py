@@ -42,13 +42,11 @@ PROBE = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False, log
 
 @dataclass(frozen=True)
 class Session:
-    """``local``: the instance is ours and ends with us. ``node``: the id of the node this process is on. ``threads``:
-    for how many its processes' environment was made; None where we do not know.
-    """
+    """A connection to Ray."""
 
-    local: bool
-    node: str
-    threads: int | None = None
+    local: bool  # whether the instance is ours and ends with us
+    node: str  # the id of the node this process is on
+    threads: int | None = None  # for how many its processes' environment was made; None: not known
 
 
 @contextlib.contextmanager
@@ -62,7 +60,7 @@ def connect(
     threads: int | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Iterator[Session]:
-    """Connect, and let go at the end. A process that is connected already stays as it is.
+    """Connect, and disconnect at the end. A process that is connected already stays as it is.
 
     Args:
         address: of a cluster; by default RAY_ADDRESS, and where that is not set an instance of our own.
@@ -75,7 +73,7 @@ def connect(
         UserError: the cluster does not answer, or refuses our token; there is no place for temporary files.
     """
     if ray.is_initialized():
-        yield Session(False, ray.get_runtime_context().get_node_id())
+        yield Session(local=False, node=ray.get_runtime_context().get_node_id())
         return
     address = address or os.environ.get("RAY_ADDRESS")
     quiet: dict[str, Any] = {"log_to_driver": True, "logging_level": logging.ERROR, "namespace": NAMESPACE}
@@ -85,7 +83,7 @@ def connect(
         with keeping_sigterm():
             ray.init(address=address, **quiet)
         try:
-            yield Session(False, ray.get_runtime_context().get_node_id())
+            yield Session(local=False, node=ray.get_runtime_context().get_node_id())
         finally:
             ray.shutdown()
         return
@@ -101,7 +99,7 @@ def connect(
         with keeping_sigterm(), variables({} if threads is None else environment(threads, 1.0)):
             ray.init(address="local", **options, **given, **quiet)
         try:
-            yield Session(True, ray.get_runtime_context().get_node_id(), threads)
+            yield Session(local=True, node=ray.get_runtime_context().get_node_id(), threads=threads)
         finally:
             ray.shutdown()
 

@@ -47,18 +47,17 @@ def restarted() -> bool:
 
 @dataclass(frozen=True)
 class Plan:
-    """So many client actors, each with this share of a node; ``lines`` say why, for people. ``prepared``: Ray's
-    processes have the :func:`environment` of so many threads already, apart from which GPUs they may see.
-    """
+    """How many client actors there are, and what each of them has of a node."""
 
     actors: int
     cpus: float
     gpus: float
     threads: int
     strategy: str
-    lines: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()  # why, for people
     kind: str | None = None  # of GPU
     prepared: bool = False
+    """Whether Ray's processes have the :func:`environment` of so many threads already, but for the GPUs they see."""
 
     @property
     def bundle(self) -> dict[str, float]:

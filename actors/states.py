@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
+from ray import ObjectRef
 from ray.exceptions import ObjectLostError
 
 from actors.failures import StateLost
@@ -24,7 +25,7 @@ TOGETHER_BYTES = 64 << 20  # of states in one object
 class StateRef:
     """Where one client's state lies: an object in the store, and which item of it the state is; None: all of it."""
 
-    ref: Any
+    ref: ObjectRef
     index: int | None = None
 
 
@@ -39,7 +40,7 @@ class States:
         """What the client's next call begins with."""
         return self._pending.get(client, self._complete.get(client))
 
-    def take(self, clients: Sequence[int], result: ChunkResult, refs: Sequence[Any]) -> None:
+    def take(self, clients: Sequence[int], result: ChunkResult, refs: Sequence[ObjectRef]) -> None:
         """Remember the new states that a call returned.
 
         Args:
@@ -56,11 +57,11 @@ class States:
                         self._pending[client] = StateRef(refs[0], k)
 
     def forget_pending(self) -> None:
-        """The round begins anew."""
+        """Drop the states of a round that was not completed."""
         self._pending = {}
 
     def commit(self) -> None:
-        """The round is complete."""
+        """Make the round's states those of the last complete round."""
         self._complete |= self._pending
         self._pending = {}
 
@@ -70,7 +71,7 @@ class States:
 
     def read(self, clients: Iterable[int] | None = None) -> Iterator[tuple[int, State]]:
         """States as of the last complete round, of all clients by default. Raises StateLost."""
-        last: tuple[Any, Any] = (None, None)  # the object mapped last: several states may be in it
+        last: tuple[ObjectRef | None, Any] = (None, None)  # the object mapped last: several states may be in it
         for client in sorted(self._complete) if clients is None else clients:
             if (kept := self._complete.get(client)) is None:
                 continue
@@ -82,5 +83,6 @@ class States:
             yield client, item(last[1], kept.index)
 
     def restore(self, states: Iterable[tuple[int, State]]) -> None:
+        """Put a checkpoint's states into the store, in place of those known."""
         self._pending = {}
         self._complete = {client: StateRef(ray.put(state)) for client, state in states}

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import ray
+from ray import ObjectRef
 
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.data.images import Images
@@ -31,16 +32,20 @@ class Store:
 
     def __init__(self, recent: int) -> None:
         self.recent = recent
-        self._shared: dict[int, tuple[Any, Any]] = {}
-        self._own: OrderedDict[int, tuple[Any, Any]] = OrderedDict()
-        self._always: dict[int, tuple[Any, Any]] = {}
+        self._shared: dict[int, tuple[Any, ObjectRef]] = {}
+        self._own: OrderedDict[int, tuple[Any, ObjectRef]] = OrderedDict()
+        self._always: dict[int, tuple[Any, ObjectRef]] = {}
 
-    def remember(self, value: Any, ref: Any) -> None:
-        """A published value: it has its reference for the whole run."""
+    def remember(self, value: Any, ref: ObjectRef) -> None:
+        """Know a published value by its reference for the whole run."""
         self._always[id(value)] = (value, ref)
 
-    def reference(self, value: Any, shared: bool) -> Any:
-        """A reference to ``value``, or None where it is small enough to travel within the call."""
+    def reference(self, value: Any, *, shared: bool) -> ObjectRef | None:
+        """A reference to ``value``, or None where it is small enough to travel within the call.
+
+        Args:
+            shared: whether all clients of the round are sent it.
+        """
         if not _large(value):
             return None
         key = id(value)
@@ -57,6 +62,7 @@ class Store:
         return ref
 
     def clear(self) -> None:
+        """Forget the round's values."""
         self._shared.clear()
         self._own.clear()
 
@@ -108,7 +114,7 @@ def _fits_stores(federation: Federation, sharing: int) -> bool:
     return _pixel_bytes(federation) <= STORE_SHARE * min(_stores(sharing))
 
 
-def shared_images(federation: Federation, sharing: int) -> Any:
+def shared_images(federation: Federation, sharing: int) -> ObjectRef | None:
     """The federation in the object store, its pixels one buffer per split; None where they are too many for it."""
 
     def plain(images: Images) -> Images:

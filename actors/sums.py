@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import ray
+from ray import ObjectRef
 from ray.exceptions import ObjectLostError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.failures import Crashed, StateLost, TimedOut
-from actors.pool import Call, Pool
+from actors.pool import Call, Pool, Slot
 from actors.store import nbytes
 from actors.window import Request
 from actors.wire import SumHeader
@@ -27,14 +28,14 @@ from rayfed_ssl.federated.aggregation import FixedPointSum
 DIRECT_BYTES = 16 << 20  # partial sums of so many bytes in all are read as they are: merging them elsewhere costs more
 RETAINED_BYTES = 64 << 20  # clients' own fields that are kept for a repetition; beyond that the sums are collected
 HANDED_S = 60.0  # that an actor has at least to hand over, where clients have a limit
-LOSSES = 5  # collections in a row that lose something, before the run goes back to its checkpoint
+SUM_LOSSES = 5  # collections in a row that lose something, before the run goes back to its checkpoint
 
 
 class PartialSum(NamedTuple):
     """A sum that an actor handed over."""
 
     header: SumHeader
-    totals: Any  # a reference
+    totals: ObjectRef
     node: str  # on which the totals lie
 
 
@@ -90,7 +91,7 @@ class Sums:
         if header is not None:
             self._arrived(header, call)
 
-    def hand_over(self, slot: Any) -> None:
+    def hand_over(self, slot: Slot) -> None:
         """Have an actor hand over what it holds, before anything that is sent to it later."""
         call = Call("hand_over", (self.exchange,), returns=2, limit_s=self.limit_s, pinned=True)
         self.calls.append(call)
@@ -124,7 +125,7 @@ class Sums:
                 raise RuntimeError(f"sums hold calls {sorted(held)}, requests were {sorted(self.requests)}")
             if missing := [tag for tag in self.requests if tag not in known]:
                 losses += 1
-                if losses == LOSSES:
+                if losses == SUM_LOSSES:
                     raise StateLost(f"a sum was lost {losses} times: its actor died, or did not hand it over")
                 repeat([again for tag in missing for again in self.requests.pop(tag).again()])
                 continue
@@ -132,7 +133,7 @@ class Sums:
                 return self._merged()
             except RayError as error:
                 losses += 1
-                if losses == LOSSES or not _means_lost(error):
+                if losses == SUM_LOSSES or not _means_lost(error):
                     raise StateLost(f"a sum was lost {losses} times: {type(error).__name__}") from None
                 self._forget_lost()
 
@@ -170,7 +171,7 @@ def _means_lost(error: RayError) -> bool:
     return not isinstance(error, RayTaskError) or isinstance(cause, ObjectLostError)
 
 
-def merged_where_they_lie(sums: Sequence[tuple[Any, str]], home: str) -> list[Any]:
+def merged_where_they_lie(sums: Sequence[tuple[ObjectRef, str]], home: str) -> list[ObjectRef]:
     """References to one or two sums that add up to all: merged pairwise on each node, then pairwise over nodes.
 
     The tasks are the caller's, and so is what they return: no actor's death takes it along.
@@ -181,11 +182,11 @@ def merged_where_they_lie(sums: Sequence[tuple[Any, str]], home: str) -> list[An
     """
     add = ray.remote(_adder())
 
-    def on(node: str, a: Any, b: Any) -> Any:
+    def on(node: str, a: ObjectRef, b: ObjectRef) -> ObjectRef:
         place = NodeAffinitySchedulingStrategy(node, soft=True)
         return add.options(num_cpus=0, scheduling_strategy=place).remote(a, b)
 
-    nodes: dict[str, list[Any]] = {}
+    nodes: dict[str, list[ObjectRef]] = {}
     for ref, node in sums:
         nodes.setdefault(node, []).append(ref)
     enough = 2 if set(nodes) == {home} else 1

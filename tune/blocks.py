@@ -34,10 +34,8 @@ class Dimension(Block):
         if self.values is None:
             low, high = self.range
             if not low < high or (self.loguniform and low <= 0):
-                raise ValueError(
-                    f"{given[0]}: found [{low:g}, {high:g}]; must be [lower, higher]"
-                    + ", above 0" * bool(self.loguniform)
-                )
+                allowed = "[lower, higher], above 0" if self.loguniform else "[lower, higher]"
+                raise ValueError(f"{given[0]}: found [{low:g}, {high:g}]; must be {allowed}")
         return self
 
     @property
@@ -47,6 +45,7 @@ class Dimension(Block):
 
     @property
     def range(self) -> tuple[float, float]:
+        """(low, high), where values are not listed."""
         found = self.uniform or self.loguniform or self.randint
         assert found is not None
         return found
@@ -57,6 +56,7 @@ class Dimension(Block):
         return self.values or self.range
 
     def draw(self, rng: np.random.Generator) -> Any:
+        """One value: of those listed, or within the range."""
         if self.values is not None:
             return self.values[int(rng.integers(len(self.values)))]
         low, high = self.range

@@ -68,9 +68,11 @@ class Book:
 
     @property
     def configurations(self) -> int:
+        """How many configurations have trials."""
         return len(self.entries) // self.repeat
 
     def of(self, configuration: int) -> list[Entry]:
+        """The trials of one configuration, a repeat each."""
         return self.entries[configuration * self.repeat : (configuration + 1) * self.repeat]
 
     def add(self, point: Point) -> list[Entry]:

@@ -214,15 +214,13 @@ def refuse_unmeasured(variants: Variants, measure: str) -> None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """``comparison``: None where no run is complete. ``left``: runs that are not over; ``failed``, ``diverged``.
-    ``selection``: what was chosen, where something was to be.
-    """
+    """What became of a comparison's runs."""
 
-    comparison: Comparison | None
-    left: int
+    comparison: Comparison | None  # None: no run is complete
+    left: int  # runs that are not over
     failed: int
     diverged: int
-    selection: Selection | None = None
+    selection: Selection | None = None  # the row that was chosen, where one was to be
 
 
 def run_comparison(
@@ -256,7 +254,7 @@ def run_comparison(
         raise UserError(f"{refusal(variants)}\ncompare: nothing is left to run")
     sweep = variants.sweep(_shown_metric(variants))
 
-    def began() -> None:
+    def on_begin() -> None:
         _dump(variants, folder)
 
     with claimed(folder) as why_not:
@@ -265,15 +263,15 @@ def run_comparison(
         _, first = sweep.check()[0]
         say_unlocked(folder, why_not, say)
         if local:
-            book = _run_here(sweep, folder, began, say, stopping)
+            book = _run_here(sweep, folder, on_begin, say, stopping)
         else:
             pretended = {"address": address, "num_cpus": num_cpus, "num_gpus": num_gpus}
-            book = run_trials(sweep, folder, first, say=say, stopping=stopping, began=began, **pretended)  # type: ignore[arg-type]
+            book = run_trials(sweep, folder, first, say=say, stopping=stopping, on_begin=on_begin, **pretended)  # type: ignore[arg-type]
         return _outcome(variants, folder, book, select)
 
 
 def _run_here(
-    sweep: Sweep, folder: Path, began: Callable[[], None], say: Callable[[str], None], stopping: Callable[[], bool]
+    sweep: Sweep, folder: Path, on_begin: Callable[[], None], say: Callable[[str], None], stopping: Callable[[], bool]
 ) -> Book:
     """Every trial that is not over, in this process; one that fails says why in its folder, and the next starts."""
     from tune.sweep import begin, opening, trial_line
@@ -281,7 +279,7 @@ def _run_here(
     book = Book(folder, sweep.settings.repeat)
     for point in (sweep.configurations or [])[book.configurations :]:
         book.add(point)
-    begin(sweep, book, began)
+    begin(sweep, book, on_begin)
     say(f"{opening(sweep, book)}; one at a time, in this process")
     for entry in [entry for entry in book.entries if entry.status not in OVER]:
         if stopping():

@@ -333,12 +333,9 @@ def _write(path: Path, document: Mapping[str, Any]) -> None:
 
 def refuse_changed(old: Sweep, new: Sweep, folder: Path) -> None:
     """Raise UserError naming what differs from the sweep in the folder; ``concurrent`` may, and ``trials`` may grow."""
-    free = {
-        "base",
-        "concurrent",
-        "trials",
-        *(["score"] if new.settings.repeat == 1 else []),
-    }  # of one repeat all are one
+    free = {"base", "concurrent", "trials"}
+    if new.settings.repeat == 1:  # then worst, mean and best are one
+        free.add("score")
     a, b = (s.settings.model_dump(mode="json", exclude=free) for s in (old, new))
     changed = [key for key in a if a[key] != b[key]]
     if old.document != new.document or old.imports != new.imports:

@@ -31,12 +31,12 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Results:
-    """``rows``: one per trial. ``choice``: the configurations with a score in order, and which of them wins."""
+    """What the trials of a sweep came to."""
 
     sweep: Sweep
     folder: Path
-    rows: list[Row]
-    choice: Choice
+    rows: list[Row]  # one per trial
+    choice: Choice  # the configurations with a score in order, and which of them wins
 
     @property
     def counts(self) -> dict[str, int]:
@@ -65,6 +65,7 @@ class Results:
         return [value for value in found if value is not None]
 
     def of(self, configuration: int) -> list[Row]:
+        """The rows of one configuration, a repeat each."""
         return [row for row in self.rows if row["configuration"] == configuration]
 
 

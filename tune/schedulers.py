@@ -37,16 +37,16 @@ def scheduler(sweep: Sweep, book: Book) -> TrialScheduler | None:
                 key: list(values) if (values := dimension.values) else domain(dimension)
                 for key, dimension in settings.space.items()
             }
-            return Together(
+            return SynchronousPopulation(
                 time_attr="round", metric=SCORE, mode=settings.mode, perturbation_interval=interval,
                 quantile_fraction=quantile, resample_probability=resample, hyperparam_mutations=mutations,
-                custom_explore_fn=Within(sweep), require_attrs=False, log_config=False,
+                custom_explore_fn=WithinRanges(sweep), require_attrs=False, log_config=False,
                 synch=True,  # all are compared at the same round, whoever started first
             )  # fmt: skip
     return None
 
 
-class Together(PopulationBasedTraining):  # type: ignore[misc]
+class SynchronousPopulation(PopulationBasedTraining):  # type: ignore[misc]
     """Members wait for each other at every exchange, but not for one that failed or was stopped on its way there."""
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
@@ -60,7 +60,7 @@ class Together(PopulationBasedTraining):  # type: ignore[misc]
 
 
 @dataclass(frozen=True)
-class Within:
+class WithinRanges:
     """Keeps what population-based training multiplies within the sweep's ranges."""
 
     sweep: Sweep

@@ -112,7 +112,7 @@ def run_trials(
     *,
     say: Callable[[str], None] = lambda line: None,
     stopping: Callable[[], bool] = lambda: False,
-    began: Callable[[], None] = lambda: None,
+    on_begin: Callable[[], None] = lambda: None,
     address: str | None = None,
     num_cpus: int | None = None,
     num_gpus: int | None = None,
@@ -122,7 +122,7 @@ def run_trials(
 
     Args:
         first: the config of one of the trials, whose ``resources`` all share.
-        began: called once, when the folder is there and no trial has started.
+        on_begin: called once, when the folder is there and no trial has started.
     Raises:
         UserError: the resources cannot be used, or no trial found a place within ``resources.wait_s``.
     """
@@ -135,7 +135,7 @@ def run_trials(
         book = Book(folder, sweep.settings.repeat)
         proposals = Proposals(sweep, book, lambda entry: say(trial_line(sweep, book, entry)), stopping)
         (folder / STOP).unlink(missing_ok=True)
-        begin(sweep, book, began)
+        begin(sweep, book, on_begin)
         say(f"{opening(sweep, book)}; {space.line}")
         try:
             if proposals.left:
@@ -145,13 +145,13 @@ def run_trials(
     return book
 
 
-def begin(sweep: Sweep, book: Book, began: Callable[[], None]) -> None:
+def begin(sweep: Sweep, book: Book, on_begin: Callable[[], None]) -> None:
     """Write down what was asked, then what there is to do. What is over has not failed, whatever an earlier attempt
     left in its folder.
     """
     book.folder.mkdir(parents=True, exist_ok=True)
     sweep_config.dump(sweep, book.folder)  # first: trials are nothing without what was asked
-    began()
+    on_begin()
     book.save()
     for entry in book.entries:
         if entry.status in OVER:
@@ -159,7 +159,7 @@ def begin(sweep: Sweep, book: Book, began: Callable[[], None]) -> None:
 
 
 def say_unlocked(folder: Path, why_not: str, say: Callable[[str], None]) -> None:
-    """Where there are no locks, that there are none."""
+    """Say that the folder has no lock, where it could not be locked."""
     if why_not:
         say(f"{folder} cannot be locked ({why_not}): nothing keeps a second command from writing there")
 
@@ -172,6 +172,7 @@ def opening(sweep: Sweep, book: Book) -> str:
 
 
 def refuse_uri(folder: Path) -> None:
+    """Raise UserError for a URI: trials lie in folders."""
     if re.match(r"[A-Za-z][\w+.-]*:/", str(folder)):
         raise UserError(
             f"--out: found {folder}; a sweep lies in a folder of this machine or of shared storage: give a path"

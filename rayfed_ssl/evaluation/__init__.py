@@ -23,6 +23,7 @@ from rayfed_ssl.evaluation.material import (
     by_client,
     extract,
     labelled_rows,
+    of_client,
 )
 from rayfed_ssl.evaluation.protocol import EncoderComparison, Protocol
 from rayfed_ssl.evaluation.table import PROTOCOLS
@@ -44,6 +45,7 @@ __all__ = [
     "evaluate",
     "extract",
     "labelled_rows",
+    "of_client",
     "recorded",
     "settings",
     "settings_of",

@@ -105,7 +105,7 @@ def fine_tune(
         order, draws = generator(seed, "finetune", "order"), generator(seed, "finetune", "views", device=encoder.device)
         for _ in range(config.epochs):
             for rows in torch.split(torch.randperm(len(labels), generator=order), config.batch_size):
-                if len(rows) == 1 < len(labels):
+                if len(rows) == 1 and len(labels) > 1:
                     continue  # BatchNorm has no variance of one image
                 images = encoder.views(encoder.batch(pixels[rows.numpy()]), recipe, draws, 1)
                 loss = F.cross_entropy(model(images), truth[rows.to(encoder.device)])
@@ -128,6 +128,7 @@ def fine_tune(
 
 
 def _optimizer(encoder: nn.Module, head: nn.Module, config: FineTuneConfig) -> torch.optim.Optimizer:
+    """The configured rule, with a learning rate each for encoder and head."""
     groups = [
         {"params": list(encoder.parameters()), "lr": config.encoder_lr},
         {"params": list(head.parameters()), "lr": config.head_lr},

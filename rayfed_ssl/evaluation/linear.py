@@ -24,7 +24,7 @@ RecipeName = Literal["ours", "easyfl", "fedx", "fedu2"]
 
 
 @dataclass(frozen=True)
-class Recipe:
+class ProbeRecipe:
     """How a linear classifier is trained, by Adam, on cached features."""
 
     epochs: int
@@ -40,10 +40,10 @@ class Recipe:
         return capped(self.batch_size, train) if self.cap else min(self.batch_size, train)
 
 
-PAPERS: Mapping[RecipeName, Recipe] = {
-    "easyfl": Recipe(200, 3e-3, 2048, shuffle=False),  # EasyFL's linear evaluation, for FedU and FedEMA
-    "fedx": Recipe(100, 1e-3, 64, weight_decay=1e-6),  # Han et al. 2022 (FedX), official code
-    "fedu2": Recipe(200, 3e-3, 512),  # Liao et al. 2024 (FedU2), official code
+PAPERS: Mapping[RecipeName, ProbeRecipe] = {
+    "easyfl": ProbeRecipe(200, 3e-3, 2048, shuffle=False),  # EasyFL's linear evaluation, for FedU and FedEMA
+    "fedx": ProbeRecipe(100, 1e-3, 64, weight_decay=1e-6),  # Han et al. 2022 (FedX), official code
+    "fedu2": ProbeRecipe(200, 3e-3, 512),  # Liao et al. 2024 (FedU2), official code
 }
 """The papers' probes that need clean, cached features only. FLESD's and Orchestra's augment the train images."""
 
@@ -67,7 +67,7 @@ class LinearConfig(Block):
             raise ValueError("must be one or more recipes, each once")
         return recipes
 
-    def recipe(self, name: RecipeName) -> Recipe:
+    def recipe(self, name: RecipeName) -> ProbeRecipe:
         """What the name stands for. Ours is EasyFL's linear evaluation (Adam 3e-3, no weight decay, batch 2048, 200
         epochs).
 
@@ -76,7 +76,7 @@ class LinearConfig(Block):
         """
         if name != "ours":
             return PAPERS[name]
-        return Recipe(self.epochs, self.lr, self.batch_size, standardise=True, cap=True)
+        return ProbeRecipe(self.epochs, self.lr, self.batch_size, standardise=True, cap=True)
 
 
 def tag(recipe: RecipeName, name: str = "linear") -> str:
@@ -90,7 +90,7 @@ class LinearProbe:
     ``seed`` is of the initial weights and of the order of the images, new every epoch.
     """
 
-    def __init__(self, x: Tensor, y: Tensor, classes: int, recipe: Recipe, seed: int) -> None:
+    def __init__(self, x: Tensor, y: Tensor, classes: int, recipe: ProbeRecipe, seed: int) -> None:
         self.moments = moments(x) if recipe.standardise else None
         self.weight, self.bias = fit(
             self._scaled(x), y, classes, recipe.epochs, recipe.lr, recipe.batch(len(x)), seed,

@@ -43,6 +43,13 @@ def by_client(subject: int | None, values: Mapping[str, float]) -> dict[int | No
     return found
 
 
+def of_client(values: dict[str, float], client: int | None) -> dict[str, float]:
+    """An encoder's values without those on other clients' own test images; ``client`` None: all of them."""
+    if client is None:
+        return values
+    return {key: value for key, value in values.items() if "@" not in key or key.endswith(f"@{client}")}
+
+
 def drawn_rows(rows: NDArray[np.int64] | int, most: int, seed: int, purpose: str) -> NDArray[np.int64]:
     """At most ``most`` of ``rows`` (of all of so many rows), the first in an order seeded by ``seed`` and ``purpose``:
     rows that follow one another are often of one class.

@@ -81,9 +81,8 @@ def measure(material: Material, config: RankConfig) -> dict[str, float]:
     with torch.inference_mode():
         for start in range(0, len(pixels), encoder.batch_size):
             block = encoder.batch(pixels[start : start + encoder.batch_size])
-            for view, parts in zip(
-                encoder.views(block, encoder.recipe, draws, 2).chunk(2), (first, second), strict=True
-            ):
+            views = encoder.views(block, encoder.recipe, draws, 2).chunk(2)
+            for view, parts in zip(views, (first, second), strict=True):
                 parts.append(encoder.module(view).flatten(1).float().cpu())
     features = encoder.features(pixels)
     values = {

@@ -1,7 +1,7 @@
-"""What a process keeps warm: modules per architecture on their device, mapped images, and nothing that matters.
+"""What a process keeps warm, and no result depends on: modules per architecture on their device, mapped images.
 
-Every operation loads the values it works with and draws from generators of its own address. So any workbench gives the
-same answer.
+Every operation loads the values it works with, and draws from generators of its own address. So every workbench gives
+the same answer.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class Initial:
 
     def __call__(self, encoder: str, classes: int | None = None, client: int | None = None) -> Weights:
         """The values of an architecture, or of a client that has it. Raises UserError where ``model.start`` does not
-        fit."""
+        fit.
+        """
         network = self.network(encoder, classes, client=client)
         if (start := self.config.model.start) is not None:
             self._started(network, start, client)
@@ -78,7 +79,8 @@ class Initial:
 
     def notes(self) -> list[str]:
         """What is taken from ``model.start``, a line for each file and architecture. Raises UserError where it does
-        not fit."""
+        not fit.
+        """
         if (start := self.config.model.start) is None:
             return []
         found: dict[tuple[str, tuple[int, ...]], StartReport] = {}
@@ -109,7 +111,7 @@ class Workbench:
         self.recipe = config.augment.recipe()
         self.published: dict[str, Any] = {} if published is None else published
         self.images_read = 0  # source images that went through the operation at work, once per pass
-        self.before_training = False  # whether what is evaluated is no training's result, so worth remembering
+        self.before_training = False  # whether what is evaluated is untrained, so that its values are worth caching
         self._initial = Initial(config, federation)
         self._networks: dict[tuple[str, str, int | None], Network] = {}
         self._common: dict[tuple[str, int | None], Weights] = {}  # by encoder and classes, what all clients begin with
@@ -119,7 +121,8 @@ class Workbench:
 
     def network(self, encoder: str, role: str = "online", classes: int | None = None) -> Network:
         """The warm module of an architecture. A ``role`` other than "online" is a second copy that no gradient reaches:
-        a momentum "target" (without predictor), or the one that is "evaluated"."""
+        a momentum "target" (without predictor), or the one that is "evaluated".
+        """
         key = (encoder, role, classes)
         if key not in self._networks:
             network = self._initial.network(encoder, classes, without={"predictor"} if role == "target" else set())
@@ -159,6 +162,7 @@ class Workbench:
         return any(pixels is known for known in lasting)
 
     def clean(self, pixels: Tensor) -> Tensor:
+        """uint8 (B, C, H, W) -> normalised float32, without augmentation; counted as read."""
         self.images_read += len(pixels)
         return clean(pixels, self.recipe).contiguous(memory_format=self.memory_format)
 
@@ -180,7 +184,7 @@ class Workbench:
             key = (encoder, self._initial.whose(client))
             if key not in self._untrained:
                 self._untrained[key] = self.evaluate(encoder, self.initial(encoder, client=client))
-            return of_client(self._untrained[key], owner)
+            return evaluation.of_client(self._untrained[key], owner)
         network = self.network(encoder, "evaluated", classes)
 
         def measured() -> dict[str, float]:
@@ -208,8 +212,8 @@ class Workbench:
         }
 
     def looks(self, network: Network) -> dict[str, np.ndarray]:
-        """What the configured comparisons compare an encoder by, (n, D) each, of test images, or of training images
-        where there are no others. The network is left in the mode it was in.
+        """What each configured comparison compares an encoder by, (n, D), by the comparison's name: of test images, or
+        of training images where there are none. The network's mode stays as it is.
         """
         config, dataset, training = self.config.evaluation, self.federation.dataset, network.training
         pixels = dataset.test.pixels if len(dataset.test) else dataset.train.pixels
@@ -282,13 +286,6 @@ def train_rows(federation: Federation, config: RunSettings) -> tuple[np.ndarray,
         pool = np.delete(pool, federation.held_out)
         known = _only(known, pool)
     return evaluation.labelled_rows(known, config.evaluation.train_images, config.seed), pool
-
-
-def of_client(values: dict[str, float], client: int | None) -> dict[str, float]:
-    """The values, those on other clients' own test images left out; None: all of them."""
-    if client is None:
-        return values
-    return {key: value for key, value in values.items() if "@" not in key or key.endswith(f"@{client}")}
 
 
 def _only(labels: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -19,7 +19,7 @@ from rayfed_ssl.base.seeding import Address, generator, numpy_generator
 from rayfed_ssl.base.weights import Weights, pack, unpack
 from rayfed_ssl.data.augment import augment
 from rayfed_ssl.federated.bench import Workbench
-from rayfed_ssl.federated.messages import State
+from rayfed_ssl.federated.messages import State, qualified, take_qualified
 from rayfed_ssl.federated.steps import TrainStep, backward
 from rayfed_ssl.federated.workload import local_batches
 from rayfed_ssl.models.network import Network
@@ -43,7 +43,7 @@ class Attached(Protocol):
 
 
 class EncoderClient(Generic[Config]):
-    """A client with an encoder, its unlabelled shard, and a local objective."""
+    """A client with an encoder, a shard of the training images, and a local objective."""
 
     def __init__(self, bench: Workbench, client: int, round: int, operation: str, state: State) -> None:
         self.bench = bench
@@ -64,13 +64,12 @@ class EncoderClient(Generic[Config]):
         return cast(Config, self.config.method)
 
     def perform(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Run the operation: plug-ins receive their fields (``plugin.field``) before and add theirs after."""
+        """Run the operation. Plug-ins take their fields out of its message, and add others to its reply."""
         for name, plugin in self.plugins.items():
-            prefix = f"{name}."
-            plugin.receive({k.removeprefix(prefix): message.pop(k) for k in list(message) if k.startswith(prefix)})
+            plugin.receive(take_qualified(name, message))
         reply: dict[str, Any] = getattr(self, self.operation)(**message)
         for name, plugin in self.plugins.items():
-            reply |= {f"{name}.{field}": value for field, value in plugin.reply().items()}
+            reply |= qualified(name, plugin.reply())
         return reply
 
     # -- what a client has ---------------------------------------------------------------------------------------------
@@ -130,7 +129,7 @@ class EncoderClient(Generic[Config]):
         return generator(*self._address(purpose), device=self.bench.device)
 
     def _address(self, purpose: str) -> tuple[Address, ...]:
-        return self.config.seed, self.round, self.id, self.operation, purpose, *again(self.visit)
+        return self.config.seed, self.round, self.id, self.operation, purpose, *visit_address(self.visit)
 
     # -- values --------------------------------------------------------------------------------------------------------
 
@@ -216,6 +215,7 @@ class EncoderClient(Generic[Config]):
         Args:
             loss: (views, rows) -> Step(loss, projections, features); by default the objective's.
             pixels: (n, C, H, W) uint8; by default this client's shard.
+            epochs: by default the run's local epochs or steps, see ``workload.local_batches``.
             stop: asked after every epoch and at the end; training ends where it says so.
         """
         pixels = self.pixels() if pixels is None else pixels
@@ -293,6 +293,7 @@ class EncoderClient(Generic[Config]):
         return made.chunk(count)
 
     def autocast(self) -> torch.autocast:
+        """A context for forward passes: bfloat16 on a GPU where ``train.precision`` says so, else no change."""
         wanted = self.config.train.precision == "bfloat16" and self.bench.device.type == "cuda"
         return torch.autocast(self.bench.device.type, torch.bfloat16, enabled=wanted)
 
@@ -319,8 +320,8 @@ class EncoderClient(Generic[Config]):
                 yield torch.stack([self.network.project(v).float() for v in self.views(part, draws, views)])
 
 
-def again(visit: int) -> tuple[int, ...]:
-    """The end of an address: nothing for the first visit."""
+def visit_address(visit: int) -> tuple[int, ...]:
+    """What a visit (``messages.Start``) adds to the address of randomness: nothing where it is the first, 0."""
     return (visit,) if visit else ()
 
 

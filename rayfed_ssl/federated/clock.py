@@ -31,7 +31,7 @@ from rayfed_ssl.federated.workload import Workload
 from rayfed_ssl.settings.run import RunSettings
 from rayfed_ssl.settings.system import SystemConfig, Trace
 
-Forecast = Callable[[str, int], Workload | None]  # operation, client -> what it will cost; None: known afterwards only
+WorkloadOf = Callable[[str, int], Workload | None]  # operation, client -> its cost; None: known only afterwards
 ROUNDING = 1e-9  # 10 * 1.1 is 11.000000000000002: not twelve clients
 
 
@@ -85,7 +85,7 @@ class Exchange:
     lost: tuple[int, ...]
     expected: dict[int, Workload] = field(default_factory=dict)  # of those replying, where it was predicted
     seconds: float | None = None  # where it was predicted
-    outcomes: dict[int, int] = field(default_factory=dict)  # images read by those who have replied
+    images: dict[int, int] = field(default_factory=dict)  # that each client read which has replied
 
 
 class Clock:
@@ -93,12 +93,14 @@ class Clock:
 
     Args:
         clients: those that take part in the run.
-        forecast: what an operation will cost a client.
+        workload_of: what an operation will cost a client.
     """
 
-    def __init__(self, settings: RunSettings, system: SystemConfig, clients: Sequence[int], forecast: Forecast) -> None:
+    def __init__(
+        self, settings: RunSettings, system: SystemConfig, clients: Sequence[int], workload_of: WorkloadOf
+    ) -> None:
         count = settings.clients.count
-        self.settings, self.system, self.clients, self.forecast = settings, system, np.array(clients), forecast
+        self.settings, self.system, self.clients, self.workload_of = settings, system, np.array(clients), workload_of
         self.devices: Devices = make_devices(system, settings.seed, count)
         self.availability: Availability = make_availability(system.availability, settings.seed, count)
         self.now = 0.0
@@ -125,12 +127,13 @@ class Clock:
         self.now, self.sent = float(value["now"]), Counter(value["sent"])
 
     def hear(self, client: int, direction: Direction, count: int) -> None:
-        """The ledger booked so many bytes."""
+        """Note that the ledger booked so many bytes to a client."""
         (self.sent if direction == "down" else self.received)[client] += count
 
     # -- a round -------------------------------------------------------------------------------------------------------
 
     def begin_round(self, t: int) -> None:
+        """Count fates anew. Raises UserError where the trace of availability has ended."""
         self.fates, self.dropping = Counter(), frozenset()
         if self.now >= self.availability.ends():
             raise UserError(
@@ -206,17 +209,17 @@ class Clock:
         """Note what a client did. Raises RuntimeError where it is not what was predicted."""
         if outcome.client == SERVER:
             return
-        exchange.outcomes[outcome.client] = outcome.images
+        exchange.images[outcome.client] = outcome.images
         if (predicted := exchange.expected.get(outcome.client)) is not None:
-            compare(self.settings.method.name, exchange.operation, predicted, outcome, booked)
+            check_prediction(self.settings.method.name, exchange.operation, predicted, outcome, booked)
 
     def end(self, exchange: Exchange) -> None:
         """Let the time of an exchange pass."""
         seconds = exchange.seconds
         if seconds is None:
-            done = {c: Workload(images, {"": self.received[c]}) for c, images in exchange.outcomes.items()}
+            done = {c: Workload(images, {"": self.received[c]}) for c, images in exchange.images.items()}
             if not done:  # all were lost: given up when the last one could have replied
-                known = {c: self.forecast(exchange.operation, c) for c in exchange.lost}
+                known = {c: self.workload_of(exchange.operation, c) for c in exchange.lost}
                 done = {c: work or Workload(0) for c, work in known.items()}
             seconds = max((self.seconds(c, work) for c, work in done.items()), default=0.0)
         self.now += seconds
@@ -225,13 +228,13 @@ class Clock:
 
     def expected(self, operation: str, client: int) -> Workload:
         """What the operation will cost. Raises UserError where the method does not know."""
-        found = self.forecast(operation, client)
+        found = self.workload_of(operation, client)
         if found is None:
             raise UserError(self.unpredictable(operation))
         return found
 
     def unpredictable(self, operation: str) -> str:
-        """The line for a method of which it is known only afterwards who would have been late."""
+        """The line that refuses a method which does not know its workload beforehand."""
         system = self.system
         keys = {
             "system.deadline_s": system.deadline_s is not None,
@@ -242,7 +245,7 @@ class Clock:
         }
         return (
             f"{next(key for key, used in keys.items() if used)}: {self.settings.method.name} does not know beforehand "
-            f"what '{operation}' costs a client, so not either who would be late; allowed with it: no deadline, no "
+            f"what '{operation}' costs a client, and so not who would be late; allowed with it: no deadline, no "
             "over-selection, minimum_replies 1, availability always or bernoulli"
         )
 
@@ -251,8 +254,10 @@ class Clock:
         return self.devices.seconds(client, self.sent[client], work.images, work.up_bytes)
 
 
-def compare(method: str, operation: str, predicted: Workload, outcome: Outcome, booked: Mapping[str, int]) -> None:
-    """Raise RuntimeError where a client did something else than what was predicted and its time computed from."""
+def check_prediction(
+    method: str, operation: str, predicted: Workload, outcome: Outcome, booked: Mapping[str, int]
+) -> None:
+    """Raise RuntimeError where an operation cost something else than the workload its time was computed from."""
     did = Workload(outcome.images, dict(booked))
     if did != Workload(predicted.images, dict(predicted.up)):
         raise RuntimeError(

@@ -33,6 +33,8 @@ from rayfed_ssl.federated.messages import (
     Start,
     State,
     Task,
+    qualified,
+    take_qualified,
 )
 from rayfed_ssl.federated.plugin import ServerPlugin
 from rayfed_ssl.federated.results import Evaluated, Subject
@@ -69,14 +71,16 @@ class Cohort(abc.ABC):
         return self.federation.shares
 
     def attach(self, plugins: dict[str, ServerPlugin[Any]], clock: Clock | None) -> None:
-        """The server's halves of the plug-ins, and the clock, which hears of every byte."""
+        """Take the server's halves of the plug-ins, and the clock, which from now on hears of every byte booked."""
         self.plugins, self.clock = plugins, clock
         self.ledger.listener = None if clock is None else clock.hear
 
     # -- a round -------------------------------------------------------------------------------------------------------
 
     def begin_round(self, round: int, clients: Sequence[int]) -> None:
-        self.round, self.clients, self.metrics, self.looks, self.dropped = round, tuple(clients), {}, {}, []
+        """Forget what the last round measured and whom it dropped; from now on the ledger books to this one."""
+        self.round, self.clients = round, tuple(clients)
+        self.metrics, self.looks, self.dropped = {}, {}, []
         self.ledger.begin_round(round)
 
     def end_round(self) -> None:
@@ -108,8 +112,8 @@ class Cohort(abc.ABC):
     def ask(
         self, operation: str, *, each: Each | None = None, clients: Sequence[int] | None = None, **message: Any
     ) -> Iterator[Reply]:
-        """Every client's whole reply, in client order, through a bounded window. Clients are asked as replies are read:
-        who wants none of them says :meth:`tell`.
+        """Every client's whole reply, in client order, through a bounded window. Clients are asked as replies are read;
+        :meth:`tell` asks without reading.
 
         Args:
             each: client -> fields of its own, beside the common ``message``.
@@ -189,7 +193,8 @@ class Cohort(abc.ABC):
         with self._exchange(task, whom, self._own_fields(operation, each)) as (replying, own):
             if not replying:
                 raise self._void("nobody replied")
-            raw = np.array([(self.shares if by is None else by)[c] for c in replying], np.float64)
+            counts = self.shares if by is None else by
+            raw = np.array([counts[client] for client in replying], np.float64)
             weights = dict(zip(replying, (raw / raw.sum()).tolist(), strict=True))
             averaging = Averaging(weights, tuple(fields))
             for chunk in self._run(self._looking(task, replying), replying, own, averaging):
@@ -302,7 +307,7 @@ class Cohort(abc.ABC):
             fields = dict(each(client)) if each else {}
             if operation == TRAINS:
                 for name, plugin in self.plugins.items():
-                    fields |= {f"{name}.{key}": value for key, value in plugin.message(self.round, client).items()}
+                    fields |= qualified(name, plugin.message(self.round, client))
             return fields
 
         return own
@@ -320,10 +325,9 @@ class Cohort(abc.ABC):
             if self.clock is not None and self.exchange is not None:
                 self.clock.replied(self.exchange, outcome, booked)
             reply = dict(outcome.reply)
-            for name, plugin in self.plugins.items() if task.operation == TRAINS else ():
-                prefix = f"{name}."
-                fields = {k.removeprefix(prefix): reply.pop(k) for k in list(reply) if k.startswith(prefix)}
-                plugin.collect(self.round, outcome.client, Fields(fields))
+            if task.operation == TRAINS:
+                for name, plugin in self.plugins.items():
+                    plugin.collect(self.round, outcome.client, Fields(take_qualified(name, reply)))
             yield Reply(outcome.client, Fields(reply))
 
     def _note(self, outcome: Outcome) -> None:
@@ -343,7 +347,8 @@ class Cohort(abc.ABC):
         """Chunks of replies, in client order; new states are kept pending until :meth:`commit`."""
 
     @abc.abstractmethod
-    def _publish(self, name: str, value: Any) -> None: ...
+    def _publish(self, name: str, value: Any) -> None:
+        """Put a published value where operations find it, as ``Workbench.published``."""
 
     @abc.abstractmethod
     def commit(self) -> None:
@@ -354,7 +359,8 @@ class Cohort(abc.ABC):
         """The committed states, one at a time, for a checkpoint or an export."""
 
     @abc.abstractmethod
-    def restore(self, states: Iterable[tuple[int, State]]) -> None: ...
+    def restore(self, states: Iterable[tuple[int, State]]) -> None:
+        """Take a checkpoint's states in place of the committed ones."""
 
     @abc.abstractmethod
     def evaluate(self, round: int, subjects: Sequence[Subject]) -> None:

@@ -110,14 +110,14 @@ class Slots:
         self.idle.extendleft(reversed(passed))
 
     def land(self) -> Flight:
-        """The next arrival; its slot is free, and it joins the idle."""
+        """Take the next arrival: its slot becomes free, and its client idle."""
         flight = heapq.heappop(self.flights)
         self.idle.append(flight.client)
         self.free += 1
         return flight
 
     def update(self) -> None:
-        """The next version."""
+        """Go to the next version."""
         self.version += 1
         self.visits.clear()
 
@@ -132,16 +132,21 @@ def staleness_weight(tau: int) -> float:
 
 
 @dataclass(frozen=True)
-class Counted:
-    """How a reply counts: ``version`` it started from, ``stale`` s, ``share`` n."""
+class Contribution:
+    """How one reply counts in an update."""
 
-    version: int
-    stale: float
-    share: float
+    version: int  # that it started from
+    discount: float  # s, of its staleness
+    share: float  # n
+
+    @property
+    def weight(self) -> float:
+        """s n."""
+        return self.discount * self.share
 
 
 def stepped(
-    current: np.ndarray, version: int, mean: np.ndarray, replies: Sequence[Counted],
+    current: np.ndarray, version: int, mean: np.ndarray, replies: Sequence[Contribution],
     anchors: Mapping[int, np.ndarray], lr: float, parameters: int | None = None,
 ) -> np.ndarray:  # fmt: skip
     """theta + lr * sum_k s_k n_k (theta_k - theta_{v_k}) / sum_k n_k, in float64.
@@ -156,8 +161,9 @@ def stepped(
     """
     whole = float(np.sum([reply.share for reply in replies]))
 
-    def fraction(of: Iterable[Counted]) -> float:
-        return lr * (float(np.sum([reply.stale * reply.share for reply in of])) / whole)
+    def fraction(of: Iterable[Contribution]) -> float:
+        """lr * sum s n of these replies / sum n of all."""
+        return lr * (float(np.sum([reply.weight for reply in of])) / whole)
 
     new = fraction(replies) * mean.astype(np.float64)
     if (kept := 1.0 - fraction(r for r in replies if r.version == version)) != 0.0:
@@ -200,15 +206,15 @@ class FedBuff:
         self.wait_for_replies(t, cohort)
         cohort.clients = tuple(sorted({flight.client for flight in self.buffer}))
         version, total, used = self.slots.version, FixedPointSum(), []
-        counts = {flight: self.counted(flight) for flight in self.buffer}
-        weights = np.array([count.stale * count.share for count in counts.values()], np.float64)
-        normalised = dict(zip(counts, (weights / weights.sum()).tolist(), strict=True))
+        contributions = {flight: self.contribution(flight) for flight in self.buffer}
+        weights = np.array([contribution.weight for contribution in contributions.values()], np.float64)
+        normalised = dict(zip(contributions, (weights / weights.sum()).tolist(), strict=True))
         for wave in waves(self.buffer):
             starts = {client: Start(flight.version + 1, flight.visit) for client, flight in wave.items()}
             for reply in cohort.take_up(TRAINS, starts, self.messages(wave)):
                 flight = wave[reply.client]
                 total.add(normalised[flight], {"weights": reply["weights"]})
-                used.append(counts[flight])
+                used.append(contributions[flight])
         cohort.require(used)
         current, mean = self.server.weights, total.mean()["weights"]
         anchors = {v: weights.vector for v, weights in self.anchors.items()}
@@ -225,19 +231,21 @@ class FedBuff:
         return lambda client: {"weights": self.model(wave[client].version)}
 
     def model(self, version: int) -> Weights:
+        """The global model of a version that somebody at work started from, or of the current one."""
         return self.server.weights if version == self.slots.version else self.anchors[version]
 
     def advance(self, current: Weights) -> None:
-        """The next version; the current weights, and older ones, are kept while somebody who started there is away."""
+        """Go to the next version. Of the older models those stay that clients still at work started from."""
         self.anchors[self.slots.version] = current
         self.slots.update()
         self.buffer = []
         self.anchors = {v: self.anchors[v] for v in sorted(self.slots.started_from())}
 
-    def counted(self, flight: Flight) -> Counted:
+    def contribution(self, flight: Flight) -> Contribution:
+        """How the reply of this flight counts in the next update."""
         by = self.server.counts([flight.client])
         share = float(self.server.setup.shares[flight.client]) if by is None else by[flight.client]
-        return Counted(flight.version, staleness_weight(self.slots.version - flight.version), share)
+        return Contribution(flight.version, staleness_weight(self.slots.version - flight.version), share)
 
     # -- virtual time --------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from rayfed_ssl.data.holdout import stratified_share
 from rayfed_ssl.data.images import Dataset, Images, Scaling
 from rayfed_ssl.data.partition_base import Partition
 from rayfed_ssl.data.partition_file import CLIENT_0, NONE, SHARE, Origin
+from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.data.tasks import split_tasks
 from rayfed_ssl.federated.remarks import copied, largest_class
 from rayfed_ssl.settings.run import RunSettings
@@ -67,7 +68,8 @@ class Federation:
     @property
     def notes(self) -> tuple[str, ...]:
         """Lines on how the images were read, those of public images of another source among them, on what the partition
-        left out, on images that are there more than once, and on a test set with a large class."""
+        left out, on images that are there more than once, and on a test set with a large class.
+        """
         public = (f"{PUBLIC}: {note}" for note in self.public_notes)
         held = [shard["train"] for shard in self.shards]
         return (
@@ -87,6 +89,7 @@ class Federation:
 
     @cached_property
     def clients(self) -> tuple[int, ...]:
+        """The clients that take part, ascending: those with training images."""
         return tuple(c for c, shard in enumerate(self.shards) if len(shard["train"]))
 
     @cached_property
@@ -125,6 +128,7 @@ class Federation:
 
     @property
     def classes(self) -> int:
+        """How many classes the data set names, or its training labels need."""
         known = self.dataset.train.labels
         return max(len(self.dataset.train.class_names), int(known.max(initial=-1)) + 1)
 
@@ -177,11 +181,7 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
     if given_away:
         public_indices, shards = _give_away(shards)
     if public_config.images is not None:
-        public_set = sources.load(public_config.images, cache, PUBLIC, ("train",))
-        if public_set.train.pixels.shape[1:] != train.pixels.shape[1:]:
-            form = {"image_size": config.data.image_size, "channels": config.data.channels}
-            resized = public_config.images.model_copy(update=form)
-            public_set = sources.load(resized, cache, PUBLIC, ("train",))
+        public_set = _of_another_source(public_config.images, config, train, cache)
         public, public_scaling, public_digest = public_set.train, public_set.scaling, public_set.digest
         public_notes = public_set.notes
         if public_config.sample is not None:
@@ -195,6 +195,15 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
         dataset, dealt, public, public_indices, names, None, own_tests, held_out,
         public_scaling, public_digest, public_notes, partition_notes, given_away,
     )  # fmt: skip
+
+
+def _of_another_source(source: SourceConfig, config: RunSettings, train: Images, cache: Path | None) -> Dataset:
+    """Public images of another source, in the size and channels of the run's own."""
+    found = sources.load(source, cache, PUBLIC, ("train",))
+    if found.train.pixels.shape[1:] == train.pixels.shape[1:]:
+        return found
+    form = {"image_size": config.data.image_size, "channels": config.data.channels}
+    return sources.load(source.model_copy(update=form), cache, PUBLIC, ("train",))
 
 
 def _check_measurable(config: RunSettings, dataset: Dataset) -> None:
@@ -234,7 +243,8 @@ def _own_tests(split: Partition, dataset: Dataset, clients: int) -> tuple[np.nda
 
 def _deal_tasks(config: RunSettings, dataset: Dataset) -> Federation:
     """FedLinked's setting (Table 4.1): own classes per client, four disjoint private splits, a pooled public set of
-    `data.public.share` of every client's images."""
+    ``data.public.share`` of every client's images. Raises UserError.
+    """
     assert config.data.tasks is not None
     if (found := config.data.public.source) not in ("none", "share"):
         raise UserError(

@@ -19,6 +19,17 @@ SERVER = -1  # the client number under which heavy server work runs
 TRAINS = "train"  # the operation plug-ins take part in
 
 
+def qualified(plugin: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """A plug-in's fields under the names by which they cross: ``plugin.field``."""
+    return {f"{plugin}.{name}": value for name, value in fields.items()}
+
+
+def take_qualified(plugin: str, message: dict[str, Any]) -> dict[str, Any]:
+    """Remove a plug-in's fields from a message or reply, and return them under their own names."""
+    prefix = f"{plugin}."
+    return {name.removeprefix(prefix): message.pop(name) for name in list(message) if name.startswith(prefix)}
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What one operation gives back. ``reply`` would cross the wire. ``metrics``, ``images`` (how many source images
@@ -155,29 +166,33 @@ class Fields(Mapping[str, Any]):
         return dict, (dict(self),)  # read: what it stands for may not lie where it is unpickled
 
 
-def exchanged(value: Any, of: Callable[[Any], Any]) -> Any:
-    """``value`` with ``of(x)`` for every x in its lists, tuples, dicts and replies' fields; itself where all stay."""
+def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
+    """``value`` with ``function(x)`` in place of every x within its lists, tuples, dicts and replies' fields; ``value``
+    itself where every x stays.
+    """
     new: Any
     if isinstance(value, Fields):
-        return {name: exchanged(x, of) for name, x in value.unread.items()}
+        return {name: mapped(x, function) for name, x in value.unread.items()}
     if type(value) is dict:
-        new = {name: exchanged(x, of) for name, x in value.items()}
+        new = {name: mapped(x, function) for name, x in value.items()}
         same = all(new[name] is x for name, x in value.items())
     elif type(value) in (list, tuple):
-        new = type(value)(exchanged(x, of) for x in value)
+        new = type(value)(mapped(x, function) for x in value)
         same = all(a is b for a, b in zip(new, value, strict=True))
     else:
-        return of(value)
+        return function(value)
     return value if same else new
 
 
 def opened(fields: Mapping[str, Any]) -> dict[str, Any]:
     """A message with plain dicts for the replies' fields within it, unread: what an operation is given."""
-    return {name: exchanged(value, lambda x: x) for name, value in fields.items()}
+    return {name: mapped(value, lambda x: x) for name, value in fields.items()}
 
 
 @dataclass(frozen=True)
 class Reply:
+    """What one client's operation returned, without the fields that are a plug-in's or were averaged."""
+
     client: int
     fields: Mapping[str, Any]
 

@@ -46,23 +46,22 @@ def only(name: str) -> Accepts:
 
 @dataclass(frozen=True)
 class Info:
-    """One line of ``rayfed-ssl methods``. Configurations are held to ``heterogeneous``, and ``independent`` decides a
-    default of theirs; the other marks are for readers.
-    """
+    """One line of ``rayfed-ssl methods``. Only ``heterogeneous`` and ``independent`` decide anything."""
 
     paper: str
-    transmits: str
-    stateful: bool = False
-    heterogeneous: bool = False
-    public_data: bool = False
+    transmits: str  # what crosses, in words
+    stateful: bool = False  # whether a client keeps something from round to round
+    heterogeneous: bool = False  # whether clients may differ in architecture; a configuration is held to it
+    public_data: bool = False  # whether it uses public images
     independent: bool = False
     """Whether clients with tasks of their own, or of mixed architectures, begin with values of their own unless
-    ``model.initial`` says otherwise: independently designed models."""
+    ``model.initial`` says otherwise: independently designed models.
+    """
 
 
 @dataclass(frozen=True)
 class ClientFootprint:
-    """What is kept of one client from round to round; a momentum target of the objective's is counted by itself."""
+    """What is kept of one client from round to round; an objective's momentum target is counted apart from it."""
 
     models: int = 0  # copies of its whole network in its state
     state: int = 0  # bytes of other arrays in its state
@@ -89,7 +88,7 @@ class Method:
     footprint: Callable[[RunSettings, int], ClientFootprint] = lambda settings, images: ClientFootprint()
     planned: Callable[[RunSettings], str] = lambda settings: ""  # `key: why` rounds depend on train.rounds, if they do
     uploads: Mapping[str, Upload] = field(default_factory=dict)
-    """What the fields of a client's replies are, but weights; a plug-in's under ``name.field``, as they cross."""
+    """What each field of a client's replies is, weights excepted; a plug-in's under ``name.field``, as they cross."""
 
     def __post_init__(self) -> None:
         """Raises UserError for a plug-in whose client replies with fields that its server does not collect."""

@@ -58,7 +58,8 @@ def copied(dataset: Dataset, held: Sequence[NDArray[np.int64]], held_out: NDArra
 
 def largest_class(dataset: Dataset) -> Iterator[str]:
     """A line where always naming the largest class is right for a share of the test images that is more than
-    ``ABOVE_CHANCE`` above 1 / (number of their classes)."""
+    ``ABOVE_CHANCE`` above 1 / (number of their classes).
+    """
     labels = dataset.test.labels[dataset.test.labels >= 0]
     counts = np.bincount(labels) if len(labels) else np.zeros(1, np.int64)
     classes, most = int((counts > 0).sum()), int(counts.max())

@@ -18,13 +18,13 @@ Config = TypeVar("Config", bound=MethodConfig)
 
 
 def counting(scheme: Literal["size", "uniform"], clients: Sequence[int]) -> dict[int, float] | None:
-    """How these clients count in a mean (``cohort.mean(by=...)``): None by their number of images, or all the same."""
+    """The weights of these clients in a mean (``cohort.mean(by=...)``): None, by their numbers of images, or all 1."""
     return dict.fromkeys(clients, 1.0) if scheme == "uniform" else None
 
 
 def pretrain(server: MethodServer[Any], cohort: Cohort) -> None:
-    """Clients that take part for the first time train alone (their ``pretrain``) before anything is exchanged. Who has
-    done so is listed in ``server.state["pretrained"]``.
+    """Have clients that take part for the first time train alone (their ``pretrain``), before anything is exchanged.
+    ``server.state["pretrained"]`` lists who has done so.
     """
     done: list[int] = server.state["pretrained"]
     known = set(done)
@@ -34,6 +34,9 @@ def pretrain(server: MethodServer[Any], cohort: Cohort) -> None:
 
 class MethodServer(Generic[Config]):
     """Base of every server. ``state`` holds everything that lasts from round to round, so a checkpoint is that dict."""
+
+    reaches_clients: ClassVar[bool] = True
+    """Whether clients do the work; False: all of it is the server's own, whoever can be reached."""
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
@@ -81,8 +84,6 @@ class MethodServer(Generic[Config]):
         images.
         """
         return None
-
-    reaches_clients: ClassVar[bool] = True  # False: all work is the server's own, whoever can be reached
 
     def workload(self, operation: str, client: int) -> Workload | None:
         """What an operation will cost a client, without the plug-ins' part: the images it will read and its reply's

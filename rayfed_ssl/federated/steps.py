@@ -55,6 +55,7 @@ class TrainStep:
         self.total += value.detach()
 
     def update(self) -> None:
+        """The optimiser's step, and what follows it."""
         self.optimizer.step()
         self.follow()
 
@@ -89,7 +90,7 @@ class StaticStep(TrainStep):
         self.fixed = dict(self.memory)
 
     @property
-    def counts(self) -> bool:
+    def counts_steps(self) -> bool:
         """Whether the optimiser's arithmetic depends on how many steps it has done."""
         return not isinstance(self.optimizer, torch.optim.SGD)
 
@@ -116,7 +117,7 @@ class StaticStep(TrainStep):
                 return
         self.fill(views, rows)
         self.replay()
-        if self.counts:
+        if self.counts_steps:
             self.update()
 
     def _give_up(self, error: NotStatic) -> None:
@@ -125,6 +126,7 @@ class StaticStep(TrainStep):
         self.refused(error)
 
     def fill(self, views: Views, rows: Tensor) -> None:
+        """Copy a batch to where the recorded step reads it."""
         for fixed, tensor in zip(self.inputs, (*views, rows), strict=True):
             fixed.copy_(tensor)
 
@@ -139,12 +141,12 @@ class StaticStep(TrainStep):
         """What is recorded."""
         self.gradient(self.inputs[:-1], self.inputs[-1])
         self.settle()
-        if not self.counts:
+        if not self.counts_steps:
             self.update()
 
 
 def recorded(body: Body, device: torch.device) -> Body:
-    """What does on every call what ``body`` does: a CUDA graph of it, which has not run yet; on the CPU itself.
+    """A function that does what ``body`` does: a CUDA graph of it, which has not run yet; on the CPU ``body`` itself.
 
     Raises:
         NotStatic: it waits for the device, or does something else that a graph cannot hold.

@@ -40,6 +40,7 @@ class Client(EncoderClient[Config]):
     def pretrain(
         self, weights: Weights, target: Weights | None, memory: dict[str, np.ndarray] | None
     ) -> dict[str, Any]:
+        """A round: local epochs from ``weights``; momentum target and memory are those of the last round."""
         if target is not None:
             self.state["target"] = target
         if memory is not None:
@@ -57,14 +58,14 @@ class Server(MethodServer[Config]):
         self.state |= {"target": None, "memory": None}
 
     def round(self, t: int, cohort: Cohort) -> None:
-        kept: dict[str, Any] = {name: self.state.get(name) for name in ("target", "memory")}
+        kept: dict[str, Any] = {name: self.state[name] for name in ("target", "memory")}
         reply = cohort.serve("pretrain", weights=self.weights, **kept)
         self.state |= {name: reply[name] for name in ("weights", "target", "memory")}
         self.metrics = {f"train/{name}": cohort.metrics[reply.client][name] for name in ("loss", "lr", "images")}
 
 
 def check(config: RunSettings) -> None:
-    """Plug-ins exchange something between clients, of which there are none here."""
+    """Refuse plug-ins: there are no clients for them to exchange anything between. Raises ValueError."""
     if config.plugins:
         names = ", ".join(plugin.name for plugin in config.plugins)
         raise ValueError(f"plugins: found {names}; centralized has no clients to exchange with; allowed: none")

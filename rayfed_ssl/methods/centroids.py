@@ -1,10 +1,12 @@
 """Orchestra's clusterings: balanced local centroids of a memory, and global centroids of everybody's local ones
 (Lubana et al. 2022).
 
-Shape legend: N rows, D embedding, K centroids.
+Shape legend: N rows, D embedding, K centroids, G global centroids.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -41,8 +43,9 @@ def sinkhorn(scores: Tensor, iterations: int, sharpness: float = SHARPNESS) -> T
 def local_centroids(memory: Tensor, count: int, draws: torch.Generator, repeats: int = 5) -> Tensor:
     """Centroids (min(count, N), D) of normalised rows ``memory`` (N, D).
 
-    They start as different random rows; ``repeats`` times rows go to the centroid that :func:`sinkhorn` (10 iterations)
-    gives most of them, and centroids become the normalised means. An empty one becomes a random row.
+    They begin as different random rows. Then, ``repeats`` times, each row goes to the centroid that :func:`sinkhorn`
+    (10 iterations) assigns most of it to, and each centroid becomes the normalised mean of its rows, or, without any, a
+    random row.
     """
     count = min(count, len(memory))
     order = torch.randperm(len(memory), generator=draws, device=memory.device)
@@ -84,14 +87,17 @@ def fit_centroids(
     return c.detach()
 
 
-def in_use(x: np.ndarray, centroids: np.ndarray) -> tuple[float, float]:
-    """How the local centroids x (N, D) share the global ``centroids`` (G, D) out, each going to its nearest by cosine.
+class Spread(NamedTuple):
+    """How local centroids are spread over the global ones."""
 
-    Returns:
-        (exp of the entropy of the global centroids' shares, from 1 to G; mean cosine to the nearest).
-    """
+    clusters: float  # exp of the entropy of the global centroids' shares: from 1, all at one, to G, evenly spread
+    cosine: float  # of a local centroid and its nearest global one, the mean
+
+
+def spread(x: np.ndarray, centroids: np.ndarray) -> Spread:
+    """The spread of local centroids x (N, D), each belonging to the nearest of ``centroids`` (G, D) by cosine."""
     units, globals_ = (rows / np.linalg.norm(rows, axis=1, keepdims=True).clip(1e-12) for rows in (x, centroids))
     cosines = units.astype(np.float64) @ globals_.astype(np.float64).T
     shares = np.bincount(cosines.argmax(axis=1)) / len(x)
     shares = shares[shares > 0]
-    return float(np.exp(-(shares * np.log(shares)).sum())), float(cosines.max(axis=1).mean())
+    return Spread(float(np.exp(-(shares * np.log(shares)).sum())), float(cosines.max(axis=1).mean()))

@@ -1,6 +1,6 @@
-"""FedU and FedEMA: how far a client's model is from another, and what it keeps of its own because of that
+"""FedU and FedEMA: how far a client's model has diverged from another, and so how much of its own it keeps
 (Zhuang et al. 2021, "Collaborative unsupervised visual representation learning from decentralized data"; Zhuang et al.
-2022, "Divergence-aware federated self-supervised learning"). Free functions, and what clients of both have in common.
+2022, "Divergence-aware federated self-supervised learning"). Free functions, and what the clients of both share.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ def convolutions(module: nn.Module) -> list[str]:
 
 
 def layer_divergence(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> float:
-    """Mean over tensors of the L2 distance between both models' (EasyFL's code, of a model before and after its own
-    previous training, convolutions only).
+    """The L2 distance between two models tensor by tensor, the mean over tensors.
 
-    Raises ValueError for no tensors, or other names.
+    EasyFL's code takes it over convolutions, between a model before and after its own previous training. Raises
+    ValueError where there are no tensors, or their names differ.
     """
     return float(np.mean(np.sqrt(_squares(a, b))))
 
 
 def model_divergence(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> float:
-    """L2 distance over all tensors together (the papers: between the global and the client's own encoder).
+    """The L2 distance between two models over all tensors together (the papers': global and client's own encoder).
 
-    Raises ValueError for no tensors, or other names.
+    Raises ValueError where there are no tensors, or their names differ.
     """
     return float(np.sqrt(np.sum(_squares(a, b))))
 
@@ -59,9 +59,9 @@ def takes_predictor(divergence: float, threshold: float) -> bool:
 
 
 def autoscaler(tau: float, first: float) -> float | None:
-    """FedEMA's lambda_k = tau / d_k with the first divergence, so that mu_k is tau then (FedEMA, eq. 4).
+    """FedEMA's lambda_k = tau / d_k, fixed at a client's first divergence so that mu_k = tau there (FedEMA, eq. 4).
 
-    None while nothing has moved (d_k = 0); the next divergence is then the first one.
+    None where d_k is 0: then the next divergence counts as the first.
     """
     return tau / first if first > 0 else None
 
@@ -83,10 +83,10 @@ class Config(fedavg.Config):
     """d_k as EasyFL computes it, or as the papers define it; see :class:`DivergentClient`."""
 
 
-Own = TypeVar("Own", bound=Config)
+AnyConfig = TypeVar("AnyConfig", bound=Config)
 
 
-class DivergentClient(fedavg.Client[Own]):
+class DivergentClient(fedavg.Client[AnyConfig]):
     """A client that keeps its model of the round it last trained in, and knows how far that is from another.
 
     ``easyfl``: :func:`layer_divergence` of the encoder's convolutions from before to after that training.
@@ -121,9 +121,10 @@ class DivergentClient(fedavg.Client[Own]):
 
 
 def predicting(objective: str) -> bool:
-    """Objectives without labels that train a predictor, which FedU and FedEMA treat by itself."""
+    """Objectives without labels that train a predictor, which FedU and FedEMA treat apart from the rest."""
     return unlabelled(objective) and "predictor" in OBJECTIVES[objective].heads
 
 
-def kept(config: RunSettings, images: int) -> ClientFootprint:
+def footprint(config: RunSettings, images: int) -> ClientFootprint:
+    """A client's own model."""
     return ClientFootprint(models=1)

@@ -29,7 +29,7 @@ class Config(MethodConfig):
     """How clients count in the mean: by their number of images, or all the same (FLESD, FedSC)."""
 
 
-Own = TypeVar("Own", bound=Config)
+AnyConfig = TypeVar("AnyConfig", bound=Config)
 
 
 class FedAvg(Config):
@@ -86,14 +86,19 @@ class FedAvgSupervised(Config):
     name: Literal["fedavg_supervised"] = "fedavg_supervised"
 
 
-class Client(EncoderClient[Own]):
+class Client(EncoderClient[AnyConfig]):
+    """A client that trains the model it is sent, and replies with it."""
+
     def train(self, weights: Weights, target: Weights | None = None) -> dict[str, Any]:
+        """Local epochs from the global ``weights``; ``target`` is the momentum target, where that is averaged, too."""
         self.load(weights, target)
         self.fit()
         return dict(self.averaged)
 
 
-class Server(MethodServer[Own]):
+class Server(MethodServer[AnyConfig]):
+    """The global model, which each round becomes the mean of its clients' models."""
+
     def workload(self, operation: str, client: int) -> Workload | None:
         return None if self.config.averages_target else self.fitting(client, weights=self.weights)
 
@@ -129,81 +134,37 @@ FEDAVG = Method(
     step="exchange",
     averages_targets=True,
 )
-FEDSIMCLR = Method(
-    FedSimCLR,
-    Client,
-    Server,
-    Info("FedAvg with SimCLR (McMahan 2017; Chen 2020)", "weights"),
-    objective="simclr",
-    accepts=only("simclr"),
-    step="exchange",
-    averages_targets=True,
+
+
+def _over(
+    config: type[Config],
+    objective: str,
+    paper: str,
+    *,
+    transmits: str = "weights",
+    stateful: bool = False,
+    averages_targets: bool = True,
+) -> Method:
+    """The row of FedAvg over the one objective that its name stands for."""
+    return Method(
+        config,
+        Client,
+        Server,
+        Info(paper, transmits, stateful=stateful),
+        objective=objective,
+        accepts=only(objective),
+        step="exchange",
+        averages_targets=averages_targets,
+    )
+
+
+FEDSIMCLR = _over(FedSimCLR, "simclr", "FedAvg with SimCLR (McMahan 2017; Chen 2020)")
+FEDBYOL = _over(FedBYOL, "byol", "FedAvg with BYOL (Grill 2020)", stateful=True)
+FEDMOCO = _over(FedMoCo, "moco", "FedAvg with MoCo (He 2020; Zhuang 2022)")
+FEDSIMSIAM = _over(FedSimSiam, "simsiam", "FedAvg with SimSiam (Chen 2021; Zhuang 2022)")
+FEDAE = _over(FedAE, "autoencoder", "FedAvg of an autoencoder (baseline of FedCA)", transmits="weights, decoder's too")
+FEDPR = _over(FedPR, "rotation", "FedAvg with rotation prediction (baseline of FedCA)")
+FEDAVG_SC = _over(
+    FedAvgSC, "spectral", "FedAvg with spectral contrast (HaoChen 2021; Jing 2024)", averages_targets=False
 )
-FEDBYOL = Method(
-    FedBYOL,
-    Client,
-    Server,
-    Info("FedAvg with BYOL (Grill 2020)", "weights", stateful=True),
-    objective="byol",
-    accepts=only("byol"),
-    step="exchange",
-    averages_targets=True,
-)
-FEDMOCO = Method(
-    FedMoCo,
-    Client,
-    Server,
-    Info("FedAvg with MoCo (He 2020; Zhuang 2022)", "weights"),
-    objective="moco",
-    accepts=only("moco"),
-    step="exchange",
-    averages_targets=True,
-)
-FEDSIMSIAM = Method(
-    FedSimSiam,
-    Client,
-    Server,
-    Info("FedAvg with SimSiam (Chen 2021; Zhuang 2022)", "weights"),
-    objective="simsiam",
-    accepts=only("simsiam"),
-    step="exchange",
-    averages_targets=True,
-)
-FEDAE = Method(
-    FedAE,
-    Client,
-    Server,
-    Info("FedAvg of an autoencoder (baseline of FedCA)", "weights, decoder's too"),
-    objective="autoencoder",
-    accepts=only("autoencoder"),
-    step="exchange",
-    averages_targets=True,
-)
-FEDPR = Method(
-    FedPR,
-    Client,
-    Server,
-    Info("FedAvg with rotation prediction (baseline of FedCA)", "weights"),
-    objective="rotation",
-    accepts=only("rotation"),
-    step="exchange",
-    averages_targets=True,
-)
-FEDAVG_SC = Method(
-    FedAvgSC,
-    Client,
-    Server,
-    Info("FedAvg with spectral contrast (HaoChen 2021; Jing 2024)", "weights"),
-    objective="spectral",
-    accepts=only("spectral"),
-    step="exchange",
-)
-FEDAVG_SUPERVISED = Method(
-    FedAvgSupervised,
-    Client,
-    Server,
-    Info("FedAvg with labels (McMahan 2017)", "weights"),
-    objective="supervised",
-    accepts=only("supervised"),
-    step="exchange",
-)
+FEDAVG_SUPERVISED = _over(FedAvgSupervised, "supervised", "FedAvg with labels (McMahan 2017)", averages_targets=False)

@@ -92,19 +92,24 @@ def alignment_loss(h: Tensor, z: Tensor, h_al: Tensor, z_al: Tensor) -> Tensor:
 
 class Client(EncoderClient[Config]):
     def train(self, weights: Weights, dictionary: np.ndarray | None) -> dict[str, Any]:
+        """E local epochs from ``weights``; the ``dictionary`` (K, D) has further negatives, where there is one yet."""
         self.load(weights)
         bank = None if dictionary is None else torch.tensor(dictionary, device=self.bench.device)  # (K, D)
         temperature = self.config.objective_as(SimCLRConfig).temperature
-        beta, distance = self.method.beta, self.distance() if self.method.alignment else None
+        alignment = self.alignment() if self.method.alignment else None
 
         def loss(views: tuple[Tensor, ...], rows: Tensor) -> Step:
             features, (z_a, z_b) = encoded_together(self.network, views)
             value = info_nce(z_a, z_b, temperature, bank)
-            return Step(value if distance is None else value + beta * distance(), (z_a, z_b), features)
+            if alignment is not None:
+                value = value + self.method.beta * alignment()
+            return Step(value, (z_a, z_b), features)
 
         self.fit(loss)
         reply: dict[str, Any] = {"weights": self.weights}
-        return reply | ({"dictionary": self.entries()} if self.method.dictionary_size else {})
+        if self.method.dictionary_size:
+            reply["dictionary"] = self.entries()
+        return reply
 
     def entries(self) -> np.ndarray:
         """This client's dictionary (n_u, D), a row per image of its shard, by the model it has just trained."""
@@ -114,13 +119,13 @@ class Client(EncoderClient[Config]):
             self.state["ensemble"] = z
         return unit_rows(z)
 
-    def distance(self) -> Callable[[], Tensor]:
-        """L_h + L_z of the model in training, on another mini-batch of public images at each call."""
+    def alignment(self) -> Callable[[], Tensor]:
+        """A function that gives L_h + L_z of the model in training, on a new mini-batch of public images each time."""
         pixels = self.bench.images(self.bench.published["public_images"])
         h_al, z_al = self.targets(pixels)
         draws, size = self.generator("public"), self.method.alignment_batch
 
-        def distance() -> Tensor:
+        def next_term() -> Tensor:
             rows = torch.randperm(len(pixels), generator=draws, device=self.bench.device)[:size]
             self.network.eval()
             h = self.network.represent(self.bench.clean(pixels[rows]))
@@ -128,7 +133,7 @@ class Client(EncoderClient[Config]):
             self.network.train()
             return alignment_loss(h, z, h_al[rows], z_al[rows])
 
-        return distance
+        return next_term
 
     @torch.no_grad()
     def targets(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
@@ -153,6 +158,7 @@ class Service(EncoderClient[Config]):
         return self.config.train.optimizer.lr
 
     def align(self, weights: Weights) -> dict[str, Any]:
+        """The alignment model: what ``weights`` become on the public images."""
         self.load(weights)
         self.fit(pixels=self.public_pixels(), epochs=self.method.alignment_epochs)
         return {"weights": self.weights}
@@ -178,7 +184,9 @@ class Server(MethodServer[Config]):
         weights = self.setup.weight_bytes(self.config.clients.encoder(client))
         sizes, method, public = self.setup.federation.sizes, self.method, self.setup.federation.public
         if t == 0:
-            return Traffic(public.pixels.nbytes + weights if method.alignment and public is not None else 0, 0)
+            if not method.alignment or public is None:
+                return Traffic(0, 0)
+            return Traffic(public.pixels.nbytes + weights, 0)
         row = 4 * self.config.projection_dim if method.dictionary_size else 0
         others = int(sizes[sorted(set(met) - {client} if method.exclude_own else met)].sum())
         return Traffic(weights + row * min(method.dictionary_size, others), weights + row * int(sizes[client]))
@@ -221,7 +229,7 @@ class Server(MethodServer[Config]):
 
 
 def check_federation(config: RunSettings, federation: Federation) -> None:
-    """Refuse K above the smallest union it could be drawn from, and public images too few to contrast."""
+    """Refuse K above the smallest union to draw it from, and too few public images to contrast. Raises UserError."""
     method = config.method_as(Config)
     sizes = np.sort(federation.sizes[list(federation.clients)])
     asked = config.participants(len(sizes))
@@ -236,7 +244,7 @@ def check_federation(config: RunSettings, federation: Federation) -> None:
         require_public(federation, 2, "method.alignment=true", "method.alignment=false")
 
 
-def kept(config: RunSettings, images: int) -> ClientFootprint:
+def footprint(config: RunSettings, images: int) -> ClientFootprint:
     """The ensemble on the client, the dictionary at the server: a row per image."""
     method = config.method_as(Config)
     rows = 4 * images * config.projection_dim if method.dictionary_size else 0
@@ -258,6 +266,6 @@ FEDCA = Method(
     service=Service,
     step="mean",
     check_federation=check_federation,
-    footprint=kept,
+    footprint=footprint,
     uploads={"dictionary": Entries()},
 )

@@ -2,8 +2,8 @@
 each average (Lin et al. 2020, "Ensemble distillation for robust model fusion in federated learning", Algorithms 1, 3).
 
 One exchange a round: weights down, weights up, each architecture its own. The server starts from the mean of an
-architecture's clients and trains it to project unlabelled public images as the clients do in the mean. These images
-stay at the server. An architecture nobody of which was asked starts from its last model.
+architecture's clients and trains it to project unlabelled public images as the clients do on average. These images
+stay at the server. An architecture none of whose clients was asked starts from its last model.
 
 Differs: outputs are projections, where the paper has class logits, so the distance is a squared one or a cosine;
 ``distance: kl`` is the paper's, with projections as logits. Images are clean, so the ensemble's outputs are computed
@@ -82,23 +82,24 @@ def distance(student: Tensor, agreed: Tensor, kind: str, temperature: float = 1.
 
 
 def average(replies: Sequence[Reply], counts: dict[int, float]) -> Weights:
-    """The mean of the replies' weights, clients counting as ``counts`` says."""
-    total, everybody = FixedPointSum(), sum(counts[r.client] for r in replies)
+    """The mean of the replies' weights, in which a client counts ``counts[client]``."""
+    total, whole = FixedPointSum(), sum(counts[r.client] for r in replies)
     for reply in replies:
-        total.add(counts[reply.client] / everybody, {"weights": reply["weights"]})
+        total.add(counts[reply.client] / whole, {"weights": reply["weights"]})
     mean: Weights = total.mean()["weights"]
     return mean
 
 
 class Client(EncoderClient[Config]):
     def train(self, weights: Weights) -> dict[str, Any]:
+        """Local epochs from the global model of this client's architecture."""
         self.load(weights)
         self.fit()
         return {"weights": self.weights}
 
 
 class Service(EncoderClient[Config]):
-    """The server's own work: what the ensemble makes of the public images, and teaching it to a student."""
+    """The server's own work: the ensemble's outputs for the public images, and the distillation towards them."""
 
     def embed(self, teachers: Sequence[tuple[str, Mapping[str, Weights]]]) -> dict[str, Any]:
         """The mean of the teachers' projections of all public images: (M, D)."""
@@ -156,18 +157,18 @@ class Server(MethodServer[Config]):
         replies = cohort.gather("train", each=lambda client: {"weights": models[self.encoder(client)]})
         teachers = [(self.encoder(r.client), r.fields) for r in replies]
         agreed = cohort.serve("embed", teachers=teachers)["agreed"]
-        self.state["models"] = {
-            encoder: cohort.serve("distil", encoder=encoder, weights=self.start_of(encoder, replies), agreed=agreed)[
-                "weights"
-            ]
-            for encoder in models
-        }
+        distilled: dict[str, Weights] = {}
+        for encoder in models:
+            start = self.start_of(encoder, replies)
+            distilled[encoder] = cohort.serve("distil", encoder=encoder, weights=start, agreed=agreed)["weights"]
+        self.state["models"] = distilled
 
     def start_of(self, encoder: str, replies: Sequence[Reply]) -> Weights:
         """The mean of the architecture's clients; its last model where none of them was asked."""
         members = [r for r in replies if self.encoder(r.client) == encoder]
-        sizes = {c: float(self.setup.shares[c]) if self.method.weights == "size" else 1.0 for c in self.setup.clients}
-        return average(members, sizes) if members else self.models[encoder]
+        by_size = self.method.weights == "size"
+        counts = {r.client: float(self.setup.shares[r.client]) if by_size else 1.0 for r in members}
+        return average(members, counts) if members else self.models[encoder]
 
     def encoder(self, client: int) -> str:
         return self.config.clients.encoder(client)
@@ -180,7 +181,7 @@ class Server(MethodServer[Config]):
 
 
 def check(config: RunSettings) -> None:
-    """Refuse own initial values: every client begins with its architecture's."""
+    """Refuse own initial values: every client begins with its architecture's. Raises ValueError."""
     if config.model.initial == "own":
         raise ValueError(
             "model.initial: found 'own'; clients of feddf begin with the server's weights; allowed: common"
@@ -188,7 +189,7 @@ def check(config: RunSettings) -> None:
 
 
 def check_federation(config: RunSettings, federation: Federation) -> None:
-    """Refuse fewer than two public images."""
+    """Refuse fewer than two public images. Raises UserError."""
     require_public(federation, 2, "feddf")
 
 

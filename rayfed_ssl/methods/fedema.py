@@ -22,7 +22,7 @@ from pydantic import Field
 from rayfed_ssl.base.weights import Weights, named
 from rayfed_ssl.federated.method import Info, Method
 from rayfed_ssl.methods import divergence, fedavg
-from rayfed_ssl.methods.divergence import DivergentClient, autoscaler, kept, kept_share, mixed, predicting
+from rayfed_ssl.methods.divergence import DivergentClient, autoscaler, footprint, kept_share, mixed, predicting
 
 
 class Config(divergence.Config):
@@ -39,6 +39,7 @@ class Config(divergence.Config):
 
 class Client(DivergentClient[Config]):
     def train(self, weights: Weights, target: Weights | None = None) -> dict[str, Any]:
+        """Local epochs from ``mu_k own + (1 - mu_k) global`` (eq. 1 and 2)."""
         if self.method.selective and self.state.get("trained", self.round) < self.round - 1:
             self.state.pop("target", None)
         elif (d := self.divergence(weights)) is not None:
@@ -78,5 +79,5 @@ FEDEMA = Method(
     objective="byol",
     accepts=predicting,
     step="exchange",
-    footprint=kept,
+    footprint=footprint,
 )

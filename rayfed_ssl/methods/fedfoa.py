@@ -224,6 +224,7 @@ class ServerHalf(ServerPlugin[Config]):
 
 class Client(EncoderClient[Config]):
     def train(self) -> dict[str, Any]:
+        """Local epochs from this client's own model; the plug-in's half adds the term, and replies with Rbar."""
         self.load_own()
         self.fit()
         self.keep_own()
@@ -244,10 +245,10 @@ class Server(MethodServer[Config]):
         return self.own_subjects()
 
 
-def kept(config: RunSettings, images: int) -> ClientFootprint:
+def footprint(config: RunSettings, images: int) -> ClientFootprint:
     """The bank's triangle; as a method also the client's own model."""
     d = config.projection_dim
-    return ClientFootprint(models=int(config.method.name == "fedfoa"), bank=2 * d * (d + 1))
+    return ClientFootprint(models=1 if config.method.name == "fedfoa" else 0, bank=2 * d * (d + 1))
 
 
 def options_of(config: RunSettings) -> Config:
@@ -256,7 +257,7 @@ def options_of(config: RunSettings) -> Config:
 
 
 def as_factored(client: EncoderClient[Any], z: Tensor) -> Tensor:
-    """Projections (V, m, n), each view as it is factored, but not over sqrt(m): the product is a mean without it."""
+    """Projections (V, m, n), each view prepared as for QR, but not divided by sqrt(m): an audit takes means itself."""
     return torch.stack([prepared(view, options_of(client.config).normalize, scale=False) for view in z])
 
 
@@ -282,6 +283,6 @@ FEDFOA = Method(
     objective="byol",
     accepts=projecting,
     plugin=(ClientHalf, ServerHalf),
-    footprint=kept,
+    footprint=footprint,
     uploads={"fedfoa.correlation": Correlation(as_factored, views_of, mean_product)},
 )

@@ -33,7 +33,7 @@ from rayfed_ssl.federated.method import Info, Method, only
 from rayfed_ssl.federated.results import ClientMatrix
 from rayfed_ssl.federated.server import pretrain
 from rayfed_ssl.federated.uploads import PublicOutputs
-from rayfed_ssl.methods.tasks import Epochs, TaskClient, TaskConfig, TaskServer, check_tasks, kept_models, planned
+from rayfed_ssl.methods.tasks import Epochs, TaskClient, TaskConfig, TaskServer, check_tasks, footprint, planned
 from rayfed_ssl.models.encoders import build_encoder
 from rayfed_ssl.settings.run import RunSettings
 
@@ -226,7 +226,7 @@ class Server(TaskServer[Config]):
 
 
 def check(config: RunSettings) -> None:
-    """Raises ValueError: no tasks, or representations of different sizes."""
+    """Refuse a run without tasks, or with representations of different sizes. Raises ValueError."""
     check_tasks(config)
     encoders = sorted(config.clients.architectures)
     try:
@@ -245,7 +245,7 @@ def check(config: RunSettings) -> None:
 
 
 def check_federation(config: RunSettings, federation: Federation) -> None:
-    """Raise UserError where the share of public images rounds to none: nothing could be exchanged."""
+    """Refuse a share of public images that rounds to none: nothing could be exchanged. Raises UserError."""
     share = config.data.public.share
     require_public(
         federation, 1, "fedlinked", f"a data.public.share of a class that is not rounded to none, as {share} is"
@@ -269,7 +269,7 @@ FEDLINKED = Method(
     service=UtilityService,
     check=check,
     check_federation=check_federation,
-    footprint=kept_models,
+    footprint=footprint,
     planned=planned,
     uploads={"representations": PublicOutputs()},
 )

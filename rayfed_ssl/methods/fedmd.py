@@ -37,7 +37,7 @@ from rayfed_ssl.objectives.distillation import digest
 from rayfed_ssl.settings.blocks import MethodConfig
 from rayfed_ssl.settings.run import RunSettings
 
-PUBLIC = "public"  # under this name the images are published
+PUBLIC = "public"  # the name under which the public images are published
 
 
 class Config(MethodConfig):
@@ -75,19 +75,25 @@ class Client(EncoderClient[Config]):
         self.keep_own()
         return {}
 
-    def train(self, consensus: np.ndarray | None, agreed: int) -> dict[str, Any]:
-        """Digest the ``consensus`` (M, D) of round ``agreed``, revisit the own images, reply with outputs (M, D)."""
+    def train(self, consensus: np.ndarray | None, consensus_round: int) -> dict[str, Any]:
+        """Digest the ``consensus`` (M, D), revisit the own images, reply with this round's outputs (M, D).
+
+        Args:
+            consensus: None where there is none yet.
+            consensus_round: the round it is of, which says of which public images.
+        """
         self.load_own()
         public = self.public()
         if consensus is not None:
-            self.digest(public[self.rows(agreed, len(public))], torch.tensor(consensus, device=self.bench.device))
+            rows = self.rows(consensus_round, len(public))
+            self.digest(public[rows], torch.tensor(consensus, device=self.bench.device))
         self.fit()
         self.keep_own()
-        spoken = public[self.rows(self.round, len(public))]
-        return {"outputs": torch.cat(list(self.projections(spoken))).cpu().numpy()}
+        chosen = public[self.rows(self.round, len(public))]
+        return {"outputs": torch.cat(list(self.projections(chosen))).cpu().numpy()}
 
     def digest(self, pixels: Tensor, consensus: Tensor) -> None:
-        """Epochs of Adam towards the consensus (M, D) on clean images (M, C, H, W), with BatchNorm's statistics."""
+        """Epochs of Adam towards the consensus (M, D) on clean images (M, C, H, W); BatchNorm in eval mode."""
         options, network = self.method, self.network
         network.eval()
         optimizer = optimizers.Adam([p for p in network.parameters() if p.requires_grad], options.digest_lr)
@@ -106,19 +112,21 @@ class Client(EncoderClient[Config]):
         return self.bench.images(self.bench.published[PUBLIC])
 
     def rows(self, round: int, images: int) -> Tensor:
+        """The public images of a round, out of so many: (M,) positions on the device."""
         return torch.from_numpy(subset(self.config, round, images)).to(self.bench.device)
 
 
 class Server(MethodServer[Config]):
     def start(self, cohort: Cohort) -> None:
-        self.state |= {"consensus": None, "agreed": 0, "pretrained": []}
+        self.state |= {"consensus": None, "agreed": 0, "pretrained": []}  # agreed: the consensus's round
         cohort.publish(PUBLIC, self.setup.federation.public_images.pixels)
 
     def round(self, t: int, cohort: Cohort) -> None:
         if self.method.public_epochs:
             pretrain(self, cohort)
-        by, agreed = counting("uniform", cohort.clients), self.state["agreed"]
-        mean = cohort.mean("train", by=by, fields=("outputs",), consensus=self.state["consensus"], agreed=agreed)
+        by = counting("uniform", cohort.clients)
+        last = {"consensus": self.state["consensus"], "consensus_round": self.state["agreed"]}
+        mean = cohort.mean("train", by=by, fields=("outputs",), **last)
         self.state |= {"consensus": mean["outputs"], "agreed": t}
 
     def subjects(self) -> list[Subject]:
@@ -126,7 +134,7 @@ class Server(MethodServer[Config]):
 
 
 def check_federation(config: RunSettings, federation: Federation) -> None:
-    """Refuse a subset larger than the public set."""
+    """Refuse a public set smaller than the subset, or of fewer than two images. Raises UserError."""
     wanted = config.method_as(Config).subset or 0
     if wanted > 2:
         require_public(federation, wanted, f"method.subset={wanted}", "a smaller subset")

@@ -1,5 +1,5 @@
-"""FedMKD: clients of any architecture teach the server's student on public images, each as much as a sample deserves,
-and the student holds them together (Li et al. 2024, "Resource-aware federated self-supervised learning with global
+"""FedMKD: clients of any architecture teach the server's student on public images, weighted sample by sample, and the
+student makes each client's next target (Li et al. 2024, "Resource-aware federated self-supervised learning with global
 class representations").
 
 A round: a client's network up, its next momentum target down. A client trains BYOL from its own last model; its target
@@ -42,7 +42,7 @@ from rayfed_ssl.objectives.base import full_precision, random_rows
 from rayfed_ssl.objectives.byol import BYOLConfig, ema_, regression
 from rayfed_ssl.objectives.distillation import mixed_teacher, teacher_attention
 from rayfed_ssl.objectives.moco import enqueued, queue_contrast
-from rayfed_ssl.settings.blocks import MethodConfig, check_name
+from rayfed_ssl.settings.blocks import MethodConfig, check_student
 from rayfed_ssl.settings.run import RunSettings
 
 Count = Annotated[int, Field(ge=1)]
@@ -244,18 +244,16 @@ def student_encoder(config: RunSettings) -> str:
 
 
 def check(config: RunSettings) -> None:
-    """Refuse a student that is not named where clients differ, and a target that is not the server's."""
-    student = config.method_as(Config).student
-    if student is not None:
-        check_name(student, "method.student")
-    elif config.clients.heterogeneous:
-        raise ValueError("method.student: found null with several clients.encoders; must name the student's encoder")
+    """Refuse a student without a name where clients differ, and a target that the server's would not replace. Raises
+    ValueError.
+    """
+    check_student(config.method_as(Config).student, config.clients)
     if (found := config.objective_as(BYOLConfig).target) != "local":
         raise ValueError(f"objective.target: found '{found}'; fedmkd sends each client its target; allowed: local")
 
 
 def check_federation(config: RunSettings, federation: Federation) -> None:
-    """Refuse fewer than two public images."""
+    """Refuse fewer than two public images. Raises UserError."""
     require_public(federation, 2, "fedmkd")
 
 

@@ -34,6 +34,7 @@ def proximal(parameters: Sequence[Tensor], anchors: Sequence[Tensor], mu: float)
 
 class Client(fedavg.Client[Config]):
     def train(self, weights: Weights, target: Weights | None = None) -> dict[str, Any]:
+        """Local epochs of L(theta) + mu/2 ||theta - theta_t||^2 (eq. 2), theta_t being the global ``weights``."""
         self.load(weights, target)
         local = self.objective_loss()
         parameters = [p for p in self.network.parameters() if p.requires_grad]

@@ -36,7 +36,7 @@ from rayfed_ssl.federated.server import MethodServer, counting
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.federated.uploads import Correlation
 from rayfed_ssl.federated.workload import Traffic, Workload
-from rayfed_ssl.methods.privacy import PrivacyConfig, noise, require_accountant, rho, spent
+from rayfed_ssl.methods.privacy import PrivacyConfig, Spent, noise, require_accountant, rho, spent
 from rayfed_ssl.objectives.base import Step, encoded_together
 from rayfed_ssl.objectives.spectral import SpectralConfig, clip_norm, correlation, spectral_loss
 from rayfed_ssl.settings.blocks import MethodConfig
@@ -81,7 +81,7 @@ class Config(MethodConfig):
 
 
 def check(config: RunSettings) -> None:
-    """Raise ValueError for sharing rounds that never come, an unused floor, and what breaks the privacy bound."""
+    """Refuse sharing rounds that never come, an unused floor, what breaks the privacy bound. Raises ValueError."""
     method = config.method_as(Config)
     if method.share_rounds is not None:
         if method.share_every != 1:
@@ -110,7 +110,7 @@ def check(config: RunSettings) -> None:
 
 
 def check_federation(config: RunSettings, federation: Federation) -> None:
-    """Raise UserError before the first round where the accountant is missing."""
+    """Refuse privacy where the accountant is not installed. Raises UserError."""
     if config.method_as(Config).privacy is not None:
         require_accountant()
 
@@ -173,6 +173,7 @@ class Client(EncoderClient[Config]):
         return {"correlation": r.float().cpu().numpy()}
 
     def train(self, weights: Weights, rest: np.ndarray | None, alpha: float) -> dict[str, Any]:
+        """Local epochs of L_j (eq. 5); ``rest`` is R_{-j} (D, D), None where nobody else's matrix is known."""
         self.load(weights)
         others = None if rest is None else torch.tensor(rest, device=self.bench.device)
 
@@ -216,37 +217,43 @@ class Server(MethodServer[Config]):
         return Traffic(weights + (matrix if others else 0), weights + (matrix if t in self.sharing else 0))
 
     def asks_everybody(self, t: int) -> bool:
-        return t in self.sharing[:1]
+        return bool(self.sharing) and t == self.sharing[0]
 
     def round(self, t: int, cohort: Cohort) -> None:
-        bank: dict[int, np.ndarray] = self.state["bank"]
-        releases: dict[int, int] = self.state["releases"]
         if t in self.sharing:
-            for client in cohort.clients:  # whoever is asked: a reply that is late or not used has left its client
-                releases[client] = releases.get(client, 0) + 1
-            for reply in cohort.ask("correlation", weights=self.weights):
-                bank[reply.client] = np.array(reply["correlation"])  # a view would keep other clients' replies
+            self.share(cohort)
+        bank: dict[int, np.ndarray] = self.state["bank"]
         client_shares = cohort.shares if self.method.rest == "shares" else np.ones(len(cohort.shares))
         total, everybody = weighted_sum(bank, client_shares), float(sum(client_shares[k] for k in bank))
         alone = {c for c in cohort.clients if not bank.keys() - {c}}  # nobody else's matrix: plain spectral contrast
         alphas = {c: 1.0 if c in alone else self.alpha(t, c) for c in cohort.clients}
 
         def own(client: int) -> dict[str, Any]:
-            rest = (
-                None if client in alone else without(total, bank.get(client), float(client_shares[client]), everybody)
-            )
+            if client in alone:
+                return {"rest": None, "alpha": alphas[client]}
+            rest = without(total, bank.get(client), float(client_shares[client]), everybody)
             return {"rest": rest, "alpha": alphas[client]}
 
         by = counting(self.method.weights, cohort.clients)
         self.weights = cohort.mean("train", by=by, weights=self.weights, each=own)["weights"]
         self.metrics["train/alpha"] = float(np.mean(list(alphas.values())))
         if self.method.privacy is not None:
-            mechanisms = dict.fromkeys(map(self.mechanism, self.setup.clients))  # of equal clients once
-            worst = max(mechanisms, key=lambda m: rho(*m))
-            most = spent(*worst, self.method.privacy.delta)
+            most = self.most_spent(self.method.privacy)
             self.metrics |= {"privacy/epsilon": most.epsilon, "privacy/epsilon_closed_form": most.epsilon_closed_form}
 
+    def share(self, cohort: Cohort) -> None:
+        """The first exchange: each client's R_j into the bank. Whoever is asked has released one, whether or not its
+        reply is late, or used.
+        """
+        releases: dict[int, int] = self.state["releases"]
+        for client in cohort.clients:
+            releases[client] = releases.get(client, 0) + 1
+        for reply in cohort.ask("correlation", weights=self.weights):
+            # Copied: a view would keep other clients' replies.
+            self.state["bank"][reply.client] = np.array(reply["correlation"])
+
     def alpha(self, t: int, client: int) -> float:
+        """The weight of a client's own correlations in round t."""
         share = float(self.setup.shares[client])
         if self.method.alpha == "share":
             return share
@@ -267,6 +274,11 @@ class Server(MethodServer[Config]):
         assert mu is not None
         images = int(self.setup.federation.sizes[client])
         return mu, self.noise_scales[images], images, self.state["releases"].get(client, 0)
+
+    def most_spent(self, privacy: PrivacyConfig) -> Spent:
+        """What the client that has spent most has spent so far."""
+        mechanisms = dict.fromkeys(map(self.mechanism, self.setup.clients))  # of equal clients once
+        return spent(*max(mechanisms, key=lambda mechanism: rho(*mechanism)), privacy.delta)
 
     def privacy(self) -> dict[str, Any] | None:
         """What each client has spent, in both conversions; its Renyi curve is order times ``rho``."""
@@ -309,7 +321,7 @@ def as_summed(client: EncoderClient[Any], z: Tensor) -> Tensor:
     return client.clipped(z)
 
 
-def kept(config: RunSettings, images: int) -> ClientFootprint:
+def footprint(config: RunSettings, images: int) -> ClientFootprint:
     """A matrix of each client at the server: the first round that shares asks everybody."""
     shares = bool(config.method_as(Config).sharing_rounds(config.train.rounds))
     return ClientFootprint(bank=4 * config.projection_dim**2, everybody=True) if shares else ClientFootprint()
@@ -325,7 +337,7 @@ FEDSC = Method(
     step="mean",
     check=check,
     check_federation=check_federation,
-    footprint=kept,
+    footprint=footprint,
     planned=planned,
     uploads={"correlation": Correlation(as_summed, lambda config: config.method_as(Config).sharing_passes)},
 )

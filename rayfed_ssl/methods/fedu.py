@@ -20,7 +20,7 @@ from pydantic import Field
 from rayfed_ssl.base.weights import Weights, named
 from rayfed_ssl.federated.method import Info, Method
 from rayfed_ssl.methods import divergence, fedavg
-from rayfed_ssl.methods.divergence import DivergentClient, kept, predicting, takes_predictor
+from rayfed_ssl.methods.divergence import DivergentClient, footprint, predicting, takes_predictor
 
 
 class Config(divergence.Config):
@@ -31,6 +31,7 @@ class Config(divergence.Config):
 
 class Client(DivergentClient[Config]):
     def train(self, weights: Weights, target: Weights | None = None) -> dict[str, Any]:
+        """Local epochs from the global encoder, under the global predictor or this client's own."""
         d = self.divergence(weights)
         if d is not None:
             takes = takes_predictor(d, self.method.threshold)
@@ -58,5 +59,5 @@ FEDU = Method(
     objective="byol",
     accepts=predicting,
     step="exchange",
-    footprint=kept,
+    footprint=footprint,
 )

@@ -44,7 +44,7 @@ from rayfed_ssl.objectives.fur import sphere_uniformity
 from rayfed_ssl.objectives.rotation import turned
 from rayfed_ssl.settings.run import PluginConfig
 
-WEIGHT = 0.2133  # of FUR: 0.01 B / 6 at B = 128
+FUR_WEIGHT = 0.2133  # 0.01 B / 6 at B = 128
 AUTHORS_LR = 8.0
 
 Weight = Annotated[float, Field(ge=0)]
@@ -53,7 +53,7 @@ Count = Annotated[int, Field(ge=1)]
 
 class Config(fedavg.Config):
     name: Literal["fedu2"] = "fedu2"
-    uniformity: Weight = WEIGHT
+    uniformity: Weight = FUR_WEIGHT
     """Of FUR in the loss."""
     tangent_spaces: Count = 6
     """Of the sphere, that FUR compares distributions in."""
@@ -91,7 +91,7 @@ class PluginBlock(PluginConfig):
     """FUR alone, FedU2's uniform regulariser, as a plug-in."""
 
     name: Literal["fur"] = "fur"
-    weight: Weight = WEIGHT
+    weight: Weight = FUR_WEIGHT
     """Of FUR in the loss."""
     tangent_spaces: Count = 6
     """Of the sphere, that FUR compares distributions in."""
@@ -109,6 +109,7 @@ def uniformity(projections: tuple[Tensor, ...], config: Config | PluginBlock, dr
 
 class Client(fedavg.Client[Config]):
     def train(self, weights: Weights, target: Weights | None = None, epochs: int | None = None) -> dict[str, Any]:
+        """Local epochs of the objective, FUR and the turns' cross-entropy; ``epochs`` None: as many as the run says."""
         self.load(weights, target)
         local, pixels = self.objective_loss(), self.pixels()
         uniform, third, turning = (self.generator(purpose) for purpose in ("fur", "third view", "turns"))
@@ -142,21 +143,20 @@ class Server(fedavg.Server[Config]):
     def workload(self, operation: str, client: int) -> Workload | None:
         """A third view of every image, where turns are predicted."""
         cost = self.fitting(client, weights=self.weights)
-        return replace(cost, images=2 * cost.images) if self.config.method_as(Config).rotation else cost
+        return replace(cost, images=2 * cost.images) if self.method.rotation else cost
 
     def round(self, t: int, cohort: Cohort) -> None:
-        settings, clients = self.config.method_as(Config), cohort.clients
-        by = self.client_shares(clients)
-        if not settings.eua:
+        by = self.client_shares(cohort.clients)
+        if not self.method.eua:
             self.weights = cohort.mean("train", by=by, each=self.epochs, weights=self.weights)["weights"]
             return
-        old = self.weights
+        old, count = self.weights, self.weights.parameters
         found = dict(_vectors(cohort.ask("train", each=self.epochs, weights=old)))  # all of the round's models
         if not found:
             return  # with nobody's reply the round fails at its end
-        q = np.array([by[client] for client in found])
-        q, count, models = q / q.sum(), old.parameters, list(found.values())
-        moved, lr = [model[:count] for model in models], settings.fixed_lr
+        counts, models = np.array([by[client] for client in found]), list(found.values())
+        q, lr = counts / counts.sum(), self.method.fixed_lr
+        moved = [model[:count] for model in models]
         new, alpha = unified_step(old.vector[:count], moved, lr or AUTHORS_LR, relative=q if lr is None else None)
         statistics = sum(share * model[count:].astype(np.float64) for share, model in zip(q, models, strict=True))
         self.weights = old.with_vector(np.concatenate([new, np.asarray(statistics, np.float32)]))
@@ -170,15 +170,15 @@ class Server(fedavg.Server[Config]):
 
     def client_shares(self, clients: tuple[int, ...]) -> dict[int, float]:
         """Each client's share of the round's images, sharpened; or all the same."""
-        settings = self.config.method_as(Config)
-        sizes = np.array([1.0 if settings.weights == "uniform" else float(self.setup.shares[c]) for c in clients])
-        return dict(zip(clients, sharpened(sizes / sizes.sum(), settings.temperature).tolist(), strict=True))
+        uniform = self.method.weights == "uniform"
+        counts = np.array([1.0 if uniform else float(self.setup.shares[c]) for c in clients])
+        return dict(zip(clients, sharpened(counts / counts.sum(), self.method.temperature).tolist(), strict=True))
 
     def local_epochs(self, client: int) -> int:
         """The local epochs of one client; the run's, unless they are equalised."""
-        train, sizes = self.config.train, self.setup.federation.sizes
-        method = self.config.method_as(Config)
-        if not (method.eua if method.equalise is None else method.equalise):
+        train, sizes, method = self.config.train, self.setup.federation.sizes, self.method
+        equalised = method.eua if method.equalise is None else method.equalise
+        if not equalised:
             return train.local_epochs
         return max(1, equalised_epochs(int(sizes[client]), int(sizes.max()), train.batch_size, train.local_epochs))
 

@@ -32,18 +32,18 @@ from rayfed_ssl.objectives.base import Step, encoded_together
 from rayfed_ssl.objectives.relational import relational
 from rayfed_ssl.objectives.simclr import SimCLRConfig, nt_xent
 
-Share = Annotated[float, Field(ge=0)]
+Weight = Annotated[float, Field(ge=0)]
 
 
 class Config(fedavg.Config):
     name: Literal["fedx"] = "fedx"
     target_temperature: Annotated[float, Field(gt=0)] = 0.1
     """Of the relations' target; NT-Xent and the relations themselves have ``objective.temperature``."""
-    local_relation: Share = 1.0
+    local_relation: Weight = 1.0
     """Weight of the relations between a client's own views."""
-    global_contrast: Share = 1.0
+    global_contrast: Weight = 1.0
     """Weight of the contrast with the downloaded model."""
-    global_relation: Share = 1.0
+    global_relation: Weight = 1.0
     """Weight of the relations to the downloaded model."""
 
     @property
@@ -53,6 +53,7 @@ class Config(fedavg.Config):
 
 class Client(fedavg.Client[Config]):
     def train(self, weights: Weights, target: Weights | None = None) -> dict[str, Any]:
+        """Local epochs of the four terms, with the downloaded model as the teacher."""
         self.load(weights)
         teacher = self.bench.network(self.encoder, "teacher")
         unpack(weights, teacher)

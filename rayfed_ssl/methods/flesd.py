@@ -40,12 +40,12 @@ from rayfed_ssl.federated.workload import Traffic, Workload
 from rayfed_ssl.models.encoders import EncoderName, build_encoder
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives.base import kl_divergence
-from rayfed_ssl.settings.blocks import MethodConfig, check_name
+from rayfed_ssl.settings.blocks import MethodConfig, check_student
 from rayfed_ssl.settings.run import RunSettings
 
 ANCHORS = 2048  # the paper's m
 MASKED = -1e9  # a logit whose probability is exactly 0, and whose difference to another such logit is finite
-PUBLIC = "public"  # under this name the images are published
+PUBLIC = "public"  # the name under which the public images are published
 WIDTH = {"float32": 4, "float16": 2, "int8": 1}  # bytes per uploaded value
 INT8 = 127
 
@@ -333,15 +333,14 @@ class Server(MethodServer[Options]):
 
 
 def check(config: RunSettings) -> None:
-    """What can be refused before the images are known."""
+    """Refuse several rounds of ``flesd_cc``, a student without a name where clients differ, own initial values that
+    would never be used, and fewer anchors than a batch has keys. Raises ValueError.
+    """
     options = config.method_as(Options)
-    rounds, student = config.train.rounds, options.student
+    rounds = config.train.rounds
     if options.name == "flesd_cc" and rounds != 1:
         raise ValueError(f"train.rounds: found {rounds}; flesd_cc communicates once, allowed: 1 (or method.name=flesd)")
-    if student is not None:
-        check_name(student, "method.student")
-    if student is None and config.clients.heterogeneous:
-        raise ValueError("method.student: found null with several clients.encoders; must name the student's encoder")
+    check_student(options.student, config.clients)
     if config.model.initial == "own" and shares_weights(config):
         raise ValueError(
             "model.initial: found 'own'; clients with the student's encoder begin each round with its weights; "
@@ -354,8 +353,8 @@ def check(config: RunSettings) -> None:
         )
 
 
-def check_public(config: RunSettings, federation: Federation) -> None:
-    """Refuse a public set with fewer images than anchors."""
+def check_federation(config: RunSettings, federation: Federation) -> None:
+    """Refuse fewer public images than anchors, or than two. Raises UserError."""
     options = config.method_as(Options)
     if options.anchors is None:
         require_public(federation, 2, options.name)
@@ -378,8 +377,8 @@ FLESD, FLESD_CC = (
         accepts=projecting,
         service=Service,
         check=check,
-        check_federation=check_public,
-        footprint=lambda config, images: ClientFootprint(models=int(not shares_weights(config))),
+        check_federation=check_federation,
+        footprint=lambda config, images: ClientFootprint(models=0 if shares_weights(config) else 1),
         uploads={"representations": PublicOutputs(rows_read)},
     )
     for kind, paper in ((Config, "FLESD (Shi et al. 2021)"), (ConfigCC, "FLESD-cc (Shi et al. 2021)"))

@@ -97,17 +97,16 @@ class Server(fedavg.Server[Config]):
         return Initial(self.config, self.setup.federation).network(self.common_encoder)
 
     def round(self, t: int, cohort: Cohort) -> None:
-        settings = self.config.method_as(Config)
-        if t <= settings.warmup:
+        if t <= self.method.warmup:
             super().round(t, cohort)
             return
-        statistics = set() if settings.as_code else {name for name, _ in self.network.named_buffers()}
+        statistics = set() if self.method.as_code else {name for name, _ in self.network.named_buffers()}
         total = LayerwiseSum(named(self.weights, self.network), statistics)
         for reply in cohort.ask("train", weights=self.weights):
-            share = 1.0 if settings.weights == "uniform" else float(cohort.shares[reply.client])
+            share = 1.0 if self.method.weights == "uniform" else float(cohort.shares[reply.client])
             total.add(named(reply["weights"], self.network), share)
         if total.clients:  # with nobody's reply the round fails at its end
-            new = total.mean(normalize=settings.normalize)
+            new = total.mean(normalize=self.method.normalize)
             self.weights = self.weights.with_vector(np.concatenate([value.ravel() for value in new.values()]))
             self.metrics["ldawa/cosine"] = float(np.mean([np.mean(angles) for angles in total.angles.values()]))
 

@@ -15,16 +15,17 @@ from rayfed_ssl.federated.method import ClientFootprint, Info, Method, anything
 from rayfed_ssl.federated.results import Subject
 from rayfed_ssl.federated.server import pretrain
 from rayfed_ssl.federated.workload import Traffic, Workload
-from rayfed_ssl.methods.tasks import TaskClient, TaskConfig, TaskServer, planned
+from rayfed_ssl.methods import tasks
 from rayfed_ssl.settings.run import RunSettings
 
 
-class Config(TaskConfig):
+class Config(tasks.TaskConfig):
     name: Literal["local"] = "local"
 
 
-class Client(TaskClient[Config]):
+class Client(tasks.TaskClient[Config]):
     def train(self) -> dict[str, Any]:
+        """Local epochs from this client's own model: of its task with early stopping, or of the objective."""
         self.load_own()
         if self.supervised:
             self.learn(None)
@@ -35,7 +36,7 @@ class Client(TaskClient[Config]):
         return {}
 
 
-class Server(TaskServer[Config]):
+class Server(tasks.TaskServer[Config]):
     def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
         return Traffic(0, 0)
 
@@ -57,20 +58,31 @@ class Server(TaskServer[Config]):
     @property
     def supervised(self) -> bool:
         """Whether clients learn tasks of their own."""
-        return self.config.data.tasks is not None and self.config.objective.name == "supervised"
+        return learns_tasks(self.config)
+
+
+def learns_tasks(config: RunSettings) -> bool:
+    """Whether each client learns a classification task of its own, by labels."""
+    return config.data.tasks is not None and config.objective.name == "supervised"
 
 
 def check(config: RunSettings) -> None:
-    """Raises ValueError: a key that only tasks have a use for."""
-    if config.data.tasks is None or config.objective.name != "supervised":
-        for key in ("initial_epochs", "patience", "rollback"):
-            if (found := getattr(config.method, key)) != Config.model_fields[key].default:
-                raise ValueError(f"method.{key}: found {found}; it needs data.tasks and objective.name=supervised")
+    """Refuse keys that only tasks have a use for. Raises ValueError."""
+    if learns_tasks(config):
+        return
+    for key in ("initial_epochs", "patience", "rollback"):
+        if (found := getattr(config.method, key)) != Config.model_fields[key].default:
+            raise ValueError(f"method.{key}: found {found}; it needs data.tasks and objective.name=supervised")
 
 
-def kept(config: RunSettings, images: int) -> ClientFootprint:
-    supervised = config.data.tasks is not None and config.objective.name == "supervised"
-    return ClientFootprint(models=2 if supervised and config.method_as(Config).rollback else 1)
+def footprint(config: RunSettings, images: int) -> ClientFootprint:
+    """A client's own model, and with tasks its best one."""
+    return tasks.footprint(config, images) if learns_tasks(config) else ClientFootprint(models=1)
+
+
+def planned(config: RunSettings) -> str:
+    """Why a round depends on how many there are to be; empty where it does not."""
+    return tasks.planned(config) if learns_tasks(config) else ""
 
 
 LOCAL = Method(
@@ -81,6 +93,6 @@ LOCAL = Method(
     objective="simclr",
     accepts=anything,
     check=check,
-    footprint=kept,
-    planned=lambda config: planned(config) if config.data.tasks and config.objective.name == "supervised" else "",
+    footprint=footprint,
+    planned=planned,
 )

@@ -34,7 +34,7 @@ from rayfed_ssl.federated.messages import Reply
 from rayfed_ssl.federated.method import Info, Method, only
 from rayfed_ssl.federated.server import MethodServer, counting
 from rayfed_ssl.federated.uploads import Entries
-from rayfed_ssl.methods.centroids import fit_centroids, in_use, local_centroids
+from rayfed_ssl.methods.centroids import fit_centroids, local_centroids, spread
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives.base import Step, encoded_together, full_precision, random_rows
 from rayfed_ssl.objectives.byol import ema_
@@ -92,6 +92,7 @@ class Client(EncoderClient[Config]):
         return {"weights": self.weights, "target": pack(*followed(self.target)), "centroids": self.centroids()}
 
     def loss(self, centroids: Tensor) -> Loss:
+        """The loss of a batch: agreement with the global ``centroids`` (G, D), and the turns' cross-entropy."""
         network, target, options = self.network, self.target, self.method
         pixels, draws, temperature = self.pixels(), self.generator("turned views"), temperature_of(self)
 
@@ -144,6 +145,7 @@ class Service(EncoderClient[Config]):
 
 
 def temperature_of(worker: EncoderClient[Config]) -> float:
+    """T of all softmaxes over clusters: the objective's."""
     return worker.config.objective_as(SimCLRConfig).temperature
 
 
@@ -162,10 +164,11 @@ class Server(MethodServer[Config]):
         self.fit_global(cohort, mean.replies)
 
     def fit_global(self, cohort: Cohort, replies: Sequence[Reply]) -> None:
+        """Fit the global centroids to those that clients replied with."""
         found = [np.array(reply["centroids"]) for reply in replies]
         fitted = cohort.serve("fit_global", centroids=self.state["centroids"], found=found)["centroids"]
-        clusters, cosine = in_use(np.concatenate(found), np.asarray(fitted))
-        self.metrics |= {"orchestra/clusters": clusters, "orchestra/cosine": cosine}
+        found_spread = spread(np.concatenate(found), np.asarray(fitted))
+        self.metrics |= {"orchestra/clusters": found_spread.clusters, "orchestra/cosine": found_spread.cosine}
         self.state["centroids"] = fitted
 
 

@@ -59,6 +59,7 @@ class Client(EncoderClient[Config]):
         return {"weights": self.weights}
 
     def loss(self) -> Loss:
+        """The loss of a batch: alignment and uniformity, separation, distillation. Terms of weight 0 are left out."""
         network, options, base = self.network, self.method, self.config.objective_as(AlignUniformConfig)
         a = self.stretch()
 
@@ -103,7 +104,7 @@ class Server(MethodServer[Config]):
 
 
 def check(config: RunSettings) -> None:
-    """Refuse more clients than dimensions."""
+    """Refuse more clients than dimensions. Raises ValueError."""
     if config.clients.count > config.projection_dim:
         raise ValueError(
             f"clients.count: found {config.clients.count}; ssd gives each client dimensions of its own, projections "
@@ -112,7 +113,7 @@ def check(config: RunSettings) -> None:
 
 
 def check_federation(config: RunSettings, federation: Federation) -> None:
-    """Refuse features that are not as wide as projections, where one should follow the other."""
+    """Refuse features that are not as wide as projections, where one should follow the other. Raises UserError."""
     if not config.method_as(Config).distillation:
         return
     encoder = config.clients.encoder(0)

@@ -176,6 +176,7 @@ class TaskClient(EncoderClient[Config]):
         return float((self.logits(network, pixels).argmax(1) == labels).double().mean())
 
     def cross_entropy(self, split: str) -> float:
+        """The mean over the images of one of this client's four splits."""
         return float(F.cross_entropy(self.logits(self.network, self.split(split)), self.split_labels(split)))
 
     def evaluate(self, encoder: str, weights: Weights | None) -> dict[str, float]:
@@ -193,7 +194,9 @@ class TaskClient(EncoderClient[Config]):
 
 
 class EarlyStopping:
-    """Asked after every epoch: have ``patience`` epochs passed without a lower loss? Keeps the values of the lowest."""
+    """Called after every epoch, it says whether ``patience`` epochs have passed without a lower loss. ``best`` are the
+    values at the lowest.
+    """
 
     def __init__(self, loss: Callable[[], float], values: Callable[[], Weights], patience: int) -> None:
         self.loss, self.values, self.patience = loss, values, patience
@@ -201,9 +204,11 @@ class EarlyStopping:
         self.lowest, self.epochs, self.since = float("inf"), 0, 0
 
     def __call__(self) -> bool:
-        self.epochs, self.since, value = self.epochs + 1, self.since + 1, self.loss()
-        if value < self.lowest:
-            self.lowest, self.since, self.best = value, 0, self.values()
+        self.epochs += 1
+        self.since += 1
+        loss = self.loss()
+        if loss < self.lowest:
+            self.lowest, self.since, self.best = loss, 0, self.values()
         return self.since >= self.patience
 
 
@@ -232,13 +237,13 @@ def planned(config: RunSettings) -> str:
     return ""
 
 
-def kept_models(config: RunSettings, images: int) -> ClientFootprint:
+def footprint(config: RunSettings, images: int) -> ClientFootprint:
     """A client's own model, and its best one."""
     return ClientFootprint(models=2 if config.method_as(TaskConfig).rollback else 1)
 
 
 def check_tasks(config: RunSettings) -> None:
-    """Raises ValueError: there are no tasks."""
+    """Refuse a run without tasks. Raises ValueError."""
     if config.data.tasks is None:
         raise ValueError(
             f"data.tasks: found none; {config.method.name} needs a list of class names for every client, its own task"

@@ -1,5 +1,5 @@
-"""FedU2's unified aggregation: one step that no client's distance grows under (Liao et al. 2024), and the shares and
-epochs that go with it.
+"""FedU2's unified aggregation: one step under which no client's distance to the model grows (Liao et al. 2024), and the
+shares and epochs that go with it.
 
 Shape legend: n clients, P parameters.
 """

@@ -89,7 +89,8 @@ def small_cnn(config: ModelConfig, image_size: int, channels: int = 3, *, batch_
 
 def vgg9(config: ModelConfig, image_size: int, channels: int = 3) -> Stack:
     """VGG-9 for small images without its classifier: six convolutions (32 to 256 channels), three max-pools, two
-    fully connected layers; 512-d. Differs: images above 32 px are average-pooled to the 4x4 map that 32 px give."""
+    fully connected layers; 512-d. Differs: images above 32 px are average-pooled to the 4x4 map that 32 px give.
+    """
     a, b, c, d = (config.scaled(n) for n in (32, 64, 128, 256))
     dim = config.scaled(512)
     pool = nn.MaxPool2d(2)
@@ -234,7 +235,8 @@ def check_encoder_name(name: str, key: str = "clients.encoders") -> None:
 
 def check_encoder(name: str, config: ModelConfig, image_size: int) -> None:
     """Raise the UserError that building this encoder would raise, without building it: of a library's encoder all but
-    whether it takes the image size."""
+    whether it takes the image size.
+    """
     check_encoder_name(name)
     family = _family(name)
     if is_library_name(name) and config.width != 1:

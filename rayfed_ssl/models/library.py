@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +50,13 @@ class Made:
     network: nn.Module
     arguments: Mapping[str, object] = field(default_factory=dict)
     stem: str = "the library's"
+
+
+class Library(NamedTuple):
+    """What is asked of a library: the names of its image classifiers, and to make one, for S and C."""
+
+    names: Callable[[], tuple[str, ...]]
+    make: Callable[[str, int, int], Made]
 
 
 class LibraryEncoder(Encoder):
@@ -79,7 +86,7 @@ def check_library_name(name: str, key: str) -> None:
     library, _, model = name.partition("/")
     if library == "timm":
         _timm(key)
-    known = LIBRARIES[library][0]()
+    known = LIBRARIES[library].names()
     if model not in known:
         near = difflib.get_close_matches(model.lower(), known, n=1, cutoff=0.6)
         hint = f"; did you mean {library}/{near[0]}?" if near else ""
@@ -125,7 +132,7 @@ def library_encoder(name: str, image_size: int, channels: int) -> LibraryEncoder
     library, _, model = name.partition("/")
     refused = f"data.image_size: found {image_size}; encoder {name!r} does not take it"
     try:
-        made = LIBRARIES[library][1](model, image_size, channels)
+        made = LIBRARIES[library].make(model, image_size, channels)
         features = probe(made.network, image_size, channels)
     except (RuntimeError, AssertionError, ValueError) as error:
         reason = " ".join(str(error).split())[:160]
@@ -229,7 +236,7 @@ def _first_convolution(network: nn.Module, channels: int) -> None:
     setattr(network.get_submodule(parent), attribute, replacement)
 
 
-LIBRARIES: dict[str, tuple[Callable[[], tuple[str, ...]], Callable[[str, int, int], Made]]] = {
-    "timm": (_timm_names, _make_timm),
-    "torchvision": (_torchvision_names, _make_torchvision),
+LIBRARIES = {
+    "timm": Library(_timm_names, _make_timm),
+    "torchvision": Library(_torchvision_names, _make_torchvision),
 }

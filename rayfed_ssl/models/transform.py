@@ -87,8 +87,10 @@ def _recorded(said: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, 
 
 
 def _is_range(value: object) -> bool:
-    numbers = isinstance(value, tuple) and all(type(part) in (int, float) for part in value)
-    return numbers and isinstance(value, tuple) and len(value) == 2 and value[0] < value[1]
+    """Whether it is a pair of numbers (low, high)."""
+    if not isinstance(value, tuple) or len(value) != 2 or not all(type(part) in (int, float) for part in value):
+        return False
+    return bool(value[0] < value[1])
 
 
 def in_yaml(value: object) -> str:

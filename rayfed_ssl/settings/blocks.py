@@ -114,6 +114,16 @@ class ClientsConfig(Block):
         return len(self.architectures) > 1
 
 
+def check_student(student: str | None, clients: ClientsConfig) -> None:
+    """Refuse a server's student (``method.student``) that nobody knows, or without a name where clients differ. Raises
+    ValueError.
+    """
+    if student is not None:
+        check_name(student, "method.student")
+    elif clients.heterogeneous:
+        raise ValueError("method.student: found null with several clients.encoders; must name the student's encoder")
+
+
 class OptimizerConfig(Block):
     """The optimiser of local training. It is made anew each round: no momentum carries over, as in the codes of FLESD,
     FedSC, EasyFL, FedX and Orchestra.

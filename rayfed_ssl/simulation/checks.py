@@ -120,6 +120,7 @@ def check_comparisons(config: RunConfig, federation: Federation) -> None:
 
 
 def describe(config: RunConfig, federation: Federation) -> str:
+    """The run in one line: method, data set, clients and the sizes of their shards, and what is left out of them."""
     sizes = federation.sizes[list(federation.clients)]
     spread = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()} to {sizes.max()}"
     line = f"{config.method.name} on {federation.dataset.name}: {len(federation.clients)} clients x {spread} images"

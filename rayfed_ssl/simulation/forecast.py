@@ -89,12 +89,13 @@ def forecast(config: RunConfig) -> Forecast:
         sent = _traffic(config, federation, server, parts.plugins)
         if sent is None:
             notes.append(f"{config.method.name} does not know its bytes beforehand; rayfed-ssl run counts them")
-        notes += check_steps_fit(config, federation, _free(Worker(config, federation).device))
+        device = Worker(config, federation).device
+        notes += check_steps_fit(config, federation, _free(device))
         steps, step_s = _steps(config, federation, server)
         train, test = federation.dataset.train.pixels, federation.dataset.test.pixels
         return Forecast(
             describe(config, federation), kept, free, int(train.nbytes + test.nbytes), sent, steps, step_s, _peak(),
-            _device(config, federation), tuple(notes),
+            device_name(device), tuple(notes),
         )  # fmt: skip
 
 
@@ -241,6 +242,7 @@ def kept_for_backward(network: torch.nn.Module) -> Iterator[dict[int, int]]:
 
 
 def _peak() -> int:
+    """Most bytes that this process has had: of its GPU where it used one, else of memory."""
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         return int(torch.cuda.max_memory_allocated())
     unit = 1 if sys.platform == "darwin" else 1024
@@ -248,8 +250,5 @@ def _peak() -> int:
 
 
 def _free(device: torch.device) -> Place:
+    """What the device has left."""
     return Place("the GPU", float(torch.cuda.mem_get_info(device)[0])) if device.type == "cuda" else free_memory()
-
-
-def _device(config: RunConfig, federation: Federation) -> str:
-    return device_name(Worker(config, federation).device)

@@ -19,11 +19,16 @@ from rayfed_ssl.simulation.worker import Worker, run_chunk
 
 
 class LocalCohort(Cohort):
-    """Clients in this process, one after the other: for tests, debuggers, and machines without Ray."""
+    """A cohort whose one worker runs every client in turn; states are dictionaries in memory.
+
+    Raises:
+        UserError: the clients' states would not fit into memory.
+    """
 
     def __init__(self, config: RunConfig, federation: Federation, ledger: Ledger) -> None:
         super().__init__(config, federation, ledger)
-        check_fits(config, estimate(config, federation), memory := free_memory(), memory)
+        memory = free_memory()
+        check_fits(config, estimate(config, federation), memory, memory)
         self.worker = Worker(config, federation)
         self._states: dict[int, State] = {}
         self._pending: dict[int, State] = {}
@@ -41,8 +46,9 @@ class LocalCohort(Cohort):
             state = self._pending.get(client, self._states.get(client))
             fields = opened(own(client))
             freeze(fields)
-            one = [client], [fields], [state]
-            chunk, (new,) = run_chunk(self.worker, task, *one, averaging, "in this process", total)
+            chunk, (new,) = run_chunk(
+                self.worker, task, [client], [fields], [state], averaging, "in this process", total
+            )
             if new and client != SERVER and chunk.outcomes:
                 freeze(new)
                 self._pending[client] = new

@@ -56,15 +56,15 @@ Connect = Callable[[RunConfig, Federation, Ledger], Cohort]
 
 
 class Run:
-    """A run in the making: its folder, its cohort, its server. :func:`run` drives it."""
+    """A run under way: its folder, its cohort, its server. :func:`run` opens it, drives it and closes it."""
 
     def __init__(
         self, config: RunConfig, folder: Path, connect: Connect, resume: bool, report: Callable[[Progress], None]
-    ):
+    ) -> None:
         self.config, self.folder, self.report = config, folder, report
         self.rounds = config.train.rounds
-        self.shown_round = 0  # the round evaluated last, and by client what was measured of it
-        self.shown: dict[int | None, dict[str, float]] = {}
+        self.shown_round = 0  # the round evaluated last ..
+        self.shown: dict[int | None, dict[str, float]] = {}  # .. and what was measured of it, by client
         self.start = 0
         self.done = 0  # the round finished last
         self.ended = 0  # the last round of a run that is resumed, before it was extended
@@ -81,13 +81,8 @@ class Run:
 
     def _set_up(self, connect: Connect, resume: bool) -> None:
         """Everything a user can get wrong comes before the first file."""
-        self.config = config = with_start(self.config)
-        folder = self.folder
-        if resume:
-            self.config = config = as_begun(config, folder, lambda line: self.say(0, line))
-        restored = examine_folder(config, folder, resume, lambda line: self.say(0, line))
-        if why := self.claim.why_not_locked:
-            self.say(0, f"{folder} cannot be locked ({why}): nothing keeps a second run from writing there")
+        restored = self._examine(resume)
+        config, folder = self.config, self.folder
         with began_earlier(config, (folder / "config.yaml").exists()):
             self.federation = deal(config)
         self.say(0, describe(config, self.federation))
@@ -117,37 +112,57 @@ class Run:
         notes = [*image_notes(config, self.federation), *dealt, *begins, *self.server.notes(), *unreachable]
         for line in notes:
             self.say(self.start, line)
-        began = None if restored is None else self.start
-        with self.writing("what is known before the first round" if began is None else "the resumed run"):
+        self._open_records(None if restored is None else self.start, files, notes)
+        self.claim.settled = True
+
+    def _examine(self, resume: bool) -> tuple[int, Path] | None:
+        """What to resume from: (round, checkpoint), or None; the configuration becomes the one that the run has."""
+        self.config = with_start(self.config)
+        if resume:
+            self.config = as_begun(self.config, self.folder, lambda line: self.say(0, line))
+        restored = examine_folder(self.config, self.folder, resume, lambda line: self.say(0, line))
+        if why := self.claim.why_not_locked:
+            self.say(0, f"{self.folder} cannot be locked ({why}): nothing keeps a second run from writing there")
+        return restored
+
+    def _open_records(self, resumed: int | None, files: dict[str, str], notes: list[str]) -> None:
+        """Write the first files: the configuration, and what is known before the first round.
+
+        Args:
+            resumed: the round that the run is resumed from; None: it begins.
+            files: digests of the files beside the images, by key.
+            notes: lines that were said, and are recorded too.
+        """
+        config, folder = self.config, self.folder
+        with self.writing("what is known before the first round" if resumed is None else "the resumed run"):
             for name in checkpoint.set_aside(folder / "checkpoints", self.saved):
                 self.say(self.start, f"checkpoints/{name}: set aside, so that it hides nothing that is saved from now")
             folder.mkdir(parents=True, exist_ok=True)
-            if restored is None or self.start < self.rounds:
+            if resumed is None or self.start < self.rounds:
                 (folder / SUMMARY).unlink(missing_ok=True)  # it said how the run had ended, which is to come again
             extensions.save(config.extensions, folder)
             configfile.dump(config, folder / "config.yaml")
-            self.recorder = Recorder(config, folder, self.federation, self.cohort.device, began, files)
+            self.recorder = Recorder(config, folder, self.federation, self.cohort.device, resumed, files)
             self.leaving.callback(self._close_records)
-            if began is None:
+            if resumed is None:
                 self.recorder.measured(0, self.cohort)  # by what the server trained at the start
             self.recorder.notes(notes)
             if 0 < self.ended < self.rounds:
                 self.say(self.start, f"extended from {self.ended} to {self.rounds} rounds")
                 self.recorder.configured(self.start)
             self.recorder.communication(self.ledger)  # what was published at the start
-        self.claim.settled = True
 
     def close(self) -> None:
-        """Let go of the records, the clients and the folder, whatever state they are in."""
+        """Close the records, the clients and the folder's lock, as far as they were opened."""
         self.leaving.close()
 
     def _close_records(self) -> None:
-        with suppress(OSError):  # of a full disk, which was said where it mattered: see finish
+        with suppress(OSError):  # a full disk: finish has raised it already
             self.recorder.close()
 
     @contextmanager
     def writing(self, what: str) -> Iterator[None]:
-        """Make what the disk refuses one line: what could not be written, why, and from where the run can go on."""
+        """Turn an error of the disk into one line: what could not be written, why, and from where the run goes on."""
         try:
             yield
         except OSError as error:
@@ -199,9 +214,30 @@ class Run:
         except KeyError as error:
             raise checkpoint.Damaged(f"{file}: the state of server lacks {error}") from None
 
-    # -- one round -----------------------------------------------------------------------------------------------------
+    # -- rounds --------------------------------------------------------------------------------------------------------
+
+    def drive(self, stopping: Callable[[], bool], saved: Callable[[], None]) -> dict[str, Any]:
+        """Rounds until the last one, or until ``stopping`` says so; the summary. Raises what a round raises."""
+        t = self.start
+        if (t in (0, self.ended) or self.config.evaluates(t)) and not self.recorder.evaluated(t):
+            self.evaluate(t)
+        while t < self.rounds and not stopping():
+            t += 1
+            self.round(t)
+            if due(t, self.config.checkpoint.every, self.rounds):
+                self.save(t)
+                saved()
+            if self.config.evaluates(t):
+                self.evaluate(t)
+            self.collect()
+        complete = t == self.rounds
+        if not complete and self.saved != t:
+            self.save(t)
+            saved()
+        return self.finish(t, "complete" if complete else "stopped")
 
     def round(self, t: int) -> None:
+        """Round t: sample, ask, aggregate, record. One that comes to nothing is recorded, too."""
         began = time.perf_counter()
         line = f"round {t}/{self.rounds}"
         self.cohort.begin_round(t, ())
@@ -248,6 +284,7 @@ class Run:
         return found
 
     def collect(self, *, wait: bool = False) -> None:
+        """Record and report the evaluations that are finished; ``wait``: all that were started."""
         for t, client, values in self.shared.each(self.cohort.evaluations(wait=wait)):
             parts = by_client(client, values)
             with self.writing(f"the evaluation of round {t}"):
@@ -269,8 +306,10 @@ class Run:
             self.say(t, f"evaluated round {t}" if t else f"evaluated {first}", means)
 
     def save(self, t: int) -> None:
-        """A checkpoint of the finished round: records first, then the files, the marker last."""
-        self.collect()
+        """A checkpoint of the finished round: records first, then the files, the marker last. It holds all of a round's
+        evaluations, or none.
+        """
+        self.collect(wait=True)
         tree = {
             "server": self.server.state,
             "plugins": {name: plugin.state for name, plugin in self.plugins.items()},
@@ -291,6 +330,7 @@ class Run:
         self.say(error.round, f"{who} dropped in round {error.round} ({error.operation}): {error.reason}")
 
     def say(self, t: int, line: str, values: dict[str, float] | None = None) -> None:
+        """Report a line, and what was measured."""
         self.report(Progress(t, self.rounds, line, values or {}))
 
     def diverge(self, error: Diverged) -> dict[str, Any]:
@@ -304,6 +344,7 @@ class Run:
         return summary
 
     def finish(self, t: int, status: str) -> dict[str, Any]:
+        """After t rounds: the last evaluations, the figures, the encoders, the summary."""
         self.collect(wait=True)
         with self.writing("the results"):
             self.recorder.client_matrices(t, self.matrices(), last=True)
@@ -333,41 +374,14 @@ def run(
             there: nothing is half-written. Or the disk takes no more: the last checkpoint is as it was.
         ClientError: a client failed and ``on_client_error`` is ``fail``.
     """
-    this = Run(config, folder, connect, resume, report)
+    opened = Run(config, folder, connect, resume, report)
     try:
         failure.clear(folder)
-        return _rounds(this, stopping, saved)
+        return opened.drive(stopping, saved)
     except Diverged as error:
-        return this.diverge(error)
+        return opened.diverge(error)
     except ClientError as error:
         failure.keep(folder, error)
         raise
     finally:
-        this.close()
-
-
-def _rounds(this: Run, stopping: Callable[[], bool], saved: Callable[[], None]) -> dict[str, Any]:
-    """From where the run is to its end. Raises what a round raises."""
-    config = this.config
-    t = this.start
-    if (t in (0, this.ended) or config.evaluates(t)) and not this.recorder.evaluated(t):
-        this.evaluate(t)
-    for t in range(this.start + 1, this.rounds + 1):
-        if stopping():
-            t -= 1
-            break
-        this.round(t)
-        saves = due(t, config.checkpoint.every, this.rounds)
-        if saves:
-            this.collect(wait=True)
-            this.save(t)
-            saved()
-        if config.evaluates(t):
-            this.evaluate(t)
-        this.collect()
-    done = t == this.rounds
-    if not done and this.saved != t:
-        this.collect(wait=True)  # so that a checkpoint holds all of a round's evaluations, or none
-        this.save(t)
-        saved()
-    return this.finish(t, "complete" if done else "stopped")
+        opened.close()

@@ -1,4 +1,4 @@
-"""Whether what a method keeps of every client between rounds fits where it would lie; refused before anything starts.
+"""Refuse, before anything starts, a run that would keep more of its clients between rounds than there is room for.
 
 The estimate is an upper bound: clients that can have taken part by the last round, times what each one's state holds
 (its model where it keeps one, its momentum target, arrays of the method's own), once more for those of one round, whose

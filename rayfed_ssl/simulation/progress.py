@@ -1,4 +1,4 @@
-"""What a run says of itself while it goes on."""
+"""What a run reports while it goes on."""
 
 from __future__ import annotations
 

@@ -38,8 +38,12 @@ SKIPPED = "skipped_images.txt"  # by name, those that could not be decoded
 
 
 class Recorder:
-    """The records of one run folder. ``device`` names what clients train on, ``files`` are digests of what else a run
-    read, by key.
+    """The records of one run folder.
+
+    Args:
+        device: what clients train on, in words.
+        resumed_from: the round of the checkpoint that the run goes on from; None: it begins.
+        files: digests of what else the run read, by key.
     """
 
     def __init__(
@@ -152,10 +156,10 @@ class Recorder:
         """How the encoders compare that the round's clients ended with."""
         config, values = self.config.evaluation, dict[str, float]()
         for name, row in config.comparisons.items():
-            settings = config.of(name)
-            chosen = sorted(cohort.looks)[: row.clients(settings)]
+            block = config.of(name)
+            chosen = sorted(cohort.looks)[: row.clients(block)]
             looks = {str(client): torch.from_numpy(np.array(cohort.looks[client][name])) for client in chosen}
-            values |= {tag: value for tag, value in row.compare(looks, settings).items() if tag == row.tag}
+            values |= {tag: value for tag, value in row.compare(looks, block).items() if tag == row.tag}
         return values
 
     def measured(self, t: int, cohort: Cohort) -> None:
@@ -168,9 +172,11 @@ class Recorder:
                     self.records.metric(t, f"client/{name}", value, client)
 
     def communication(self, ledger: Ledger) -> None:
+        """Record what was booked since the last call."""
         self.records.communication(ledger.drain())
 
     def evaluation(self, t: int, client: int | None, values: dict[str, float]) -> None:
+        """Record what an evaluation of round t measured of a client; None: of the global encoder."""
         for tag, value in values.items():
             self.records.metric(t, recorded(tag), value, client)
 
@@ -180,6 +186,7 @@ class Recorder:
         return t in evaluated_rounds(read_metrics(self.folder), in_round)
 
     def commit(self, t: int) -> None:
+        """Make the records up to round t those that a resumed run begins with."""
         self.draw()
         self.records.commit(t)
 

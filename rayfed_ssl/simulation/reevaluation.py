@@ -21,7 +21,7 @@ from rayfed_ssl.data import sources
 from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.evaluation import PROTOCOLS, EvaluationConfig
 from rayfed_ssl.evaluation.cache import digest
-from rayfed_ssl.federated.bench import Workbench, of_client, train_rows
+from rayfed_ssl.federated.bench import Workbench, train_rows
 from rayfed_ssl.federated.federation import Federation, deal
 from rayfed_ssl.federated.remarks import remarks
 from rayfed_ssl.models.exported import ExportedFile, exported_by
@@ -32,6 +32,10 @@ from rayfed_ssl.settings.files import of_run, parse_overrides
 from rayfed_ssl.settings.located import located_of_run, title
 from rayfed_ssl.simulation.resuming import began_earlier, check_same_files, check_same_images, places
 from rayfed_ssl.simulation.shared_encoders import shareable
+
+BETWEEN, OTHERS, UNTRAINED = "between encoders", "other data", "untrained"  # names within evaluation.json
+BY_ENCODER = frozenset({"accuracy", "untrained", "select", "own", "features"})  # its blocks with a row per encoder
+CHANGEABLE = ("metrics", "train_images", "batch_size", "options")  # keys of ``evaluation`` beside the protocols'
 
 
 def reevaluate(
@@ -95,7 +99,8 @@ def reevaluate(
 
 def _other_images(config: RunConfig, data: SourceConfig) -> tuple[Federation, dict[str, Any]]:
     """A data set that no client holds, in the run's size, channels and, unless its block says another, fit; and what is
-    to be said of it."""
+    to be said of it.
+    """
     form: dict[str, Any] = {"image_size": config.data.image_size, "channels": config.data.channels}
     if "fit" not in data.model_fields_set:
         form["fit"] = config.data.fit
@@ -146,7 +151,7 @@ def _measured(config: RunConfig, federation: Federation, encoders: Sequence[Expo
         key = one.architecture, digest(weights.layout, weights.vector)
         if key not in known:
             known[key] = bench.evaluate(one.architecture, weights)
-        found.note("accuracy", one.stem, one.stem, of_client(known[key], client))
+        found.note("accuracy", one.stem, one.stem, evaluation.of_client(known[key], client))
     if config.evaluation.labelled:
         found.document["pixels"] = {"fewshot": bench.evaluate_pixels()}
     if config.evaluation.comparisons:
@@ -194,11 +199,6 @@ def _compared(looks: Mapping[str, Mapping[str, NDArray[Any]]], config: Evaluatio
             )
         values |= found
     return values
-
-
-BETWEEN, OTHERS, UNTRAINED = "between encoders", "other data", "untrained"
-BY_ENCODER = frozenset({"accuracy", "untrained", "select", "own", "features"})
-CHANGEABLE = ("metrics", "train_images", "batch_size", "options")
 
 
 class Found:

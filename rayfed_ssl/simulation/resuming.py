@@ -1,6 +1,4 @@
-"""What concerns a folder in which a run was begun earlier: whether it may go on there, and with the same images and
-files, wherever they lie now.
-"""
+"""Whether a run may go on in the folder where it began, with the same images and files, wherever they lie now."""
 
 from __future__ import annotations
 

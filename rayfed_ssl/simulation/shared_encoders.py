@@ -1,8 +1,7 @@
-"""Encoders that several clients hold, the same to the bit, are evaluated once: those of FedDF's clients of an
-architecture, say.
+"""Encoders that several clients hold, the same to the bit, are evaluated once, such as FedDF's of one architecture.
 
-What our protocols make of an encoder depends on nothing else: all that is random in them has an address without a
-client. Those of others, and methods that evaluate in a way of their own, are asked for every client.
+The library's own protocols depend on nothing but the encoder: all that is random in them has an address without a
+client. Other protocols, and methods that evaluate in a way of their own, are asked for every client.
 """
 
 from __future__ import annotations
@@ -11,9 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.evaluation import EvaluationConfig
+from rayfed_ssl.evaluation import EvaluationConfig, of_client
 from rayfed_ssl.evaluation.cache import digest, of_this_library
-from rayfed_ssl.federated.bench import of_client
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.results import Evaluated, Subject
 from rayfed_ssl.methods import METHODS

@@ -12,7 +12,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.clock import Clock
 from rayfed_ssl.federated.federation import Federation
-from rayfed_ssl.federated.messages import TRAINS
+from rayfed_ssl.federated.messages import TRAINS, qualified
 from rayfed_ssl.federated.plugin import ServerPlugin
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.workload import Workload
@@ -37,16 +37,19 @@ def make_clock(
             f"allowed: 1 to {most}"
         )
 
-    def forecast(operation: str, client: int) -> Workload | None:
+    def workload_of(operation: str, client: int) -> Workload | None:
+        """The method's workload and, where the client trains, what the plug-ins add to it."""
         work = server.workload(operation, client)
-        for name, plugin in plugins.items() if operation == TRAINS else ():
+        if operation != TRAINS:
+            return work
+        for name, plugin in plugins.items():
             more = plugin.workload(client)
             if work is None or more is None:
                 return None
-            work += Workload(more.images, {f"{name}.{field}": count for field, count in more.up.items()})
+            work += Workload(more.images, qualified(name, more.up))
         return work
 
-    return Clock(config, config.system, federation.clients, forecast)
+    return Clock(config, config.system, federation.clients, workload_of)
 
 
 def check_reachable(clock: Clock, config: RunConfig) -> list[str]:

@@ -18,7 +18,7 @@ from rayfed_ssl.config import RunConfig
 from rayfed_ssl.evaluation import BrokenFeatures
 from rayfed_ssl.federated.aggregation import FixedPointSum, MixedArchitectures, NonFinite
 from rayfed_ssl.federated.bench import Workbench
-from rayfed_ssl.federated.client import EncoderClient, again
+from rayfed_ssl.federated.client import EncoderClient, visit_address
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import sizes
 from rayfed_ssl.federated.messages import SERVER, TRAINS, Averaging, Chunk, ClientError, Diverged, Outcome, State, Task
@@ -49,7 +49,7 @@ class Worker(Workbench):
         if kind is None:
             raise ValueError(f"{self.method.name} has no server work to run")
         self.images_read = 0
-        with forked(self.config.seed, round, client, operation, *again(visit), device=self.device):
+        with forked(self.config.seed, round, client, operation, *visit_address(visit), device=self.device):
             worker = self.client(kind, client, round, operation, dict(state or {}))
             worker.visit = visit
             reply = worker.perform(dict(message))
@@ -106,7 +106,8 @@ def run_chunk(
     """The work of one call: each client in turn, sums of the averaged fields where the clients run.
 
     Args:
-        own: each client's own fields; ``states`` their states, None for a client never asked before.
+        own: each client's own fields.
+        states: each client's state, None for one never asked before.
         averaging: what to sum; None to return whole replies.
         where: this place in words, for error messages.
         running: takes the sum, where it goes on after this call; otherwise the chunk has a sum of its own.
@@ -122,7 +123,7 @@ def run_chunk(
         try:
             round, visit = task.start(client)
             message = {**task.message, **own[k]}
-            outcome, state = worker.execute(task.operation, client, round, message, states[k], *again(visit))
+            outcome, state = worker.execute(task.operation, client, round, message, states[k], visit)
             if client in task.look_at:
                 outcome = replace(outcome, looks=worker.look(client, round))
             booked, reply = sizes(outcome.reply), dict(outcome.reply)

@@ -99,7 +99,7 @@ class Crowded(Worker):
         self.opened.append(self)
 
     def execute(
-        self, operation: str, client: int, round: int, message: Mapping[str, Any], state: State | None
+        self, operation: str, client: int, round: int, message: Mapping[str, Any], state: State | None, visit: int = 0
     ) -> tuple[Outcome, State]:
         self.asked.append(client)
         if client == 1 and (self.always or len(self.asked) > 1):

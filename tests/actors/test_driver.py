@@ -103,7 +103,7 @@ def test_a_driver_that_dies_again_and_again_ends_the_run_in_one_line(monkeypatch
     paused: list[float] = []
     monkeypatch.setattr(following.time, "sleep", paused.append)
     said: list[str] = []
-    losses = following.Losses(said.append)
+    losses = following.DriverDeaths(said.append)
     seen = losses.watching(lambda progress: None)
     died = OutOfMemoryError("the node was low on memory:\n  95% in use")
     for _ in range(2):
@@ -159,6 +159,7 @@ def scripted(
     driver = Driver.__new__(Driver)
     order: Any = type("Order", (), {"config": tiny("fedsimclr"), "folder": folder, "uri": None, "resume": False})
     driver.order, driver.restarted, driver.reconstructed, driver.process = order, False, False, "here"
+    driver.begun = None
     driver.progress_list, driver.status, driver.result, driver.stop_wanted = [], "waiting", None, threading.Event()
     return driver, resumed
 

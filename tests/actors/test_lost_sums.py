@@ -10,7 +10,7 @@ import pytest
 
 from actors.failures import Crashed, StateLost, TimedOut
 from actors.pool import Call
-from actors.sums import HANDED_S, LOSSES, Sums
+from actors.sums import HANDED_S, SUM_LOSSES, Sums
 from actors.window import Request
 
 
@@ -43,9 +43,9 @@ def test_an_actor_that_never_hands_over_is_not_asked_for_ever(error: Exception) 
         pool.slots[0].holds = True
 
     ask([Request((1, 2), ({}, {}), (None, None))])
-    with pytest.raises(StateLost, match=f"a sum was lost {LOSSES} times: its actor died, or did not hand it over"):
+    with pytest.raises(StateLost, match=f"a sum was lost {SUM_LOSSES} times: its actor died, or did not hand it over"):
         sums.collect(ask)
-    assert repeated == [(1, 2)] * LOSSES  # the first time, and once more after every loss but the last
+    assert repeated == [(1, 2)] * SUM_LOSSES  # the first time, and once more after every loss but the last
     assert {call.limit_s for call in pool.sent} == {HANDED_S}  # more than a client has
 
 

@@ -57,11 +57,11 @@ class Bench(Worker):
     """The real workbench with a few operations beside the method's own."""
 
     def execute(
-        self, operation: str, client: int, round: int, message: Mapping[str, Any], state: State | None
+        self, operation: str, client: int, round: int, message: Mapping[str, Any], state: State | None, visit: int = 0
     ) -> tuple[Outcome, State]:
         special = getattr(self, f"do_{operation}", None)
         if special is None:
-            return super().execute(operation, client, round, message, state)
+            return super().execute(operation, client, round, message, state, visit)
         kept = dict(state or {})
         reply = special(client, dict(message), kept)
         return Outcome(client, {"pid": os.getpid(), **reply}, {"seconds": 0.0}), kept

@@ -185,7 +185,7 @@ def test_a_restarted_drivers_first_lines_are_not_lost_to_a_look_that_timed_out(m
         (3, Update("second", [], "done")),
     )
     monkeypatch.setattr(following, "_looked", looks.look)
-    monkeypatch.setattr(following, "_slept", lambda: False)
+    monkeypatch.setattr(following, "POLL_S", 0.0)
     seen: list[Progress] = []
     driver: Any = None
     assert following.follow(driver, seen.append).status == "done"

@@ -55,7 +55,13 @@ def bench(config: RunConfig, federation: Federation) -> Worker:
 
     class Noise(Worker):
         def execute(
-            self, operation: str, client: int, round: int, message: Mapping[str, Any], state: State | None
+            self,
+            operation: str,
+            client: int,
+            round: int,
+            message: Mapping[str, Any],
+            state: State | None,
+            visit: int = 0,
         ) -> tuple[Outcome, State]:
             drawn = np.random.default_rng([round, client]).normal(size=VALUES).astype(np.float32)
             return Outcome(client, {"weights": drawn}, {}), {}

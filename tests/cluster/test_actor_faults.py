@@ -61,14 +61,14 @@ class Bench(Worker):
     """Operations that end their process, the first ``times`` times a victim is asked."""
 
     def execute(
-        self, operation: str, client: int, round: int, message: Mapping[str, Any], state: State | None
+        self, operation: str, client: int, round: int, message: Mapping[str, Any], state: State | None, visit: int = 0
     ) -> tuple[Outcome, State]:
         if operation not in ("work", "linger", "big"):
             message = dict(message)
             if (hit := message.pop("hit", None)) is not None and client == message.pop("victim"):
                 note(Path(hit) / "log", client)
                 awaited(Path(hit) / "killed")  # the first time it does not live to see it
-            return super().execute(operation, client, round, message, state)
+            return super().execute(operation, client, round, message, state, visit)
         kept = dict(state or {})
         reply: dict[str, Any] = {}
         if operation == "linger":

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.federated.fedbuff import Counted, Flight, Slots, Trip, staleness_weight, stepped, waves
+from rayfed_ssl.federated.fedbuff import Contribution, Flight, Slots, Trip, staleness_weight, stepped, waves
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.setup import Setup
@@ -58,9 +58,9 @@ def test_arrivals_are_those_worked_out_by_hand() -> None:
 def ours(replies: list[tuple[int, int]], thetas: list[float]) -> float:
     """One step of the library over replies (client, tau), the newest version being the last of ``thetas``."""
     version = len(thetas) - 1
-    counted = [Counted(version - tau, staleness_weight(tau), 1.0) for _, tau in replies]
+    counted = [Contribution(version - tau, staleness_weight(tau), 1.0) for _, tau in replies]
     models = np.array([thetas[version - tau] + DELTA[client] for client, tau in replies])
-    s = np.array([count.stale for count in counted])
+    s = np.array([count.discount for count in counted])
     mean = np.array([(s * models).sum() / s.sum()])
     anchors = {v: np.array([theta]) for v, theta in enumerate(thetas[:-1])}
     return float(stepped(np.array([thetas[-1]]), version, mean, counted, anchors, 1.0)[0])
@@ -107,13 +107,13 @@ def test_other_readings_of_the_paper_give_other_numbers(variant: str) -> None:
 def test_a_step_with_shares_lr_and_old_anchors_equals_the_loop() -> None:
     draws = np.random.default_rng(0)
     anchors = {v: draws.normal(size=6) for v in range(4)}
-    replies = [(Counted(v, staleness_weight(3 - v), float(draws.uniform(0.1, 1))), draws.normal(size=6)) for v in
+    replies = [(Contribution(v, staleness_weight(3 - v), float(draws.uniform(0.1, 1))), draws.normal(size=6)) for v in
                (0, 3, 1, 3, 1)]  # fmt: skip
-    weight = sum(c.stale * c.share for c, _ in replies)
-    mean = sum(c.stale * c.share * theta for c, theta in replies) / weight
+    weight = sum(c.discount * c.share for c, _ in replies)
+    mean = sum(c.discount * c.share * theta for c, theta in replies) / weight
     expected = anchors[3].copy()
     for count, theta in replies:
-        step = count.stale * count.share * (theta - anchors[count.version])
+        step = count.discount * count.share * (theta - anchors[count.version])
         expected += 0.7 * step / sum(c.share for c, _ in replies)
     got = stepped(anchors[3], 3, np.asarray(mean), [c for c, _ in replies], anchors, 0.7)
     np.testing.assert_allclose(got, expected, atol=1e-12)
@@ -125,7 +125,7 @@ def test_fresh_replies_give_their_mean_to_the_bit() -> None:
     draws = np.random.default_rng(1)
     mean = draws.normal(size=1000).astype(np.float32)
     current = (draws.normal(size=1000) * 1e9).astype(np.float32)  # of another size: a difference would round
-    replies = [Counted(5, 1.0, share) for share in (0.1, 0.2, 0.3)]
+    replies = [Contribution(5, 1.0, share) for share in (0.1, 0.2, 0.3)]
     np.testing.assert_array_equal(stepped(current, 5, mean, replies, {}, 1.0).astype(np.float32), mean)
 
 

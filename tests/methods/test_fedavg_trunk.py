@@ -49,8 +49,8 @@ def run(folder: Path, method: str, **changes: Any) -> tuple[dict[str, Any], Loca
         cohort = LocalCohort(*args)
         inner = cohort.worker.execute
 
-        def execute(operation: str, client: int, round: int, message: Any, state: Any) -> Any:
-            outcome, new = inner(operation, client, round, message, state)
+        def execute(operation: str, client: int, round: int, message: Any, state: Any, visit: int) -> Any:
+            outcome, new = inner(operation, client, round, message, state, visit)
             asked.append((round, operation, client, {**message, **outcome.reply}, new))
             return outcome, new
 

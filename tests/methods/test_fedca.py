@@ -143,7 +143,7 @@ def test_alignment_is_zero_only_at_the_alignment_model_which_gets_no_gradient(en
     client = fedca.Client(bench, 0, 1, "train", {})
     client.load(initial)
     client.network.train()
-    away = client.distance()()
+    away = client.alignment()()
     assert float(away.detach()) > 0.01
     away.backward()  # type: ignore[no-untyped-call]
     assert all(p.grad is not None for p in client.network.encoder.parameters())
@@ -151,7 +151,7 @@ def test_alignment_is_zero_only_at_the_alignment_model_which_gets_no_gradient(en
     assert np.array_equal(client.weights.vector, initial.vector)  # BatchNorm's statistics, too
     assert client.network.training
     bench.published["alignment_model"] = initial
-    assert float(client.distance()().detach()) == pytest.approx(0, abs=1e-8)
+    assert float(client.alignment()().detach()) == pytest.approx(0, abs=1e-8)
 
 
 @pytest.mark.parametrize("entries", [0, 7])

@@ -222,8 +222,8 @@ class Watched(LocalCohort):
         self.asked: list[tuple[int, str, int, dict[str, Any], dict[str, Any]]] = []
         inner = self.worker.execute
 
-        def execute(operation: str, client: int, round: int, message: Any, state: Any) -> Any:
-            outcome, new = inner(operation, client, round, message, state)
+        def execute(operation: str, client: int, round: int, message: Any, state: Any, visit: int) -> Any:
+            outcome, new = inner(operation, client, round, message, state, visit)
             self.asked.append((round, operation, client, {**message, **outcome.reply}, new))
             return outcome, new
 

@@ -88,10 +88,10 @@ def test_a_consensus_moves_a_client_and_its_absence_leaves_local_training() -> N
     public = deal(settings).public
     assert public is not None
     bench = worker(settings, public=public.pixels)
-    message = {"consensus": None, "agreed": 0}
+    message = {"consensus": None, "consensus_round": 0}
     alone = bench.execute("train", 1, 1, message, None)[0].reply["outputs"]
     goal = np.roll(alone, 1, axis=1)
-    led, _ = bench.execute("train", 1, 1, {"consensus": goal, "agreed": 1}, None)
+    led, _ = bench.execute("train", 1, 1, {"consensus": goal, "consensus_round": 1}, None)
     assert np.abs(led.reply["outputs"] - goal).mean() < np.abs(alone - goal).mean() / 2
     byol = worker(replace_method(settings, "local"))
     _, state = byol.execute("train", 1, 1, {}, None)
@@ -108,7 +108,7 @@ def test_a_consensus_is_digested_on_its_own_images_before_the_clients_are_revisi
     monkeypatch.setattr(fedmd.Client, "digest", lambda self, pixels, consensus: seen.append(("digest", pixels)))
     monkeypatch.setattr(fedmd.Client, "fit", lambda self: seen.append(("fit", None)))
     bench = worker(settings, public=public.pixels)
-    bench.execute("train", 1, 2, {"consensus": np.zeros((12, 4), np.float32), "agreed": 1}, None)
+    bench.execute("train", 1, 2, {"consensus": np.zeros((12, 4), np.float32), "consensus_round": 1}, None)
     assert [name for name, _ in seen] == ["digest", "fit"]
     (_, digested), _ = seen
     assert digested is not None

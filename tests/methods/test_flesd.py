@@ -469,8 +469,8 @@ def test_a_round_starts_from_the_last_ones_student_on_both_sides() -> None:
     inner = cohort.worker.execute
     asked: list[tuple[int, str, str, dict[str, Any]]] = []
 
-    def execute(operation: str, client: int, round: int, message: Any, state: Any) -> Any:
-        outcome, new = inner(operation, client, round, message, state)
+    def execute(operation: str, client: int, round: int, message: Any, state: Any, visit: int) -> Any:
+        outcome, new = inner(operation, client, round, message, state, visit)
         asked.append((round, operation, digest(message["weights"]), outcome.reply))
         return outcome, new
 

@@ -79,8 +79,8 @@ def test_models_count_by_their_images_or_alike(weights: str) -> None:
     server.start(cohort)
     inner, replies = cohort.worker.execute, {}
 
-    def execute(operation: str, client: int, round: int, message: Any, state: Any) -> Any:
-        outcome, state = inner(operation, client, round, message, state)
+    def execute(operation: str, client: int, round: int, message: Any, state: Any, visit: int) -> Any:
+        outcome, state = inner(operation, client, round, message, state, visit)
         replies[client] = outcome.reply["weights"].vector.astype(np.float64)
         return outcome, state
 

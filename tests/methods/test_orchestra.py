@@ -12,7 +12,7 @@ from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.client import followed
 from rayfed_ssl.federated.messages import SERVER
 from rayfed_ssl.methods import orchestra
-from rayfed_ssl.methods.centroids import fit_centroids, in_use, local_centroids
+from rayfed_ssl.methods.centroids import fit_centroids, local_centroids, spread
 from rayfed_ssl.objectives.byol import ema_
 from rayfed_ssl.objectives.clustering import cluster_agreement
 from tests.methods.rounds import client, config_of, played, started, worker
@@ -147,12 +147,12 @@ def test_a_run_without_rounds_of_fitting_keeps_its_first_centroids() -> None:
 def test_clusters_in_use_are_counted_by_the_entropy_of_their_shares() -> None:
     centroids = np.array([[1.0, 0.0], [0.0, 2.0], [-1.0, 0.0]])
     x = np.array([[3.0, 0.0], [2.0, 0.1], [0.0, 1.0], [0.1, 1.0]])  # two each to the first two
-    clusters, cosine = in_use(x, centroids)
+    clusters, cosine = spread(x, centroids)
     assert clusters == pytest.approx(2.0)
     assert cosine == pytest.approx((1 + 2 / np.hypot(2, 0.1) + 1 + 1 / np.hypot(0.1, 1)) / 4)
-    uneven, _ = in_use(x[:3], centroids)
+    uneven, _ = spread(x[:3], centroids)
     assert uneven == pytest.approx(np.exp(-(2 / 3 * np.log(2 / 3) + 1 / 3 * np.log(1 / 3))))
-    assert in_use(x[:2], centroids)[0] == pytest.approx(1.0)
+    assert spread(x[:2], centroids).clusters == pytest.approx(1.0)
 
 
 def test_a_round_records_the_clusters_in_use() -> None:

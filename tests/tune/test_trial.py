@@ -38,7 +38,7 @@ from tune import watch as watch_module
 from tune.book import Book, history, scheduled
 from tune.config import Sweep
 from tune.room import Patience, Room
-from tune.schedulers import Together, scheduler
+from tune.schedulers import SynchronousPopulation, scheduler
 from tune.search import Proposals
 from tune.sweep import run_sweep
 from tune.trial import LOG, Trial, TrialOrder, exploit, settle
@@ -405,7 +405,7 @@ def test_a_population_does_not_wait_for_a_member_that_failed(tmp_path: Path) -> 
     space = {LR: {"choice": [0.1, 0.2]}}
     made = sweep(tmp_path, space=space, search="random", trials=3, scheduler={"name": "pbt", "interval": 2})
     together = scheduler(made, Book(tmp_path, 1))
-    assert isinstance(together, Together)
+    assert isinstance(together, SynchronousPopulation)
 
     class Member(SimpleNamespace):
         PAUSED, PENDING = "PAUSED", "PENDING"

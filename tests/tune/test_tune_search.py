@@ -19,7 +19,7 @@ from tests.tune.sweeps import LR, sweep
 from tune import search
 from tune.book import Book, Entry, measured, score, trial_name
 from tune.config import Sweep
-from tune.schedulers import Within, scheduler
+from tune.schedulers import WithinRanges, scheduler
 from tune.search import Proposals, domain, optimiser
 from tune.watch import Population, Watch
 
@@ -358,5 +358,5 @@ def test_perturbed_values_stay_within_the_ranges(tmp_path: Path) -> None:
     }
     made = sweep(tmp_path, space=space, search="random", trials=2, scheduler="pbt")
     new = {"trial": 3, LR: 1.08, "train.local_epochs": 4.8, "objective.temperature": 8}
-    assert Within(made)(new) == {"trial": 3, LR: 0.9, "train.local_epochs": 4, "objective.temperature": 8}
+    assert WithinRanges(made)(new) == {"trial": 3, LR: 0.9, "train.local_epochs": 4, "objective.temperature": 8}
     assert made.run({}).checkpoint.every == 1
