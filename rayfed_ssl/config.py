@@ -196,10 +196,10 @@ def _check_schedule(config: RunConfig) -> None:
     if over > 1:
         raise ValueError(f"participation.over: found {over:g}; server.schedule=fedbuff asks one by one; allowed: 1")
     if not METHODS[config.method.name].buffered:
-        able = ", ".join(name for name, method in METHODS.items() if method.buffered and method.plugin is None)
+        able = ", ".join(name for name, method in METHODS.items() if method.buffered)
         raise ValueError(
-            f"server.schedule: found 'fedbuff', but {config.method.name}'s server step is no plain mean of weights; "
-            f"allowed: sync (fedbuff goes with {able})"
+            f"server.schedule: found 'fedbuff', but a round of {config.method.name} is not one exchange of weights "
+            f"that ends with their plain mean; allowed: sync (fedbuff goes with {able})"
         )
     if exchanging := [plugin.name for plugin in config.plugins if METHODS[plugin.name].exchanges_as_plugin]:
         raise ValueError(

@@ -354,7 +354,12 @@ def test_summary_and_figure_know_the_hours(tmp_path: Path) -> None:
         ({"server.schedule": "fedbuff", "system.latency_s": 1, "server.concurrency": 9}, "server.concurrency: found 9"),
         (
             {"server.schedule": "fedbuff", "system.latency_s": 1, "method.name": "fedsc"},
-            "but fedsc's server step is no plain mean of weights; allowed: sync (fedbuff goes with fedsimclr, fedbyol",
+            "but a round of fedsc is not one exchange of weights that ends with their plain mean; allowed: sync "
+            "(fedbuff goes with fedsimclr, fedbyol",
+        ),
+        (
+            {"server.schedule": "fedbuff", "system.latency_s": 1, "method.name": "local"},
+            "fedpr, feddecorr, fedu, fedema, fur)",
         ),
         (
             {"server.schedule": "fedbuff", "system.latency_s": 1, "plugins": [{"name": "fedfoa"}]},
