@@ -101,6 +101,21 @@ def test_who_returns_to_its_best_after_the_last_round_took_no_part_in_it(tmp_pat
     assert {one.operation for one in heard} == {"train", "adopt"}
 
 
+@pytest.mark.parametrize(
+    ("method", "changes"),
+    [
+        ("fedsimclr", {"system": {"drop_out": 0.5}, "seed": 28}),
+        ("centralized", {}),
+    ],  # all are lost in round 2; no clients
+)
+def test_a_round_in_which_nobody_took_part_is_one_line(method: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    run = finished(tmp_path / "run", method, train__rounds=2, **changes)
+    for clients in ([], [1]):
+        with pytest.raises(UserError, match=r"^--round: found 2, in which no client took part, .* [^\n]*$"):
+            leak(run, clients=clients)
+    assert not (run / "leak.json").exists()
+
+
 def test_members_and_others_are_of_the_same_classes_and_disjoint(averaged: Path) -> None:
     tap, _ = replayed(tiny("fedsimclr", HELD_OUT), averaged, 1, lambda federation: [])
     sets = draw_sets(tap.federation, 1, 1000, 0)
