@@ -140,7 +140,7 @@ def run_on_ray(
                     deaths.wait(error)
                 finally:
                     ray.kill(driver)
-        except (KeyboardInterrupt, UserError):
+        except BaseException:  # a second Ctrl-C, whatever ``report`` raises, a driver that could not start
             discard(group)  # a killed driver gives nothing back, and the session may be one that stays
             raise
 

@@ -21,6 +21,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.simulation.progress import Progress
+from rayfed_ssl.storage import checkpoint
 from rayfed_ssl.storage.claim import LOCK, Claim
 from rayfed_ssl.storage.lock import Held, Lock, _is_at
 from tests.command_line import Call
@@ -152,6 +153,33 @@ def test_folders_and_files_that_others_remove_meanwhile_are_made_again(
     assert not (tmp_path / "runs" / LOCK).exists()
 
 
+@pytest.mark.parametrize("error", [FileExistsError, FileNotFoundError])
+def test_nobody_who_looks_whether_a_folder_can_be_written_to_is_refused_for_another_who_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[OSError]
+) -> None:
+    """Each removes what it made to look: a folder, and those above it, may be gone between any two calls."""
+    make, write, left = Path.mkdir, Path.open, {"mkdir": 3, "open": 3}
+
+    def mkdir(self: Path, *given: Any, **named: Any) -> None:
+        left["mkdir"] -= 1
+        if left["mkdir"] >= 0:
+            raise error(errno.ENOENT, "gone", str(self))
+        make(self, *given, **named)
+
+    def opened(self: Path, *given: Any, **named: Any) -> Any:
+        left["open"] -= 1
+        if left["open"] >= 0:
+            self.parent.rmdir()
+        return write(self, *given, **named)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    monkeypatch.setattr(Path, "open", opened)
+    checkpoint.writable(tmp_path / "runs" / "run")
+    assert left["mkdir"] < 0
+    assert left["open"] < 0
+    assert not (tmp_path / "runs").exists()
+
+
 def test_where_that_never_ends_the_lock_says_why_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     assert Lock(tmp_path / "file" / LOCK).why_not == "File exists"
@@ -224,6 +252,7 @@ def test_what_a_killed_process_was_writing_goes_and_nothing_else(tmp_path: Path)
         ".summary.json.tmp",
         ".environment-2.json.tmp",
         ".partition.parquet.tmp",
+        ".images.parquet.tmp",
         ".probe-7",
     ]
     for name in (*drafts, ".mine.tmp", "summary.json.tmp"):

@@ -103,13 +103,15 @@ def test_a_run_at_a_uri_stopped_and_resumed_elsewhere_is_the_run_in_a_folder(uri
     assert {"config.yaml", "summary.json", "environment.json"} <= set(files(uri))
 
 
+@pytest.mark.parametrize("failed", [1, 2])
 def test_why_a_run_failed_is_said_there_until_it_goes_on(
-    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failed: int
 ) -> None:
+    """Where it failed before its first checkpoint, too: what is there is a run that can be resumed."""
     whole = LocalCohort.mean
 
     def fails(self: LocalCohort, *given: object, **named: object) -> object:
-        if self.round > 1:
+        if self.round == failed:
             raise ClientError(2, self.round, "train", "here", "no such file")
         return whole(self, *given, **named)  # type: ignore[arg-type]
 
@@ -118,8 +120,11 @@ def test_why_a_run_failed_is_said_there_until_it_goes_on(
         with pytest.raises(ClientError):
             carried_out(uri)
     there = files(uri)
-    assert b"client 2 failed in round 2" in there["error.txt"]
-    assert f"checkpoints/round-00001/{MARKER}" in there
+    assert f"client 2 failed in round {failed}".encode() in there["error.txt"]
+    assert (f"checkpoints/round-00001/{MARKER}" in there) == (failed > 1)
+    assert {"config.yaml", "environment.json", "partition.parquet"} <= set(there)
+    with pytest.raises(UserError, match="already holds a run; add --resume"):
+        carried_out(uri)
     assert carried_out(uri, resume=True)["status"] == "complete"
     assert "error.txt" not in files(uri)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import unicodedata
 
@@ -21,6 +22,11 @@ def printable(text: object, limit: int = LIMIT) -> str:
         return shown
     head = limit // 3
     return f"{shown[:head]}...{shown[len(shown) - (limit - head - 3) :]}"
+
+
+def as_utf8(name: str) -> str:
+    """A name as UTF-8 can hold it: bytes of a file name that are not UTF-8 are written as ``\\xff``."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def composed(text: str) -> str:

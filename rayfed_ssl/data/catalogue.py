@@ -11,7 +11,6 @@ Shapes: N images.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import composed, printable
+from rayfed_ssl.base.text import as_utf8, composed, printable
 from rayfed_ssl.data.images import Payload
 from rayfed_ssl.data.parquet_files import TEST_NAMES, homes_of, readable
 from rayfed_ssl.data.source_folder import every_image
@@ -90,7 +89,7 @@ def _of_source(config: SourceConfig, key: str) -> Catalogue:
     def read() -> Iterator[tuple[str, Payload]]:
         for listing in listings.values():
             for name, payload in listing.read():
-                yield _text(name), payload
+                yield as_utf8(name), payload
 
     labels = np.concatenate([listing.labels for listing in listings.values()])
     splits = tuple((split, len(listing.labels)) for split, listing in listings.items() if len(listing.labels))
@@ -111,7 +110,7 @@ def _of_folder(path: Path, config: SourceConfig, key: str) -> Catalogue:
         for file, _, _ in rows:
             if not file.is_file():
                 raise UserError(f"{key}.path: {printable(file)} is no regular file (a FIFO, socket or device)")
-            yield _text(file.relative_to(path).as_posix()), file
+            yield as_utf8(file.relative_to(path).as_posix()), file
 
     return Catalogue(labels, tuple(printable(name) for name in names) or None, splits, read, tuple(notes))
 
@@ -202,7 +201,7 @@ def _rows(
             row = 0
             for batch in _batches(opened, wanted):
                 for payload, own in zip(*_payloads_and_ids(batch, image, chosen), strict=True):
-                    yield _text(f"{shown}:{row}" if own is None else str(own)), payload
+                    yield as_utf8(f"{shown}:{row}" if own is None else str(own)), payload
                     row += 1
 
 
@@ -220,8 +219,3 @@ def _payloads_and_ids(
         column = pc.struct_field(column, "bytes")
     ids = batch.column(chosen).to_pylist() if chosen else [path or None for path in paths.to_pylist()]
     return column.to_pylist(), ids
-
-
-def _text(name: str) -> str:
-    """A name as UTF-8 can hold it: bytes of a file name that are not UTF-8 are written as ``\\xff``."""
-    return os.fsencode(name).decode("utf-8", "backslashreplace")

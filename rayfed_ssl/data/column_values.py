@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from rayfed_ssl.base.schema import UserError
@@ -12,20 +15,34 @@ from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.images import MOST_CLASSES
 
 
-def encoded_images(column: pa.Array, called: str, key: str) -> pa.Array:
-    """The bytes of a column of images, binary or a struct of ``bytes`` and ``path``. Raises UserError where the column,
-    ``called`` so, names files alone.
+def encoded_images(file: pq.FileMetaData, image: str, called: str, key: str) -> Callable[[pa.Array], pa.Array]:
+    """What gives the bytes of parts of a file's column of images: binary, or a struct of ``bytes`` and ``path``. It
+    raises UserError where no row of the column, ``called`` so, has bytes, and a part names files.
     """
-    if not pa.types.is_struct(column.type):
-        return column
-    found, names = column.field("bytes"), [field.name for field in column.type]
-    if len(found) and found.null_count == len(found) and "path" in names and column.field("path").null_count == 0:
-        first = printable(column.field("path")[0].as_py(), 80)
-        raise UserError(
-            f"{key}.path: {called} holds paths ({first}, ..) and no bytes; write the files' bytes beside them, as "
-            "docs/python.md does with images beside a table"
-        )
-    return found
+    hollow = _has_no_bytes(file, image)
+
+    def encoded(column: pa.Array) -> pa.Array:
+        if not pa.types.is_struct(column.type):
+            return column
+        named = hollow and "path" in [field.name for field in column.type]
+        if named and len(paths := column.field("path")) and paths.null_count == 0:
+            raise UserError(
+                f"{key}.path: {called} holds paths ({printable(paths[0].as_py(), 80)}, ..) and no bytes; write the "
+                "files' bytes beside them, as docs/python.md does with images beside a table"
+            )
+        return column.field("bytes")
+
+    return encoded
+
+
+def _has_no_bytes(file: pq.FileMetaData, image: str) -> bool:
+    """Whether the ``bytes`` of a struct are null in every row, as the file's own statistics say."""
+    groups = [file.row_group(number) for number in range(file.num_row_groups)]
+    leaves = [group.column(number) for group in groups for number in range(group.num_columns)]
+    known = [leaf.statistics for leaf in leaves if leaf.path_in_schema == f"{image}.bytes"]
+    if not known or not all(each is not None and each.has_null_count for each in known):
+        return False
+    return bool(sum(each.null_count for each in known) == file.num_rows)
 
 
 def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -383,13 +383,13 @@ def _rows(files: list[Path], chosen: NDArray[np.int64], columns: Columns, key: s
     for file in files:
         with readable(file, key) as opened:
             name = image_column(opened.schema_arrow, columns, file, key)
+            encoded = encoded_images(opened.metadata, name, f"column {printable(name)} of {printable(file)}", key)
             first = start
             for batch in opened.iter_batches(batch_size=512, columns=[name]):
                 low, high = np.searchsorted(chosen, (start, start + len(batch)))
                 rows = chosen[low:high]
                 column = batch.column(name).take(pa.array(rows - start))
-                column = encoded_images(column, f"column {printable(name)} of {printable(file)}", key)
-                for row, payload in zip(rows, column.to_pylist(), strict=True):
+                for row, payload in zip(rows, encoded(column).to_pylist(), strict=True):
                     yield f"{file} row {row - first}", payload
                 start += len(batch)
                 if start > chosen.max(initial=-1):

@@ -31,14 +31,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import printable
+from rayfed_ssl.base.text import as_utf8, printable
 from rayfed_ssl.data.decode import BadImage, Decoded, Form, decode
 from rayfed_ssl.data.images import Images, Listing, Payload
 
 FORMAT = 9  # 8: enlarged images are counted, names in normal form C; 9: images have names
 BLOCK = 256  # images decoded, and checked, at a time
 MOST_NAMED = 20  # images that cannot be decoded
-LONGEST_NAME = 4096  # characters of an image's
 NOTICED = ("deep", "frames", "transparent", "cropped", "enlarged")  # what of ``Decoded`` is counted
 THREADS = min(16, os.cpu_count() or 1)
 
@@ -203,7 +202,7 @@ def _write(
             for of in (listing.groups, listing.subjects)
         )
         prefix = "" if root is None else f"{root}{os.sep}"
-        names = pa.array([printable(name.removeprefix(prefix), LONGEST_NAME) for name in made.names], pa.string())
+        names = pa.array([as_utf8(name.removeprefix(prefix)) for name in made.names], pa.string())
         named = {"class_names": listing.class_names, "group_names": listing.group_names}
         for part in (labels.data, groups.data if groups is not None else b"", json.dumps(named).encode()):
             digest.update(part)

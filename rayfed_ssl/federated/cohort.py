@@ -286,8 +286,9 @@ class Cohort(abc.ABC):
             self.exchange = None
 
     def _void(self, why: str) -> RoundVoid:
-        """The end of a round that comes to nothing, in which no reply needs to be read any more."""
+        """The end of a round that comes to nothing: no exchange is under way, no reply needs to be read."""
         self._unread.clear()
+        self.exchange = None
         return RoundVoid(why)
 
     # -- bookkeeping ---------------------------------------------------------------------------------------------------

@@ -91,7 +91,7 @@ def replayed(
         for _, path in before[-1:]:
             shutil.copytree(path, folder / "checkpoints" / path.name)
         first = before[-1][0] + 1 if before else 1
-        this = Run(config, folder, _listening, resume=True, report=lambda progress: None)
+        this = Run(config, folder, _Listening, resume=True, report=lambda progress: None)
         try:
             check_same(config, run, this.federation)  # also where no round is left to go on from
             assert isinstance(this.cohort, LocalCohort)
@@ -107,7 +107,12 @@ def replayed(
             this.close()
 
 
-def _listening(config: RunConfig, federation: Federation, ledger: Ledger) -> LocalCohort:
-    cohort = LocalCohort(config, federation, ledger)
-    cohort.worker = Tap(config, federation)
-    return cohort
+class _Listening(LocalCohort):
+    """Clients in this process, listened to."""
+
+    def __init__(self, config: RunConfig, federation: Federation, ledger: Ledger) -> None:
+        super().__init__(config, federation, ledger)
+        self.worker: Worker = Tap(config, federation)
+
+    def conclude(self, operation: str, clients: Sequence[int]) -> None:
+        """Nothing: what clients do by themselves after the last round is no message, nor do they take part in it."""

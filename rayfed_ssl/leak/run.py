@@ -54,8 +54,8 @@ def leak(
         changes: ``data.path=..`` where the run's images have moved, and the like for its other files.
         trust_imports: whether to run code that the run folder brings along.
     Raises:
-        UserError: no run there, another change, images that are not the run's, no such round or client, a client who
-            took no part, no images held out.
+        UserError: no run there, another change, images that are not the run's, no such round or client, a round in
+            which nobody or a client who took no part, no images held out.
     """
     of_run(run)
     config = load_moved(run, changes, trust_imports=trust_imports)
@@ -63,10 +63,14 @@ def leak(
     last = config.train.rounds if round is None else round
     tap, heard = replayed(config, run, last, partial(_whom, clients, images, config.seed), say)
     present = sorted(tap.present)
+    if not present:
+        raise UserError(
+            f"--round: found {last}, in which no client took part, so nothing was sent; name one in which some did, "
+            "as communication.parquet says"
+        )
     if absent := sorted(set(clients) - tap.present):
         raise UserError(
-            f"--client: client {absent[0]} took no part in round {last}; who did: "
-            f"{', '.join(map(str, present)) or 'nobody'}"
+            f"--client: client {absent[0]} took no part in round {last}; who did: {', '.join(map(str, present))}"
         )
     findings: list[Finding] = []
     chosen = list(dict.fromkeys(clients)) or [*islice(_enough(present, images, config.seed, tap.federation), 1)]

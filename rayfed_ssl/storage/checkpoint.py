@@ -28,6 +28,7 @@ from safetensors.numpy import load_file, save_file
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import Weights
+from rayfed_ssl.storage.folders import within
 
 GROUP_BYTES = 64 << 20
 MARKER = "complete.json"
@@ -292,12 +293,15 @@ def writable(folder: Path) -> None:
     """
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     probe = folder / f".probe-{os.getpid()}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+
+    def write() -> None:
         with probe.open("wb") as file:
             file.write(PROBE)
             file.flush()
             os.fsync(file.fileno())
+
+    try:
+        within(folder, write)
     except OSError as error:
         why = error.strerror or error
         raise UserError(f"--out: cannot write to {folder} ({why}); name a folder you may write to") from None

@@ -14,7 +14,7 @@ from rayfed_ssl.storage.lock import Held, Lock
 
 LOCK = ".lock"
 DRAFT = re.compile(  # of a file that is put in place when it is whole
-    r"\.(config\.yaml\.\d+|((summary|environment|environment-\d+|evaluation)\.json|partition\.parquet))\.tmp|\.probe-\d+"
+    r"\.(config\.yaml\.\d+|((summary|environment|environment-\d+|evaluation)\.json|(partition|images)\.parquet))\.tmp|\.probe-\d+"
 )
 
 

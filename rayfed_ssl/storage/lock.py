@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from rayfed_ssl.storage.folders import PAUSE_S, TRIES, within
+
 PATIENCE_S = 2.0  # for the process that is to follow one that was killed a moment ago
-TRIES, PAUSE_S = 100, 0.001  # where others make and remove the folder and the file: so often in a row it is not they
 
 
 class Held(Exception):
@@ -123,18 +124,9 @@ def locked(path: Path, until: float, *, create: bool = True) -> int:
 
 
 def _opened(path: Path, create: bool) -> int:
-    """Whoever had the lock may remove the file and its folder just now, between any two calls that are made here."""
-    if not create:
-        return _opened_once(path, os.O_RDWR | os.O_NOFOLLOW)
-    last = OSError()
-    for _ in range(TRIES):
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            return _opened_once(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CREAT)
-        except (FileNotFoundError, FileExistsError) as error:  # the latter: there, and when it was looked at, gone
-            last = error
-            time.sleep(PAUSE_S)
-    raise last
+    if create:
+        return within(path.parent, lambda: _opened_once(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CREAT))
+    return _opened_once(path, os.O_RDWR | os.O_NOFOLLOW)
 
 
 def _opened_once(path: Path, flags: int) -> int:

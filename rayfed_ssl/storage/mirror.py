@@ -53,7 +53,8 @@ def mirrored(folder: Path, uri: str | None, *, resume: bool) -> Iterator[Callabl
     """Gives what to call after every checkpoint; without a URI that does nothing, and ``folder`` is what stays.
 
     With one, ``folder`` is copied at the end, too, and then removed; it is kept where copying failed. Of a run that
-    failed ``error.txt`` is copied: its last checkpoint is there already.
+    failed ``error.txt`` is copied: its last checkpoint is there already. Where it had none, all of it is copied, as it
+    would lie in a folder.
 
     Raises:
         UserError: the URI cannot be written to, or holds something already and ``resume`` is not set.
@@ -169,11 +170,15 @@ class Mirror:
 
     def push_error(self) -> None:
         """Make the URI say why the run failed, if the folder does; what else is new since the last checkpoint stays
-        here. Nothing where it cannot be reached, which is not what went wrong.
+        here, but not where the URI holds nothing of the run. Nothing where it cannot be reached, which is not what went
+        wrong.
         """
-        if (self.folder / ERROR).exists():
-            with suppress(OSError, pa.ArrowException):
-                self._copy(ERROR)
+        if not (self.folder / ERROR).exists():
+            return
+        with suppress(OSError, pa.ArrowException):
+            begun = "config.yaml" in self._remote_files()
+            for path in [ERROR] if begun else sorted(self._local_files(), key=_rank):
+                self._copy(path)
 
     def _copy(self, path: str) -> None:
         target = f"{self.root}/{path}"

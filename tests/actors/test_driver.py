@@ -77,8 +77,13 @@ def test_a_run_stopped_and_resumed_on_ray_is_the_run_in_process(ray_session: Mod
         assert read(tmp_path / "ray") == read(tmp_path / "local")  # type: ignore[operator]
 
 
-def test_a_run_that_ends_at_once_gives_its_bundles_back(ray_session: ModuleType, tmp_path: Path) -> None:
-    """A second Ctrl-C kills the driver, and the session, as a notebook's, stays."""
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
+def test_a_run_that_ends_at_once_gives_its_bundles_back(
+    ray_session: ModuleType, tmp_path: Path, error: type[BaseException]
+) -> None:
+    """A second Ctrl-C, or what a function of one's own for reports raises, kills the driver, and the session, as a
+    notebook's, stays.
+    """
 
     def groups() -> list[str]:
         return [each["placement_group_id"] for each in placement_group_table().values() if each["state"] != "REMOVED"]
@@ -88,9 +93,9 @@ def test_a_run_that_ends_at_once_gives_its_bundles_back(ray_session: ModuleType,
     def interrupted(progress: Progress) -> None:
         if progress.values:
             during.extend(groups())
-            raise KeyboardInterrupt
+            raise error
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(error):
         run_on_ray(
             tiny("fedsimclr", train__rounds=500, **ON_RAY), tmp_path / "run", report=interrupted,
             stopping=lambda: bool(during),

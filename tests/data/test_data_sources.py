@@ -393,6 +393,19 @@ def test_parquet_that_names_files_and_holds_none_is_one_line(tmp_path):
     )
 
 
+def test_the_last_row_of_parquet_may_lack_its_bytes(tmp_path):
+    """It is read by itself, after 512 others: one broken image, of a column that holds bytes."""
+    encoded = png(pictures(1)[0])
+    rows = [{"bytes": encoded if row < 512 else None, "path": f"{row}.png"} for row in range(513)]
+    for split in ("train", "test"):
+        table = pa.table({"image": pa.array(rows, pa.struct({"bytes": pa.binary(), "path": pa.string()}))})
+        pq.write_table(table.append_column("label", pa.array([0, 1, 0] * 171)), tmp_path / f"{split}.parquet")
+    refused(r"data\.on_bad_image: 2 images cannot be decoded: .*train\.parquet row 512, .*", tmp_path, "parquet")
+    config = SourceConfig(name="parquet", path=tmp_path, image_size=8, on_bad_image="skip")
+    found = load(config, tmp_path / "cache")
+    assert (len(found.train), len(found.test), len(found.skipped)) == (512, 512, 2)
+
+
 def test_bytes_in_parquet_choose_no_other_decoder(tmp_path):
     """EPS would start Ghostscript, with the file's own program."""
     eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n"

@@ -134,6 +134,30 @@ def test_a_void_round_keeps_what_the_server_took_before_and_its_model(tmp_path: 
     assert (server.weights.vector == weights).all()
 
 
+def test_after_a_void_round_clients_do_by_themselves_what_no_exchange_predicted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One of three replies where two are needed: that it trains was predicted, and it does something else."""
+    server, cohort = begun()
+    config = config_of("fedsimclr", system={"drop_out": 0.5, "minimum_replies": 2})
+    cohort.attach({}, clock := make_clock(config, cohort.federation, server, {}))
+    assert clock is not None
+    clock.wanted, clock.dropping = 3, frozenset({0, 2})
+    with pytest.raises(RoundVoid, match="1 of 3 replied"):
+        cohort.mean("train", weights=server.weights)
+    done: list[int] = []
+
+    def rest(client: Any) -> dict[str, Any]:
+        done.append(client.id)
+        return {}
+
+    monkeypatch.setattr(cohort.worker.method.client, "rest", rest, raising=False)
+    now = clock.now
+    cohort.conclude("rest", (0, 1, 2))
+    assert done == [0, 1, 2]
+    assert clock.now == now
+
+
 def test_replies_that_nobody_reads_are_an_error_at_the_rounds_end() -> None:
     server, cohort = begun()
     cohort.ask("train", weights=server.weights)

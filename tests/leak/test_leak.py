@@ -88,6 +88,34 @@ def test_a_reply_that_began_rounds_ago_is_heard_in_the_round_that_uses_it(tmp_pa
         leak(run, round=2, clients=[away])
 
 
+def test_who_returns_to_its_best_after_the_last_round_took_no_part_in_it(tmp_path: Path) -> None:
+    """Every client does, asked or not, and sends nothing."""
+    changes = {"objective.name": "supervised", "evaluation.protocols": [], "participation.fraction": 0.5}
+    config = tiny("fedavg_trunk", {**OWN["fedavg_trunk"], **changes, "train.rounds": 2})
+    run_locally(config, tmp_path / "run")
+    sent = pq.read_table(tmp_path / "run" / "communication.parquet").to_pylist()
+    asked = {row["client"] for row in sent if row["round"] == 2}
+    assert len(asked) == 2
+    tap, heard = replayed(load_moved(tmp_path / "run", ()), tmp_path / "run", 2, lambda federation: federation.clients)
+    assert tap.present == {one.client for one in heard} == asked
+    assert {one.operation for one in heard} == {"train", "adopt"}
+
+
+@pytest.mark.parametrize(
+    ("method", "changes"),
+    [
+        ("fedsimclr", {"system": {"drop_out": 0.5}, "seed": 28}),
+        ("centralized", {}),
+    ],  # all are lost in round 2; no clients
+)
+def test_a_round_in_which_nobody_took_part_is_one_line(method: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    run = finished(tmp_path / "run", method, train__rounds=2, **changes)
+    for clients in ([], [1]):
+        with pytest.raises(UserError, match=r"^--round: found 2, in which no client took part, .* [^\n]*$"):
+            leak(run, clients=clients)
+    assert not (run / "leak.json").exists()
+
+
 def test_members_and_others_are_of_the_same_classes_and_disjoint(averaged: Path) -> None:
     tap, _ = replayed(tiny("fedsimclr", HELD_OUT), averaged, 1, lambda federation: [])
     sets = draw_sets(tap.federation, 1, 1000, 0)

@@ -121,6 +121,24 @@ def test_without_a_checkpoint_a_finished_run_is_not_written_over_by_another(tmp_
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
 
 
+def test_a_run_whose_checkpoints_are_all_damaged_is_not_written_over_by_another(tmp_path: Path) -> None:
+    """It was killed, so that no summary is there; what it has got to may be mended yet."""
+    run_locally(tiny("fedsimclr", train__rounds=1), tmp_path / "run")
+    (tmp_path / "run/summary.json").unlink()
+    for file in (tmp_path / "run/checkpoints").glob("round-*/server.safetensors"):
+        file.write_bytes(b"")
+    with pytest.raises(UserError, match="cannot resume with changed seed;"):
+        run_locally(tiny("fedsimclr", train__rounds=1, seed=1), tmp_path / "run", resume=True)
+    assert run_locally(tiny("fedsimclr", train__rounds=1), tmp_path / "run", resume=True)["status"] == "complete"
+
+
+def test_a_run_that_diverged_before_its_first_checkpoint_begins_again_with_other_settings(tmp_path: Path) -> None:
+    wild = tiny("fedsimclr", train__rounds=2, train__optimizer__lr=1e30, checkpoint__every=2)
+    assert run_locally(wild, tmp_path / "run")["status"] == "diverged"
+    summary = run_locally(tiny("fedsimclr", train__rounds=2), tmp_path / "run", resume=True)
+    assert summary["status"] == "complete"
+
+
 def test_the_noise_of_a_bounded_epsilon_is_planned_for_all_rounds() -> None:
     from rayfed_ssl.methods.fedsc import planned
 
