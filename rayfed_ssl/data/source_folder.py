@@ -42,11 +42,10 @@ from rayfed_ssl.data.holdout import TEST_SHARE, stratified_halves, untested
 from rayfed_ssl.data.images import NONE_HELD_OUT, Listing, Payload, Source
 from rayfed_ssl.data.limits import unseen_classes
 from rayfed_ssl.data.split_folders import split_folders
-from rayfed_ssl.data.walking import entries, images_below, images_beside, unread_below
+from rayfed_ssl.data.walking import TABLES, entries, images_below, images_beside, unread_below
 
 NAMED = {"classes": 1, "clients": 2, "flat": 0}  # levels of folders whose names are read
 ANNOTATIONS = "val_annotations.txt"  # of Tiny-ImageNet's validation images
-TABLES = {".csv", ".tsv", ".xlsx", ".json", ".jsonl"}
 
 
 @dataclass(frozen=True)
@@ -190,18 +189,19 @@ def _maybe_class(train: _Split, beside: list[tuple[str, int]], layout: Layout) -
 
 
 def _maybe_clients(train: _Split, key: str) -> list[str]:
-    """A line where the folders taken for classes look like clients: all hold the same two or more folders."""
+    """A line where the folders taken for classes may be clients: they hold folders of two or more names, which are read
+    as nothing.
+    """
     inner: dict[str, set[str | None]] = {}
     for file, label in zip(train.files, train.classes, strict=True):
         if label is not None:
             inner.setdefault(label, set()).add(folder_at(file, train.folder, 1))
-    shared = set.intersection(*inner.values()) - {None} if len(inner) > 1 else set()
-    if len(shared) < 2:
+    below = sorted({name for names in inner.values() for name in names if name is not None})
+    if len(below) < 2:
         return []
-    names, classes = some(sorted(inner)), some(sorted(name for name in shared if name is not None))
-    return [
-        f"{names} are taken for classes, and each of them holds {classes}: if they are clients, {key}.layout=clients"
-    ]
+    shared = sorted(name for name in below if len(inner) > 1 and all(name in names for names in inner.values()))
+    said = f"each of them holds {some(shared)}" if len(shared) > 1 else f"folders in them, {some(below)}, for nothing"
+    return [f"{some(sorted(inner))} are taken for classes, and {said}: if they are clients, {key}.layout=clients"]
 
 
 def _train_split(path: Path, layout: Layout, key: str) -> _Split:
@@ -221,10 +221,11 @@ def _untested(path: Path, train: _Split, class_names: tuple[str, ...], layout: L
         return NONE_HELD_OUT
     loose = sum(name is None for name in train.classes)
     beside = f", with {loose} unlabelled images beside them" if loose else ""
+    alone = f"; {key}.path={printable(train.folder)} holds a fifth of each class out"
     level = "train/" if layout == "classes" else "the client folders of train/"
     return (
         "has no images in test/ or val/, and labelled images need a test split; the folders in "
-        f"{level} are taken for classes ({some(class_names)}){beside}; if they are none: {key}.layout=flat"
+        f"{level} are taken for classes ({some(class_names)}){beside}; if they are none: {key}.layout=flat{alone}"
     )
 
 
@@ -362,6 +363,8 @@ def _check_trained(
         if not (class_names or client_names or hint):
             hint = f"; {key}.layout=flat reads no labels, and `rayfed-ssl evaluate RUN --data FOLDER` measures the run "
             hint += "on a labelled set, with training and test images of its own"
+        if class_names and not hint:
+            hint = f"; take it out of {printable(split.folder.name)}/, or put images of it into train/"
         raise UserError(
             f"{key}.path: {printable(split.folder)} holds {what} {printable(unknown[0], 80)}, which no training image "
             f"has; train/ has {trained}{hint}; accepted: {TREES[layout]}"

@@ -234,7 +234,15 @@ def test_parquet_errors_name_the_file(tmp_path):
     (tmp_path / "train.parquet").write_text("label,image\n0,x\n")
     refused(r"train\.parquet cannot be read as Parquet", tmp_path, "parquet")
     write_parquet(tmp_path / "train.parquet", pictures(2), [0, 0])
-    refused(r"lacks its test split: wanted test\*\.parquet.*found train\.parquet", tmp_path, "parquet")
+    alone = r"; data\.path=.*/train\.parquet reads it alone, and a fifth of each class is held out as test images"
+    refused(rf"lacks its test split: wanted test\*\.parquet.*found train\.parquet{alone}", tmp_path, "parquet")
+    (tmp_path / "train.parquet").rename(tmp_path / "all.parquet")
+    refused(r"lacks its train split: .*found all\.parquet; data\.path=.*/all\.parquet reads it", tmp_path, "parquet")
+    (tmp_path / "all.parquet").rename(tmp_path / "train-0.parquet")
+    write_parquet(tmp_path / "train-1.parquet", pictures(2), [0, 0])
+    refused(r"train-1\.parquet; write the parts into one file, and a fifth of each class", tmp_path, "parquet")
+    for part in (0, 1):
+        (tmp_path / f"train-{part}.parquet").unlink()
     (tmp_path / "train.parquet").write_text("label,image\n0,x\n")
     write_parquet(tmp_path / "test.parquet", pictures(2), [0, 0])
     refused(r"train\.parquet cannot be read as Parquet", tmp_path, "parquet")
@@ -542,7 +550,8 @@ def test_folders_that_are_no_classes_have_a_way_out(tmp_path):
     put(tmp_path, {f"train/{n}.png": p[n] for n in range(4)} | {"train/nested/deep/4.png": p[4]})
     refused(
         r"has no images in test/ or val/, and labelled images need a test split; the folders in train/ are taken for "
-        r"classes \(nested\), with 4 unlabelled images beside them; if they are none: data\.layout=flat; found ",
+        r"classes \(nested\), with 4 unlabelled images beside them; if they are none: data\.layout=flat; "
+        r"data\.path=.*/train holds a fifth of each class out; found ",
         tmp_path,
         "imagefolder",
     )
@@ -624,7 +633,7 @@ def test_clients_may_have_test_images_of_their_own(tmp_path):
     put(tmp_path, {"test/west/sick/1.png": p[0]})
     refused(
         r"test holds the class or client west, which no training image has; train/ has sick, well, north, south; "
-        r"accepted: train/<client>/<class>/x\.jpg",
+        r"take it out of test/, or put images of it into train/; accepted: train/<client>/<class>/x\.jpg",
         tmp_path,
         "imagefolder",
         layout="clients",
@@ -701,6 +710,16 @@ def test_folders_that_look_like_clients_and_tables_of_labels_are_named(tmp_path)
         note == "a, b are taken for classes, and each of them holds down, up: if they are clients, data.layout=clients"
     )
     assert fetch(tmp_path, "imagefolder", layout="clients").notes == ()
+    phones = tmp_path / "phones"  # that share no class
+    put(phones, tree_of({"p0/cat": 5, "p0/dog": 5, "p1/cow": 5, "p2": 5}))
+    *_, note = fetch(tmp_path, "imagefolder", path=phones).notes
+    assert note == (
+        "p0, p1, p2 are taken for classes, and folders in them, cat, cow, dog, for nothing: if they are clients, "
+        "data.layout=clients"
+    )
+    put(tmp_path / "deep", tree_of({"a/images": 5, "b/images": 5}))
+    (note,) = fetch(tmp_path, "imagefolder", path=tmp_path / "deep").notes
+    assert "clients" not in note
     put(tmp_path / "csv", tree_of({"a": 5, "b": 5}))
     (tmp_path / "csv/labels.CSV").write_text("file,label\n")
     *_, note = fetch(tmp_path, "imagefolder", path=tmp_path / "csv").notes
@@ -875,18 +894,29 @@ def test_folder_errors_name_the_folder(tmp_path):
     (tmp_path / "train").mkdir()
     refused(r"no images below train/ \(known suffixes: .*\.jpg", tmp_path, "imagefolder")
     put(tmp_path, {"train/cat/1.png": pictures(1)[0]})
-    refused(r"no images in test/ or val/", tmp_path, "imagefolder")
+    put(tmp_path, {f"train/cat/{n}.png": pictures(1)[0] for n in range(5)})
+    refused(r"no images in test/ or val/.*; data\.path=.*/train holds a fifth of each", tmp_path, "imagefolder")
+    assert len(fetch(tmp_path, "imagefolder", path=tmp_path / "train").test) == 1  # what it says works
     put(tmp_path, {"test/dog/1.png": pictures(1)[0]})
-    refused(r"test holds the class dog, which no training image has", tmp_path, "imagefolder")
+    way_out = r"test holds the class dog, which .*train/ has cat; take it out of test/, or put images of it into train/"
+    refused(way_out, tmp_path, "imagefolder")
     (tmp_path / "test/dog").rename(tmp_path / "test/cat")
     (tmp_path / "train/cat/bad.jpg").write_bytes(png(pictures(1, 64)[0], "JPEG")[:-300])
     refused(r"data\.on_bad_image: .*train/cat/bad\.jpg cannot be decoded .*truncated", tmp_path, "imagefolder")
     (tmp_path / "train/cat/bad.jpg").unlink()
     put(tmp_path, {"train/cat/big.png": np.zeros((40, 30), np.uint8)})
-    refused(r"train/cat/big\.png .*30x40 pixels, more than max_pixels=1000", tmp_path, "imagefolder", max_pixels=1000)
+    said = r"train/cat/big\.png .*30x40 pixels, more than max_pixels=1000, which may be up to 178956970\)"
+    refused(said, tmp_path, "imagefolder", max_pixels=1000)
     (tmp_path / "train/cat/gone.png").symlink_to("nowhere.png")
-    refused(r"data\.path: .*gone\.png cannot be read \(No such file", tmp_path, "imagefolder")
-    refused(r"big\.png is a file; .*needs a folder", tmp_path, "imagefolder", path=tmp_path / "train/cat/big.png")
+    refused(
+        r"data\.path: .*gone\.png cannot be read \(No such file .*\); it is a link to nowhere\.png",
+        tmp_path,
+        "imagefolder",
+    )
+    refused(r"big\.png is a file; .*needs a folder of", tmp_path, "imagefolder", path=tmp_path / "train/cat/big.png")
+    (tmp_path / "labels.CSV").write_text("file,label\n")
+    table = r"labels\.CSV is a file; .*; docs/python\.md makes one Parquet file of a table"
+    refused(table, tmp_path, "imagefolder", path=tmp_path / "labels.CSV")
 
 
 # ------------------------------------------------------------------------------------------------------- torchvision
