@@ -78,8 +78,8 @@ class SourceConfig(Block):
     """
     layout: Layout = "classes"
     """Of an ``imagefolder``: ``train/<class>/``, or ``train/<client>/<class>/``, or either without ``train/`` and
-    ``test/``, where a fifth of each class is held out; with ``flat`` no folder is a class, and all images are
-    unlabelled.
+    ``test/``, where a fifth of each class is held out; with ``clients_flat`` only the first folder
+    means anything, the client, and with ``flat`` none; all images are unlabelled then.
     """
     columns: Columns = Columns()
     revision: str | None = Field(None, min_length=1)

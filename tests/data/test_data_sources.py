@@ -23,6 +23,7 @@ from pydantic import ValidationError
 from torchvision import datasets
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.data.source_folder import every_image
 from rayfed_ssl.data.sources import SourceConfig, load
 from rayfed_ssl.data.store import FORMAT
 
@@ -564,11 +565,38 @@ def test_folders_that_are_no_classes_have_a_way_out(tmp_path):
     assert (data.test.labels.tolist(), data.test.pixels.tobytes()) == ([-1], p[5].tobytes())
     put(tmp_path / "clients", {"train/north/raw/1.png": p[0], "train/north/2.png": p[1]})
     refused(
-        r"the folders in the client folders of train/ are taken for classes \(raw\), with 1 unlabelled images beside",
+        r"the folders in the client folders of train/ are taken for classes \(raw\), with 1 unlabelled images beside "
+        r"them; if they are none: data\.layout=clients_flat; ",
         tmp_path / "clients",
         "imagefolder",
         layout="clients",
     )
+
+
+def test_folders_below_clients_may_mean_nothing(tmp_path):
+    """Patients within hospitals: with ``clients`` they would be classes, of which a fifth is held out."""
+    p = pictures(7)
+    tree = {"north/p1/0.png": p[0], "north/p1/1.png": p[1], "north/p2/2.png": p[2], "south/3.png": p[3]}
+    seen = {}
+    for name, within in {"bare": "{}", "train": "train/{}"}.items():
+        put(tmp_path / name, {within.format(file): image for file, image in tree.items()})
+        data = fetch(tmp_path, "imagefolder", path=tmp_path / name, layout="clients_flat")
+        assert np.array_equal(data.train.pixels, p[:4])
+        assert (data.train.labels.tolist(), data.train.class_names) == ([-1] * 4, ())
+        assert (data.train.groups.tolist(), data.train.group_names) == ([0, 0, 0, 1], ("north", "south"))
+        assert (len(data.test), data.notes) == (0, ())
+        table = every_image(tmp_path / name, "clients_flat", "data")[0]
+        seen[name] = [(file.name, split, label) for file, split, label in table]
+    assert seen["bare"] == [(f"{n}.png", None, None) for n in range(4)]
+    assert seen["train"] == [(f"{n}.png", "train", None) for n in range(4)]
+    put(tmp_path / "train", {"test/north/p9/4.png": p[4], "test/elsewhere/5.png": p[5]})
+    tests = fetch(tmp_path, "imagefolder", path=tmp_path / "train", layout="clients_flat").test
+    assert (tests.groups.tolist(), tests.labels.tolist()) == ([-1, 0], [-1, -1])
+    put(tmp_path / "own", {"north/train/p1/0.png": p[0], "north/test/p1/1.png": p[1], "south/train/2.png": p[2]})
+    data = fetch(tmp_path, "imagefolder", path=tmp_path / "own", layout="clients_flat")
+    assert (data.train.groups.tolist(), data.test.groups.tolist()) == ([0, 1], [0])
+    assert (data.train.labels.tolist(), data.test.labels.tolist()) == ([-1, -1], [-1])
+    assert {row[2] for row in every_image(tmp_path / "own", "clients_flat", "data")[0]} == {None}
 
 
 def training_images(tmp_path: Path, name: str, **settings):
@@ -680,6 +708,7 @@ def test_client_folders_without_a_split_keep_the_client_of_held_out_images(tmp_p
     both = np.concatenate([data.train.groups, data.test.groups])
     assert np.bincount(both).tolist() == [20, 20]
     assert "its client folders' folders (sick, well) are the classes" in data.notes[0]
+    assert data.notes[0].endswith("test images; if they are none: data.layout=clients_flat")
 
 
 def test_clients_may_hold_train_and_test_themselves(tmp_path):
