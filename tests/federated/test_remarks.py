@@ -92,5 +92,6 @@ def test_classes_of_few_test_images_are_named() -> None:
     ]
     assert list(smallest_classes(labelled([0], most, names))) == []  # of one class nothing is measured
     assert list(smallest_classes(labelled([0], [0] * FEW + [1] * FEW))) == []
+    assert list(smallest_classes(labelled([0, 1, 2], [0] * FEW + [2] * FEW))) == []  # one of none is another matter
     (line,) = smallest_classes(labelled([0], [*range(7), 7, 7]))
     assert line.startswith("classes 0, 1, 2, 3, 4 and 3 more have")
