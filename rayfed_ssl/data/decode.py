@@ -191,7 +191,7 @@ def _on_black(image: Image.Image) -> Image.Image:
     """The image itself where every pixel is opaque, else laid on black."""
     if image.mode not in ("LA", "La", "PA", "RGBA", "RGBa") and "transparency" not in image.info:
         return image
-    coloured = image.convert("RGBA")
+    coloured = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")  # Pillow knows no other way
     if coloured.getchannel("A").getextrema() == (255, 255):
         return image
     return Image.alpha_composite(Image.new("RGBA", image.size, "black"), coloured)
