@@ -28,6 +28,7 @@ from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.config import build
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.simulation.checks import check_labels, check_shards, ignored_clients
+from rayfed_ssl.simulation.forecast import forecast
 from rayfed_ssl.simulation.reevaluation import reevaluate
 from rayfed_ssl.storage import checkpoint
 from rayfed_ssl.testing.tiny import tiny_run
@@ -322,10 +323,12 @@ def test_client_folders_that_are_taken_for_classes_are_named(tmp_path: Path) -> 
     dealt = tiny_run("fedsimclr", {**data, **sizes, "data.layout": "clients", "train.rounds": 1})
     told: list[str] = []
     run_locally(dealt, tmp_path / "run", report=lambda progress: told.append(progress.line))
-    assert (
+    note = (
         "data.partition.name: dirichlet deals the images of 2 client folders or values anew; "
         "data.partition.name=folders with clients.count=2 gives each client its own"
-    ) in told
+    )
+    assert note in told
+    assert note in forecast(dealt).notes
     natural = tiny_run("fedsimclr", {**data, **sizes, "data.layout": "clients", "data.partition": {"name": "folders"}})
     assert ignored_clients(natural, deal(natural)) == []
 

@@ -30,6 +30,7 @@ Fit = Literal["crop", "pad", "stretch"]
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 """The decoders that image bytes may choose. Others would run programs (EPS starts Ghostscript) or open other files."""
 
+MOST_PIXELS = 178_956_970  # twice as many, and Pillow refuses an image
 _WHITE_IS_ZERO, _PHOTOMETRIC = 0, 262  # TIFF 6.0, section 4
 _SIXTEEN_RAW = re.compile(r";16[BLN]")  # Pillow's names of 16-bit samples; BMP's "BGR;16" has 5 or 6 bits a channel
 _SIXTEEN_BITS = (0.0, 65535.0)
@@ -138,7 +139,9 @@ def _decoded(image: Image.Image, form: Form, draft: Callable[[Image.Image], obje
     """``draft`` may reduce the image before its pixels are read, once it is known not to be too large."""
     width, height = image.size
     if width * height > form.max_pixels:
-        raise BadImage(f"{width}x{height} pixels, more than max_pixels={form.max_pixels}")
+        raise BadImage(
+            f"{width}x{height} pixels, more than max_pixels={form.max_pixels}, which may be up to {MOST_PIXELS}"
+        )
     deep_colour = _has_deep_colour(image, form.range)
     draft(image)
     image = _upright(image)
@@ -188,7 +191,7 @@ def _on_black(image: Image.Image) -> Image.Image:
     """The image itself where every pixel is opaque, else laid on black."""
     if image.mode not in ("LA", "La", "PA", "RGBA", "RGBa") and "transparency" not in image.info:
         return image
-    coloured = image.convert("RGBA")
+    coloured = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")  # Pillow knows no other way
     if coloured.getchannel("A").getextrema() == (255, 255):
         return image
     return Image.alpha_composite(Image.new("RGBA", image.size, "black"), coloured)

@@ -11,7 +11,8 @@ from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.split_folders import split_folders
 from rayfed_ssl.data.walking import SUFFIXES, unread_below
 
-Layout = Literal["classes", "clients", "flat"]
+Layout = Literal["classes", "clients", "clients_flat", "flat"]
+WITH_CLIENTS = ("clients", "clients_flat")  # whose first folder is the client
 TEST_FOLDERS = ("test", "val")  # the first that holds images; names of split_folders
 MOST_NAMED = 5
 TREES = {
@@ -22,6 +23,10 @@ TREES = {
     "clients": (
         "train/<client>/<class>/x.jpg with test/<class>/x.jpg or test/<client>/<class>/x.jpg (or val/); unlabelled: "
         "train/<client>/x.jpg; all of these also without train/ and test/, or with <client>/train/ and <client>/test/"
+    ),
+    "clients_flat": (
+        "train/<client>/.../x.jpg, all of them unlabelled; also without train/ and test/, or with <client>/train/ and "
+        "<client>/test/"
     ),
     "flat": "train/.../x.jpg, or .../x.jpg, all of them unlabelled",
 }

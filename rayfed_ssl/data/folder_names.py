@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import composed, printable
-from rayfed_ssl.data.folder_layouts import Layout
+from rayfed_ssl.data.folder_layouts import WITH_CLIENTS, Layout, some
 
-CLASS_DEPTH = {"classes": 0, "clients": 1}  # folders above the class; with flat none is one
+CLASS_DEPTH = {"classes": 0, "clients": 1}  # folders above the class; with the others none is one
 
 
 def known_names(names: list[str | None]) -> tuple[str, ...]:
@@ -46,6 +46,11 @@ def class_of(file: Path, root: Path, layout: Layout) -> str | None:
     return folder_at(file, root, CLASS_DEPTH[layout]) if layout in CLASS_DEPTH else None
 
 
+def client_of(file: Path, root: Path, layout: Layout) -> str | None:
+    """The folder that is the client of a file below ``root``; None where there is none."""
+    return folder_at(file, root, 0) if layout in WITH_CLIENTS else None
+
+
 def refuse_twins(files: Iterable[Path], root: Path, levels: int, key: str) -> None:
     """Raise UserError where two folders side by side, at most ``levels`` below ``root`` on the way to ``files``, have
     names that are one in normal form C.
@@ -61,3 +66,33 @@ def refuse_twins(files: Iterable[Path], root: Path, levels: int, key: str) -> No
                     "spelt in two normal forms of Unicode (NFC and NFD); allowed: one of each name: rename or merge "
                     "them"
                 )
+
+
+def maybe_clients(files: list[Path], classes: list[str | None], root: Path, key: str) -> list[str]:
+    """A line where the folders below ``root`` that are taken for classes may be clients: folders of two or more names
+    lie in them, which are read as nothing.
+    """
+    inner: dict[str, set[str | None]] = {}
+    for file, label in zip(files, classes, strict=True):
+        if label is not None:
+            inner.setdefault(label, set()).add(folder_at(file, root, 1))
+    below = sorted({name for names in inner.values() for name in names if name is not None})
+    if len(below) < 2:
+        return []
+    shared = sorted(name for name in below if len(inner) > 1 and all(name in names for names in inner.values()))
+    said = f"each of them holds {some(shared)}" if len(shared) > 1 else f"folders in them, {some(below)}, for nothing"
+    return [f"{some(sorted(inner))} are taken for classes, and {said}: if they are clients, {key}.layout=clients"]
+
+
+def test_place(
+    folders: tuple[str, ...], class_names: tuple[str, ...], client_names: tuple[str, ...]
+) -> tuple[str | None, str | None]:
+    """(client, class) of a test image below these folders. A folder that is neither stands as an unknown class."""
+    if not folders:
+        return None, None
+    if folders[0] in client_names:
+        if len(folders) > 1 and folders[1] in class_names:
+            return folders[0], folders[1]
+        if folders[0] not in class_names:
+            return folders[0], None if len(folders) == 1 else folders[1]
+    return None, folders[0]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +13,10 @@ import pyarrow.parquet as pq
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
+from rayfed_ssl.data.walking import FROM_TABLE, TABLES
 
 TEST_NAMES = ("test", "validation", "val")
+PART = re.compile(r"(.+)-\d+-of-(\d+)(?:-[0-9a-f]+)?\.parquet")  # as the Hugging Face datasets library writes them
 MOST_NAMED = 5  # of files that are not used
 
 
@@ -83,19 +87,37 @@ def _find(folder: Path, names: tuple[str, ...]) -> list[Path]:
 
 
 def unused(path: Path, parts: dict[str, list[Path]], key: str, advice: str = "") -> tuple[str, ...]:
-    """A line on the Parquet files below ``path`` that are of neither split, where there are any; ``advice`` ends it."""
+    """A line on the Parquet files below ``path`` that are of neither split, where there are any; ``advice`` ends it.
+    Before it lines on parts that are missing.
+    """
     used = {file.resolve() for files in parts.values() for file in files}
     below = [file for file in sorted(path.rglob("*.parquet")) if file.is_file() and not file.name.startswith(".")]
     others = [file for file in below if file.resolve() not in used]
     if not others:
-        return ()
+        return incomplete(parts)
     rows = sum(_rows_of(file, key) for file in others)
     more = f" and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
     names = ", ".join(printable(file.relative_to(path), 80) for file in others[:MOST_NAMED]) + more
     first = [(files[0].relative_to(path), " .." if len(files) > 1 else "") for files in parts.values() if files]
     read = " and ".join(f"{printable(file, 80)}{dots}" for file, dots in first)
     are = "is" if len(others) == 1 else "are"
-    return (f"{names} ({rows} rows) {are} not used: the images are those of {read}{advice}",)
+    return (
+        *incomplete(parts),
+        f"{names} ({rows} rows) {are} not used: the images are those of {read}{advice}",
+    )
+
+
+def incomplete(parts: dict[str, list[Path]]) -> tuple[str, ...]:
+    """A line for each number of parts in names like ``train-00000-of-00003.parquet`` that are not all there."""
+    there: Counter[tuple[str, str]] = Counter()
+    for file in dict.fromkeys(file for files in parts.values() for file in files):
+        if named := PART.fullmatch(file.name):
+            there[named[1], named[2]] += 1
+    return tuple(
+        f"{printable(name, 80)}-*-of-{total}.parquet: {count} of {int(total)} parts are there"
+        for (name, total), count in there.items()
+        if count < int(total)
+    )
 
 
 def _rows_of(file: Path, key: str) -> int:
@@ -108,9 +130,12 @@ def _rows_of(file: Path, key: str) -> int:
 
 
 def missing(path: Path, names: tuple[str, ...], shown: str, key: str) -> UserError:
-    """What to say of a folder without the files of a split that has one of these names."""
+    """What to say of a folder without the files of a split that has one of these names: one file alone is split."""
     wanted = " or ".join(f"{name}*.parquet" for name in names)
-    return UserError(f"{key}.path: {shown} lacks its {names[0]} split: wanted {wanted}, found {_present(path)}")
+    files = sorted(path.rglob("*.parquet"))
+    alone = f"{key}.path={printable(files[0])} reads it alone" if len(files) == 1 else "write the parts into one file"
+    hint = f"; {alone}, and a fifth of each class is held out as test images" if files else ""
+    return UserError(f"{key}.path: {shown} lacks its {names[0]} split: wanted {wanted}, found {_present(path)}{hint}")
 
 
 def _present(path: Path) -> str:
@@ -126,9 +151,5 @@ def readable(file: Path, key: str) -> Iterator[pq.ParquetFile]:
             yield opened
     except (pa.ArrowException, OSError) as error:
         reason = printable(" ".join(str(error).split()))
-        table = "; docs/python.md makes one Parquet file of a table and the images beside it" if _is_text(file) else ""
+        table = f"; {FROM_TABLE}" if file.suffix.lower() in {*TABLES, ".txt"} else ""
         raise UserError(f"{key}.path: {printable(file)} cannot be read as Parquet ({reason}){table}") from error
-
-
-def _is_text(file: Path) -> bool:
-    return file.suffix.lower() in (".csv", ".tsv", ".txt", ".xlsx", ".json", ".jsonl")

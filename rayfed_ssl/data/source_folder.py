@@ -7,6 +7,8 @@
     ``train/<client>/<class>/.../x.jpg``: the first folder is the client, for the partition ``folders``; the second is
     the class. Images directly in a client's folder are unlabelled. The test folder holds common images
     (``test/<class>/x.jpg``), each client's own (``test/<client>/<class>/x.jpg``), or both.
+``data.layout: clients_flat``
+    ``train/<client>/.../x.jpg``: the first folder is the client, deeper ones do not matter, and no image is labelled.
 ``data.layout: flat``
     ``train/.../x.jpg``: no folder is a class, and no image is labelled. Test images may lie in any folders too.
 
@@ -28,7 +30,7 @@ instead.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -36,17 +38,36 @@ from numpy.typing import NDArray
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import composed, printable
-from rayfed_ssl.data.folder_layouts import TEST_FOLDERS, TREES, Layout, instead, layout_error, not_read, some
-from rayfed_ssl.data.folder_names import class_of, folder_at, folders_between, known_names, numbers_of, refuse_twins
+from rayfed_ssl.data.folder_layouts import (
+    TEST_FOLDERS,
+    TREES,
+    WITH_CLIENTS,
+    Layout,
+    instead,
+    layout_error,
+    not_read,
+    some,
+)
+from rayfed_ssl.data.folder_names import (
+    CLASS_DEPTH,
+    class_of,
+    client_of,
+    folder_at,
+    folders_between,
+    known_names,
+    maybe_clients,
+    numbers_of,
+    refuse_twins,
+    test_place,
+)
 from rayfed_ssl.data.holdout import TEST_SHARE, stratified_halves, untested
 from rayfed_ssl.data.images import NONE_HELD_OUT, Listing, Payload, Source
 from rayfed_ssl.data.limits import unseen_classes
 from rayfed_ssl.data.split_folders import split_folders
-from rayfed_ssl.data.walking import entries, images_below, images_beside, unread_below
+from rayfed_ssl.data.walking import TABLES, entries, images_below, images_beside, unread_below
 
-NAMED = {"classes": 1, "clients": 2, "flat": 0}  # levels of folders whose names are read
+NAMED = {"classes": 1, "clients": 2, "clients_flat": 1, "flat": 0}  # levels of folders whose names are read
 ANNOTATIONS = "val_annotations.txt"  # of Tiny-ImageNet's validation images
-TABLES = {".csv", ".tsv", ".xlsx", ".json", ".jsonl"}
 
 
 @dataclass(frozen=True)
@@ -66,6 +87,10 @@ class _Split:
         columns = (self.files, self.classes, self.clients)
         files, classes, clients = ([column[row] for row in chosen] for column in columns)
         return _Split(self.folder, files, classes, clients)
+
+    def read_as(self, layout: Layout) -> _Split:
+        """The same where folders name classes, else without any."""
+        return self if layout in CLASS_DEPTH else replace(self, classes=[None] * len(self.files))
 
     def add(self, folder: Path, client: str, key: str) -> None:
         """Add a client's images below ``folder``, whose folders are the classes. Raises UserError."""
@@ -104,7 +129,7 @@ def folder_source(path: Path, layout: Layout, limits: dict[str, int | None], key
         chosen = (test or _Split(path / "test", [], [], [])) if split == "test" else train
         return _listing(split, chosen, class_names, client_names, limits[split])
 
-    notes += _maybe_clients(train, key) if layout == "classes" else []
+    notes += maybe_clients(train.files, train.classes, train.folder, key) if layout == "classes" else []
     notes += filter(None, [unread_below(*dict.fromkeys(split.folder for split in (train, test) if split))])
     deciding = (*train.files, *((*test.files, *test.named_in) if test else ()))
     return Source(deciding, listing, tuple(notes), check, root=path)
@@ -114,8 +139,8 @@ def _unsplit(path: Path, layout: Layout, key: str) -> tuple[_Split, _Split | Non
     """(training images, test images, what to say) of a root without ``train/``. Raises UserError."""
     _, folders, _ = entries(path, key)
     within = [inner["train"] for folder in folders if "train" in (inner := split_folders(folder, key))]
-    if within and layout == "clients":
-        return _split_within(path, folders, key)
+    if within and layout in WITH_CLIENTS:
+        return _split_within(path, folders, layout, key)
     if within:
         hint = f"if its folders are clients: {key}.layout=clients with {key}.partition.name=folders"
         shown = printable(within[0].relative_to(path))
@@ -125,7 +150,7 @@ def _unsplit(path: Path, layout: Layout, key: str) -> tuple[_Split, _Split | Non
         problem = "has no folder train/" + ("" if files else f" and no images{instead(path)}")
         raise layout_error(path, layout, problem, key)
     refuse_twins(files, path, NAMED[layout], key)
-    clients = [folder_at(file, path, 0) if layout == "clients" else None for file in files]
+    clients = [client_of(file, path, layout) for file in files]
     whole = _Split(path, files, [class_of(file, path, layout) for file in files], clients)
     tables = sorted(entry.name for entry in path.iterdir() if entry.suffix.lower() in TABLES)
     unread = [f"{some(tables)} is not read: put images and the labels of a table into Parquet"] if tables else []
@@ -136,14 +161,15 @@ def _unsplit(path: Path, layout: Layout, key: str) -> tuple[_Split, _Split | Non
     rest, held_out = stratified_halves(labels, TEST_SHARE, held_by)
     train, test = whole.rows(rest), whole.rows(held_out)
     where = "folders" if layout == "classes" else "client folders' folders"
+    none = f"; if they are none: {key}.layout=clients_flat" if layout == "clients" else ""
     note = (
         f"{printable(path)} has no train/ and test/: its {where} ({some(class_names)}) are the classes, and a fifth "
-        f"of each, {len(test.files)} of {len(files)} images, is held out as test images"
+        f"of each, {len(test.files)} of {len(files)} images, is held out as test images{none}"
     )
     return train, test if test.files else None, [note, *untested(labels, held_out, class_names, TEST_SHARE), *unread]
 
 
-def _split_within(path: Path, folders: list[Path], key: str) -> tuple[_Split, _Split | None, list[str]]:
+def _split_within(path: Path, folders: list[Path], layout: Layout, key: str) -> tuple[_Split, _Split | None, list[str]]:
     """Like ``_unsplit``, of ``<client>/train/<class>/x.jpg`` and ``<client>/test/<class>/x.jpg``. Raises UserError."""
     train, test = _Split(path, [], [], []), _Split(path, [], [], [])
     unused = 0
@@ -157,6 +183,7 @@ def _split_within(path: Path, folders: list[Path], key: str) -> tuple[_Split, _S
         raise layout_error(path, "clients", f"has no images below its clients' train/{instead(path)}", key)
     note = f"the clients' val/ ({unused} images) is not used where test/ is there"
     notes = [note] if unused else []
+    train, test = train.read_as(layout), test.read_as(layout)
     return train, test if test.files else None, notes + _beside_clients(path, folders, key)
 
 
@@ -189,21 +216,6 @@ def _maybe_class(train: _Split, beside: list[tuple[str, int]], layout: Layout) -
     return f"; if {name}/ is a {meant} like them, rename it: a folder of that name is taken for the training split"
 
 
-def _maybe_clients(train: _Split, key: str) -> list[str]:
-    """A line where the folders taken for classes look like clients: all hold the same two or more folders."""
-    inner: dict[str, set[str | None]] = {}
-    for file, label in zip(train.files, train.classes, strict=True):
-        if label is not None:
-            inner.setdefault(label, set()).add(folder_at(file, train.folder, 1))
-    shared = set.intersection(*inner.values()) - {None} if len(inner) > 1 else set()
-    if len(shared) < 2:
-        return []
-    names, classes = some(sorted(inner)), some(sorted(name for name in shared if name is not None))
-    return [
-        f"{names} are taken for classes, and each of them holds {classes}: if they are clients, {key}.layout=clients"
-    ]
-
-
 def _train_split(path: Path, layout: Layout, key: str) -> _Split:
     train = split_folders(path, key)["train"]
     files = images_below(train, key)
@@ -211,7 +223,7 @@ def _train_split(path: Path, layout: Layout, key: str) -> _Split:
         raise layout_error(path, layout, f"has no images below {printable(train.name)}/{instead(train)}", key)
     refuse_twins(files, train, NAMED[layout], key)
     classes = [class_of(file, train, layout) for file in files]
-    clients = [folder_at(file, train, 0) if layout == "clients" else None for file in files]
+    clients = [client_of(file, train, layout) for file in files]
     return _Split(train, files, classes, clients)
 
 
@@ -221,10 +233,12 @@ def _untested(path: Path, train: _Split, class_names: tuple[str, ...], layout: L
         return NONE_HELD_OUT
     loose = sum(name is None for name in train.classes)
     beside = f", with {loose} unlabelled images beside them" if loose else ""
+    alone = f"; {key}.path={printable(train.folder)} holds a fifth of each class out"
+    none = "flat" if layout == "classes" else "clients_flat"
     level = "train/" if layout == "classes" else "the client folders of train/"
     return (
         "has no images in test/ or val/, and labelled images need a test split; the folders in "
-        f"{level} are taken for classes ({some(class_names)}){beside}; if they are none: {key}.layout=flat"
+        f"{level} are taken for classes ({some(class_names)}){beside}; if they are none: {key}.layout={none}{alone}"
     )
 
 
@@ -246,7 +260,7 @@ def _test_splits(
 ) -> dict[str, _Split]:
     """The test folders with images in them by the names of their splits, the one that runs measure on first."""
     folders = split_folders(path, key)
-    annotated = layout != "flat" and "val" in folders and (folders["val"] / ANNOTATIONS).is_file()
+    annotated = layout in CLASS_DEPTH and "val" in folders and (folders["val"] / ANNOTATIONS).is_file()
     found = {"val": _annotated(folders["val"], key)} if annotated else {}
     for name in TEST_FOLDERS:
         if name in found or name not in folders or not (files := images_below(folders[name], key)):
@@ -254,8 +268,9 @@ def _test_splits(
         known = layout != "flat" and not annotated  # beside annotations folders are no classes
         refuse_twins(files, folders[name], NAMED[layout] if known else 0, key)
         below = [folders_between(file, folders[name]) if known else () for file in files]
-        places = [_test_place(inner, class_names, client_names) for inner in below]
-        found[name] = _Split(folders[name], files, [label for _, label in places], [client for client, _ in places])
+        places = [test_place(inner, class_names, client_names) for inner in below]
+        split = _Split(folders[name], files, [label for _, label in places], [client for client, _ in places])
+        found[name] = split.read_as(layout)
     return found
 
 
@@ -302,7 +317,8 @@ def every_image(path: Path, layout: Layout, key: str) -> tuple[list[Row], list[s
         found["test"] = found.pop("val")
     rows: list[Row] = []
     for name in (name for name in ("train", *TEST_FOLDERS) if name in found):
-        rows += [(file, name, label) for file, label in zip(found[name].files, found[name].classes, strict=True)]
+        split = found[name].read_as(layout)
+        rows += [(file, name, label) for file, label in zip(split.files, split.classes, strict=True)]
     if not rows:
         raise UserError(f"{key}.path: found no images below {printable(path)}{instead(path)}")
     notes += filter(None, [unread_below(*dict.fromkeys(split.folder for split in found.values()))])
@@ -327,20 +343,6 @@ def _annotated(folder: Path, key: str) -> _Split:
     return _Split(folder, files, classes, [None] * len(files), (folder / ANNOTATIONS,))
 
 
-def _test_place(
-    folders: tuple[str, ...], class_names: tuple[str, ...], client_names: tuple[str, ...]
-) -> tuple[str | None, str | None]:
-    """(client, class) of a test image below these folders. A folder that is neither stands as an unknown class."""
-    if not folders:
-        return None, None
-    if folders[0] in client_names:
-        if len(folders) > 1 and folders[1] in class_names:
-            return folders[0], folders[1]
-        if folders[0] not in class_names:
-            return folders[0], None if len(folders) == 1 else folders[1]
-    return None, folders[0]
-
-
 def _check_trained(
     split: _Split,
     train: _Split,
@@ -362,6 +364,8 @@ def _check_trained(
         if not (class_names or client_names or hint):
             hint = f"; {key}.layout=flat reads no labels, and `rayfed-ssl evaluate RUN --data FOLDER` measures the run "
             hint += "on a labelled set, with training and test images of its own"
+        if class_names and not hint:
+            hint = f"; take it out of {printable(split.folder.name)}/, or put images of it into train/"
         raise UserError(
             f"{key}.path: {printable(split.folder)} holds {what} {printable(unknown[0], 80)}, which no training image "
             f"has; train/ has {trained}{hint}; accepted: {TREES[layout]}"

@@ -37,7 +37,7 @@ from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.table import Table
 from rayfed_ssl.base.text import composed, printable
 from rayfed_ssl.data.copies import kept_copies
-from rayfed_ssl.data.decode import CLIPPED_SHARE, ENLARGED, Fit, Form
+from rayfed_ssl.data.decode import CLIPPED_SHARE, ENLARGED, MOST_PIXELS, Fit, Form
 from rayfed_ssl.data.folder_layouts import Layout
 from rayfed_ssl.data.images import MOST_CLASSES, Dataset, Images, Listing, Scaling, Source
 from rayfed_ssl.data.source_digits import digits_source
@@ -46,7 +46,7 @@ from rayfed_ssl.data.source_hub import hub_source
 from rayfed_ssl.data.source_parquet import Columns, parquet_source
 from rayfed_ssl.data.source_torchvision import torchvision_source
 from rayfed_ssl.data.store import FORMAT, NOTICED, Clipped, Stored, Undecodable, cached, default_cache
-from rayfed_ssl.data.walking import ARCHIVES
+from rayfed_ssl.data.walking import ARCHIVES, FROM_TABLE, TABLES
 
 CONTENT_DIGEST_BYTES = 256 * 2**20
 MOST_NAMED = 5  # clients with clipped images
@@ -78,8 +78,8 @@ class SourceConfig(Block):
     """
     layout: Layout = "classes"
     """Of an ``imagefolder``: ``train/<class>/``, or ``train/<client>/<class>/``, or either without ``train/`` and
-    ``test/``, where a fifth of each class is held out; with ``flat`` no folder is a class, and all images are
-    unlabelled.
+    ``test/``, where a fifth of each class is held out; with ``clients_flat`` only the first folder
+    means anything, the client, and with ``flat`` none; all images are unlabelled then.
     """
     columns: Columns = Columns()
     revision: str | None = Field(None, min_length=1)
@@ -105,7 +105,7 @@ class SourceConfig(Block):
     """
     on_bad_image: Literal["fail", "skip"] = "fail"
     """Whether images that cannot be decoded end the run, all of them named up to 20, or are left out and named."""
-    max_pixels: int = Field(50_000_000, ge=64, le=178_956_970)
+    max_pixels: int = Field(50_000_000, ge=64, le=MOST_PIXELS)
     """A larger image counts as one that cannot be decoded."""
     limit: int | None = Field(None, ge=1)
     """At most so many training images: the first rows, of an ``imagefolder`` evenly spaced ones; null: all. A note says
@@ -175,8 +175,9 @@ def _imagefolder(config: SourceConfig, cache: Path, key: str) -> Source:
     if not path.is_dir():
         hint = "; unpack it" if path.suffix.lower() in ARCHIVES else ""
         hint = f"; {key}.name=parquet reads it" if path.suffix.lower() == ".parquet" else hint
+        hint = f"; {FROM_TABLE}" if path.suffix.lower() in TABLES else hint
         raise UserError(
-            f"{key}.path: {printable(path)} is a file; {key}.name=imagefolder needs a folder with train/ in it{hint}"
+            f"{key}.path: {printable(path)} is a file; {key}.name=imagefolder needs a folder of images{hint}"
         )
     return folder_source(path, config.layout, config.limits, key)
 

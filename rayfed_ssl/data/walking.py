@@ -24,6 +24,8 @@ BESIDE_IMAGES = {
 """
 NAMES_BESIDE_IMAGES = {"readme", "license", "licence", "changelog", "authors", "makefile"}
 SCANS = {".dcm", ".dicom", ".ima", ".nii", ".nii.gz", ""}  # DICOM and NIfTI; DICOM files often have no suffix
+TABLES = {".csv", ".tsv", ".xlsx", ".json", ".jsonl"}
+FROM_TABLE = "docs/python.md makes one Parquet file of a table and the images beside it"
 ARCHIVES = {".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".7z", ".rar"}
 MOST_KINDS = 8  # of files that are not read, named with their number
 MOST_WAYS = 1000  # links may lead to one folder in so many ways
@@ -65,7 +67,8 @@ def entries(folder: Path, key: str) -> tuple[list[Path], list[Path], tuple[int, 
             mode = os.stat(entry).st_mode
         except OSError as error:
             if is_image:
-                raise UserError(f"{key}.path: {printable(entry)} cannot be read ({error.strerror})") from error
+                where = f"; it is a link to {printable(os.readlink(entry))}" if entry.is_symlink() else ""
+                raise UserError(f"{key}.path: {printable(entry)} cannot be read ({error.strerror}){where}") from error
             continue
         if stat.S_ISDIR(mode):
             folders.append(entry)

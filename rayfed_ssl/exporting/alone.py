@@ -119,7 +119,7 @@ def _on_black(image: Any) -> Any:
     """The image itself where every pixel is opaque, else laid on black."""
     if image.mode not in ("LA", "La", "PA", "RGBA", "RGBa") and "transparency" not in image.info:
         return image
-    coloured = image.convert("RGBA")
+    coloured = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
     if coloured.getchannel("A").getextrema() == (255, 255):
         return image
     from PIL import Image

@@ -25,7 +25,7 @@ from rayfed_ssl.data.partition_base import Partition
 from rayfed_ssl.data.partition_file import CLIENT_0, NONE, SHARE, Origin
 from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.data.tasks import split_tasks
-from rayfed_ssl.federated.remarks import copied, largest_class
+from rayfed_ssl.federated.remarks import copied, of_classes
 from rayfed_ssl.settings.run import RunSettings
 
 PUBLIC = "data.public.images"
@@ -77,7 +77,7 @@ class Federation:
             *public,
             *self.partition_notes,
             *copied(self.dataset, held, self.held_out),
-            *largest_class(self.dataset),
+            *of_classes(self.dataset),
         )
 
     @property

@@ -1,4 +1,5 @@
-"""What people should know of a run's images before they read its numbers: copies, and a test set with a large class.
+"""What people should know of a run's images before they read its numbers: copies, a test set with a large class or with
+very small ones, a class that by its name is none.
 
 Shape legend: N training images, M test images.
 """
@@ -14,13 +15,20 @@ from numpy.typing import NDArray
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.images import Dataset
 
+MOST_NAMED = 5  # small classes
 ABOVE_CHANCE = Fraction(1, 10)  # accuracy of always naming the largest class, before it is said
+FEW = 5  # test images of a class, under which it is said
+NO_CLASS = {
+    "unlabelled", "unlabeled", "nolabel", "notlabelled", "notlabeled", "unannotated", "unclassified", "unsorted",
+    "unknown",
+}  # fmt: skip
+"""Names, of letters alone, under which people put images that nobody labelled."""
 
 
 def remarks(dataset: Dataset) -> list[str]:
     """All there is to know of images that no client holds."""
     skipped = [f"{len(dataset.skipped)} broken images are left out"] if dataset.skipped else []
-    return [*skipped, *dataset.notes, *copied(dataset, (), None), *largest_class(dataset)]
+    return [*skipped, *dataset.notes, *copied(dataset, (), None), *of_classes(dataset)]
 
 
 def copied(dataset: Dataset, held: Sequence[NDArray[np.int64]], held_out: NDArray[np.int64] | None) -> Iterator[str]:
@@ -54,6 +62,42 @@ def copied(dataset: Dataset, held: Sequence[NDArray[np.int64]], held_out: NDArra
         several = int((repeated & (holders[own] > 1)).sum())
         where = f", {several} of them with several clients" if several else ""
         yield f"{int(repeated.sum())} of {trained} training images are there more than once (the same pixels){where}"
+
+
+def of_classes(dataset: Dataset) -> Iterator[str]:
+    """Lines on the classes: one that by its name is none, the largest, the smallest."""
+    yield from no_class(dataset)
+    yield from largest_class(dataset)
+    yield from smallest_classes(dataset)
+
+
+def no_class(dataset: Dataset) -> Iterator[str]:
+    """A line for each class whose name says that nobody labelled its images: it is measured as any other."""
+    for label, name in enumerate(dataset.train.class_names):
+        letters = "".join(letter for letter in name.lower() if letter.isalpha()).removesuffix("images")
+        if letters in NO_CLASS:
+            count = sum(int((images.labels == label).sum()) for images in (dataset.train, dataset.test))
+            yield (
+                f"{printable(name, 80)} is taken for a class, of {count} images; images that nobody labelled lie in no "
+                "class folder, or have an empty label"
+            )
+
+
+def smallest_classes(dataset: Dataset) -> Iterator[str]:
+    """A line on classes with fewer than ``FEW`` test images, of more than one class."""
+    counts = np.bincount(dataset.test.labels[dataset.test.labels >= 0])
+    small = np.flatnonzero((counts > 0) & (counts < FEW))
+    if not len(small) or (counts > 0).sum() < 2:
+        return
+    names = dataset.train.class_names
+    shown = [printable(names[label], 80) if names else str(label) for label in small[:MOST_NAMED]]
+    more = f" and {len(small) - MOST_NAMED} more" if len(small) > MOST_NAMED else ""
+    classes = f"class {shown[0]} has" if len(small) == 1 else f"classes {', '.join(shown)}{more} have"
+    fewest = int(counts[small].min())
+    yield (
+        f"{classes} fewer than {FEW} of {int(counts.sum())} test images (the fewest: {fewest}): one image is up to "
+        f"{100 / fewest:.0f} points of a class's accuracy, and balanced accuracy and AUC weigh it as the largest class"
+    )
 
 
 def largest_class(dataset: Dataset) -> Iterator[str]:

@@ -48,10 +48,21 @@ class Client(fedavg.Client[Config]):
         return dict(self.averaged)
 
 
+class Server(fedavg.Server[Config]):
+    def notes(self) -> list[str]:
+        """The first step of a round begins at theta_t, where the penalty has no gradient."""
+        if self.method.mu == 0 or any(self.fit_batches(client).steps > 1 for client in self.setup.clients):
+            return []
+        return [
+            "every client takes one local step a round, at which fedprox's penalty has no gradient: this run is "
+            "FedAvg's, number for number; a smaller train.batch_size or more train.local_epochs take more steps"
+        ]
+
+
 FEDPROX = Method(
     Config,
     Client,
-    fedavg.Server,
+    Server,
     Info("FedProx (Li 2020)", "weights"),
     objective="simclr",
     accepts=unlabelled,

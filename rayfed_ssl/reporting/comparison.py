@@ -50,6 +50,7 @@ class OneRun:
     rounds. ``split``: a digest of who holds which images. ``of_clients``: whether values are means over clients with
     encoders of their own. ``test_images``: what accuracies were measured on, of own tasks those of all clients; None
     where the run did not say. ``images``: the digest of the data set, likewise. ``audited``: what ``leak`` found.
+    ``noted``: what it said before its first round.
     """
 
     folder: Path
@@ -74,6 +75,7 @@ class OneRun:
     task_test_images: int | None = None
     images: str | None = None
     audited: Audited | None = None
+    noted: tuple[str, ...] = ()
 
     @property
     def method(self) -> str:
@@ -317,7 +319,7 @@ def read_run(folder: Path) -> OneRun:
         raise UserError(
             f"{folder / 'summary.json'}: cannot be read ({error!r}); the run's records are damaged"
         ) from None
-    metrics = read_metrics(folder)
+    metrics, known = read_metrics(folder), recorded(folder)
     values, curves, of_clients = {}, {}, False
     for group in ("eval", "select", "features"):
         for name, rounds in sorted(history(metrics, group).items()):
@@ -349,8 +351,9 @@ def read_run(folder: Path) -> OneRun:
         of_clients=of_clients,
         test_images=_images(summary, "test_images"),
         task_test_images=_images(summary, "task_test_images"),
-        images=recorded(folder).images,
+        images=known.images,
         audited=read_leak(folder),
+        noted=known.notes,
     )
 
 

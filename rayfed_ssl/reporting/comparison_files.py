@@ -21,6 +21,7 @@ from rayfed_ssl.reporting.comparison import RAW_PIXELS, UNTRAINED, Comparison, D
 from rayfed_ssl.reporting.comparison_choice import Selection
 from rayfed_ssl.reporting.intervals import counts_images
 from rayfed_ssl.reporting.leaked import INTERVAL, Area, largest
+from rayfed_ssl.reporting.noted import noted
 from rayfed_ssl.reporting.tables import replace_file, write_json
 
 NAME = "comparison"
@@ -258,7 +259,7 @@ def notes(comparison: Comparison) -> list[str]:
         if row.unfinished:
             told = ", ".join(f"{name} {status}" for name, status in row.unfinished.items())
             lines.append(f"! {printable(row.name)}: {told}; not counted.")
-    lines += _began_otherwise(comparison)
+    lines += [*_began_otherwise(comparison), *noted(comparison)]
     lines += [f"Left out, {printable(name)}: {' '.join(why.split())}" for name, why in comparison.left_out.items()]
     return lines
 

@@ -45,8 +45,8 @@ def environment(
     up, never imported. ``device`` is what clients train on, in words: their machine need not be this one. ``images``
     is the digest of the data set, ``public_images`` that of public images of another source, ``imports`` are those of
     the code a run brought along, ``files`` those of the other files it read, by key; ``scaled`` what was done to images
-    of more than 8 bits, by configuration block; ``notes`` say what was made of the images. A run without public images
-    of another source, without files, deep images or notes, has no such key.
+    of more than 8 bits, by configuration block; ``notes`` what it said before its first round. A run without public
+    images of another source, without files, deep images or notes, has no such key.
     """
     revision, changed = git_revision()
     return {
@@ -108,16 +108,20 @@ def write_environment(
 
 @dataclass(frozen=True)
 class Recorded:
-    """The digests a run began with: of its images, of public images of another source, of its other files by key."""
+    """The digests a run began with: of its images, of public images of another source, of its other files by key. And
+    what it said before its first round.
+    """
 
     images: str | None = None
     public_images: str | None = None
     files: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 def recorded(folder: Path) -> Recorded:
-    """What the ``environment.json`` of a run folder names by a digest: nothing where it is not there, is damaged, or
-    was written by a version that did not record it.
+    """What the ``environment.json`` of a run folder names by a digest, and its notes.
+
+    Nothing where it is not there, is damaged, or was written by a version that did not record it.
     """
     try:
         found = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
@@ -125,11 +129,12 @@ def recorded(folder: Path) -> Recorded:
         return Recorded()
     if not isinstance(found, dict):
         return Recorded()
-    images, public, files = (found.get(key) for key in ("images", "public_images", "files"))
+    images, public, files, notes = (found.get(key) for key in ("images", "public_images", "files", "notes"))
     return Recorded(
         images if isinstance(images, str) else None,
         public if isinstance(public, str) else None,
         {key: digest for key, digest in files.items() if isinstance(digest, str)} if isinstance(files, dict) else {},
+        tuple(note for note in notes if isinstance(note, str)) if isinstance(notes, list) else (),
     )
 
 

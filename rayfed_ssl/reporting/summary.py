@@ -63,7 +63,7 @@ def best_and_last(metrics: pa.Table) -> tuple[dict[str, dict[str, Any]], dict[st
     one of the trained rounds; of clients' values the mean counts; of equal rounds the earlier is the best, and one
     whose mean is not finite never is. A run without a trained round answers with round 0.
     """
-    from_round = 1 if metrics.num_rows and pc.max(metrics["round"]).as_py() >= 1 else 0
+    from_round = _first_trained(metrics)
     chosen_by = history(metrics, "select")
     best: dict[str, dict[str, Any]] = {}
     last: dict[str, Accuracy] = {}
@@ -87,8 +87,16 @@ def best_and_last(metrics: pa.Table) -> tuple[dict[str, dict[str, Any]], dict[st
 
 
 def last_of(metrics: pa.Table, group: str) -> dict[str, Accuracy]:
-    """``{name: value or {client: value}}`` of ``<group>/<name>`` in the last round that has it."""
-    return {name: _accuracy(rounds[max(rounds)]) for name, rounds in sorted(history(metrics, group).items())}
+    """``{name: value or {client: value}}`` of ``<group>/<name>`` in the last trained round that has it; a run without a
+    trained round answers with round 0.
+    """
+    named = sorted(history(metrics, group).items())
+    return {name: _accuracy(at[max(at)]) for name, at in named if max(at) >= _first_trained(metrics)}
+
+
+def _first_trained(metrics: pa.Table) -> int:
+    """1, but 0 where nothing of a later round is recorded."""
+    return 1 if metrics.num_rows and pc.max(metrics["round"]).as_py() >= 1 else 0
 
 
 def rounds_to(metrics: pa.Table, targets: Sequence[float]) -> dict[str, dict[str, int | None]]:

@@ -56,7 +56,7 @@ def check_shards(config: RunConfig, federation: Federation) -> None:
 
 def check_labels(config: RunConfig, federation: Federation) -> None:
     """Refuse an objective, or protocols, that need labels where images have none, before rounds are spent on them: a
-    line for each, and, where no training image has one, how the images were read.
+    line for each, and, where training images are of no or one class, how the images were read.
     """
     lines: list[str] = []
     trained = np.concatenate([federation.dataset.train.labels[shard["train"]] for shard in federation.shards])
@@ -71,7 +71,7 @@ def check_labels(config: RunConfig, federation: Federation) -> None:
     except UserError as error:
         lines.append(str(error))
     if lines:
-        told = () if (train.labels >= 0).any() else federation.dataset.notes
+        told = () if len(np.unique(train.labels[train.labels >= 0])) > 1 else federation.dataset.notes
         raise UserError("\n".join([*lines, *(f"data: {note}" for note in told)]))
 
 

@@ -142,7 +142,7 @@ class Run:
                 (folder / SUMMARY).unlink(missing_ok=True)  # it said how the run had ended, which is to come again
             extensions.save(config.extensions, folder)
             configfile.dump(config, folder / "config.yaml")
-            self.recorder = Recorder(config, folder, self.federation, self.cohort.device, resumed, files)
+            self.recorder = Recorder(config, folder, self.federation, self.cohort.device, resumed, files, notes)
             self.leaving.callback(self._close_records)
             if resumed is None:
                 self.recorder.measured(0, self.cohort)  # by what the server trained at the start

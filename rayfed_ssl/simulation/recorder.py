@@ -32,7 +32,6 @@ from rayfed_ssl.reporting.records import Records
 from rayfed_ssl.reporting.settings_table import markdown
 from rayfed_ssl.reporting.summary import evaluated_rounds, rounds_to, summarise, virtual_seconds, write_summary
 from rayfed_ssl.reporting.tables import Drop, read_metrics, replace_file, write_images, write_partition
-from rayfed_ssl.simulation.checks import image_notes
 
 SKIPPED = "skipped_images.txt"  # by name, those that could not be decoded
 
@@ -54,6 +53,7 @@ class Recorder:
         device: str,
         resumed_from: int | None,
         files: Mapping[str, str],
+        notes: Sequence[str],
     ) -> None:
         self.config, self.folder, self.federation = config, folder, federation
         self.records = Records(
@@ -70,7 +70,7 @@ class Recorder:
             imports=digests(config.extensions),
             files=files,
             scaled=federation.scaled,
-            notes=image_notes(config, federation),
+            notes=notes,
         )
         self.undrawn = resumed_from is None and config.figures
         if resumed_from is None:

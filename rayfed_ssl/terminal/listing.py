@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from rich import box
 from rich.table import Table
 
-from rayfed_ssl.base.text import printable
+from rayfed_ssl.base.text import LIMIT, printable
 from rayfed_ssl.storage.listing import Listed
 
 
@@ -25,10 +25,18 @@ def listing_table(there: Sequence[Listed], detached: Sequence[Mapping[str, objec
 
 def _cells(one: Listed) -> tuple[str, ...]:
     measured = one.accuracy or one.features
-    accuracy = "  ".join(f"{name} {'-' if value is None else f'{value:.3f}'}" for name, value in measured.items())
+    values = [f"{printable(name)} {'-' if value is None else f'{value:.3f}'}" for name, value in measured.items()]
     varied = [f"{key}={value}" for key, value in one.point.items() if key != "method.name"]
     named = printable("  ".join([one.run, *varied])), printable(one.method or ""), one.status, _of(one.done, one.rounds)
-    return (*named, printable(accuracy), f"{one.bytes / 1e6:,.1f} MB", one.changed or "")
+    return (*named, _fitting(values), f"{one.bytes / 1e6:,.1f} MB", one.changed or "")
+
+
+def _fitting(values: Sequence[str]) -> str:
+    """As many of the values as fit into a cell, each of them whole, and how many more there are."""
+    fit = len(values)
+    while fit > 1 and len("  ".join(values[:fit])) > LIMIT:
+        fit -= 1
+    return "  ".join([*values[:fit], *([f"and {len(values) - fit} more"] if fit < len(values) else [])])
 
 
 def _of(done: object, rounds: object) -> str:

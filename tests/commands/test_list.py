@@ -19,10 +19,22 @@ from rayfed_ssl.report.verdict import verdict
 from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.storage.claim import LOCK
-from rayfed_ssl.storage.listing import runs_in
+from rayfed_ssl.storage.listing import Listed, runs_in
 from rayfed_ssl.storage.lock import Lock, is_held
+from rayfed_ssl.terminal.listing import listing_table
 from tests.command_line import Call
 from tests.tiny import tiny
+
+
+def test_a_cell_of_many_measures_holds_whole_ones_and_counts_the_others() -> None:
+    """What was cut out of the middle made one measure's name and another's value one."""
+    measures = {f"measure_{n:02}_balanced_accuracy": n / 100 for n in range(20)}
+    (cell,) = listing_table([Listed("r", "complete", accuracy=dict(measures))], []).columns[4].cells
+    *shown, more = str(cell).split("  ")
+    assert shown == [f"{name} {value:.3f}" for name, value in measures.items()][: len(shown)]
+    assert (len(shown) > 3, more) == (True, f"and {20 - len(shown)} more")
+    (cell,) = listing_table([Listed("r", "complete", accuracy={"knn": 0.5, "linear": None})], []).columns[4].cells
+    assert cell == "knn 0.500  linear -"
 
 
 def test_runs_are_listed_however_they_are(call: Call, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from pydantic import ValidationError
 from torchvision import datasets
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.data.source_folder import every_image
 from rayfed_ssl.data.sources import SourceConfig, load
 from rayfed_ssl.data.store import FORMAT
 
@@ -234,7 +235,15 @@ def test_parquet_errors_name_the_file(tmp_path):
     (tmp_path / "train.parquet").write_text("label,image\n0,x\n")
     refused(r"train\.parquet cannot be read as Parquet", tmp_path, "parquet")
     write_parquet(tmp_path / "train.parquet", pictures(2), [0, 0])
-    refused(r"lacks its test split: wanted test\*\.parquet.*found train\.parquet", tmp_path, "parquet")
+    alone = r"; data\.path=.*/train\.parquet reads it alone, and a fifth of each class is held out as test images"
+    refused(rf"lacks its test split: wanted test\*\.parquet.*found train\.parquet{alone}", tmp_path, "parquet")
+    (tmp_path / "train.parquet").rename(tmp_path / "all.parquet")
+    refused(r"lacks its train split: .*found all\.parquet; data\.path=.*/all\.parquet reads it", tmp_path, "parquet")
+    (tmp_path / "all.parquet").rename(tmp_path / "train-0.parquet")
+    write_parquet(tmp_path / "train-1.parquet", pictures(2), [0, 0])
+    refused(r"train-1\.parquet; write the parts into one file, and a fifth of each class", tmp_path, "parquet")
+    for part in (0, 1):
+        (tmp_path / f"train-{part}.parquet").unlink()
     (tmp_path / "train.parquet").write_text("label,image\n0,x\n")
     write_parquet(tmp_path / "test.parquet", pictures(2), [0, 0])
     refused(r"train\.parquet cannot be read as Parquet", tmp_path, "parquet")
@@ -555,7 +564,8 @@ def test_folders_that_are_no_classes_have_a_way_out(tmp_path):
     put(tmp_path, {f"train/{n}.png": p[n] for n in range(4)} | {"train/nested/deep/4.png": p[4]})
     refused(
         r"has no images in test/ or val/, and labelled images need a test split; the folders in train/ are taken for "
-        r"classes \(nested\), with 4 unlabelled images beside them; if they are none: data\.layout=flat; found ",
+        r"classes \(nested\), with 4 unlabelled images beside them; if they are none: data\.layout=flat; "
+        r"data\.path=.*/train holds a fifth of each class out; found ",
         tmp_path,
         "imagefolder",
     )
@@ -568,11 +578,38 @@ def test_folders_that_are_no_classes_have_a_way_out(tmp_path):
     assert (data.test.labels.tolist(), data.test.pixels.tobytes()) == ([-1], p[5].tobytes())
     put(tmp_path / "clients", {"train/north/raw/1.png": p[0], "train/north/2.png": p[1]})
     refused(
-        r"the folders in the client folders of train/ are taken for classes \(raw\), with 1 unlabelled images beside",
+        r"the folders in the client folders of train/ are taken for classes \(raw\), with 1 unlabelled images beside "
+        r"them; if they are none: data\.layout=clients_flat; ",
         tmp_path / "clients",
         "imagefolder",
         layout="clients",
     )
+
+
+def test_folders_below_clients_may_mean_nothing(tmp_path):
+    """Patients within hospitals: with ``clients`` they would be classes, of which a fifth is held out."""
+    p = pictures(7)
+    tree = {"north/p1/0.png": p[0], "north/p1/1.png": p[1], "north/p2/2.png": p[2], "south/3.png": p[3]}
+    seen = {}
+    for name, within in {"bare": "{}", "train": "train/{}"}.items():
+        put(tmp_path / name, {within.format(file): image for file, image in tree.items()})
+        data = fetch(tmp_path, "imagefolder", path=tmp_path / name, layout="clients_flat")
+        assert np.array_equal(data.train.pixels, p[:4])
+        assert (data.train.labels.tolist(), data.train.class_names) == ([-1] * 4, ())
+        assert (data.train.groups.tolist(), data.train.group_names) == ([0, 0, 0, 1], ("north", "south"))
+        assert (len(data.test), data.notes) == (0, ())
+        table = every_image(tmp_path / name, "clients_flat", "data")[0]
+        seen[name] = [(file.name, split, label) for file, split, label in table]
+    assert seen["bare"] == [(f"{n}.png", None, None) for n in range(4)]
+    assert seen["train"] == [(f"{n}.png", "train", None) for n in range(4)]
+    put(tmp_path / "train", {"test/north/p9/4.png": p[4], "test/elsewhere/5.png": p[5]})
+    tests = fetch(tmp_path, "imagefolder", path=tmp_path / "train", layout="clients_flat").test
+    assert (tests.groups.tolist(), tests.labels.tolist()) == ([-1, 0], [-1, -1])
+    put(tmp_path / "own", {"north/train/p1/0.png": p[0], "north/test/p1/1.png": p[1], "south/train/2.png": p[2]})
+    data = fetch(tmp_path, "imagefolder", path=tmp_path / "own", layout="clients_flat")
+    assert (data.train.groups.tolist(), data.test.groups.tolist()) == ([0, 1], [0])
+    assert (data.train.labels.tolist(), data.test.labels.tolist()) == ([-1, -1], [-1])
+    assert {row[2] for row in every_image(tmp_path / "own", "clients_flat", "data")[0]} == {None}
 
 
 def training_images(tmp_path: Path, name: str, **settings):
@@ -637,7 +674,7 @@ def test_clients_may_have_test_images_of_their_own(tmp_path):
     put(tmp_path, {"test/west/sick/1.png": p[0]})
     refused(
         r"test holds the class or client west, which no training image has; train/ has sick, well, north, south; "
-        r"accepted: train/<client>/<class>/x\.jpg",
+        r"take it out of test/, or put images of it into train/; accepted: train/<client>/<class>/x\.jpg",
         tmp_path,
         "imagefolder",
         layout="clients",
@@ -684,6 +721,7 @@ def test_client_folders_without_a_split_keep_the_client_of_held_out_images(tmp_p
     both = np.concatenate([data.train.groups, data.test.groups])
     assert np.bincount(both).tolist() == [20, 20]
     assert "its client folders' folders (sick, well) are the classes" in data.notes[0]
+    assert data.notes[0].endswith("test images; if they are none: data.layout=clients_flat")
 
 
 def test_clients_may_hold_train_and_test_themselves(tmp_path):
@@ -714,6 +752,16 @@ def test_folders_that_look_like_clients_and_tables_of_labels_are_named(tmp_path)
         note == "a, b are taken for classes, and each of them holds down, up: if they are clients, data.layout=clients"
     )
     assert fetch(tmp_path, "imagefolder", layout="clients").notes == ()
+    phones = tmp_path / "phones"  # that share no class
+    put(phones, tree_of({"p0/cat": 5, "p0/dog": 5, "p1/cow": 5, "p2": 5}))
+    *_, note = fetch(tmp_path, "imagefolder", path=phones).notes
+    assert note == (
+        "p0, p1, p2 are taken for classes, and folders in them, cat, cow, dog, for nothing: if they are clients, "
+        "data.layout=clients"
+    )
+    put(tmp_path / "deep", tree_of({"a/images": 5, "b/images": 5}))
+    (note,) = fetch(tmp_path, "imagefolder", path=tmp_path / "deep").notes
+    assert "clients" not in note
     put(tmp_path / "csv", tree_of({"a": 5, "b": 5}))
     (tmp_path / "csv/labels.CSV").write_text("file,label\n")
     *_, note = fetch(tmp_path, "imagefolder", path=tmp_path / "csv").notes
@@ -888,18 +936,29 @@ def test_folder_errors_name_the_folder(tmp_path):
     (tmp_path / "train").mkdir()
     refused(r"no images below train/ \(known suffixes: .*\.jpg", tmp_path, "imagefolder")
     put(tmp_path, {"train/cat/1.png": pictures(1)[0]})
-    refused(r"no images in test/ or val/", tmp_path, "imagefolder")
+    put(tmp_path, {f"train/cat/{n}.png": pictures(1)[0] for n in range(5)})
+    refused(r"no images in test/ or val/.*; data\.path=.*/train holds a fifth of each", tmp_path, "imagefolder")
+    assert len(fetch(tmp_path, "imagefolder", path=tmp_path / "train").test) == 1  # what it says works
     put(tmp_path, {"test/dog/1.png": pictures(1)[0]})
-    refused(r"test holds the class dog, which no training image has", tmp_path, "imagefolder")
+    way_out = r"test holds the class dog, which .*train/ has cat; take it out of test/, or put images of it into train/"
+    refused(way_out, tmp_path, "imagefolder")
     (tmp_path / "test/dog").rename(tmp_path / "test/cat")
     (tmp_path / "train/cat/bad.jpg").write_bytes(png(pictures(1, 64)[0], "JPEG")[:-300])
     refused(r"data\.on_bad_image: .*train/cat/bad\.jpg cannot be decoded .*truncated", tmp_path, "imagefolder")
     (tmp_path / "train/cat/bad.jpg").unlink()
     put(tmp_path, {"train/cat/big.png": np.zeros((40, 30), np.uint8)})
-    refused(r"train/cat/big\.png .*30x40 pixels, more than max_pixels=1000", tmp_path, "imagefolder", max_pixels=1000)
+    said = r"train/cat/big\.png .*30x40 pixels, more than max_pixels=1000, which may be up to 178956970\)"
+    refused(said, tmp_path, "imagefolder", max_pixels=1000)
     (tmp_path / "train/cat/gone.png").symlink_to("nowhere.png")
-    refused(r"data\.path: .*gone\.png cannot be read \(No such file", tmp_path, "imagefolder")
-    refused(r"big\.png is a file; .*needs a folder", tmp_path, "imagefolder", path=tmp_path / "train/cat/big.png")
+    refused(
+        r"data\.path: .*gone\.png cannot be read \(No such file .*\); it is a link to nowhere\.png",
+        tmp_path,
+        "imagefolder",
+    )
+    refused(r"big\.png is a file; .*needs a folder of", tmp_path, "imagefolder", path=tmp_path / "train/cat/big.png")
+    (tmp_path / "labels.CSV").write_text("file,label\n")
+    table = r"labels\.CSV is a file; .*; docs/python\.md makes one Parquet file of a table"
+    refused(table, tmp_path, "imagefolder", path=tmp_path / "labels.CSV")
 
 
 # ------------------------------------------------------------------------------------------------------- torchvision

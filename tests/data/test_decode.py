@@ -259,3 +259,12 @@ def test_other_tags_that_are_odd_cost_no_image(tag, kind, count, value):
     file = file_of(pixels, "PNG", exif=with_an_odd_tag(tag, kind, count, value))
     shown = np.ascontiguousarray(UPRIGHT[6](pixels))
     assert np.array_equal(decode(file, FORM).pixels, shown)
+
+
+def test_grey_with_an_alpha_channel_that_is_multiplied_in_is_laid_on_black():
+    """As some TIFFs have it (``ExtraSamples`` 1): black grounds add nothing, so the grey values stay."""
+    grey = np.array([[60, 128], [255, 0]], np.uint8)
+    image = Image.merge("LA", [Image.fromarray(grey), Image.new("L", (2, 2), 128)])
+    found = decode_opened(image.convert("La"), Form(2, channels=1))
+    assert found.transparent
+    assert np.abs(found.pixels[..., 0].astype(int) - grey * (128 / 255)).max() <= 1

@@ -160,6 +160,18 @@ def test_a_run_that_needs_labels_says_how_images_without_were_read(tmp_path: Pat
         check_labels(config, deal(config, tmp_path / "cache"))
 
 
+def test_a_run_on_one_class_says_how_images_were_read(tmp_path: Path) -> None:
+    put(tmp_path, tree_of({"images": 10}))
+    (tmp_path / "labels.csv").write_text("file,label\n")
+    config = own(tmp_path, {"name": "imagefolder"}, protocols=["knn"])
+    with pytest.raises(UserError) as error:
+        check_labels(config, deal(config, tmp_path / "cache"))
+    first, read_as, table = str(error.value).splitlines()
+    assert first.startswith("evaluation.protocols: found knn, but the training images are of 1 class")
+    assert "its folders (images) are the classes" in read_as
+    assert table.startswith("data: labels.csv is not read: put images and the labels of a table into Parquet")
+
+
 def own(path: Path, data: dict[str, object], **evaluation: object) -> RunConfig:
     return build(
         {
@@ -307,6 +319,14 @@ def test_parquet_files_of_no_split_are_counted(tmp_path: Path) -> None:
     for n in range(4):
         write_parquet(root / f"z{n}.parquet", pictures(1), [0])
     assert "z1.parquet and 2 more (12 rows) are not used" in read(root, "parquet").notes[0]
+
+
+def test_parts_that_their_names_count_and_that_are_not_there_are_named(tmp_path: Path) -> None:
+    for name in ("train-00000-of-00003", "train-00002-of-00003", "test-00000-of-00001-0a1b2c", "test-1-of-x"):
+        write_parquet(tmp_path / f"data/{name}.parquet", pictures(4), [0, 1] * 2)
+    assert read(tmp_path, "parquet").notes == ("train-*-of-00003.parquet: 2 of 3 parts are there",)
+    write_parquet(tmp_path / "data/train-00001-of-00003.parquet", pictures(4), [0, 1] * 2)
+    assert read(tmp_path, "parquet").notes == ()
 
 
 # -- limits ------------------------------------------------------------------------------------------------------------

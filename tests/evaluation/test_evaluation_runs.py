@@ -312,6 +312,8 @@ def test_a_run_is_measured_on_other_images_beside_its_own(tmp_path: Path) -> Non
     assert told.splitlines() == [
         f"on imagefolder:{other}: 40 training and 6 test images",
         "3 of 6 test images are also among the training images (the same pixels): accuracy on them is memory",
+        "classes bright, dark have fewer than 5 of 6 test images (the fewest: 3): one image is up to 33 points of a "
+        "class's accuracy, and balanced accuracy and AUC weigh it as the largest class",
     ]
     assert [column.header for column in tables[-1].columns] == ["encoder", "alignment", "uniformity", "rankme"]
     told, own = evaluation_tables(found)
@@ -365,9 +367,10 @@ def test_what_is_noticed_about_another_data_set_is_said_and_recorded(
     run_locally(config, tmp_path / "run", report=lambda progress: said.append(progress.line))
     noted = json.loads((tmp_path / "run" / "environment.json").read_text())["notes"]
     mine = [note for note in noted if note.startswith("evaluation.transfer.data: ")]
-    assert len(mine) == 2
+    assert len(mine) == 3
     assert "1 file is not read: 1 .dcm" in mine[0]
     assert "6 of 6 test images are also among the training images (the same pixels)" in mine[1]
+    assert "classes bright, dark have fewer than 5 of 6 test images (the fewest: 3)" in mine[2]
     assert [line for line in said if line in mine] == mine
     assert [note for note in forecast(config).notes if note in mine] == mine
 
@@ -377,7 +380,7 @@ def test_what_is_noticed_about_another_data_set_is_said_and_recorded(
     *again, hint = found["images"]["notes"]
     assert again == [note.removeprefix("evaluation.transfer.data: ") for note in mine]
     assert hint.startswith("these images have labels: --protocol knn")
-    assert shown.splitlines()[1:4] == [*again, hint]
+    assert shown.splitlines()[1:5] == [*again, hint]
     (other / "test" / "dark" / "0.png").unlink()
     reevaluate(tmp_path / "run", ["knn"], data=located(str(other)))
     found = json.loads((tmp_path / "run/evaluation.json").read_text())["other data"][f"imagefolder:{other}"]

@@ -107,6 +107,12 @@ def test_every_orientation_is_turned_as_a_run_turns_it(tmp_path: Path, orientati
     np.testing.assert_array_equal(found.numpy(), decode(file, Form(30, channels=1)).pixels)
 
 
+def test_grey_with_an_alpha_channel_that_is_multiplied_in_is_as_in_the_run(tmp_path: Path) -> None:
+    image = Image.open(io.BytesIO(FILES["transparent grey"])).convert("La")
+    expected = decode_opened(image, Form(30, channels=1)).pixels
+    np.testing.assert_array_equal(alone.square(image, folder(tmp_path, 1, None)).numpy(), expected)
+
+
 def test_what_has_no_range_is_refused(tmp_path: Path) -> None:
     place = folder(tmp_path, 3, None)
     for pixels in (np.full((30, 30), 700, np.uint16), np.full((30, 30), np.nan, np.float32)):

@@ -1,4 +1,4 @@
-"""What is said of a run's images before its numbers: copies, counted image by image, and the largest class."""
+"""What is said of a run's images before its numbers: copies, image by image, and what is odd about classes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from rayfed_ssl.data.copies import copies
 from rayfed_ssl.data.images import Dataset, Images
-from rayfed_ssl.federated.remarks import copied
+from rayfed_ssl.federated.remarks import FEW, copied, no_class, smallest_classes
 
 KINDS = np.random.default_rng(0).integers(0, 256, (30, 8, 8, 3), dtype=np.uint8)
 
@@ -61,3 +61,37 @@ def test_images_to_choose_by_that_clients_train_on_are_counted() -> None:
 def test_no_copies_need_no_words(tmp_path: Path, copied_by: np.ndarray | None) -> None:
     data = dataset([0], [0])
     assert list(copied(Dataset("made", data.train, data.test, "d", copies=copied_by), [np.array([0])], None)) == []
+
+
+def labelled(train: list[int], test: list[int], names: tuple[str, ...] = ()) -> Dataset:
+    splits = [Images(KINDS[: len(labels)], np.array(labels), names) for labels in (train, test)]
+    return Dataset("made", *splits, "digest")
+
+
+@pytest.mark.parametrize("name", ["unlabelled", "Unlabeled", "un-labelled images", "no_label", "Unknown"])
+def test_a_class_that_is_none_by_its_name_is_named(name: str) -> None:
+    names = ("ill", "labelled", name)
+    assert list(no_class(labelled([0, 1, 2, 2, -1], [2, -1], names))) == [
+        f"{name} is taken for a class, of 3 images; images that nobody labelled lie in no class folder, or have an "
+        "empty label"
+    ]
+    assert list(no_class(labelled([0, 1], [0], names[:2]))) == []
+
+
+def test_classes_of_few_test_images_are_named() -> None:
+    few, most = [0, 1, 1], [2] * (FEW - 1)
+    end = "and balanced accuracy and AUC weigh it as the largest class"
+    names = ("a", "b", "c")
+    assert list(smallest_classes(labelled([0], [0] * FEW + [1] * 2 + [-1], names))) == [
+        f"class b has fewer than 5 of 7 test images (the fewest: 2): one image is up to 50 points of a class's "
+        f"accuracy, {end}"
+    ]
+    assert list(smallest_classes(labelled([0], few + most, names))) == [
+        f"classes a, b, c have fewer than 5 of 7 test images (the fewest: 1): one image is up to 100 points of a "
+        f"class's accuracy, {end}"
+    ]
+    assert list(smallest_classes(labelled([0], most, names))) == []  # of one class nothing is measured
+    assert list(smallest_classes(labelled([0], [0] * FEW + [1] * FEW))) == []
+    assert list(smallest_classes(labelled([0, 1, 2], [0] * FEW + [2] * FEW))) == []  # one of none is another matter
+    (line,) = smallest_classes(labelled([0], [*range(7), 7, 7]))
+    assert line.startswith("classes 0, 1, 2, 3, 4 and 3 more have")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.methods.fedprox import proximal
 from rayfed_ssl.simulation import loop
+from rayfed_ssl.simulation.assembly import rehearse
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.worker import Worker
 
@@ -59,6 +61,23 @@ def test_without_a_penalty_it_is_fedavg_bit_for_bit(runs: dict[str, Path]) -> No
     found = {name: (run / "encoder" / "global.safetensors").read_bytes() for name, run in runs.items()}
     assert found["zero"] == found["fedavg"]
     assert found["some"] != found["fedavg"]
+
+
+def test_with_one_local_step_it_is_fedavg_too_and_says_so(tmp_path: Path) -> None:
+    """Clients of 30 images: one batch of 30, where the penalty is zero and flat."""
+    one = {"train.batch_size": 30, "method.mu": 10.0}
+    found, said = [], []
+    for name, changes in {"fedsimclr": {"train.batch_size": 30}, "fedprox": one}.items():
+        loop.run(config_of(name, **changes), tmp_path / name, LocalCohort)
+        found.append((tmp_path / name / "encoder/global.safetensors").read_bytes())
+        said.append(json.loads((tmp_path / name / "environment.json").read_text()).get("notes", []))
+    assert found[0] == found[1]
+    assert [note for note in said[1] if note not in said[0]] == [
+        "every client takes one local step a round, at which fedprox's penalty has no gradient: this run is FedAvg's, "
+        "number for number; a smaller train.batch_size or more train.local_epochs take more steps"
+    ]
+    for silent in (config_of(method__mu=0, train__batch_size=30), config_of()):
+        assert rehearse(silent, deal(silent))[0].server.notes() == []
 
 
 def test_without_a_penalty_a_byol_client_is_fedavgs_target_included() -> None:

@@ -368,3 +368,18 @@ def test_a_line_is_the_mean_over_seeds_of_the_rounds_that_all_evaluated(tmp_path
     silent = of_variants({"s": [run_folder(tmp_path / "s", 0, [0.5], sent=[])]})
     assert line(silent.first, "knn", lambda run, t: run.bytes_until(t) or None) == []
     write(silent, tmp_path / "out")  # nobody sends: a figure without a line of bytes
+
+
+def test_what_runs_noted_of_their_images_is_said_below_the_table(tmp_path: Path) -> None:
+    """A table of accuracies says nothing where client folders were taken for classes."""
+    everywhere, one = "99% of the test images are of class ok", "small_cnn uploads\x1b"
+    variants = {"a": [run_folder(tmp_path / f"a{seed}", seed, [0.5]) for seed in (3, 4)]}
+    variants |= {"b": [run_folder(tmp_path / "b", 3, [0.5])], "c": [run_folder(tmp_path / "c", 3, [0.5])]}
+    for folder, said in {"a3": [everywhere], "a4": ["of another split"], "b": [everywhere, one]}.items():
+        (tmp_path / folder / "environment.json").write_text(json.dumps({"notes": said}))
+    (tmp_path / "c/environment.json").write_text(json.dumps({"notes": [everywhere, 5]}))
+    lines = [note for note in notes(of_variants(variants)) if note.startswith("Noted")]
+    assert lines == [f"Noted at seed 3: {everywhere}", "Noted at seed 3 of b: small_cnn uploads\\x1b"]
+    only = of_variants({"a": variants["a"][:1], "b": variants["b"]})
+    assert f"Noted: {everywhere}" in notes(only)
+    assert f"Noted: {everywhere}" in markdown(only)

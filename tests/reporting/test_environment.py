@@ -46,7 +46,7 @@ def test_what_a_run_began_with_is_read_back(tmp_path: Path) -> None:
     write_environment(
         tmp_path, device="cpu", threads=1, images="a1", public_images="b2", files=files, resumed=False, notes=["x"]
     )
-    assert recorded(tmp_path) == Recorded("a1", "b2", files)
+    assert recorded(tmp_path) == Recorded("a1", "b2", files, ("x",))
 
 
 @pytest.mark.parametrize(

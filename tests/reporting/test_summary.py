@@ -108,6 +108,10 @@ def test_held_out_images_choose_the_best_round_whatever_the_test_labels_say() ->
 def test_untrained_is_not_passed_off_as_trained() -> None:
     untrained = (0, None, "eval/linear", 0.9, 0.0)
     assert best_and_last(table([untrained, (1, None, "train/loss", 2.0, 0.0)], METRICS)) == ({}, {})
+    for group in ("features", "select"):
+        before = (0, None, f"{group}/rankme", 3.0, 0.0)
+        assert last_of(table([before], METRICS), group) == {"rankme": 3.0}
+        assert last_of(table([before, (1, None, "train/loss", 2.0, 0.0)], METRICS), group) == {}
     assert best_and_last(table([untrained], METRICS)) == (
         {"linear": {"value": 0.9, "round": 0, **TEST}},
         {"linear": 0.9},

@@ -1,0 +1,26 @@
+"""What the runs of a comparison said before their first round: of images, of classes, of a method."""
+
+from __future__ import annotations
+
+from rayfed_ssl.base.text import printable
+from rayfed_ssl.reporting.comparison import Comparison
+
+MOST = 1000  # characters of a note
+
+
+def noted(comparison: Comparison) -> list[str]:
+    """A line for each note, with the rows that it is of where it is not of all.
+
+    Of several seeds each row's first tells: what was counted of who holds what is another number with each split.
+    """
+    found: dict[str, list[str]] = {}
+    complete = [row for row in comparison.trained if row.runs]
+    for row in complete:
+        for note in row.runs[min(row.runs)].noted:
+            found.setdefault(note, []).append(printable(row.name))
+    seed = f" at seed {comparison.seeds[0]}" if len(comparison.seeds) > 1 else ""
+    lines = []
+    for note, names in found.items():
+        some = "" if len(names) == len(complete) else f" of {', '.join(names)}"
+        lines.append(f"Noted{seed}{some}: {printable(note, MOST)}")
+    return lines
