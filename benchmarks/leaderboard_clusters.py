@@ -17,6 +17,7 @@ def clusters(
     data: str | None = None,
     reference: str = REFERENCE,
     table: str = ONE,
+    partition: str | None = None,
 ) -> dict[str, list[float]]:
     """Method -> ``row[name]`` less the reference's, one number per (data set, seed).
 
@@ -27,6 +28,7 @@ def clusters(
     Args:
         data: only this data set; None: all of ``board``.
         table: the kind of tables that are read, by default those of one architecture.
+        partition: only this partition; None: the mean over all of ``board``.
 
     Returns:
         Numbers by data set in the board's order, then by ascending seed. A method that shares no run with the reference
@@ -35,8 +37,8 @@ def clusters(
     found: dict[str, list[float]] = {}
     for one in board["data"] if data is None else [data]:
         pairs: dict[str, dict[int, list[float]]] = {}
-        for partition in board["partitions"]:
-            methods = of_table(rows, one, partition, table)
+        for split in board["partitions"] if partition is None else [partition]:
+            methods = of_table(rows, one, split, table)
             theirs = {row["seed"]: row for row in complete(methods.get(reference, {}))}
             for method, seeds in methods.items():
                 for row in complete(seeds):

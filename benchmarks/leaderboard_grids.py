@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 
 import numpy as np
 from leaderboard_prediction import Group, interval, tau
 from leaderboard_tuning import FEATURES, Line
-
-from rayfed_ssl.reporting.comparison import difference
 
 LEAST = 3  # runs of a grid below which it is left out, and grids below which nothing is shown
 MEASURES = {"knn": "kNN", "linear": "linear"}
@@ -71,7 +70,7 @@ def table(lines: Sequence[Line]) -> str:
         "uniformity": "uniformity at the end",
     }
     heads = ["chosen by", *(f"tau with held-out {name} [95%]" for name in MEASURES.values())]
-    heads += [f"{name} lost [95%]" for name in MEASURES.values()]
+    heads += [f"{name} lost: mean (most)" for name in MEASURES.values()]
     made = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for feature in FEATURES:
         taus = [_tau(groups(found, feature, measure)) for measure in MEASURES]
@@ -90,11 +89,6 @@ def _tau(of: Sequence[Group]) -> str:
 
 
 def _losses(found: Mapping[tuple[str, str], Grid], by: str | None) -> list[str]:
-    """The mean over grids of what is lost in each measure, with its interval."""
-    cells = []
-    for measure in MEASURES:
-        mean = difference([lost(grid, measure, by) for grid in found.values()])
-        assert mean is not None
-        ends = "" if mean.low is None or mean.high is None else f" [{mean.low:.3f}, {mean.high:.3f}]"
-        cells.append(f"{mean.mean:.3f}{ends}")
-    return cells
+    """What is lost in each measure: the mean over grids, and the most of any grid."""
+    each = [[lost(grid, measure, by) for grid in found.values()] for measure in MEASURES]
+    return [f"{fmean(losses):.3f} ({max(losses):.3f})" for losses in each]

@@ -12,7 +12,7 @@ from typing import Any
 
 from leaderboard_clusters import clusters
 from leaderboard_rows import MEASURES, MIXED, ONE, REFERENCE, Record
-from leaderboard_tables import NAMES, of_table, over
+from leaderboard_tables import NAMES, SPLITS, of_table, over
 from scipy import stats
 
 from rayfed_ssl.reporting.comparison import Difference, difference
@@ -43,7 +43,7 @@ def with_baselines(rows: Sequence[Record], board: Mapping[str, Any]) -> list[Rec
             untrained = {name: row[f"untrained_{name}"] for name in MEASURES}
             pixels = {name: row.get(f"pixels_{name}") for name in MEASURES}
             for method, scores in ((UNTRAINED, untrained), (PIXELS, pixels)):
-                made.append({**row, "method": method, "bytes_total": None, **scores})
+                made.append({**row, "method": method, "bytes_total": None, "hours_total": None, **scores})
     return made
 
 
@@ -145,23 +145,47 @@ def verdict(one: Difference) -> str:
 
 
 def by_data(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
-    """The mean differences of each data set alone, and what a method sends beyond the reference."""
+    """The mean differences of each data set alone, and what a method sends beyond the reference and takes longer."""
     beside = with_baselines(rows, board)
     columns = {
-        data: {name: clusters(beside, board, name, data=data) for name in (*MEASURES, "bytes_total")}
+        data: {name: clusters(beside, board, name, data=data) for name in (*MEASURES, "bytes_total", "hours_total")}
         for data in board["data"]
     }
     found, ranked = differences(rows, board), _ranked(rows, board)
     heads = ["method"]
     for data in columns:
-        heads += [f"{NAMES.get(data, data)}: {words}" for words in MEASURES.values()] + ["MB more"]
+        heads += [f"{NAMES.get(data, data)}: {words}" for words in MEASURES.values()]
+        heads += ["MB more", "s more"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for method in _in_order(found, ranked, board):
         cells = []
         for each in columns.values():
             cells += [_mean(each[measure].get(method), "+.3f") for measure in MEASURES]
             cells.append(_mean([1e-6 * more for more in each["bytes_total"].get(method, [])], "+.1f"))
+            cells.append(_mean([3600 * more for more in each["hours_total"].get(method, [])], "+.0f"))
         lines.append(f"| {_name(method)} | {' | '.join(cells)} |")
+    return "\n".join(lines) if len(lines) > 2 else f"No method has {LEAST} clusters yet."
+
+
+def by_partition(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
+    """Whether it matters how clients differ: the reference over training alone, and other references over it, by
+    partition. An interval is over clusters, as everywhere.
+    """
+    beside = with_baselines(rows, board)
+    pairs = [(REFERENCE, LOCAL), *((other, REFERENCE) for other in board["references"] if other != LOCAL)]
+    lines = [f"| partition | difference | clusters | {' | '.join(MEASURES.values())} |"]
+    lines.append("|---" * (3 + len(MEASURES)) + "|")
+    for method, reference in pairs:
+        for split in board["partitions"]:
+            each = [
+                clusters(beside, board, measure, reference=reference, partition=split).get(method, [])
+                for measure in MEASURES
+            ]
+            if any(len(one) >= LEAST for one in each):
+                cells = [_cell(difference(one) if len(one) >= LEAST else None, holm=False) for one in each]
+                count = max(map(len, each))
+                name = f"{_name(method)} over {_name(reference)}"
+                lines.append(f"| {SPLITS.get(split, split)} | {name} | {count} | {' | '.join(cells)} |")
     return "\n".join(lines) if len(lines) > 2 else f"No method has {LEAST} clusters yet."
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from leaderboard_rows import BOARD, MEASURE, MIXED, ONE, REFERENCE, TUNED, Record
+from leaderboard_rows import BOARD, MEASURE, MEASURES, MIXED, ONE, REFERENCE, TUNED, Record
 from scipy.stats import kendalltau, rankdata
 
 from rayfed_ssl.reporting.comparison import difference, spread
@@ -26,7 +26,7 @@ SPLITS = {
 }
 COLUMNS = (
     "method", "seeds", "kNN", "linear", "few-shot", "1% labels", "effective rank", "MB per round", "MB to 90%",
-    "virtual s to 90%", "epsilon", "kNN over {}", "linear over {}", "rank", "minutes",
+    "virtual s to 90%", "epsilon", "kNN over {}", "linear over {}", "few-shot over {}", "rank", "minutes",
 )  # fmt: skip
 NOTHING = ("", "-", NOT_RUN)  # cells without a value
 COMPARED = {ONE: REFERENCE, TUNED: REFERENCE, MIXED: "local"}  # the method that a table's others are compared with
@@ -162,7 +162,7 @@ def _cells(method: str, seeds: Seeds, reference: Seeds, rank: float | None) -> l
     def of(name: str, digits: int = 3, none: str = "-", scale: float = 1.0) -> str:
         return number([None if row[name] is None else scale * row[name] for row in runs], digits, none)
 
-    beside = [over_reference(seeds, reference, m) if seeds is not reference else "-" for m in ("knn", "linear")]
+    beside = [over_reference(seeds, reference, m) if seeds is not reference else "-" for m in MEASURES]
     count = str(len(runs)) if len(runs) == len(seeds) else f"{len(runs)} of {len(seeds)}"
     return [
         f"`{method}`", count, of("knn"), of("linear"), of("fewshot"), of("semi_1", none=NOT_RUN),
@@ -331,7 +331,7 @@ def tuning(lines: Sequence[Mapping[str, Any]], chosen: Callable[[str, str], Mapp
 
 def gained(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
     """What tuning changed on the tables' seeds, none of which it saw: the paired difference to the same at defaults."""
-    heads = ("table", "method", "chosen", "seeds", "kNN", "kNN over defaults", "linear over defaults")
+    heads = ("table", "method", "chosen", "seeds", "kNN", *(f"{words} over defaults" for words in MEASURES.values()))
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for data in board["data"]:
         for partition in board["partitions"]:
@@ -341,12 +341,21 @@ def gained(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
                 if not now:
                     continue
                 chosen = _changed(next(iter(now.values())), before)
-                gains = [over_reference(now, before, m) for m in ("knn", "linear")] if chosen else ["the same run"] * 2
+                elsewhere = {row["machine"] for row in now.values()} != {row["machine"] for row in before.values()}
+                same = ["the same run"] * len(MEASURES)
+                gains = [over_reference(now, before, m) for m in MEASURES] if chosen else same
                 title = f"{NAMES.get(data, data)}, {SPLITS.get(partition, partition)}"
                 knn = number([row["knn"] for row in now.values()])
-                cells = (title, f"`{method}`", chosen or "its defaults", str(len(now)), knn, *gains)
+                name = f"`{method}`{' *' if chosen and elsewhere else ''}"
+                cells = (title, name, chosen or "its defaults", str(len(now)), knn, *gains)
                 lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) if len(lines) > 2 else f"Tuned methods are {NOT_RUN}."
+    if len(lines) == 2:
+        return f"Tuned methods are {NOT_RUN}."
+    if any("` *" in line for line in lines):
+        lines.append(
+            "\n\\* The tuned runs and those at defaults were made on processors of other kinds, which round otherwise."
+        )
+    return "\n".join(lines)
 
 
 def _changed(row: Record, before: Seeds) -> str:

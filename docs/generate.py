@@ -180,6 +180,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "overall": of_board(board_overall.overall),
         "told apart": of_board(board_overall.told_apart),
         "by data": of_board(board_overall.by_data),
+        "by partition": of_board(board_overall.by_partition),
         "mixed": of_board(board_overall.mixed),
         "agreement": of_board(board_agreement.agreement),
         "verdicts": lambda: claims_overview.section(claims.read(), claims.load()),

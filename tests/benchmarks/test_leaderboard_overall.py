@@ -34,7 +34,8 @@ def made(gains: Mapping[str, Sequence[float]], seeds: Sequence[int] = (0, 1, 2))
             for method, each in {"fedsimclr": [0.0] * 6, **gains}.items():
                 value = base + each[len(seeds) * DATA.index(data) + at]
                 scores = {"linear": value, "fewshot": value}
-                found.append(row(method, seed, value, **where, **scores, bytes_total=10**6 * (1 + len(method))))
+                costs = {"bytes_total": 10**6 * (1 + len(method)), "hours_total": len(method) / 360}
+                found.append(row(method, seed, value, **where, **scores, **costs))
     return found
 
 
@@ -134,8 +135,34 @@ def test_what_is_told_apart_is_said_by_the_interval() -> None:
 def test_each_data_set_has_its_own_means() -> None:
     shown = cells(overall.by_data(made({"fedca": UP, "local": DOWN}), BOARD), "`fedca`")
     means = [f"{np.mean(UP[:3]):+.3f}", f"{np.mean(UP[3:]):+.3f}"]
-    more = f"{len('fedca') - len('fedsimclr'):+.1f}"
-    assert shown[1:] == [*[means[0]] * 3, more, *[means[1]] * 3, more]
+    letters = len("fedca") - len("fedsimclr")
+    more = [f"{letters:+.1f}", f"{10 * letters:+d}"]  # MB and virtual seconds
+    assert shown[1:] == [*[means[0]] * 3, *more, *[means[1]] * 3, *more]
+
+
+def test_each_partition_has_its_own_intervals_against_training_alone() -> None:
+    known = [each for each in made({"local": DOWN, "centralized": UP}) if each["partition"] != "dirichlet"]
+    for each in known:  # where each client has two classes, training alone loses twice as much
+        if (each["partition"], each["method"]) == ("two_classes", "local"):
+            base = next(
+                other["knn"] for other in known
+                if other["method"] == "fedsimclr" and all(other[k] == each[k] for k in ("data", "partition", "seed"))
+            )  # fmt: skip
+            each["knn"] = base + 2 * (each["knn"] - base)
+    text = overall.by_partition(known, BOARD)
+
+    def shown(gains: Sequence[float]) -> str:
+        low, high = stats.ttest_1samp(gains, 0.0).confidence_interval(0.95)
+        return f"**{np.mean(gains):+.3f} [{low:+.3f}, {high:+.3f}]**"
+
+    found = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()[2:]]
+    own, twice, pooled = shown([-x for x in DOWN]), shown([-2 * x for x in DOWN]), shown(UP)
+    assert found == [
+        ["IID", "`fedsimclr` over `local`", "6", own, own, own],
+        ["two classes per client", "`fedsimclr` over `local`", "6", twice, own, own],
+        ["IID", "`centralized` over `fedsimclr`", "6", pooled, pooled, pooled],
+        ["two classes per client", "`centralized` over `fedsimclr`", "6", pooled, pooled, pooled],
+    ]
 
 
 # -- do tables agree? --------------------------------------------------------------------------------------------------
@@ -187,7 +214,7 @@ def test_two_groups_far_apart_make_a_high_tau() -> None:
     assert np.mean(between) > np.mean(beneath) + 0.2
 
 
-@pytest.mark.parametrize("page", [overall.overall, overall.told_apart, overall.by_data])
+@pytest.mark.parametrize("page", [overall.overall, overall.told_apart, overall.by_data, overall.by_partition])
 def test_without_enough_clusters_there_is_no_table(page: Any) -> None:
     one = [each for each in made({"fedca": UP}) if each["seed"] == 0]
     assert page(one, BOARD) == "No method has 3 clusters yet."
