@@ -7,6 +7,7 @@ import copy
 import functools
 import gc
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +22,9 @@ os.environ.update(OMP_NUM_THREADS="1", RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0", RA
 # and it starts one per CPU that no test would use.
 os.environ.update({"RAY_worker_niceness": "0", "RAY_prestart_worker_first_driver": "0"})
 os.environ.pop("RAY_ADDRESS", None)  # never join somebody's cluster
+# A shell's background jobs ignore Ctrl-C, and so would the commands that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT.parent / "shared" / "data"
