@@ -118,7 +118,8 @@ class Source:
     something; by default the deepest that holds all of them. ``listing`` lists a split ("train" or "test"); it is
     called only where the split is not in the cache yet.
     ``check`` raises UserError where there are no test images to measure by, or none that fit the training images; it is
-    not asked where only the training images are wanted. ``notes`` become the data set's.
+    not asked where only the training images are wanted. ``notes`` become the data set's. ``alone`` lists what trains
+    where only that is wanted, if nothing needs to be held out of it then; None: as ``listing`` does.
     """
 
     files: tuple[Path, ...]
@@ -126,3 +127,4 @@ class Source:
     notes: tuple[str, ...] = ()
     check: Callable[[], None] = lambda: None
     root: Path | None = None
+    alone: Callable[[], Listing] | None = None

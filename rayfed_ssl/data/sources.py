@@ -243,7 +243,8 @@ def load(
     file_name = re.sub(r"[^\w.-]", "_", config.name)
     stem = f"{file_name}-{config.image_size}-{_cache_key(config, source, key)}"
     form = Form(config.image_size, config.max_pixels, config.channels, config.range, config.fit)
-    files = {split: cache / f"{stem}-{split}.arrow" for split in splits}
+    source, part = (source, "") if source.alone is None or "test" in splits else (_undivided(source), "-alone")
+    files = {split: cache / f"{stem}{part}-{split}.arrow" for split in splits}
     if "test" in files and not all(file.exists() for file in files.values()):
         source.check()
     root = _root(source)
@@ -280,6 +281,11 @@ def load(
 
 def _listed(source: Source, split: str, key: str) -> Listing:
     return _sound(source.listing(split), key)
+
+
+def _undivided(source: Source) -> Source:
+    alone = source.alone
+    return source if alone is None else replace(source, listing=lambda split: alone())
 
 
 def _none_of(images: Images) -> Images:
