@@ -52,6 +52,7 @@ CONTENT_DIGEST_BYTES = 256 * 2**20
 MOST_NAMED = 5  # clients with clipped images
 SAID = {  # of so many images, besides how deep ones were scaled
     "frames": "have several frames: the first is read",
+    "bands": "have bands (TIFF) beside their colours and transparency, which are not read",
     "transparent": "have transparent pixels, which are laid on black",
     "cropped": (
         "lose more than half of their area: of each the central square is taken; {key}.fit=pad or stretch keeps all of "

@@ -13,6 +13,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.catalogue import catalogued
 from rayfed_ssl.data.images import Dataset
 from rayfed_ssl.data.sources import SourceConfig, load
+from tests.data.test_decode import banded
 
 SIZE = 16
 
@@ -251,6 +252,18 @@ def test_images_of_several_frames_are_counted_and_their_first_frame_is_read(tmp_
     assert folder(root).notes == data.notes  # from the cache
     (root / "train/single.txt").write_text("")
     assert folder(root, limit=1).notes == ("1 images have several frames: the first is read",)
+
+
+def test_images_with_more_bands_than_are_read_are_counted(tmp_path: Path) -> None:
+    root = tmp_path / "d"
+    (root / "train").mkdir(parents=True)
+    for name, bands in {"a": 4, "b": 5, "c": 3}.items():
+        (root / f"train/{name}.tif").write_bytes(banded(bands, 8, 2, 0 if bands > 3 else None))
+    note = "2 images have bands (TIFF) beside their colours and transparency, which are not read"
+    for _ in range(2):  # the second time from the cache
+        assert folder(root, image_size=8).notes == (note,)
+    (root / "train/d.tif").write_bytes(banded(13, 16, 1, 0))
+    assert "(a TIFF of 13 bands of 16 bits, which Pillow does not read; write three" in refusal(root)
 
 
 def test_frames_are_counted_without_decoding_an_image_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
