@@ -18,6 +18,7 @@ from rayfed_ssl.base.text import printable
 Indices = NDArray[np.int64]
 TEST_SHARE = 0.2
 MOST_NAMED = 20  # classes without a test image
+TOO_FEW = "no test image: too few images to hold"
 
 
 def stratified_halves(
@@ -177,7 +178,7 @@ def untested(
     more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
     names = ", ".join(printable(name, 80) for name in missing[:MOST_NAMED]) + more
     classes = f"class {names} has" if len(missing) == 1 else f"classes {names} have"
-    return (f"{classes} no test image: too few images to hold a share of {share:g} out",)
+    return (f"{classes} {TOO_FEW} a share of {share:g} out",)
 
 
 def held_out_notes(
