@@ -6,6 +6,8 @@ import pickle
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image, ImageOps, TiffImagePlugin
 
@@ -230,6 +232,28 @@ def test_broken_images_of_all_splits_are_named_at_once(tmp_path: Path) -> None:
         f"data.on_bad_image: 2 images cannot be decoded: {root}/train/2.png, {root}/test/1.png (the first: "
     )
     assert str(pickle.loads(pickle.dumps(error.value))) == str(error.value)  # it comes from a driver's process
+
+
+def test_broken_images_are_named_in_the_order_of_the_source_whichever_are_held_out(tmp_path: Path) -> None:
+    """By path in a tree, by number of row in Parquet files; the reason is that of the first that is named."""
+    root, names = tmp_path / "d", [f"{label}/{n}.png" for label in "ab" for n in range(10)]
+    put(root, *names)
+    for name in names:
+        (root / name).write_bytes(b"no image, " + name.encode())
+    told = refusal(root)
+    assert told.split("cannot be decoded: ")[1].startswith(", ".join(f"{root}/{name}" for name in names))
+    assert f"'{root}/a/0.png'); mend" in told
+    put(root, "a/0.png", "a/9.png", "b/5.png", *(f"c/{n}.png" for n in range(10)))
+    left = [f"{root}/{name}" for name in names if name not in ("a/0.png", "a/9.png", "b/5.png")]
+    assert folder(root, on_bad_image="skip").skipped == tuple(left)
+    (tmp_path / "pq").mkdir()
+    for part in range(2):
+        images = pa.array([b"no image"] * 12, pa.binary())
+        table = pa.table({"image": images, "label": [0] * 12})
+        pq.write_table(table, tmp_path / f"pq/train-{part}.parquet")
+    told = refusal(tmp_path / "pq", name="parquet")
+    rows = [f"{tmp_path}/pq/train-{part}.parquet row {row}" for part in range(2) for row in range(12)]
+    assert told.split("cannot be decoded: ")[1].startswith(", ".join(rows[:20]) + " and 4 more (the first: ")
 
 
 # -- what is noticed in decoding ---------------------------------------------------------------------------------------
