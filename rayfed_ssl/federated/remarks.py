@@ -6,7 +6,7 @@ Shape legend: N training images, M test images.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -19,6 +19,7 @@ from rayfed_ssl.data.images import Dataset
 MOST_NAMED = 5  # small classes, and those without a test image
 ABOVE_CHANCE = Fraction(1, 10)  # accuracy of always naming the largest class, before it is said
 FEW = 5  # test images of a class, under which it is said
+ADVICE = "; balanced accuracy (evaluation.metrics=[accuracy,balanced_accuracy]) tells more"
 NO_CLASS = {
     "unlabelled", "unlabeled", "nolabel", "notlabelled", "notlabeled", "unannotated", "unclassified", "unsorted",
     "unknown",
@@ -30,6 +31,11 @@ def remarks(dataset: Dataset) -> list[str]:
     """All there is to know of images that no client holds."""
     skipped = [f"{len(dataset.skipped)} broken images are left out"] if dataset.skipped else []
     return [*skipped, *dataset.notes, *copied(dataset, (), None), *of_classes(dataset)]
+
+
+def advised(lines: Iterable[str], metrics: Collection[str]) -> list[str]:
+    """The lines, without the advice to take a metric that is among ``metrics``."""
+    return [line.removesuffix(ADVICE) if "balanced_accuracy" in metrics else line for line in lines]
 
 
 def copied(dataset: Dataset, held: Sequence[NDArray[np.int64]], held_out: NDArray[np.int64] | None) -> Iterator[str]:
@@ -130,6 +136,5 @@ def largest_class(dataset: Dataset) -> Iterator[str]:
         name = printable(names[int(counts.argmax())]) if names else str(int(counts.argmax()))
         yield (
             f"{most / len(labels):.0%} of the test images are of class {name}: always naming it is as accurate "
-            f"(chance: {1 / classes:.0%}), and an accuracy below that says little; "
-            "balanced accuracy (evaluation.metrics=[accuracy,balanced_accuracy]) tells more"
+            f"(chance: {1 / classes:.0%}), and an accuracy below that says little{ADVICE}"
         )

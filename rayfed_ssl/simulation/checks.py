@@ -14,7 +14,7 @@ from rayfed_ssl.data.partition_base import GivenClients
 from rayfed_ssl.evaluation.metrics import ACCURACY
 from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import Federation
-from rayfed_ssl.federated.remarks import remarks
+from rayfed_ssl.federated.remarks import advised, remarks
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models import pinned
 from rayfed_ssl.objectives import build as build_objective
@@ -77,7 +77,7 @@ def check_labels(config: RunConfig, federation: Federation) -> None:
         raise UserError("\n".join([*lines, *(f"data: {note}" for note in told)]))
 
 
-def image_notes(config: RunConfig, federation: Federation) -> tuple[str, ...]:
+def image_notes(config: RunConfig, federation: Federation) -> list[str]:
     """Lines on the run's images, and on those of other sources that protocols measure on, after the key that names
     them. Raises UserError where these are not there.
     """
@@ -87,7 +87,7 @@ def image_notes(config: RunConfig, federation: Federation) -> tuple[str, ...]:
         for key, found in protocol.images(config.evaluation.of(name), config.data.image_size).items()
         for note in remarks(found)
     ]
-    return (*federation.notes, *_of_one_class(config, federation), *others)
+    return advised((*federation.notes, *_of_one_class(config, federation), *others), config.evaluation.metrics)
 
 
 def _of_one_class(config: RunConfig, federation: Federation) -> Iterator[str]:
