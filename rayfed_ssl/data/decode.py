@@ -12,6 +12,7 @@ Shape legend: S image size, C channels (1 or 3).
 from __future__ import annotations
 
 import io
+import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -32,6 +33,7 @@ FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 """The decoders that image bytes may choose. Others would run programs (EPS starts Ghostscript) or open other files."""
 
 MOST_PIXELS = 178_956_970  # twice as many, and Pillow refuses an image
+logging.getLogger("PIL").addHandler(logging.NullHandler())  # else some bad images are a line on stderr, unnamed
 _WHITE_IS_ZERO, _PHOTOMETRIC = 0, 262  # TIFF 6.0, section 4
 _BITS, _BANDS = 258, 277  # TIFF 6.0, sections 4 and 6: BitsPerSample, SamplesPerPixel
 _BIG_TIFF = 43  # the third byte of a little-endian one, whose header has 16 bytes

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import struct
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -247,6 +249,17 @@ def test_a_tiff_whose_bands_cannot_be_read_says_how_many_it_has(bands, bits, pho
     for damaged in (payload[:20], payload[:40], payload[:2], b"II*\0" + bytes(4), b""):
         with pytest.raises(BadImage, match="cannot identify"):
             decode(damaged, Form(8))
+
+
+def test_pillow_says_nothing_of_its_own(tmp_path):
+    (tmp_path / "a.tif").write_bytes(banded(13, 16, 1, 0))
+    code = (
+        "import sys; from pathlib import Path; from rayfed_ssl.data.decode import *\n"
+        "try: decode(Path(sys.argv[1]), Form(8))\n"
+        "except BadImage: print('bad')"
+    )
+    ran = subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.tif")], capture_output=True, check=True)
+    assert (ran.stdout, ran.stderr) == (b"bad\n", b"")
 
 
 UPRIGHT = {  # EXIF 2.3, tag 274: which side of the scene the first row and the first column of the pixels are
