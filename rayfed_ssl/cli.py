@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Sequence
 from importlib import metadata
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer.exceptions import TyperException
@@ -119,7 +119,20 @@ def _usage(error: TyperException) -> str:
     context = getattr(error, "ctx", None)
     if not text or context is None:
         return text
+    text = _as_key(str(getattr(error, "option_name", "")), context.command.params) or text
     return f"{context.command_path}: {text[0].lower()}{text[1:]}; see {context.command_path} --help"
+
+
+def _as_key(option: str, parameters: Sequence[Any]) -> str:
+    """What to say of a configuration key that is given as an option, where the command takes keys; "" else."""
+    taken = {parameter.name for parameter in parameters}
+    if "." not in option or "changes" not in taken:
+        return ""
+    key = option.lstrip("-")
+    said = f"no such option: {option}; keys are given without dashes: {key}=VALUE"
+    if key.startswith("data.") and "data" in taken:
+        said += " where the run's images have moved, --data VALUE for other images"
+    return said
 
 
 def _say_and_status(text: str, status: int) -> int:

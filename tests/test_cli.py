@@ -310,6 +310,22 @@ def test_evaluate_takes_one_encoder_per_client(call: Call, tmp_path: Path) -> No
             ("list", "runs", "\x1b]0;x"),
             r"rayfed-ssl list: got unexpected extra argument(s) (\x1b]0;x); see rayfed-ssl list --help",
         ),
+        (
+            ("run", "tiny.yaml", "--train.rounds=3"),
+            "rayfed-ssl run: no such option: --train.rounds; keys are given without dashes: train.rounds=VALUE; "
+            "see rayfed-ssl run --help",
+        ),
+        (
+            ("evaluate", "runs/x", "--data.path", "photos"),
+            "rayfed-ssl evaluate: no such option: --data.path; keys are given without dashes: data.path=VALUE where "
+            "the run's images have moved, --data VALUE for other images; see rayfed-ssl evaluate --help",
+        ),
+        (
+            ("leak", "runs/x", "--data.path=photos"),
+            "rayfed-ssl leak: no such option: --data.path; keys are given without dashes: data.path=VALUE; "
+            "see rayfed-ssl leak --help",
+        ),
+        (("embed", "x", "--data.path=y"), "rayfed-ssl embed: no such option: --data.path; see rayfed-ssl embed --help"),
         (("fly",), "rayfed-ssl: no such command 'fly'; see rayfed-ssl --help"),
     ],
 )

@@ -2,7 +2,8 @@
 
 Images of at most 8 bits keep their values. Grey images of more (12-bit and 16-bit PNG and TIFF, float TIFF) are scaled
 to 0..255 by ``data.range`` or, without one, by their own smallest and largest value. Images that carry an orientation
-(EXIF) are turned upright. Of several frames (TIFF, GIF) the first is read.
+(EXIF) are turned upright. Of several frames (TIFF, GIF) the first is read; of TIFFs with more bands, those of the
+colours and of transparency.
 Transparent pixels are laid on black, whatever colour lies hidden in them.
 
 Shape legend: S image size, C channels (1 or 3).
@@ -11,6 +12,7 @@ Shape legend: S image size, C channels (1 or 3).
 from __future__ import annotations
 
 import io
+import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,7 +21,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image
+from PIL import ExifTags, Image, TiffImagePlugin, UnidentifiedImageError
 
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.images import Payload
@@ -31,7 +33,10 @@ FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 """The decoders that image bytes may choose. Others would run programs (EPS starts Ghostscript) or open other files."""
 
 MOST_PIXELS = 178_956_970  # twice as many, and Pillow refuses an image
+logging.getLogger("PIL").addHandler(logging.NullHandler())  # else some bad images are a line on stderr, unnamed
 _WHITE_IS_ZERO, _PHOTOMETRIC = 0, 262  # TIFF 6.0, section 4
+_BITS, _BANDS = 258, 277  # TIFF 6.0, sections 4 and 6: BitsPerSample, SamplesPerPixel
+_BIG_TIFF = 43  # the third byte of a little-endian one, whose header has 16 bytes
 _SIXTEEN_RAW = re.compile(r";16[BLN]")  # Pillow's names of 16-bit samples; BMP's "BGR;16" has 5 or 6 bits a channel
 _SIXTEEN_BITS = (0.0, 65535.0)
 CLIPPED_SHARE = 0.01  # of an image's pixels: so many may lie outside the range before it is said
@@ -77,7 +82,8 @@ class Decoded:
     more than one, of which the first was read; ``transparent`` if any pixel was, and was laid on black; ``cropped`` if
     only the central square is taken, and is less than half of the image; ``enlarged`` if it was made larger by
     ``ENLARGED`` or more, to ``LEAST_ENLARGED`` or more pixels a side; ``clipped``, the image's (smallest, largest)
-    value, if more than ``CLIPPED_SHARE`` of its pixels lie outside the range that it was scaled by."""
+    value, if more than ``CLIPPED_SHARE`` of its pixels lie outside the range that it was scaled by; ``bands`` if the
+    file has more than those of the colours and of transparency, which alone were read."""
 
     pixels: NDArray[np.uint8]
     deep: bool
@@ -86,6 +92,7 @@ class Decoded:
     cropped: bool = False
     enlarged: bool = False
     clipped: tuple[float, float] | None = None
+    bands: bool = False
 
 
 def decode(payload: Payload, form: Form) -> Decoded:
@@ -103,11 +110,14 @@ def decode(payload: Payload, form: Form) -> Decoded:
         raise BadImage("no image bytes")
     try:
         with _opened(payload) as image:
-            frames = _has_frames(image)
+            frames, bands = _has_frames(image), _has_more_bands(image)
             decoded = _decoded(image, form, lambda image: image.draft(form.mode, (2 * form.size, 2 * form.size)))
-            return replace(decoded, frames=frames)
+            return replace(decoded, frames=frames, bands=bands)
     except BadImage:
         raise
+    except UnidentifiedImageError as error:
+        found = _bands_found(payload)
+        raise BadImage(found) if found else _damaged(error) from error
     except Exception as error:  # decoders of damaged files raise anything: OSError, SyntaxError, struct.error, ...
         raise _damaged(error) from error
 
@@ -172,6 +182,34 @@ def _has_frames(image: Image.Image) -> bool:
         return bool(getattr(image, "is_animated", False))
     except Exception:  # damage after a GIF's first frame
         return False
+
+
+def _has_more_bands(image: Image.Image) -> bool:
+    """Whether a TIFF has more bands than Pillow reads, by its tags."""
+    return int(getattr(image, "tag_v2", {}).get(_BANDS, 0)) > len(image.getbands())
+
+
+def _bands_found(payload: Payload) -> str:
+    """What to say of a TIFF of several bands that Pillow does not open; "" where the tags say nothing of bands."""
+    if not isinstance(payload, bytes | Path):
+        return ""
+    try:
+        with io.BytesIO(payload) if isinstance(payload, bytes) else payload.open("rb") as file:
+            header = file.read(8)
+            tags = TiffImagePlugin.ImageFileDirectory_v2(header + (file.read(8) if header[2] == _BIG_TIFF else b""))
+            file.seek(tags.next)
+            tags.load(file)
+        bands, found = int(tags[_BANDS]), tags[_BITS]
+        bits = sorted({int(one) for one in (found if isinstance(found, tuple) else (found,))})
+    except Exception:  # no TIFF, or tags that are damaged, which raise anything
+        return ""
+    if bands < 2 or (bands, bits) == (3, [8]):
+        return ""
+    depth = " and ".join(map(str, bits))
+    return (
+        f"a TIFF of {bands} bands of {depth} bits, which Pillow does not read; write three of its bands as 8 bits each "
+        "into a file of their own, or one band as 8 or 16 bits"
+    )
 
 
 def _upright(image: Image.Image) -> Image.Image:

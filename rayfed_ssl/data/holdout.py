@@ -18,6 +18,7 @@ from rayfed_ssl.base.text import printable
 Indices = NDArray[np.int64]
 TEST_SHARE = 0.2
 MOST_NAMED = 20  # classes without a test image
+TOO_FEW = "no test image: too few images to hold"
 
 
 def stratified_halves(
@@ -177,7 +178,7 @@ def untested(
     more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
     names = ", ".join(printable(name, 80) for name in missing[:MOST_NAMED]) + more
     classes = f"class {names} has" if len(missing) == 1 else f"classes {names} have"
-    return (f"{classes} no test image: too few images to hold a share of {share:g} out",)
+    return (f"{classes} {TOO_FEW} a share of {share:g} out",)
 
 
 def held_out_notes(
@@ -185,13 +186,16 @@ def held_out_notes(
     held_out: NDArray[np.int64],
     names: tuple[str, ...],
     subjects: NDArray[np.int64] | None,
+    files: int,
 ) -> tuple[str, ...]:
-    """Lines on what a file without a test split has lost to one. They name no file: they are kept with the images."""
+    """Lines on what so many files without a test split have lost to one. They name no file: they are kept with the
+    images."""
     if not len(held_out):
         return ()
     whole = "" if subjects is None else ", as near as whole groups of data.columns.group allow"
+    which = "one Parquet file" if files == 1 else f"{files} Parquet files"
     note = (
-        f"one Parquet file without a test split: a fifth of each class, {len(held_out)} of {len(labels)} images, is "
-        f"held out as test images{whole}"
+        f"{which} without a test split: a fifth of each class, {len(held_out)} of {len(labels)} images, is held out as "
+        f"test images{whole}"
     )
     return (note, *untested(labels, held_out, names, TEST_SHARE))

@@ -114,11 +114,12 @@ class Source:
     """Where a data set comes from.
 
     ``files`` are all files whose content decides the images: the cache is keyed by them, and they have to be regular
-    files. ``root`` is the folder that their names in that key are relative to, where folders on the way to them mean
-    something; by default the deepest that holds all of them. ``listing`` lists a split ("train" or "test"); it is
-    called only where the split is not in the cache yet.
+    files; messages name images in their order. ``root`` is the folder that their names in that key are relative to,
+    where folders on the way to them mean something; by default the deepest that holds all of them. ``listing`` lists a
+    split ("train" or "test"); it is called only where the split is not in the cache yet.
     ``check`` raises UserError where there are no test images to measure by, or none that fit the training images; it is
-    not asked where only the training images are wanted. ``notes`` become the data set's.
+    not asked where only the training images are wanted. ``notes`` become the data set's. ``alone`` lists what trains
+    where only that is wanted, if nothing needs to be held out of it then; None: as ``listing`` does.
     """
 
     files: tuple[Path, ...]
@@ -126,3 +127,4 @@ class Source:
     notes: tuple[str, ...] = ()
     check: Callable[[], None] = lambda: None
     root: Path | None = None
+    alone: Callable[[], Listing] | None = None

@@ -21,16 +21,20 @@ MOST_NAMED = 5  # of files that are not used
 
 
 def parts_of(path: Path, key: str, shown: str, test_split: str | None = None) -> dict[str, list[Path]]:
-    """The files of each split in a folder; none of the test split where it is missing.
+    """The files of each split in a folder, or the file itself; none of the test split where it is missing.
 
     Args:
         test_split: the name of the split that is the test; None: the first of ``TEST_NAMES``.
     Raises:
         UserError: no training files, or several folders that have some; no files of ``test_split``.
     """
+    if path.is_file() and test_split is not None:
+        raise UserError(f"{key}.test_split: found {printable(repr(test_split))}; {shown} is one file, allowed: null")
+    if path.is_file():
+        return {"train": [path], "test": []}
     homes = homes_of(path, key, shown)
     if not homes:
-        raise missing(path, ("train",), shown, key)
+        raise _missing(path, shown, key)
     train, test = (
         _find(homes[0], ("train",)),
         _test_files(path, homes, TEST_NAMES if test_split is None else (test_split,)),
@@ -129,13 +133,12 @@ def _rows_of(file: Path, key: str) -> int:
         return 0
 
 
-def missing(path: Path, names: tuple[str, ...], shown: str, key: str) -> UserError:
-    """What to say of a folder without the files of a split that has one of these names: one file alone is split."""
-    wanted = " or ".join(f"{name}*.parquet" for name in names)
+def _missing(path: Path, shown: str, key: str) -> UserError:
+    """What to say of a folder without training files: of these alone a fifth is held out."""
     files = sorted(path.rglob("*.parquet"))
-    alone = f"{key}.path={printable(files[0])} reads it alone" if len(files) == 1 else "write the parts into one file"
+    alone = f"{key}.path={printable(files[0])} reads it alone" if len(files) == 1 else "name the parts train*.parquet"
     hint = f"; {alone}, and a fifth of each class is held out as test images" if files else ""
-    return UserError(f"{key}.path: {shown} lacks its {names[0]} split: wanted {wanted}, found {_present(path)}{hint}")
+    return UserError(f"{key}.path: {shown} lacks its train split: wanted train*.parquet, found {_present(path)}{hint}")
 
 
 def _present(path: Path) -> str:

@@ -132,6 +132,8 @@ def folder_source(path: Path, layout: Layout, limits: dict[str, int | None], key
     notes += maybe_clients(train.files, train.classes, train.folder, key) if layout == "classes" else []
     notes += filter(None, [unread_below(*dict.fromkeys(split.folder for split in (train, test) if split))])
     deciding = (*train.files, *((*test.files, *test.named_in) if test else ()))
+    if "train" not in splits:
+        deciding = tuple(sorted(deciding))  # one tree, of which some are the test images
     return Source(deciding, listing, tuple(notes), check, root=path)
 
 

@@ -8,11 +8,12 @@ floats with NaN for null, and labels booleans. Several labels per image and targ
 with ``data.columns.label: false`` no label is read. Where no training image has one, no test split is needed.
 ``data.columns`` names other columns, one that says which client holds the image (text or integers; the partition
 ``natural``), and one that says whom or what it shows (``group``), by which images are held out together. ``path`` is a
-single file, of which a fixed fifth per class (always the same one) becomes the test split, while all images without a
-label train; or a folder with ``train*.parquet`` and ``test*.parquet`` (or ``validation*``, ``val*``), in one or several
+single file, or a folder with ``train*.parquet`` and ``test*.parquet`` (or ``validation*``, ``val*``), in one or several
 parts, there or in its ``data/`` folder or in its only folder that has them; folders ``train/`` and ``test/`` with
-Parquet files in them do as well. Other Parquet files, such as those of ``validation*`` beside ``test*``, are not used,
-with a note; ``data.test_split: validation`` takes them for the test.
+Parquet files in them do as well. Of a single file, and of the parts of ``train*`` where there are none of a test split,
+a fixed fifth per class of all rows (always the same one) becomes the test split, while all images without a label
+train. Other Parquet files, such as those of ``validation*`` beside ``test*``, are not used, with a note;
+``data.test_split: validation`` takes them for the test.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,7 +37,7 @@ from rayfed_ssl.data.column_values import encoded_images, is_text, label_values,
 from rayfed_ssl.data.holdout import TEST_SHARE, held_out_notes, stratified_halves
 from rayfed_ssl.data.images import NONE_HELD_OUT, Listing, Payload, Source
 from rayfed_ssl.data.limits import FIRST_ROWS, unseen_classes
-from rayfed_ssl.data.parquet_files import TEST_NAMES, homes_of, missing, other_tests, parts_of, readable, unused
+from rayfed_ssl.data.parquet_files import other_tests, parts_of, readable, unused
 from rayfed_ssl.data.whose import client_groups, numbered_subjects, shared_notes, ungrouped
 
 IMAGE_COLUMNS = ("img", "image")
@@ -76,7 +77,8 @@ class _Split:
 
 
 class _Content:
-    """A source before decoding, read once. ``halves``: a single file's rows to train on, and those held out."""
+    """A source before decoding, read once. ``halves``: where there are no files of a test split, the rows to
+    train on, and those held out."""
 
     def __init__(self, parts: dict[str, list[Path]], columns: Columns, key: str) -> None:
         self.of = parts, columns, key
@@ -104,8 +106,8 @@ def parquet_source(
     shown: str | None = None,
     test_split: str | None = None,
 ) -> Source:
-    """The source at ``path``, which messages call ``shown``. Its check raises UserError for a missing test split, and
-    for labels or clients of the test split that no training image has.
+    """The source at ``path``, which messages call ``shown``. Its check raises UserError where no test image can be held
+    out, and for labels or clients of the test split that no training image has.
 
     Args:
         test_split: the name of the split that is the test; None: ``test``, else ``validation`` or ``val``.
@@ -113,31 +115,31 @@ def parquet_source(
         UserError: no training images, missing columns, unreadable files, no files of ``test_split``.
     """
     columns, shown, single = columns or Columns(), shown or printable(path), path.is_file()
-    parts = _one(path, key, shown, test_split) if single else parts_of(path, key, shown, test_split)
+    parts = parts_of(path, key, shown, test_split)
+    others = () if single else unused(path, parts, key, _other_tests(path, parts, columns, key, shown))
+    if undivided := not parts["test"]:
+        parts["test"] = parts["train"]
     content = _Content(parts, columns, key)
 
     def check() -> None:
         splits, texts = content.read
-        labels = splits["train"].labels
-        if single and (labels >= 0).any() and not len(content.halves[1]):
+        if undivided and (splits["train"].labels >= 0).any() and not len(content.halves[1]):
             raise UserError(f"{key}.path: {shown} {NONE_HELD_OUT}")
-        if parts["test"]:
-            _check_test(splits["train"], splits["test"], texts, printable(parts["test"][0]), key)
-        elif (labels >= 0).any():
-            raise missing(homes_of(path, key, shown)[0], TEST_NAMES, shown, key)
+        _check_test(splits["train"], splits["test"], texts, printable(parts["test"][0]), key)
 
-    def listing(split: str) -> Listing:
+    def listing(split: str, divides: bool = undivided) -> Listing:
         splits, texts = content.read
         labels = splits[split].labels
         named = tuple(printable(text) for text in texts) or _class_names(parts["train"][0], splits, columns, key)
         groups, names = client_groups(splits["train"].clients, splits[split].clients)
         mine = content.subjects[split]
         chosen, notes = np.arange(len(labels)), () if split == "test" else _blank_notes(splits)
-        if single:
+        if divides:
             rest, held_out = content.halves
             chosen = held_out if split == "test" else rest
-            notes = () if split == "test" else held_out_notes(labels, held_out, named, mine) + notes
-        elif split == "train":
+            told = held_out_notes(labels, held_out, named, mine, len(parts["train"]))
+            notes = () if split == "test" else told + notes
+        elif split == "train" and not undivided:
             notes += shared_notes(content.subjects)
         notes += unseen_classes(split, labels[chosen], np.arange(len(chosen))[: limits[split]], FIRST_ROWS)
         chosen = chosen[: limits[split]]
@@ -151,20 +153,17 @@ def parquet_source(
             None if mine is None else mine[chosen],
         )
 
-    notes = () if single else unused(path, parts, key, _other_tests(path, parts, columns, key, shown))
     if columns.group is None and key == "data" and parts["train"][0].is_file():
-        notes += ungrouped(parts["train"][0], single, key)
-    return Source(tuple(dict.fromkeys(parts["train"] + parts["test"])), listing, notes=notes, check=check)
-
-
-def _one(path: Path, key: str, shown: str, test_split: str | None) -> dict[str, list[Path]]:
-    if test_split is not None:
-        raise UserError(f"{key}.test_split: found {printable(repr(test_split))}; {shown} is one file, allowed: null")
-    return {"train": [path], "test": [path]}
+        others += ungrouped(parts["train"][0], undivided, key)
+    files = tuple(dict.fromkeys(parts["train"] + parts["test"]))
+    alone = partial(listing, "train", False) if undivided and not single else None
+    return Source(files, listing, notes=others, check=check, alone=alone)
 
 
 def _other_tests(path: Path, parts: dict[str, list[Path]], columns: Columns, key: str, shown: str) -> str:
     """Which other splits with labels could be the test, and by which key; "" where there are none."""
+    if not parts["test"]:
+        return f"; {key}.test_split=NAME tests on the images of NAME*.parquet"
     said = ""
     for name, files in other_tests(path, parts, key, shown).items():
         try:

@@ -52,6 +52,7 @@ CONTENT_DIGEST_BYTES = 256 * 2**20
 MOST_NAMED = 5  # clients with clipped images
 SAID = {  # of so many images, besides how deep ones were scaled
     "frames": "have several frames: the first is read",
+    "bands": "have bands (TIFF) beside their colours and transparency, which are not read",
     "transparent": "have transparent pixels, which are laid on black",
     "cropped": (
         "lose more than half of their area: of each the central square is taken; {key}.fit=pad or stretch keeps all of "
@@ -243,7 +244,8 @@ def load(
     file_name = re.sub(r"[^\w.-]", "_", config.name)
     stem = f"{file_name}-{config.image_size}-{_cache_key(config, source, key)}"
     form = Form(config.image_size, config.max_pixels, config.channels, config.range, config.fit)
-    files = {split: cache / f"{stem}-{split}.arrow" for split in splits}
+    source, part = (source, "") if source.alone is None or "test" in splits else (_undivided(source), "-alone")
+    files = {split: cache / f"{stem}{part}-{split}.arrow" for split in splits}
     if "test" in files and not all(file.exists() for file in files.values()):
         source.check()
     root = _root(source)
@@ -256,7 +258,9 @@ def load(
         except Undecodable as error:
             broken.append(error)
     if broken:
-        raise Undecodable.named([name for error in broken for name in error.names], broken[0].reason, key, skipping)
+        names = _in_order([name for error in broken for name in error.names], source)
+        first = next(error for error in broken if error.names[0] == names[0])
+        raise Undecodable.named(names, first.reason, key, skipping)
     train = found["train"]
     for split, stored in found.items():
         if not len(stored.images) and (split == "train" or (train.images.labels >= 0).any()):
@@ -265,7 +269,7 @@ def load(
             raise UserError(f"{key}.path: no {which} images{where} ({len(stored.skipped)} cannot be decoded)")
     test = found["test"].images if "test" in found else _none_of(train.images)
     digest = hashlib.blake2b(" ".join(stored.digest for stored in found.values()).encode(), digest_size=16).hexdigest()
-    skipped = tuple(name for stored in found.values() for name in stored.skipped)
+    skipped = tuple(_in_order([name for stored in found.values() for name in stored.skipped], source))
     counts = {trait: sum(stored.counts[trait] for stored in found.values()) for trait in NOTICED}
     scaling = _scaling(config, counts["deep"], key)
     read = tuple(f"{counts[trait]} images {said.format(key=key)}" for trait, said in SAID.items() if counts[trait])
@@ -274,12 +278,30 @@ def load(
     notes = source.notes + listed + deep + read
     both = {"train", "test"} <= set(found)
     copies = kept_copies(train.images.pixels, test.pixels, digest, cache / f"{stem}-copies.json") if both else None
-    names = {split: stored.names for split, stored in found.items()}
-    return Dataset(config.name, train.images, test, digest, skipped, notes, scaling, copies, names)
+    called = {split: stored.names for split, stored in found.items()}
+    return Dataset(config.name, train.images, test, digest, skipped, notes, scaling, copies, called)
 
 
 def _listed(source: Source, split: str, key: str) -> Listing:
     return _sound(source.listing(split), key)
+
+
+def _in_order(names: Sequence[str], source: Source) -> list[str]:
+    """Names of images as the source's files and their rows follow one another, whichever split they are of."""
+    places = {printable(path): place for place, path in enumerate(source.files)}
+
+    def place(name: str) -> tuple[int, int]:
+        file, _, row = name.rpartition(" row ")
+        if name in places or not row.isdecimal():
+            return places.get(name, len(places)), 0
+        return places.get(file, len(places)), int(row)
+
+    return sorted(names, key=place)
+
+
+def _undivided(source: Source) -> Source:
+    alone = source.alone
+    return source if alone is None else replace(source, listing=lambda split: alone())
 
 
 def _none_of(images: Images) -> Images:

@@ -35,10 +35,10 @@ from rayfed_ssl.base.text import as_utf8, printable
 from rayfed_ssl.data.decode import BadImage, Decoded, Form, decode
 from rayfed_ssl.data.images import Images, Listing, Payload
 
-FORMAT = 9  # 8: enlarged images are counted, names in normal form C; 9: images have names
+FORMAT = 10  # 8: enlarged images are counted, names in normal form C; 9: images have names; 10: bands are counted
 BLOCK = 256  # images decoded, and checked, at a time
 MOST_NAMED = 20  # images that cannot be decoded
-NOTICED = ("deep", "frames", "transparent", "cropped", "enlarged")  # what of ``Decoded`` is counted
+NOTICED = ("deep", "frames", "bands", "transparent", "cropped", "enlarged")  # what of ``Decoded`` is counted
 THREADS = min(16, os.cpu_count() or 1)
 
 

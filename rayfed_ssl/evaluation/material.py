@@ -19,7 +19,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.data.augment import augment, clean
 from rayfed_ssl.data.recipes import Recipe
-from rayfed_ssl.evaluation.metrics import Metric, measured
+from rayfed_ssl.evaluation.metrics import ACCURACY, Metric, measured
 
 SELECT = "select/"
 """Before the tag of a value measured on held-out training images."""
@@ -228,12 +228,14 @@ class Material:
         return values
 
     def _on_own(self, tag: str, predicted: Tensor, scores: Tensor, truth: Tensor) -> dict[str, float]:
-        """The metrics on each client's own test images, out of the answers on all of them. An area under the curve
-        that one class leaves undefined is left out.
+        """The metrics on each client's own test images, out of the answers on all of them. Of images of one class only
+        the accuracy is taken: no area under the curve is defined, and guessing has a balanced accuracy of 1.
         """
         values: dict[str, float] = {}
         for client, rows in self._own_rows.items():
-            found = measured(tag, predicted[rows], scores[rows], truth[rows], self.metrics)
+            own = truth[rows]
+            metrics = self.metrics if bool((own != own[0]).any()) else (ACCURACY,)
+            found = measured(tag, predicted[rows], scores[rows], own, metrics)
             values |= {own_tag(name, client): value for name, value in found.items() if math.isfinite(value)}
         return values
 

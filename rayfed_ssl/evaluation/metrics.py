@@ -14,6 +14,7 @@ from torch import Tensor
 from rayfed_ssl.base.late import Late
 
 Metric = Literal["accuracy", "balanced_accuracy", "auc"]
+ACCURACY: Metric = "accuracy"
 _sklearn = Late("sklearn.metrics")
 
 
@@ -54,7 +55,7 @@ METRICS: Mapping[Metric, Callable[[Tensor, Tensor, Tensor], float]] = {
 
 def named(tag: str, metric: Metric) -> str:
     """The tag of a metric of a protocol: accuracy bears the protocol's own."""
-    return tag if metric == "accuracy" else f"{tag}_{metric}"
+    return tag if metric == ACCURACY else f"{tag}_{metric}"
 
 
 def measured(tag: str, predicted: Tensor, scores: Tensor, truth: Tensor, metrics: Sequence[Metric]) -> dict[str, float]:

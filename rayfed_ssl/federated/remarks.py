@@ -1,23 +1,25 @@
-"""What people should know of a run's images before they read its numbers: copies, a test set with a large class or with
-very small ones, a class that by its name is none.
+"""What people should know of a run's images before they read its numbers: copies, a test set with a large class, with
+very small ones or without some, a class that by its name is none.
 
 Shape legend: N training images, M test images.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rayfed_ssl.base.text import printable
+from rayfed_ssl.data.holdout import TOO_FEW
 from rayfed_ssl.data.images import Dataset
 
-MOST_NAMED = 5  # small classes
+MOST_NAMED = 5  # small classes, and those without a test image
 ABOVE_CHANCE = Fraction(1, 10)  # accuracy of always naming the largest class, before it is said
 FEW = 5  # test images of a class, under which it is said
+ADVICE = "; balanced accuracy (evaluation.metrics=[accuracy,balanced_accuracy]) tells more"
 NO_CLASS = {
     "unlabelled", "unlabeled", "nolabel", "notlabelled", "notlabeled", "unannotated", "unclassified", "unsorted",
     "unknown",
@@ -29,6 +31,11 @@ def remarks(dataset: Dataset) -> list[str]:
     """All there is to know of images that no client holds."""
     skipped = [f"{len(dataset.skipped)} broken images are left out"] if dataset.skipped else []
     return [*skipped, *dataset.notes, *copied(dataset, (), None), *of_classes(dataset)]
+
+
+def advised(lines: Iterable[str], metrics: Collection[str]) -> list[str]:
+    """The lines, without the advice to take a metric that is among ``metrics``."""
+    return [line.removesuffix(ADVICE) if "balanced_accuracy" in metrics else line for line in lines]
 
 
 def copied(dataset: Dataset, held: Sequence[NDArray[np.int64]], held_out: NDArray[np.int64] | None) -> Iterator[str]:
@@ -65,8 +72,9 @@ def copied(dataset: Dataset, held: Sequence[NDArray[np.int64]], held_out: NDArra
 
 
 def of_classes(dataset: Dataset) -> Iterator[str]:
-    """Lines on the classes: one that by its name is none, the largest, the smallest."""
+    """Lines on the classes: one that by its name is none, those without a test image, the largest, the smallest."""
     yield from no_class(dataset)
+    yield from untested_classes(dataset)
     yield from largest_class(dataset)
     yield from smallest_classes(dataset)
 
@@ -83,16 +91,32 @@ def no_class(dataset: Dataset) -> Iterator[str]:
             )
 
 
+def untested_classes(dataset: Dataset) -> Iterator[str]:
+    """A line on classes of the training images that no test image shows, unless the source has said why."""
+    trained, tested = (np.unique(images.labels[images.labels >= 0]) for images in (dataset.train, dataset.test))
+    missing = np.setdiff1d(trained, tested)
+    if not len(missing) or not len(tested) or any(TOO_FEW in note for note in dataset.notes):
+        return
+    have = "has" if len(missing) == 1 else "have"
+    yield (
+        f"{len(missing)} of {len(trained)} classes of the training images {have} no test image "
+        f"({_named(dataset, missing)}): accuracies are over the other {len(trained) - len(missing)} alone"
+    )
+
+
+def _named(dataset: Dataset, labels: NDArray[np.int64]) -> str:
+    names = dataset.train.class_names
+    shown = ", ".join(printable(names[label], 80) if names else str(label) for label in labels[:MOST_NAMED])
+    return shown + (f" and {len(labels) - MOST_NAMED} more" if len(labels) > MOST_NAMED else "")
+
+
 def smallest_classes(dataset: Dataset) -> Iterator[str]:
     """A line on classes with fewer than ``FEW`` test images, of more than one class."""
     counts = np.bincount(dataset.test.labels[dataset.test.labels >= 0])
     small = np.flatnonzero((counts > 0) & (counts < FEW))
     if not len(small) or (counts > 0).sum() < 2:
         return
-    names = dataset.train.class_names
-    shown = [printable(names[label], 80) if names else str(label) for label in small[:MOST_NAMED]]
-    more = f" and {len(small) - MOST_NAMED} more" if len(small) > MOST_NAMED else ""
-    classes = f"class {shown[0]} has" if len(small) == 1 else f"classes {', '.join(shown)}{more} have"
+    classes = f"class {_named(dataset, small)} has" if len(small) == 1 else f"classes {_named(dataset, small)} have"
     fewest = int(counts[small].min())
     yield (
         f"{classes} fewer than {FEW} of {int(counts.sum())} test images (the fewest: {fewest}): one image is up to "
@@ -112,6 +136,5 @@ def largest_class(dataset: Dataset) -> Iterator[str]:
         name = printable(names[int(counts.argmax())]) if names else str(int(counts.argmax()))
         yield (
             f"{most / len(labels):.0%} of the test images are of class {name}: always naming it is as accurate "
-            f"(chance: {1 / classes:.0%}), and an accuracy below that says little; "
-            "balanced accuracy (evaluation.metrics=[accuracy,balanced_accuracy]) tells more"
+            f"(chance: {1 / classes:.0%}), and an accuracy below that says little{ADVICE}"
         )

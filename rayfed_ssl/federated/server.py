@@ -135,7 +135,9 @@ class MethodServer(Generic[Config]):
         return [Subject(c, self.config.clients.encoder(c)) for c in self.setup.clients]
 
     def notes(self) -> list[str]:
-        """Lines worth saying once, before the first round: what an exchange costs, say."""
+        """Lines worth saying once, before the first round: what an exchange costs, say. ``run --check`` asks for them
+        before ``start``.
+        """
         return []
 
     def client_matrices(self) -> dict[str, ClientMatrix]:

@@ -270,10 +270,14 @@ class Server(MethodServer[Config]):
 
     def mechanism(self, client: int) -> tuple[float, float, int, int]:
         """(mu, sigma, n_j, matrices released so far): what a client's Renyi curve depends on."""
+        return *self.calibration(client), self.state["releases"].get(client, 0)
+
+    def calibration(self, client: int) -> tuple[float, float, int]:
+        """(mu, sigma, n_j) of a client's matrices."""
         mu = self.config.objective_as(SpectralConfig).clip
         assert mu is not None
         images = int(self.setup.federation.sizes[client])
-        return mu, self.noise_scales[images], images, self.state["releases"].get(client, 0)
+        return mu, self.noise_scales[images], images
 
     def most_spent(self, privacy: PrivacyConfig) -> Spent:
         """What the client that has spent most has spent so far."""
@@ -306,7 +310,7 @@ class Server(MethodServer[Config]):
     def notes(self) -> list[str]:
         if self.method.privacy is None:
             return []
-        planned = [(*self.mechanism(c)[:3], len(self.sharing)) for c in self.setup.clients]
+        planned = [(*self.calibration(c), len(self.sharing)) for c in self.setup.clients]
         most = spent(*max(planned, key=lambda m: rho(*m)), self.method.privacy.delta)
         return [
             f"privacy: after all {most.releases} planned releases of {most.covers}, at most epsilon {most.epsilon:.4g} "

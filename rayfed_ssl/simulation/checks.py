@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -10,9 +11,10 @@ from rayfed_ssl import evaluation
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.partition_base import GivenClients
+from rayfed_ssl.evaluation.metrics import ACCURACY
 from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import Federation
-from rayfed_ssl.federated.remarks import remarks
+from rayfed_ssl.federated.remarks import advised, remarks
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models import pinned
 from rayfed_ssl.objectives import build as build_objective
@@ -75,7 +77,7 @@ def check_labels(config: RunConfig, federation: Federation) -> None:
         raise UserError("\n".join([*lines, *(f"data: {note}" for note in told)]))
 
 
-def image_notes(config: RunConfig, federation: Federation) -> tuple[str, ...]:
+def image_notes(config: RunConfig, federation: Federation) -> list[str]:
     """Lines on the run's images, and on those of other sources that protocols measure on, after the key that names
     them. Raises UserError where these are not there.
     """
@@ -85,7 +87,22 @@ def image_notes(config: RunConfig, federation: Federation) -> tuple[str, ...]:
         for key, found in protocol.images(config.evaluation.of(name), config.data.image_size).items()
         for note in remarks(found)
     ]
-    return (*federation.notes, *others)
+    return advised((*federation.notes, *_of_one_class(config, federation), *others), config.evaluation.metrics)
+
+
+def _of_one_class(config: RunConfig, federation: Federation) -> Iterator[str]:
+    """A line where own test images of clients are of one class, which metrics beside accuracy cannot measure."""
+    metrics = [metric for metric in config.evaluation.metrics if metric != ACCURACY]
+    classifies = any(protocol.classifies for protocol in config.evaluation.rows.values())
+    if federation.own_tests is None or not metrics or not classifies:
+        return
+    labels = [federation.dataset.test.labels[federation.own_tests[client]] for client in federation.clients]
+    classes = [len(np.unique(mine[mine >= 0])) for mine in labels]
+    if alone := classes.count(1):
+        yield (
+            f"{alone} of {len(classes) - classes.count(0)} clients with own test images have those of one class alone: "
+            f"they have no own {' or '.join(metrics)}, and a mean over clients is without them"
+        )
 
 
 def ignored_clients(config: RunConfig, federation: Federation) -> list[str]:

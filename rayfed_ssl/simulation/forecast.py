@@ -81,7 +81,7 @@ def forecast(config: RunConfig) -> Forecast:
         check_run(config, federation)
         parts, lines = rehearse(config, federation)
         server = parts.server
-        notes = [*image_notes(config, federation), *ignored_clients(config, federation), *lines]
+        notes = [*image_notes(config, federation), *ignored_clients(config, federation), *lines, *_said_by(server)]
         if config.system is not None:
             notes.append("bytes and time are those of a run in which no client is late or lost")
         kept, free = estimate(config, federation), free_memory()
@@ -97,6 +97,16 @@ def forecast(config: RunConfig) -> Forecast:
             describe(config, federation), kept, free, int(train.nbytes + test.nbytes), sent, steps, step_s, _peak(),
             device_name(device), tuple(notes),
         )  # fmt: skip
+
+
+def _said_by(server: MethodServer[Any]) -> list[str]:
+    """The method's own lines, which a run says before its first round. A method of one's own may need a state that only
+    ``server.start`` brings; then that is said.
+    """
+    try:
+        return server.notes()
+    except LookupError:
+        return [f"what {server.method.name} has to say is known once a run has started"]
 
 
 def _offline(config: RunConfig) -> RunConfig:

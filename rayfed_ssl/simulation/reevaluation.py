@@ -23,7 +23,7 @@ from rayfed_ssl.evaluation import PROTOCOLS, EvaluationConfig
 from rayfed_ssl.evaluation.cache import digest
 from rayfed_ssl.federated.bench import Workbench, train_rows
 from rayfed_ssl.federated.federation import Federation, deal
-from rayfed_ssl.federated.remarks import remarks
+from rayfed_ssl.federated.remarks import advised, remarks
 from rayfed_ssl.models.exported import ExportedFile, exported_by
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.models.values import load_values, read_safetensors
@@ -115,7 +115,7 @@ def _other_images(config: RunConfig, data: SourceConfig) -> tuple[Federation, di
         "digest": dataset.digest,
         "train": len(dataset.train),
         "test": len(dataset.test),
-        "notes": remarks(dataset),
+        "notes": advised(remarks(dataset), config.evaluation.metrics),
     }
     return Federation(dataset, (), None, None, ()), said
 

@@ -11,6 +11,7 @@ import pickle
 import socket
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
 from pathlib import Path
 from threading import Thread
 
@@ -87,7 +88,9 @@ def test_digests_tell_data_sets_apart(tmp_path):
 # --------------------------------------------------------------------------------------------------------- parquet
 
 
-def write_parquet(path: Path, pixels, labels, column="img", label="label", metadata=None, plain=False) -> None:
+def write_parquet(
+    path: Path, pixels, labels, column="img", label="label", metadata=None, plain=False, **beside
+) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     encoded = [p if isinstance(p, bytes | None) else png(p) for p in pixels]
     images = (
@@ -97,7 +100,7 @@ def write_parquet(path: Path, pixels, labels, column="img", label="label", metad
             [{"bytes": e, "path": None} for e in encoded], pa.struct({"bytes": pa.binary(), "path": pa.string()})
         )
     )
-    columns = {column: images}
+    columns = {column: images} | {name: pa.array(values) for name, values in beside.items()}
     if label:
         columns[label] = pa.array(labels)
     pq.write_table(pa.table(columns).replace_schema_metadata(metadata), path, row_group_size=7)
@@ -235,15 +238,14 @@ def test_parquet_errors_name_the_file(tmp_path):
     (tmp_path / "train.parquet").write_text("label,image\n0,x\n")
     refused(r"train\.parquet cannot be read as Parquet", tmp_path, "parquet")
     write_parquet(tmp_path / "train.parquet", pictures(2), [0, 0])
-    alone = r"; data\.path=.*/train\.parquet reads it alone, and a fifth of each class is held out as test images"
-    refused(rf"lacks its test split: wanted test\*\.parquet.*found train\.parquet{alone}", tmp_path, "parquet")
+    refused(r"has no test images, and of no class enough images to hold a fifth out", tmp_path, "parquet")
     (tmp_path / "train.parquet").rename(tmp_path / "all.parquet")
-    refused(r"lacks its train split: .*found all\.parquet; data\.path=.*/all\.parquet reads it", tmp_path, "parquet")
-    (tmp_path / "all.parquet").rename(tmp_path / "train-0.parquet")
-    write_parquet(tmp_path / "train-1.parquet", pictures(2), [0, 0])
-    refused(r"train-1\.parquet; write the parts into one file, and a fifth of each class", tmp_path, "parquet")
-    for part in (0, 1):
-        (tmp_path / f"train-{part}.parquet").unlink()
+    alone = r"; data\.path=.*/all\.parquet reads it alone, and a fifth of each class is held out as test images"
+    refused(rf"lacks its train split: wanted train\*\.parquet, found all\.parquet{alone}", tmp_path, "parquet")
+    write_parquet(tmp_path / "more.parquet", pictures(2), [0, 0])
+    refused(r"more\.parquet; name the parts train\*\.parquet, and a fifth of each class", tmp_path, "parquet")
+    for part in ("all", "more"):
+        (tmp_path / f"{part}.parquet").unlink()
     (tmp_path / "train.parquet").write_text("label,image\n0,x\n")
     write_parquet(tmp_path / "test.parquet", pictures(2), [0, 0])
     refused(r"train\.parquet cannot be read as Parquet", tmp_path, "parquet")
@@ -641,7 +643,13 @@ def test_training_images_alone_need_no_test_images(tmp_path):
         alone = training_images(folder, "parquet")
         assert np.array_equal(alone.train.pixels, p[:3])
         assert (alone.train.labels.tolist(), alone.train.class_names, len(alone.test)) == ([1, 0, -1], ("a", "b"), 0)
-        refused(r"lacks its test split: wanted test\*\.parquet", folder, "parquet")
+        refused(r"of no class enough images to hold a fifth out", folder, "parquet")
+    write_parquet(tmp_path / "many/train.parquet", pictures(10), [0] * 10)
+    assert len(fetch(tmp_path, "parquet", path=tmp_path / "many").train) == 8
+    for _ in range(2):  # nothing is held out of them
+        alone = training_images(tmp_path / "many", "parquet")
+        assert np.array_equal(alone.train.pixels, pictures(10))
+        assert alone.notes == ()
     write_parquet(folder / "test.parquet", p[3:], ["c"])
     assert np.array_equal(training_images(folder, "parquet").train.pixels, p[:3])
     refused(r"holds the class c, which no training image has", folder, "parquet")
@@ -772,6 +780,34 @@ def test_a_parquet_file_says_that_it_lost_a_fifth(tmp_path):
     write_parquet(tmp_path / "all.parquet", pictures(10), [0] * 10)
     (note,) = fetch(tmp_path, "parquet", path=tmp_path / "all.parquet").notes
     assert note.startswith("one Parquet file without a test split: a fifth of each class, 2 of 10 images, is held out")
+
+
+def test_parts_without_a_test_split_lose_a_fifth_over_all_of_them_as_one_file_does(tmp_path):
+    pixels, labels = pictures(100), [n * 7 % 5 if n % 9 else None for n in range(100)]
+    columns = {"owner": [f"c{n % 3}" for n in range(100)], "patient": [n // 2 for n in range(100)]}
+    write_parquet(tmp_path / "all.parquet", pixels, labels, **columns)
+    edges = [0, 11, 60, 100]
+    for part, (first, last) in enumerate(pairwise(edges)):
+        mine = {name: values[first:last] for name, values in columns.items()}
+        shard = tmp_path / f"hub/data/train-0000{part}-of-00003.parquet"
+        write_parquet(shard, pixels[first:last], labels[first:last], **mine)
+    for named in ({}, {"client": "owner"}, {"client": "owner", "group": "patient"}):
+        whole, parts = (fetch(tmp_path, "parquet", path=tmp_path / p, columns=named) for p in ("all.parquet", "hub"))
+        assert 15 < len(parts.test) < 21
+        for mine, theirs in ((parts.train, whole.train), (parts.test, whole.test)):
+            for field in ("pixels", "labels", "groups", "subjects"):
+                assert np.array_equal(getattr(mine, field), getattr(theirs, field))
+        assert parts.notes[-1] == whole.notes[-1].replace("one Parquet file", "3 Parquet files")
+        fifth = f"3 Parquet files without a test split: a fifth of each class, {len(parts.test)} of 100 images, is held"
+        assert fifth in parts.notes[-1]
+    write_parquet(tmp_path / "hub/data/dev-00000-of-00001.parquet", pixels[:4], labels[:4])
+    note = fetch(tmp_path, "parquet", path=tmp_path / "hub").notes[0]
+    assert note == (
+        "data/dev-00000-of-00001.parquet (4 rows) is not used: the images are those of "
+        "data/train-00000-of-00003.parquet ..; data.test_split=NAME tests on the images of NAME*.parquet"
+    )
+    (tmp_path / "hub/data/train-00001-of-00003.parquet").unlink()
+    assert "2 of 3 parts are there" in fetch(tmp_path, "parquet", path=tmp_path / "hub").notes[0]
 
 
 def test_a_layout_error_shows_the_trees_and_what_it_found(tmp_path):

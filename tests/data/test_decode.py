@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import struct
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -194,6 +196,70 @@ def test_bytes_choose_no_other_decoder(kind):
 def test_the_formats_we_mean_open(kind):
     payload = file_of(np.full((16, 16, 3), 100, np.uint8), kind)
     assert np.abs(decode(payload, Form(8)).pixels.astype(int) - 100).max() <= 2
+
+
+def banded(bands: int, bits: int, photometric: int, extra: int | None = None, big: bool = False) -> bytes:
+    """A little-endian TIFF of 8 x 8 pixels in one strip, by the specification: the value of each byte is its place in
+    its pixel. ``extra``: what the bands after the colours are."""
+    pixel = bytes(range(bands * bits // 8))
+    data = pixel * 64
+    colours = 3 if photometric == 2 else 1
+    tags = {256: [8], 257: [8], 258: [bits] * bands, 259: [1], 262: [photometric], 273: [0], 277: [bands], 278: [8]}
+    tags |= {279: [len(data)]} | ({} if extra is None else {338: [extra] * (bands - colours)})
+    count, offset, room = ("Q", "Q", 8) if big else ("H", "I", 4)
+    start = 16 if big else 8
+    end = start + struct.calcsize(f"<{count}") + len(tags) * (20 if big else 12) + struct.calcsize(f"<{offset}")
+    beyond, entries = b"", b""
+    for tag, values in tags.items():
+        raw = struct.pack(f"<{len(values)}H", *values)
+        if len(raw) > room:
+            beyond, raw = beyond + raw, struct.pack(f"<{offset}", end + len(beyond))
+        entries += struct.pack(f"<HH{offset}", tag, 3, len(values)) + raw.ljust(room, b"\0")
+    place = struct.pack(f"<HH{offset}", 273, 3, 1)
+    entries = entries.replace(place + bytes(room), place + struct.pack("<H", end + len(beyond)).ljust(room, b"\0"))
+    header = struct.pack("<2sHHHQ", b"II", 43, 8, 0, 16) if big else struct.pack("<2sHI", b"II", 42, 8)
+    return header + struct.pack(f"<{count}", len(tags)) + entries + struct.pack(f"<{offset}", 0) + beyond + data
+
+
+@pytest.mark.parametrize("big", [False, True])
+@pytest.mark.parametrize(
+    ("bands", "extra", "more"), [(3, None, False), (4, 0, True), (4, 2, False), (5, 0, True), (6, 0, True)]
+)
+def test_a_tiff_with_bands_beside_its_colours_says_so(bands, extra, more, big, tmp_path):
+    payload = banded(bands, 8, 2, extra, big)
+    (tmp_path / "a.tif").write_bytes(payload)
+    for given in (payload, tmp_path / "a.tif"):
+        decoded = decode(given, Form(8))
+        assert decoded.bands == more
+        black = 0 if extra != 2 else 1  # the fourth band is an opacity of 3 of 255
+        assert (decoded.pixels == [0, 1 - black, 2 - 2 * black]).all()
+    assert decode(banded(2, 8, 1, 0), Form(8)).bands  # grey, and one more
+    assert not decode(file_of(RAMP, "TIFF"), Form(8)).bands
+
+
+@pytest.mark.parametrize("big", [False, True])
+@pytest.mark.parametrize(("bands", "bits", "photometric"), [(13, 16, 1), (4, 8, 1), (4, 32, 2), (8, 8, 2)])
+def test_a_tiff_whose_bands_cannot_be_read_says_how_many_it_has(bands, bits, photometric, big, tmp_path):
+    payload = banded(bands, bits, photometric, 0, big)
+    (tmp_path / "a.tif").write_bytes(payload)
+    said = f"^a TIFF of {bands} bands of {bits} bits, which Pillow does not read; write three of its bands as 8 bits"
+    for given in (payload, tmp_path / "a.tif"):
+        with pytest.raises(BadImage, match=said):
+            decode(given, Form(8))
+    for damaged in (payload[:20], payload[:40], payload[:2], b"II*\0" + bytes(4), b""):
+        with pytest.raises(BadImage, match="cannot identify"):
+            decode(damaged, Form(8))
+
+
+def test_pillow_says_nothing_of_its_own(tmp_path):
+    (tmp_path / "a.tif").write_bytes(banded(13, 16, 1, 0))
+    code = (
+        "import sys; from pathlib import Path; from rayfed_ssl.data.decode import *\n"
+        "try: decode(Path(sys.argv[1]), Form(8))\n"
+        "except BadImage: print('bad')"
+    )
+    ran = subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.tif")], capture_output=True, check=True)
+    assert (ran.stdout, ran.stderr) == (b"bad\n", b"")
 
 
 UPRIGHT = {  # EXIF 2.3, tag 274: which side of the scene the first row and the first column of the pixels are

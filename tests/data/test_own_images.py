@@ -6,6 +6,8 @@ import pickle
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image, ImageOps, TiffImagePlugin
 
@@ -13,6 +15,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.catalogue import catalogued
 from rayfed_ssl.data.images import Dataset
 from rayfed_ssl.data.sources import SourceConfig, load
+from tests.data.test_decode import banded
 
 SIZE = 16
 
@@ -231,6 +234,28 @@ def test_broken_images_of_all_splits_are_named_at_once(tmp_path: Path) -> None:
     assert str(pickle.loads(pickle.dumps(error.value))) == str(error.value)  # it comes from a driver's process
 
 
+def test_broken_images_are_named_in_the_order_of_the_source_whichever_are_held_out(tmp_path: Path) -> None:
+    """By path in a tree, by number of row in Parquet files; the reason is that of the first that is named."""
+    root, names = tmp_path / "d", [f"{label}/{n}.png" for label in "ab" for n in range(10)]
+    put(root, *names)
+    for name in names:
+        (root / name).write_bytes(b"no image, " + name.encode())
+    told = refusal(root)
+    assert told.split("cannot be decoded: ")[1].startswith(", ".join(f"{root}/{name}" for name in names))
+    assert f"'{root}/a/0.png'); mend" in told
+    put(root, "a/0.png", "a/9.png", "b/5.png", *(f"c/{n}.png" for n in range(10)))
+    left = [f"{root}/{name}" for name in names if name not in ("a/0.png", "a/9.png", "b/5.png")]
+    assert folder(root, on_bad_image="skip").skipped == tuple(left)
+    (tmp_path / "pq").mkdir()
+    for part in range(2):
+        images = pa.array([b"no image"] * 12, pa.binary())
+        table = pa.table({"image": images, "label": [0] * 12})
+        pq.write_table(table, tmp_path / f"pq/train-{part}.parquet")
+    told = refusal(tmp_path / "pq", name="parquet")
+    rows = [f"{tmp_path}/pq/train-{part}.parquet row {row}" for part in range(2) for row in range(12)]
+    assert told.split("cannot be decoded: ")[1].startswith(", ".join(rows[:20]) + " and 4 more (the first: ")
+
+
 # -- what is noticed in decoding ---------------------------------------------------------------------------------------
 
 
@@ -251,6 +276,18 @@ def test_images_of_several_frames_are_counted_and_their_first_frame_is_read(tmp_
     assert folder(root).notes == data.notes  # from the cache
     (root / "train/single.txt").write_text("")
     assert folder(root, limit=1).notes == ("1 images have several frames: the first is read",)
+
+
+def test_images_with_more_bands_than_are_read_are_counted(tmp_path: Path) -> None:
+    root = tmp_path / "d"
+    (root / "train").mkdir(parents=True)
+    for name, bands in {"a": 4, "b": 5, "c": 3}.items():
+        (root / f"train/{name}.tif").write_bytes(banded(bands, 8, 2, 0 if bands > 3 else None))
+    note = "2 images have bands (TIFF) beside their colours and transparency, which are not read"
+    for _ in range(2):  # the second time from the cache
+        assert folder(root, image_size=8).notes == (note,)
+    (root / "train/d.tif").write_bytes(banded(13, 16, 1, 0))
+    assert "(a TIFF of 13 bands of 16 bits, which Pillow does not read; write three" in refusal(root)
 
 
 def test_frames_are_counted_without_decoding_an_image_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

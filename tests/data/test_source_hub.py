@@ -129,6 +129,16 @@ def test_files_of_no_split_are_noted_beside_the_commit(tmp_path, hub):
     assert np.array_equal(fetch(tmp_path, "lab/cells", test_split="validation").test.pixels, pictures(3))
 
 
+def test_parts_without_a_test_split_lose_a_fifth(tmp_path, hub):
+    pixels = pictures(20)
+    for part in range(2):
+        shard = hub.root / "lab/cells" / COMMITS["main"] / f"data/train-0000{part}-of-00002.parquet"
+        write_parquet(shard, pixels[10 * part : 10 * part + 10], [0, 1] * 5)
+    data = fetch(tmp_path, "lab/cells")
+    assert np.bincount(data.test.labels).tolist() == [2, 2]
+    assert data.notes[1].startswith("2 Parquet files without a test split: a fifth of each class, 4 of 20 images")
+
+
 def test_a_catalogue_takes_every_split_of_one_data_set(tmp_path, hub, monkeypatch):
     monkeypatch.setenv("RAYFED_SSL_CACHE", str(tmp_path / "cache"))
     publish("lab/cells")

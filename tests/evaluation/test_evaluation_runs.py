@@ -385,3 +385,8 @@ def test_what_is_noticed_about_another_data_set_is_said_and_recorded(
     reevaluate(tmp_path / "run", ["knn"], data=located(str(other)))
     found = json.loads((tmp_path / "run/evaluation.json").read_text())["other data"][f"imagefolder:{other}"]
     assert not any(note.startswith("these images have labels") for note in found["images"]["notes"])
+    (other / "test" / "dark" / "1.png").unlink()
+    for changes, end in (([], "tells more"), (["evaluation.metrics=[accuracy,balanced_accuracy]"], "says little")):
+        found = reevaluate(tmp_path / "run", ["knn"], changes, data=located(str(other)))["other data"]
+        (large,) = (note for note in found[f"imagefolder:{other}"]["images"]["notes"] if "always naming it" in note)
+        assert large.endswith(end)

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
+from sklearn.metrics import balanced_accuracy_score
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rayfed_ssl.base.text import in_file_name
@@ -23,6 +24,7 @@ from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.models import load_exported
 from rayfed_ssl.reporting.figures import client_matrix, label_histogram
 from rayfed_ssl.reporting.tables import read_metrics
+from rayfed_ssl.simulation.checks import image_notes
 from rayfed_ssl.simulation.reevaluation import reevaluate
 from rayfed_ssl.testing.tiny import run_locally
 from tests.evaluation.materials import knn_accuracy
@@ -50,11 +52,15 @@ def test_a_clients_value_is_the_common_answers_on_its_own_images() -> None:
     assert by_client(3, {"knn": 0.5, "own_knn@3": 0.25}) == {3: {"knn": 0.5, "own_knn": 0.25}}
 
 
-def test_an_area_under_the_curve_of_one_class_is_left_out() -> None:
+def test_of_own_images_of_one_class_only_the_accuracy_is_taken() -> None:
     values = material(("accuracy", "balanced_accuracy", "auc")).classified("knn", answer)
     assert values["own_knn_auc@3"] == 0.5  # both called 0: no order between them
     assert "own_knn_auc@8" not in values  # its images are of one class
-    assert values["own_knn_balanced_accuracy@8"] == 1.0
+    assert values["own_knn@8"] == 1.0
+    assert "own_knn_balanced_accuracy@8" not in values  # scikit-learn gives 1.0, which guessing has, too
+    truth, given = [0, 1], [0, 0]  # of client 3
+    assert values["own_knn_balanced_accuracy@3"] == balanced_accuracy_score(truth, given) == 0.5
+    assert values["knn_balanced_accuracy"] == balanced_accuracy_score([0, 1, 1, 0, 1, 1], [0, 0, 1, 1, 1, 1])
     assert all(math.isfinite(value) for value in values.values())
 
 
@@ -94,6 +100,28 @@ def run(request: pytest.FixtureRequest, images: Path, tmp_path_factory: pytest.T
     folder = tmp_path_factory.mktemp(request.param) / "run"
     run_locally(config(images, method__name=request.param), folder)
     return request.param, folder
+
+
+def test_clients_with_own_images_of_one_class_are_counted(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for place in ("train/x/a", "train/x/b", "train/y/a", "train/y/b", "train/z/a", "train/z/b", "test/x/a", "test/x/b",
+                  "test/y/a"):  # fmt: skip
+        (tmp_path / "images" / place).mkdir(parents=True)
+        for k in range(6):
+            pixels = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "images" / place / f"{k}.png")
+    line = (
+        "1 of 2 clients with own test images have those of one class alone: they have no own balanced_accuracy or auc, "
+        "and a mean over clients is without them"
+    )
+    several = {"evaluation__metrics": ["accuracy", "balanced_accuracy", "auc"], "train__rounds": 1}
+    chosen = config(tmp_path / "images", **several)
+    assert line in image_notes(chosen, deal(chosen))
+    summary = run_locally(chosen, tmp_path / "run")
+    assert list(summary["accuracy"]["own_knn"]) == ["0", "1"]
+    assert list(summary["accuracy"]["own_knn_balanced_accuracy"]) == ["0"]
+    plain = config(tmp_path / "images")
+    assert not [note for note in image_notes(plain, deal(plain)) if "of one class alone" in note]
 
 
 def by_hand(settings: RunConfig, encoder: Any, client: int) -> float:

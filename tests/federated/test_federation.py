@@ -16,6 +16,7 @@ from rayfed_ssl.data.corruptions import rotation
 from rayfed_ssl.federated.federation import Federation, deal, require_public
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.reporting.tables import write_partition
+from rayfed_ssl.simulation.checks import image_notes
 from tests.tiny import tiny
 
 
@@ -184,9 +185,20 @@ def test_a_class_that_makes_guessing_more_than_ten_points_better_than_chance_is_
     federation = dealt(tmp_path)
     test = replace(federation.dataset.test, labels=np.array(labels))
     said = replace(federation, dataset=replace(federation.dataset, test=test)).notes
-    notes = [note for note in said if "fewer than" not in note]
+    notes = [note for note in said if "fewer than" not in note and "no test image" not in note]
     expected = () if share is None else (f"{share} of the test images are of class {max(labels, key=labels.count)}: ",)
     assert tuple(note.startswith(text) for note, text in zip(notes, expected, strict=True)) == (True,) * len(expected)
+
+
+def test_balanced_accuracy_is_advised_only_where_it_is_not_chosen(tmp_path: Path) -> None:
+    federation = dealt(tmp_path)
+    test = replace(federation.dataset.test, labels=np.array([0] * 17 + [1, 2, 2]))
+    federation = replace(federation, dataset=replace(federation.dataset, test=test))
+    for metrics in (["accuracy"], ["accuracy", "auc"], ["accuracy", "balanced_accuracy"]):
+        config = tiny("fedsimclr", evaluation__metrics=metrics)
+        (note,) = (note for note in image_notes(config, federation) if "always naming it" in note)
+        advice = "; balanced accuracy (evaluation.metrics=[accuracy,balanced_accuracy]) tells more"
+        assert note.endswith("says little" + ("" if "balanced_accuracy" in metrics else advice))
 
 
 def test_too_few_public_images_are_one_line_that_says_how_many_and_for_whom(tmp_path: Path) -> None:

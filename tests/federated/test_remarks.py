@@ -9,7 +9,9 @@ import pytest
 
 from rayfed_ssl.data.copies import copies
 from rayfed_ssl.data.images import Dataset, Images
-from rayfed_ssl.federated.remarks import FEW, copied, no_class, smallest_classes
+from rayfed_ssl.data.sources import SourceConfig, load
+from rayfed_ssl.federated.remarks import FEW, copied, no_class, remarks, smallest_classes, untested_classes
+from tests.data.test_data_sources import write_parquet
 
 KINDS = np.random.default_rng(0).integers(0, 256, (30, 8, 8, 3), dtype=np.uint8)
 
@@ -76,6 +78,31 @@ def test_a_class_that_is_none_by_its_name_is_named(name: str) -> None:
         "empty label"
     ]
     assert list(no_class(labelled([0, 1], [0], names[:2]))) == []
+
+
+def test_classes_of_the_training_images_without_a_test_image_are_named() -> None:
+    data = labelled([0, 1, 2, 3, -1], [0, 2, -1], ("a", "b", "c", "d"))
+    line = "2 of 4 classes of the training images have no test image (b, d): accuracies are over the other 2 alone"
+    assert list(untested_classes(data)) == [line]
+    assert line in remarks(data)
+    (line,) = untested_classes(labelled([*range(8)], [3]))
+    assert line.startswith("7 of 8 classes of the training images have no test image (0, 1, 2, 4, 5 and 2 more)")
+    (line,) = untested_classes(labelled([0, 1], [0], ("a", "b")))
+    assert line.startswith("1 of 2 classes of the training images has no test image (b): ")
+    for train, test in (([0, 1], [1, 0, -1]), ([0, 1], []), ([0, 1], [-1]), ([-1], [0]), ([-1], [])):
+        assert list(untested_classes(labelled(train, test))) == []
+
+
+def test_a_class_too_small_to_be_tested_is_named_once(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "all.parquet", KINDS, [0] * 28 + [1] * 2)
+    data = load(SourceConfig(path=tmp_path / "all.parquet", image_size=8), tmp_path)
+    assert [line for line in remarks(data) if "no test image" in line] == [
+        "class 1 has no test image: too few images to hold a share of 0.2 out"
+    ]
+    write_parquet(tmp_path / "d/train.parquet", KINDS[:20], [0] * 10 + [1] * 10)
+    write_parquet(tmp_path / "d/test.parquet", KINDS[20:], [0] * 10)
+    line = "1 of 2 classes of the training images has no test image (1): accuracies are over the other 1 alone"
+    assert line in remarks(load(SourceConfig(path=tmp_path / "d", image_size=8), tmp_path))
 
 
 def test_classes_of_few_test_images_are_named() -> None:

@@ -15,8 +15,11 @@ from rayfed_ssl.cli import main
 from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.server import MethodServer
+from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.simulation import forecast as module
+from rayfed_ssl.simulation.assembly import rehearse
 from rayfed_ssl.simulation.forecast import (
     STEPS,
     backward_bytes,
@@ -124,6 +127,35 @@ def test_bytes_are_those_the_ledger_books(case: str, tmp_path: Path) -> None:
 )
 def test_bytes_that_are_not_known_are_not_made_up(method: str, changes: dict[str, object]) -> None:
     assert forecast(tiny(method, **changes)).traffic is None
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "begins"),
+    [
+        ("fedprox", {"train__batch_size": 200}, "every client takes one local step a round"),
+        ("flesd", {}, "small_cnn_bn uploads "),
+        ("fedsc", {"method__privacy": {"sigma": 1.0}, "objective__clip": 1.0}, "privacy: after all"),
+    ],
+)
+def test_what_a_method_has_to_say_is_said_beforehand(
+    method: str, changes: dict[str, object], begins: str, tmp_path: Path
+) -> None:
+    config = tiny(method, **changes)
+    run_locally(config, tmp_path)
+    said = json.loads((tmp_path / "environment.json").read_text())["notes"]
+    assert [line for line in said if begins in line]
+    assert set(said) <= set(forecast(config).notes)
+
+
+def test_a_method_that_needs_to_be_started_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MethodServer, "notes", lambda server: [f"{len(server.weights)} values"])
+    assert "what fedsimclr has to say is known once a run has started" in forecast(tiny("fedsimclr")).notes
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_method_here_needs_to_be_started_for_it(method: str) -> None:
+    config = tiny(method)
+    assert rehearse(config, deal(config))[0].server.notes() is not None
 
 
 def test_steps_are_all_batches_of_all_rounds() -> None:
