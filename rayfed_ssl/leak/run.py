@@ -19,6 +19,7 @@ from rayfed_ssl.reporting.leaked import FILE
 from rayfed_ssl.reporting.tables import write_json
 from rayfed_ssl.settings.files import of_run
 from rayfed_ssl.simulation.resuming import load_moved
+from rayfed_ssl.storage.claim import rewriting
 
 MOST_NAMED = 10  # clients that could be audited
 
@@ -85,15 +86,16 @@ def leak(
     fewest = min((one.members for one in findings), default=0)
     null = null_deviation(fewest, fewest) if findings else float("nan")
     promised = _guarantee(run / "summary.json")
-    write_json(
-        run / FILE,
-        {
-            "findings": as_rows(findings),
-            "unaudited": missed,
-            "null_deviation": null,
-            "privacy": None if promised is None else asdict(promised),
-        },
-    )
+    with rewriting(run / FILE):
+        write_json(
+            run / FILE,
+            {
+                "findings": as_rows(findings),
+                "unaudited": missed,
+                "null_deviation": null,
+                "privacy": None if promised is None else asdict(promised),
+            },
+        )
     return Leak(findings, missed, null, promised)
 
 

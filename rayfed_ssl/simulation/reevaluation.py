@@ -32,7 +32,9 @@ from rayfed_ssl.settings.files import of_run, parse_overrides
 from rayfed_ssl.settings.located import located_of_run, title
 from rayfed_ssl.simulation.resuming import began_earlier, check_same_files, check_same_images, places
 from rayfed_ssl.simulation.shared_encoders import shareable
+from rayfed_ssl.storage.claim import rewriting
 
+FILE = "evaluation.json"
 BETWEEN, OTHERS, UNTRAINED = "between encoders", "other data", "untrained"  # names within evaluation.json
 BY_ENCODER = frozenset({"accuracy", "untrained", "select", "own", "features"})  # its blocks with a row per encoder
 CHANGEABLE = ("metrics", "train_images", "batch_size", "options")  # keys of ``evaluation`` beside the protocols'
@@ -73,9 +75,9 @@ def reevaluate(
             raise UserError(PROTOCOLS.unknown("--protocol", name))
     encoders = exported_by(run)
     if not os.access(run, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
-        raise UserError(f"{run}: cannot be written to, and evaluation.json belongs there; copy the run elsewhere")
+        raise UserError(f"{run}: cannot be written to, and {FILE} belongs there; copy the run elsewhere")
     config = _configured(run, protocols, changes, trust_imports, several=len(encoders) > 1)
-    known = with_untrained(earlier(run / "evaluation.json"), _began(config, encoders))
+    earlier(run / FILE)  # what cannot be read is said before anything is measured
     if isinstance(data, str):
         data = located_of_run(data, config.data, "--data")
     if data is None:
@@ -83,17 +85,22 @@ def reevaluate(
             federation = deal(config)
         check_same_images(run, federation)
         check_same_files(config, run)
-        document = added(known, _measured(config, federation, encoders), config.evaluation.protocols)
+        found = _measured(config, federation, encoders)
     else:
         federation, images = _other_images(config, data)
         if not protocols and not config.evaluation.labelled and (federation.dataset.test.labels >= 0).any():
             images["notes"].append("these images have labels: --protocol knn, linear or fewshot measures by them")
-        now = {"images": images, **_measured(config, federation, encoders)}
-        document = _beside(known, title(data), now, config.evaluation.protocols)
-    try:
-        write_json(run / "evaluation.json", document)
-    except OSError as error:
-        raise UserError(f"{run}: evaluation.json cannot be written there ({error.strerror})") from None
+        found = {"images": images, **_measured(config, federation, encoders)}
+    with rewriting(run / FILE):  # another command may have added to it since
+        known = with_untrained(earlier(run / FILE), _began(config, encoders))
+        if data is None:
+            document = added(known, found, config.evaluation.protocols)
+        else:
+            document = _beside(known, title(data), found, config.evaluation.protocols)
+        try:
+            write_json(run / FILE, document)
+        except OSError as error:
+            raise UserError(f"{run}: {FILE} cannot be written there ({error.strerror})") from None
     return document
 
 

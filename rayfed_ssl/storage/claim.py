@@ -13,6 +13,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.storage.lock import Held, Lock
 
 LOCK = ".lock"
+REWRITING_S = 60.0  # far longer than it takes to write a file
 DRAFT = re.compile(  # of a file that is put in place when it is whole
     r"\.(config\.yaml\.\d+|((summary|environment|environment-\d+|evaluation)\.json|(partition|images)\.parquet))\.tmp|\.probe-\d+"
 )
@@ -92,6 +93,23 @@ def claimed(folder: Path) -> Iterator[str]:
         for path in made:
             with suppress(OSError):  # not empty, or gone
                 path.rmdir()
+
+
+@contextmanager
+def rewriting(path: Path) -> Iterator[None]:
+    """While a file that several commands may write is read, changed and put in place: one of them at a time does so.
+
+    Raises:
+        UserError: after a minute another command still has it.
+    """
+    try:
+        lock = Lock(path.with_name(f".{path.name}.lock"), patience_s=REWRITING_S)
+    except Held as owner:
+        raise UserError(f"{path}: is being written by another command ({owner}); try again when it has ended") from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def lock_of(folder: Path, path: Path) -> Lock:

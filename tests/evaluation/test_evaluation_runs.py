@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -26,8 +28,11 @@ from rayfed_ssl.federated.bench import Workbench
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.models import load_exported
 from rayfed_ssl.settings.located import located
+from rayfed_ssl.simulation import reevaluation
 from rayfed_ssl.simulation.forecast import forecast
 from rayfed_ssl.simulation.reevaluation import reevaluate
+from rayfed_ssl.storage import claim
+from rayfed_ssl.storage.claim import rewriting
 from rayfed_ssl.terminal.progress import evaluation_tables
 from tests.evaluation.materials import knn_accuracy
 from tests.tiny import measured, run_locally, tiny
@@ -200,6 +205,40 @@ def test_a_finished_run_is_measured_by_other_protocols_one_after_another(tmp_pat
     again = reevaluate(run, ["semi"], ["evaluation.semi={fractions: [0.2], epochs: 1, batch_size: 16}"])
     assert set(again["accuracy"]["client-00000"]) == {"knn", "semi_20"}  # other settings, other numbers
     assert again["features"] == found["features"]
+
+
+def test_what_another_command_adds_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "run"
+    run_locally(tiny("fedsimclr", train__rounds=1), run)
+    measure = reevaluation._measured
+
+    def slowly(*args: Any) -> dict[str, Any]:
+        found = measure(*args)
+        monkeypatch.setattr(reevaluation, "_measured", measure)
+        reevaluate(run, ["linear"])  # begins after the first and ends before it
+        return found
+
+    monkeypatch.setattr(reevaluation, "_measured", slowly)
+    assert set(reevaluate(run, ["knn"])["accuracy"]["global"]) == {"knn", "linear"}
+    assert [path.name for path in run.glob(".*")] == []
+
+
+def test_results_are_not_written_while_another_command_writes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    run_locally(tiny("fedsimclr", train__rounds=1), run)
+    monkeypatch.setattr(claim, "REWRITING_S", 0.0)
+    file = run / "evaluation.json"
+    with rewriting(file), pytest.raises(UserError) as caught:
+        reevaluate(run, ["knn"])
+    assert re.fullmatch(
+        rf"{re.escape(str(file))}: is being written by another command \(\S+, pid {os.getpid()}\); "
+        "try again when it has ended",
+        str(caught.value),
+    )
+    assert not file.exists()
+    assert reevaluate(run, ["knn"])["accuracy"]["global"]
 
 
 def test_what_evaluate_refuses_is_one_line_and_leaves_the_file(tmp_path: Path) -> None:
