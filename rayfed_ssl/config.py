@@ -83,6 +83,7 @@ class RunConfig(RunSettings):
         _check_objective(self)
         _check_heads(self)
         _check_data(self)
+        _check_tasks(self)
         _check_schedule(self)
         method = METHODS[self.method.name]
         if self.clients.heterogeneous and not method.info.heterogeneous:
@@ -150,32 +151,40 @@ def _check_data(config: RunConfig) -> None:
     if config.uses_public and data.public.source == "none" and data.tasks is None:
         allowed = "client 0, source" if data.partition.natural else "client 0, share, source"
         raise ValueError(f"data.public.source: {config.method.name} needs public images; allowed: {allowed}")
-    if data.tasks is not None and data.partition.name != "iid":
-        raise ValueError(
-            f"data.partition: found '{data.partition.name}' beside data.tasks, which says itself who holds "
-            "what; allowed then: data.partition={name: iid}"
-        )
     if data.partition.natural and data.public.source == "share":
         name = data.partition.name
         raise ValueError(f"data.public.source: 'share' cannot be taken out of `{name}`; allowed: client 0, source")
-    if data.tasks is not None and data.columns.group is not None:
-        raise ValueError(
-            f"data.columns.group: found '{data.columns.group}' beside data.tasks, whose images are dealt and held out "
-            "one by one; allowed then: null"
-        )
-    if data.tasks is not None and config.evaluation.select is not None:
-        raise ValueError(
-            "evaluation.select: found a share beside data.tasks, where every client holds images out itself (rb, "
-            "measured as select/task); allowed then: null"
-        )
-    if data.tasks is None and config.evaluation.tasks_on != "own":
-        raise ValueError(
-            f"evaluation.tasks_on: found {config.evaluation.tasks_on} without data.tasks; allowed then: own"
-        )
     if data.partition.listed and config.evaluation.select is not None:
         raise ValueError(
             f"evaluation.select: found a share beside data.partition.name={data.partition.name}, which says itself who "
             "holds what; allowed then: null"
+        )
+
+
+def _check_tasks(config: RunConfig) -> None:
+    """Raise ValueError for a key that ``data.tasks`` leaves no room for, or that needs it."""
+    data = config.data
+    if data.tasks is None:
+        if config.evaluation.tasks_on != "own":
+            raise ValueError(
+                f"evaluation.tasks_on: found {config.evaluation.tasks_on} without data.tasks; allowed then: own"
+            )
+        return
+    if data.partition.name != "iid":
+        raise ValueError(
+            f"data.partition: found '{data.partition.name}' beside data.tasks, which says itself who holds "
+            "what; allowed then: data.partition={name: iid}"
+        )
+    for key, group in {"columns.group": data.columns.group, "group": data.group}.items():
+        if group is not None:
+            raise ValueError(
+                f"data.{key}: found '{group}' beside data.tasks, whose images are dealt and held out one by one; "
+                "allowed then: null"
+            )
+    if config.evaluation.select is not None:
+        raise ValueError(
+            "evaluation.select: found a share beside data.tasks, where every client holds images out itself (rb, "
+            "measured as select/task); allowed then: null"
         )
 
 

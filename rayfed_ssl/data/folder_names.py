@@ -1,4 +1,4 @@
-"""What the names of folders say of the images in them: the class, the client; and names as numbers.
+"""What the names of folders and files say of images: the class, the client, whom they show; and names as numbers.
 
 Names are read in Unicode's normal form C, so that a name is one wherever its folder was made: macOS may spell an
 accented letter as two characters. Two folders side by side whose names are then one are refused.
@@ -6,7 +6,8 @@ accented letter as two characters. Two folders side by side whose names are then
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,34 @@ def client_of(file: Path, root: Path, layout: Layout) -> str | None:
     return folder_at(file, root, 0) if layout in WITH_CLIENTS else None
 
 
+def expression(pattern: str) -> str:
+    """The same, if it is a regular expression. Raises ValueError."""
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"must be a regular expression ({error})") from None
+    return pattern
+
+
+def subjects_of(files: Sequence[Path], root: Path, pattern: str, key: str) -> list[str | int | None]:
+    """Whom or what each image shows: what the regular expression matches in its path below ``root``, its first group
+    where it has one; None where that is nothing.
+
+    Raises:
+        UserError: it matches nothing in any path.
+    """
+    expression = re.compile(pattern)
+    place = min(1, expression.groups)
+    paths = [composed(file.relative_to(root).as_posix()) for file in files]
+    found = [None if match is None else match[place] or None for match in map(expression.search, paths)]
+    if paths and not any(found):
+        raise UserError(
+            f"{key}.group: found {pattern!r}, which matches nothing in any image's path below {printable(root)}, such "
+            f"as {printable(paths[0])}; allowed: a regular expression that finds whom an image shows, or null"
+        )
+    return list(found)
+
+
 def refuse_twins(files: Iterable[Path], root: Path, levels: int, key: str) -> None:
     """Raise UserError where two folders side by side, at most ``levels`` below ``root`` on the way to ``files``, have
     names that are one in normal form C.
@@ -81,7 +110,10 @@ def maybe_clients(files: list[Path], classes: list[str | None], root: Path, key:
         return []
     shared = sorted(name for name in below if len(inner) > 1 and all(name in names for names in inner.values()))
     said = f"each of them holds {some(shared)}" if len(shared) > 1 else f"folders in them, {some(below)}, for nothing"
-    return [f"{some(sorted(inner))} are taken for classes, and {said}: if they are clients, {key}.layout=clients"]
+    return [
+        f"{some(sorted(inner))} are taken for classes, and {said}: if they are clients, {key}.layout=clients; if the "
+        f"inner ones are patients, {key}.group"
+    ]
 
 
 def test_place(

@@ -61,8 +61,8 @@ def stratified_share(
         draw = numpy_generator(seed, "select", "subjects")
         if not len(together := whole_subjects(labels, share, subjects, draw, clients, every_class=True)):
             raise UserError(
-                f"evaluation.select: found a share of {share}, but no group of data.columns.group can be held out and "
-                "leave images of each class and client; allowed: null"
+                f"evaluation.select: found a share of {share}, but no group (data.columns.group, data.group) can be "
+                "held out and leave images of each class and client; allowed: null"
             )
         return together
     order = numpy_generator(seed, "select").permutation(np.flatnonzero(labels >= 0))

@@ -34,8 +34,8 @@ class Images:
     ``pixels`` (N, H, W, C) uint8, C-contiguous; ``labels`` (N,) int64, -1 where unknown; ``class_names[label]``;
     ``groups`` (N,) int64, the natural group (client folder, value of the client column) of each image, -1 for none;
     ``group_names[group]``. The groups of test images are those of the training images: a client's own test images.
-    ``subjects`` (N,) int64, a number for whom or what each image shows (value of the column ``data.columns.group``), -1
-    for unknown: images of one subject are held out together.
+    ``subjects`` (N,) int64, a number for whom or what each image shows (value of the column ``data.columns.group``, or
+    what ``data.group`` finds in its path), -1 for unknown: images of one subject are held out together.
     """
 
     pixels: NDArray[np.uint8]

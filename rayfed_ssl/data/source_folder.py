@@ -29,15 +29,14 @@ instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import composed, printable
+from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.folder_layouts import (
     TEST_FOLDERS,
     TREES,
@@ -49,74 +48,55 @@ from rayfed_ssl.data.folder_layouts import (
     some,
 )
 from rayfed_ssl.data.folder_names import (
-    CLASS_DEPTH,
     class_of,
     client_of,
     folder_at,
-    folders_between,
     known_names,
     maybe_clients,
     numbers_of,
     refuse_twins,
-    test_place,
+    subjects_of,
+)
+from rayfed_ssl.data.folder_splits import (
+    NAMED,
+    Split,
+    beside_clients,
+    clients_with_splits,
+    maybe_class,
+    test_splits,
+    train_split,
 )
 from rayfed_ssl.data.holdout import TEST_SHARE, stratified_halves, untested
 from rayfed_ssl.data.images import NONE_HELD_OUT, Listing, Payload, Source
 from rayfed_ssl.data.limits import unseen_classes
 from rayfed_ssl.data.split_folders import split_folders
 from rayfed_ssl.data.walking import TABLES, entries, images_below, images_beside, unread_below
-
-NAMED = {"classes": 1, "clients": 2, "clients_flat": 1, "flat": 0}  # levels of folders whose names are read
-ANNOTATIONS = "val_annotations.txt"  # of Tiny-ImageNet's validation images
+from rayfed_ssl.data.whose import numbered_subjects, shared_notes
 
 
-@dataclass(frozen=True)
-class _Split:
-    """One split's files, with the class and the client of each (None: unknown), and the file that names classes, if
-    one does.
-    """
-
-    folder: Path
-    files: list[Path]
-    classes: list[str | None]
-    clients: list[str | None]
-    named_in: tuple[Path, ...] = ()
-
-    def rows(self, chosen: NDArray[np.int64]) -> _Split:
-        """Only these rows."""
-        columns = (self.files, self.classes, self.clients)
-        files, classes, clients = ([column[row] for row in chosen] for column in columns)
-        return _Split(self.folder, files, classes, clients)
-
-    def read_as(self, layout: Layout) -> _Split:
-        """The same where folders name classes, else without any."""
-        return self if layout in CLASS_DEPTH else replace(self, classes=[None] * len(self.files))
-
-    def add(self, folder: Path, client: str, key: str) -> None:
-        """Add a client's images below ``folder``, whose folders are the classes. Raises UserError."""
-        found = images_below(folder, key)
-        refuse_twins(found, folder, 1, key)
-        self.files.extend(found)
-        self.classes.extend(folder_at(file, folder, 0) for file in found)
-        self.clients.extend(composed(client) for _ in found)
-
-
-def folder_source(path: Path, layout: Layout, limits: dict[str, int | None], key: str) -> Source:
+def folder_source(
+    path: Path, layout: Layout, limits: dict[str, int | None], key: str, group: str | None = None
+) -> Source:
     """The source below ``path``. Its check raises UserError for labelled images without test images, and for a test
     class or client that is not trained. Its notes say what was made of a tree that can be read in two ways.
 
+    Args:
+        group: a regular expression that finds in an image's path whom or what it shows; None: each image is alone.
     Raises:
-        UserError: no training images, links in a circle, an entry that cannot be read.
+        UserError: no training images, links in a circle, an entry that cannot be read, no path in which ``group`` finds
+            anything.
     """
     hint = ""
     if "train" in (splits := split_folders(path, key)):
-        train = _train_split(path, layout, key)
+        train = train_split(path, layout, key)
         test, notes = _held_out(path, layout, train, key)
         beside = images_beside(path, splits.values(), key)
-        hint = _maybe_class(train, beside, layout)
+        hint = maybe_class(train, beside, layout)
         notes += not_read(beside, [f"{split.folder.name}/" for split in (train, test) if split], hint)
     else:
-        train, test, notes = _unsplit(path, layout, key)
+        train, test, notes = _unsplit(path, layout, key, group)
+    subjects, found = _subjects({"train": train.files, "test": test.files if test else []}, path, group, key)
+    notes += found
     class_names, client_names = known_names(train.classes), known_names(train.clients)
 
     def check() -> None:
@@ -126,10 +106,11 @@ def folder_source(path: Path, layout: Layout, limits: dict[str, int | None], key
             raise layout_error(path, layout, _untested(path, train, class_names, layout, key), key)
 
     def listing(split: str) -> Listing:
-        chosen = (test or _Split(path / "test", [], [], [])) if split == "test" else train
-        return _listing(split, chosen, class_names, client_names, limits[split])
+        chosen = (test or Split(path / "test", [], [], [])) if split == "test" else train
+        return _listing(split, chosen, class_names, client_names, subjects[split], limits[split])
 
-    notes += maybe_clients(train.files, train.classes, train.folder, key) if layout == "classes" else []
+    if layout == "classes" and group is None:
+        notes += maybe_clients(train.files, train.classes, train.folder, key)
     notes += filter(None, [unread_below(*dict.fromkeys(split.folder for split in (train, test) if split))])
     deciding = (*train.files, *((*test.files, *test.named_in) if test else ()))
     if "train" not in splits:
@@ -137,7 +118,21 @@ def folder_source(path: Path, layout: Layout, limits: dict[str, int | None], key
     return Source(deciding, listing, tuple(notes), check, root=path)
 
 
-def _unsplit(path: Path, layout: Layout, key: str) -> tuple[_Split, _Split | None, list[str]]:
+def _subjects(
+    files: Mapping[str, list[Path]], path: Path, group: str | None, key: str
+) -> tuple[dict[str, NDArray[np.int64] | None], list[str]]:
+    """split -> the number of whom each of its images shows, -1 for one of its own, and what to say of them."""
+    if group is None:
+        return dict.fromkeys(files), []
+    names = subjects_of([file for split in files.values() for file in split], path, group, key)
+    first = len(files["train"])
+    subjects = numbered_subjects({"train": names[:first], "test": names[first:]})
+    alone = sum(name is None for name in names)
+    notes = [f"{key}.group finds nothing in the path of {alone} images: each is one of its own"] if alone else []
+    return subjects, [*notes, *shared_notes(subjects, f"{key}.group")]
+
+
+def _unsplit(path: Path, layout: Layout, key: str, group: str | None) -> tuple[Split, Split | None, list[str]]:
     """(training images, test images, what to say) of a root without ``train/``. Raises UserError."""
     _, folders, _ = entries(path, key)
     within = [inner["train"] for folder in folders if "train" in (inner := split_folders(folder, key))]
@@ -153,29 +148,31 @@ def _unsplit(path: Path, layout: Layout, key: str) -> tuple[_Split, _Split | Non
         raise layout_error(path, layout, problem, key)
     refuse_twins(files, path, NAMED[layout], key)
     clients = [client_of(file, path, layout) for file in files]
-    whole = _Split(path, files, [class_of(file, path, layout) for file in files], clients)
+    whole = Split(path, files, [class_of(file, path, layout) for file in files], clients)
     tables = sorted(entry.name for entry in path.iterdir() if entry.suffix.lower() in TABLES)
     unread = [f"{some(tables)} is not read: put images and the labels of a table into Parquet"] if tables else []
     if not (class_names := known_names(whole.classes)):
         return whole, None, unread
     labels = numbers_of(whole.classes, class_names)
     held_by = numbers_of(clients, known_names(clients)) if layout == "clients" else None
-    rest, held_out = stratified_halves(labels, TEST_SHARE, held_by)
+    subjects = _subjects({"train": files, "test": []}, path, group, key)[0]["train"]
+    rest, held_out = stratified_halves(labels, TEST_SHARE, held_by, subjects)
     train, test = whole.rows(rest), whole.rows(held_out)
     where = "folders" if layout == "classes" else "client folders' folders"
     none = f"; if they are none: {key}.layout=clients_flat" if layout == "clients" else ""
+    together = "" if subjects is None else f", as near as whole groups of {key}.group allow"
     note = (
         f"{printable(path)} has no train/ and test/: its {where} ({some(class_names)}) are the classes, and a fifth "
-        f"of each, {len(test.files)} of {len(files)} images, is held out as test images{none}"
+        f"of each, {len(test.files)} of {len(files)} images, is held out as test images{together}{none}"
     )
     return train, test if test.files else None, [note, *untested(labels, held_out, class_names, TEST_SHARE), *unread]
 
 
-def _split_within(path: Path, folders: list[Path], layout: Layout, key: str) -> tuple[_Split, _Split | None, list[str]]:
+def _split_within(path: Path, folders: list[Path], layout: Layout, key: str) -> tuple[Split, Split | None, list[str]]:
     """Like ``_unsplit``, of ``<client>/train/<class>/x.jpg`` and ``<client>/test/<class>/x.jpg``. Raises UserError."""
-    train, test = _Split(path, [], [], []), _Split(path, [], [], [])
+    train, test = Split(path, [], [], []), Split(path, [], [], [])
     unused = 0
-    for client, splits in _clients_with_splits(path, folders, key).items():
+    for client, splits in clients_with_splits(path, folders, key).items():
         train.add(splits["train"], client, key)
         held_out = [splits[name] for name in TEST_FOLDERS if name in splits and images_below(splits[name], key)]
         for folder in held_out[:1]:
@@ -186,50 +183,10 @@ def _split_within(path: Path, folders: list[Path], layout: Layout, key: str) -> 
     note = f"the clients' val/ ({unused} images) is not used where test/ is there"
     notes = [note] if unused else []
     train, test = train.read_as(layout), test.read_as(layout)
-    return train, test if test.files else None, notes + _beside_clients(path, folders, key)
+    return train, test if test.files else None, notes + beside_clients(path, folders, key)
 
 
-def _clients_with_splits(path: Path, folders: list[Path], key: str) -> dict[str, dict[str, Path]]:
-    """client -> split -> its folder. Raises UserError for a client with images and without ``train/``."""
-    refuse_twins((folder / "images" for folder in folders), path, 1, key)
-    found = {folder.name: splits for folder in folders if "train" in (splits := split_folders(folder, key))}
-    odd = (folder.name for folder in folders if folder.name not in found and images_below(folder, key))
-    if name := next(odd, ""):
-        raise layout_error(path, "clients", f"has {printable(name)}/ without train/ in it", key)
-    return found
-
-
-def _beside_clients(path: Path, folders: list[Path], key: str) -> list[str]:
-    """A line on images beside the clients' splits, where there are any."""
-    beside, loose = [], len(entries(path, key)[0])
-    for client in folders:
-        for name, count in images_beside(client, split_folders(client, key).values(), key):
-            beside += [(f"{client.name}/{name}", count)] if name else []
-            loose += 0 if name else count
-    return not_read(beside + ([("", loose)] if loose else []), ["the clients' splits"])
-
-
-def _maybe_class(train: _Split, beside: list[tuple[str, int]], layout: Layout) -> str:
-    """What to add where ``train/`` has no class (client) in it, and may be one itself among other folders."""
-    if layout == "flat" or known_names(train.classes + train.clients) or not any(folder for folder, _ in beside):
-        return ""
-    meant = "class" if layout == "classes" else "client"
-    name = printable(train.folder.name)
-    return f"; if {name}/ is a {meant} like them, rename it: a folder of that name is taken for the training split"
-
-
-def _train_split(path: Path, layout: Layout, key: str) -> _Split:
-    train = split_folders(path, key)["train"]
-    files = images_below(train, key)
-    if not files:
-        raise layout_error(path, layout, f"has no images below {printable(train.name)}/{instead(train)}", key)
-    refuse_twins(files, train, NAMED[layout], key)
-    classes = [class_of(file, train, layout) for file in files]
-    clients = [client_of(file, train, layout) for file in files]
-    return _Split(train, files, classes, clients)
-
-
-def _untested(path: Path, train: _Split, class_names: tuple[str, ...], layout: Layout, key: str) -> str:
+def _untested(path: Path, train: Split, class_names: tuple[str, ...], layout: Layout, key: str) -> str:
     """What is wrong with labelled images and no test images, and what to do where the folders are no classes."""
     if train.folder == path:
         return NONE_HELD_OUT
@@ -244,9 +201,9 @@ def _untested(path: Path, train: _Split, class_names: tuple[str, ...], layout: L
     )
 
 
-def _held_out(path: Path, layout: Layout, train: _Split, key: str) -> tuple[_Split | None, list[str]]:
+def _held_out(path: Path, layout: Layout, train: Split, key: str) -> tuple[Split | None, list[str]]:
     """The test images that runs measure on, and a line on those that they do not. Raises UserError."""
-    found = [*_test_splits(path, layout, known_names(train.classes), known_names(train.clients), key).values()]
+    found = [*test_splits(path, layout, known_names(train.classes), known_names(train.clients), key).values()]
     if not found:
         return None, []
     test, *unused = found
@@ -257,97 +214,9 @@ def _held_out(path: Path, layout: Layout, train: _Split, key: str) -> tuple[_Spl
     ]
 
 
-def _test_splits(
-    path: Path, layout: Layout, class_names: tuple[str, ...], client_names: tuple[str, ...], key: str
-) -> dict[str, _Split]:
-    """The test folders with images in them by the names of their splits, the one that runs measure on first."""
-    folders = split_folders(path, key)
-    annotated = layout in CLASS_DEPTH and "val" in folders and (folders["val"] / ANNOTATIONS).is_file()
-    found = {"val": _annotated(folders["val"], key)} if annotated else {}
-    for name in TEST_FOLDERS:
-        if name in found or name not in folders or not (files := images_below(folders[name], key)):
-            continue
-        known = layout != "flat" and not annotated  # beside annotations folders are no classes
-        refuse_twins(files, folders[name], NAMED[layout] if known else 0, key)
-        below = [folders_between(file, folders[name]) if known else () for file in files]
-        places = [test_place(inner, class_names, client_names) for inner in below]
-        split = _Split(folders[name], files, [label for _, label in places], [client for client, _ in places])
-        found[name] = split.read_as(layout)
-    return found
-
-
-Row = tuple[Path, str | None, str | None]  # file, split, class; None where there is none
-
-
-def every_image(path: Path, layout: Layout, key: str) -> tuple[list[Row], list[str]]:
-    """All images below ``path``, sorted within a split, and what to say of images and files that are not among them.
-
-    With a folder ``train/``, or one in every client's folder, they lie as for training, and test folders may be absent
-    or hold other classes. Without one, and with anything but test folders, there are no splits, and the folders below
-    ``path`` are as below ``train/``: the class, or the client and then the class. Images of ``val/`` are the split
-    "val" beside those of ``test/``, else "test".
-
-    Raises:
-        UserError: no images, links in a circle, an entry that cannot be read.
-    """
-    found: dict[str, _Split] = {}
-    notes: list[str] = []
-    splits, folders = split_folders(path, key), entries(path, key)[1]
-    if "train" in splits:
-        train = _train_split(path, layout, key)
-        found = {"train": train} | _test_splits(
-            path, layout, known_names(train.classes), known_names(train.clients), key
-        )
-        beside = images_beside(path, splits.values(), key)
-        read = [f"{splits[name].name}/" for name in ("train", *TEST_FOLDERS) if name in splits]
-        notes = not_read(beside, read, _maybe_class(train, beside, layout))
-    elif layout != "flat" and folders and all("train" in split_folders(folder, key) for folder in folders):
-        found = {name: _Split(path, [], [], []) for name in ("train", *TEST_FOLDERS)}
-        for client, inner in _clients_with_splits(path, folders, key).items():
-            for name, folder in inner.items():
-                found[name].add(folder, client, key)
-        notes = _beside_clients(path, folders, key)
-    else:
-        files = images_below(path, key)
-        if {file.relative_to(path).parts[0] for file in files} <= {folder.name for folder in splits.values()}:
-            found = _test_splits(path, layout, (), (), key)
-        else:
-            refuse_twins(files, path, NAMED[layout], key)
-            notes = [*filter(None, [unread_below(path)])]
-            return [(file, None, class_of(file, path, layout)) for file in files], notes
-    if "val" in found and not ("test" in found and found["test"].files):
-        found["test"] = found.pop("val")
-    rows: list[Row] = []
-    for name in (name for name in ("train", *TEST_FOLDERS) if name in found):
-        split = found[name].read_as(layout)
-        rows += [(file, name, label) for file, label in zip(split.files, split.classes, strict=True)]
-    if not rows:
-        raise UserError(f"{key}.path: found no images below {printable(path)}{instead(path)}")
-    notes += filter(None, [unread_below(*dict.fromkeys(split.folder for split in found.values()))])
-    return rows, notes
-
-
-def has_client_folders(path: Path, key: str) -> bool:
-    """Whether every image, of those below ``train/`` where there is such a folder, lies two folders deep or deeper: as
-    ``layout: clients`` wants labelled images. Raises UserError where the folders cannot be walked.
-    """
-    root = split_folders(path, key).get("train", path)
-    files = images_below(root, key)
-    return bool(files) and all(folder_at(file, root, 1) is not None for file in files)
-
-
-def _annotated(folder: Path, key: str) -> _Split:
-    """Tiny-ImageNet's validation images, whose classes stand in a text file."""
-    text = (folder / ANNOTATIONS).read_bytes().decode(errors="surrogateescape")
-    annotated = dict(composed(line).split("\t")[:2] for line in text.splitlines() if "\t" in line)
-    files = images_below(folder, key)
-    classes = [annotated.get(composed(file.name)) for file in files]
-    return _Split(folder, files, classes, [None] * len(files), (folder / ANNOTATIONS,))
-
-
 def _check_trained(
-    split: _Split,
-    train: _Split,
+    split: Split,
+    train: Split,
     layout: Layout,
     class_names: tuple[str, ...],
     client_names: tuple[str, ...],
@@ -375,7 +244,12 @@ def _check_trained(
 
 
 def _listing(
-    name: str, split: _Split, class_names: tuple[str, ...], client_names: tuple[str, ...], limit: int | None
+    name: str,
+    split: Split,
+    class_names: tuple[str, ...],
+    client_names: tuple[str, ...],
+    subjects: NDArray[np.int64] | None,
+    limit: int | None,
 ) -> Listing:
     rows = np.arange(len(split.files))
     if limit is not None and limit < len(rows):
@@ -389,4 +263,5 @@ def _listing(
 
     labels = numbers_of(split.classes, class_names)
     shown, clients = (tuple(printable(given) for given in names) for names in (class_names, client_names))
-    return Listing(labels[rows], shown, read, groups, clients, unseen_classes(name, labels, rows))
+    mine = None if subjects is None else subjects[rows]
+    return Listing(labels[rows], shown, read, groups, clients, unseen_classes(name, labels, rows), mine)

@@ -140,7 +140,7 @@ def parquet_source(
             told = held_out_notes(labels, held_out, named, mine, len(parts["train"]))
             notes = () if split == "test" else told + notes
         elif split == "train" and not undivided:
-            notes += shared_notes(content.subjects)
+            notes += shared_notes(content.subjects, "data.columns.group")
         notes += unseen_classes(split, labels[chosen], np.arange(len(chosen))[: limits[split]], FIRST_ROWS)
         chosen = chosen[: limits[split]]
         return Listing(

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from rayfed_ssl.base.choice import NameOf
 from rayfed_ssl.base.schema import Block, UserError
@@ -39,6 +39,7 @@ from rayfed_ssl.base.text import composed, printable
 from rayfed_ssl.data.copies import kept_copies
 from rayfed_ssl.data.decode import CLIPPED_SHARE, ENLARGED, MOST_PIXELS, Fit, Form
 from rayfed_ssl.data.folder_layouts import Layout
+from rayfed_ssl.data.folder_names import expression
 from rayfed_ssl.data.images import MOST_CLASSES, Dataset, Images, Listing, Scaling, Source
 from rayfed_ssl.data.source_digits import digits_source
 from rayfed_ssl.data.source_folder import folder_source
@@ -81,6 +82,12 @@ class SourceConfig(Block):
     """Of an ``imagefolder``: ``train/<class>/``, or ``train/<client>/<class>/``, or either without ``train/`` and
     ``test/``, where a fifth of each class is held out; with ``clients_flat`` only the first folder
     means anything, the client, and with ``flat`` none; all images are unlabelled then.
+    """
+    group: Annotated[str, AfterValidator(expression)] | None = None
+    """Of an ``imagefolder``: a regular expression that finds whom or what an image shows, such as the patient, in its
+    path below ``path``, as ``person[0-9]+`` does; with brackets it is what the first of them hold. Images of one are
+    held out together: by the fifth that becomes the tests, and by ``evaluation.select``; an image in whose path nothing
+    is found is one of its own. null: each image is.
     """
     columns: Columns = Columns()
     revision: str | None = Field(None, min_length=1)
@@ -139,7 +146,7 @@ class SourceConfig(Block):
         return {"train": self.limit, "test": self.test_limit}
 
 
-OPTIONAL_KEYS = frozenset({"path", "layout", "columns", "revision", "test_split", "download"})
+OPTIONAL_KEYS = frozenset({"path", "layout", "group", "columns", "revision", "test_split", "download"})
 NOT_PIXELS = {"path", "test_split", "download"}  # the files that are read, by their names, are in a cache's key
 
 
@@ -180,7 +187,7 @@ def _imagefolder(config: SourceConfig, cache: Path, key: str) -> Source:
         raise UserError(
             f"{key}.path: {printable(path)} is a file; {key}.name=imagefolder needs a folder of images{hint}"
         )
-    return folder_source(path, config.layout, config.limits, key)
+    return folder_source(path, config.layout, config.limits, key, config.group)
 
 
 def _torchvision(config: SourceConfig, cache: Path, key: str) -> Source:
@@ -196,7 +203,7 @@ SOURCES = Table(
         "digits": SourceKind(_digits, frozenset()),
         "parquet": SourceKind(_parquet, frozenset({"path", "columns", "test_split"})),
         "hub": SourceKind(_hub, frozenset({"path", "columns", "revision", "test_split", "download"})),
-        "imagefolder": SourceKind(_imagefolder, frozenset({"path", "layout"})),
+        "imagefolder": SourceKind(_imagefolder, frozenset({"path", "layout", "group"})),
         "cifar10": TORCHVISION,
         "cifar100": TORCHVISION,
         "svhn": TORCHVISION,
@@ -368,8 +375,9 @@ def _cache_key(config: SourceConfig, source: Source, key: str) -> str:
     """A digest of the settings that change the pixels and of the files. Raises UserError for unreadable files."""
     files = source.files
     settings = config.model_dump(include=set(SourceConfig.model_fields) - NOT_PIXELS)
-    if config.fit == "crop":
-        del settings["fit"]  # its default changes no key
+    for name in ("fit", "group"):
+        if settings[name] == SourceConfig.model_fields[name].default:
+            del settings[name]  # its default changes no key
     if config.range is not None:
         settings["clipped"] = "counted"  # files made before do not say how many were
     digest = hashlib.blake2b(json.dumps([FORMAT, settings], sort_keys=True).encode(), digest_size=12)

@@ -1,4 +1,4 @@
-"""Whose images are: the clients of a Parquet file's rows, and the patients, or whatever else, that they show.
+"""Whose images are: the clients of a Parquet file's rows; and the patients, or whatever else, that images show.
 
 Shape legend: n images of a split.
 """
@@ -54,11 +54,13 @@ def ungrouped(file: Path, single: bool, key: str) -> tuple[str, ...]:
     return (f"column {found} is not read: {otherwise}; {key}.columns.group={found} forbids it",)
 
 
-def shared_notes(subjects: dict[str, NDArray[np.int64] | None]) -> tuple[str, ...]:
-    """A line on test images of groups that train, where there are any, or where no test image has a group."""
+def shared_notes(subjects: Mapping[str, NDArray[np.int64] | None], by: str) -> tuple[str, ...]:
+    """A line on test images of groups that train, where there are any, or where no test image has a group; ``by`` is
+    the key that groups them.
+    """
     train, test = subjects["train"], subjects["test"]
     if train is not None and test is not None and len(test) and not (test >= 0).any():
-        return ("no test image has a group (data.columns.group): how many show one with training images is not known",)
+        return (f"no test image has a group ({by}): how many show one with training images is not known",)
     if train is None or test is None or not (shared := int(np.isin(test[test >= 0], train).sum())):
         return ()
-    return (f"{shared} of {len(test)} test images are of a group (data.columns.group) with training images",)
+    return (f"{shared} of {len(test)} test images are of a group ({by}) with training images",)

@@ -86,16 +86,14 @@ def leak(
     fewest = min((one.members for one in findings), default=0)
     null = null_deviation(fewest, fewest) if findings else float("nan")
     promised = _guarantee(run / "summary.json")
+    document = {
+        "findings": as_rows(findings),
+        "unaudited": missed,
+        "null_deviation": null,
+        "privacy": None if promised is None else asdict(promised),
+    }
     with rewriting(run / FILE):
-        write_json(
-            run / FILE,
-            {
-                "findings": as_rows(findings),
-                "unaudited": missed,
-                "null_deviation": null,
-                "privacy": None if promised is None else asdict(promised),
-            },
-        )
+        write_json(run / FILE, document)
     return Leak(findings, missed, null, promised)
 
 

@@ -91,17 +91,15 @@ def reevaluate(
         if not protocols and not config.evaluation.labelled and (federation.dataset.test.labels >= 0).any():
             images["notes"].append("these images have labels: --protocol knn, linear or fewshot measures by them")
         found = {"images": images, **_measured(config, federation, encoders)}
+    protocols = config.evaluation.protocols
     with rewriting(run / FILE):  # another command may have added to it since
         known = with_untrained(earlier(run / FILE), _began(config, encoders))
-        if data is None:
-            document = added(known, found, config.evaluation.protocols)
-        else:
-            document = _beside(known, title(data), found, config.evaluation.protocols)
+        found = added(known, found, protocols) if data is None else _beside(known, title(data), found, protocols)
         try:
-            write_json(run / FILE, document)
+            write_json(run / FILE, found)
         except OSError as error:
             raise UserError(f"{run}: {FILE} cannot be written there ({error.strerror})") from None
-    return document
+    return found
 
 
 def _other_images(config: RunConfig, data: SourceConfig) -> tuple[Federation, dict[str, Any]]:

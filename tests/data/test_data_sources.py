@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from torchvision import datasets
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.data.source_folder import every_image
+from rayfed_ssl.data.folder_images import every_image
 from rayfed_ssl.data.sources import SourceConfig, load
 from rayfed_ssl.data.store import FORMAT
 
@@ -757,7 +757,9 @@ def test_folders_that_look_like_clients_and_tables_of_labels_are_named(tmp_path)
     put(tmp_path, tree_of({f"{split}/{c}/{y}": 2 for split in ("train", "test") for c in "ab" for y in ("up", "down")}))
     (note,) = fetch(tmp_path, "imagefolder").notes
     assert (
-        note == "a, b are taken for classes, and each of them holds down, up: if they are clients, data.layout=clients"
+        note
+        == "a, b are taken for classes, and each of them holds down, up: if they are clients, data.layout=clients; "
+        "if the inner ones are patients, data.group"
     )
     assert fetch(tmp_path, "imagefolder", layout="clients").notes == ()
     phones = tmp_path / "phones"  # that share no class
@@ -765,7 +767,7 @@ def test_folders_that_look_like_clients_and_tables_of_labels_are_named(tmp_path)
     *_, note = fetch(tmp_path, "imagefolder", path=phones).notes
     assert note == (
         "p0, p1, p2 are taken for classes, and folders in them, cat, cow, dog, for nothing: if they are clients, "
-        "data.layout=clients"
+        "data.layout=clients; if the inner ones are patients, data.group"
     )
     put(tmp_path / "deep", tree_of({"a/images": 5, "b/images": 5}))
     (note,) = fetch(tmp_path, "imagefolder", path=tmp_path / "deep").notes
@@ -1148,7 +1150,7 @@ def test_todays_caches_are_those_of_before_there_was_a_choice_of_squares(tmp_pat
     (tmp_path / "d/train/a.pgm").write_bytes(content)
     config = SourceConfig(name="imagefolder", path=tmp_path / "d")
     load(config, tmp_path / "cache")
-    settings = config.model_dump(exclude={"path", "download", "test_split", "fit"})
+    settings = config.model_dump(exclude={"path", "download", "test_split", "fit", "group"})
     digest = hashlib.blake2b(json.dumps([FORMAT, settings], sort_keys=True).encode(), digest_size=12)
     digest.update(b"\0train/a.pgm\0%d\0" % len(content) + content)
     (found,) = (tmp_path / "cache").glob("*-train.arrow")

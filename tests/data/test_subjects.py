@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig, build
@@ -84,7 +86,7 @@ def test_a_class_and_a_client_with_several_patients_keep_one() -> None:
     gone = [0 not in np.delete(clients, stratified_share(labels, 0.6, seed, clients, patients)) for seed in range(30)]
     assert any(gone)  # one patient, who may be held out
     with pytest.raises(
-        UserError, match=r"^evaluation\.select: found a share of 0\.3, but no group of data\.columns\.group"
+        UserError, match=r"^evaluation\.select: found a share of 0\.3, but no group \(data\.columns\.group"
     ):
         stratified_share(np.zeros(9, np.int64), 0.3, 0, None, np.zeros(9, np.int64))
 
@@ -207,3 +209,99 @@ def test_one_file_of_which_no_patient_can_be_held_out_is_refused_in_words(tmp_pa
     with pytest.raises(UserError, match="has no test images, and of no class enough images to hold a fifth out"):
         read(tmp_path / "all.parquet", group="patient")
     assert len(read(tmp_path / "all.parquet").test) == 4
+
+
+def put(root: Path, *paths: str) -> None:
+    """Different images at these places."""
+    numbers = itertools.count(len([*root.rglob("*.png")]))
+    for path, number in zip(paths, numbers, strict=False):
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(number).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(root / path)
+
+
+def folder(path: Path, **keys: object) -> SourceConfig:
+    return SourceConfig.model_validate({"name": "imagefolder", "path": path, "image_size": 8, **keys})
+
+
+def patients_of(config: SourceConfig, cache: Path) -> tuple[set[int], set[int]]:
+    """Of the training and of the test images, less those of nobody."""
+    data = load(config, cache)
+    assert data.train.subjects is not None
+    assert data.test.subjects is not None
+    assert len(data.train.subjects) == len(data.train)
+    return set(data.train.subjects.tolist()) - {-1}, set(data.test.subjects.tolist()) - {-1}
+
+
+@pytest.mark.parametrize(
+    ("tree", "group"),
+    [
+        ("{label}/P{patient:03d}/{view}.png", "[^/]+(?=/[^/]+$)"),
+        ("{label}/P{patient:03d}_{view}.png", "P[0-9]+"),
+        ("{label}/scan-{view}-of-{patient:03d}.png", "scan-[0-9]+-of-([0-9]+)"),
+        ("ward/{label}/P{patient:03d}-{view}.png", r"(?i)p\d+"),
+    ],
+)
+def test_a_tree_of_patients(tmp_path: Path, tree: str, group: str) -> None:
+    """Each of 20 patients with two images of either class: one at a time, chance would leave a few of them whole."""
+    root, cache = tmp_path / "d", tmp_path / "cache"
+    place = {"patient": range(20), "label": ("sick", "well"), "view": range(2)}
+    put(root, *(tree.format(**dict(zip(place, of, strict=True))) for of in itertools.product(*place.values())))
+    layout = {"layout": "clients"} if tree.startswith("ward") else {}
+    for _ in range(2):  # the second time from the cache
+        train, test = patients_of(folder(root, group=group, **layout), cache)
+        assert sorted(train | test) == list(range(20))
+        assert not train & test
+        assert len(test) == 4
+    note = "16 of 80 images, is held out as test images, as near as whole groups of data.group allow"
+    assert note in load(folder(root, group=group, **layout), cache).notes[0]
+    data = {"name": "imagefolder", "path": str(root), "image_size": 8, "group": group, **layout}
+    document = {"method": {"name": "fedsimclr"}, "data": data, "clients": {"count": 2}}
+    federation = deal(build(document, {"evaluation.select": {"share": 0.25}}, origin="a test"), cache)
+    assert federation.held_out is not None
+    assert federation.dataset.train.subjects is not None
+    chosen = federation.dataset.train.subjects[federation.held_out]
+    assert len(set(chosen.tolist())) == 4
+    assert not set(chosen.tolist()) & set(np.delete(federation.dataset.train.subjects, federation.held_out).tolist())
+    assert load(folder(root, **layout), cache).digest != load(folder(root, group=group, **layout), cache).digest
+
+
+def test_test_folders_of_patients_who_train_are_counted(tmp_path: Path) -> None:
+    root = tmp_path / "d"
+    put(root, *(f"train/{label}/P{patient}.png" for label in "ab" for patient in range(4)), "train/a/nobody.png")
+    put(root, *(f"test/{label}/P{patient}.png" for label in "ab" for patient in (3, 4)), "test/b/nobody.png")
+    train, test = patients_of(folder(root, group=r"P\d"), tmp_path / "cache")
+    assert (train, test) == ({0, 1, 2, 3}, {3, 4})
+    assert load(folder(root, group=r"P\d"), tmp_path / "cache").notes == (
+        "data.group finds nothing in the path of 2 images: each is one of its own",
+        "2 of 5 test images are of a group (data.group) with training images",
+    )
+    assert load(folder(root), tmp_path / "cache").train.subjects is None
+
+
+def test_groups_of_a_limited_folder_are_those_of_its_images(tmp_path: Path) -> None:
+    root = tmp_path / "d"
+    put(root, *(f"P{patient}.png" for patient in range(8)))
+    data = load(folder(root, group=r"P\d", layout="flat", limit=3), tmp_path / "cache")
+    assert data.train.subjects is not None
+    assert data.train.subjects.tolist() == [0, 3, 7]
+
+
+def test_what_finds_no_patient_in_paths_is_refused_in_one_line(tmp_path: Path) -> None:
+    put(tmp_path / "d", "a/1.png", "b/2.png")
+    put(tmp_path / "e", "train/a/1.png", "train/b/2.png", "test/a/3.png")
+    for tree, path in {"d": "a/1.png", "e": "train/a/1.png"}.items():
+        with pytest.raises(UserError) as caught:
+            load(folder(tmp_path / tree, group=r"P\d"), tmp_path / "cache")
+        assert str(caught.value) == (
+            rf"data.group: found 'P\\d', which matches nothing in any image's path below {tmp_path / tree}, such as "
+            f"{path}; allowed: a regular expression that finds whom an image shows, or null"
+        )
+    with pytest.raises(ValueError, match=r"group: found a value; parquet reads none; allowed with name: imagefolder"):
+        SourceConfig.model_validate({"name": "parquet", "path": tmp_path, "group": "P"})
+    document = {"data": {"name": "imagefolder", "path": str(tmp_path), "group": "P", "tasks": [[0], [1]]}}
+    with pytest.raises(UserError, match=r"^data\.group: found 'P' beside data\.tasks"):
+        build(document | {"method": {"name": "fedsimclr"}, "clients": {"count": 2}}, {}, origin="a test")
+    document = {"data": {"name": "imagefolder", "path": str(tmp_path), "group": "("}}
+    with pytest.raises(UserError, match=r"^data\.group: found '\('; must be a regular expression \(missing \).*\)$"):
+        build(document | {"method": {"name": "fedsimclr"}, "clients": {"count": 2}}, {}, origin="a test")
