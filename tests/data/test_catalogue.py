@@ -15,7 +15,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.catalogue import Catalogue, catalogued, of_parquet
 from rayfed_ssl.data.source_parquet import Columns
 from rayfed_ssl.data.sources import SourceConfig
-from tests.data.test_data_sources import HUGGING_FACE, pictures, png, put, write_parquet
+from tests.data.files import HUGGING_FACE, pictures, png, put, write_parquet
 
 
 def rows(images: Catalogue) -> list[tuple[str, int]]:

@@ -17,7 +17,7 @@ from rayfed_ssl.data.sources import SourceConfig, load
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.leak.run import leak
 from rayfed_ssl.simulation.checks import check_shards
-from tests.data.test_data_sources import put, tree_of
+from tests.data.files import put, tree_of
 from tests.data.test_own_columns import write
 from tests.tiny import run_locally
 

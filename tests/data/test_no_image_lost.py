@@ -16,7 +16,7 @@ from rayfed_ssl.data.sources import SourceConfig, load
 from rayfed_ssl.data.store import FORMAT
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.simulation.checks import check_labels
-from tests.data.test_data_sources import pictures, put, tree_of, write_parquet
+from tests.data.files import pictures, put, tree_of, write_parquet
 
 SIZE = 16
 

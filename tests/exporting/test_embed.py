@@ -28,7 +28,7 @@ from rayfed_ssl.exporting import embed as embedding
 from rayfed_ssl.exporting.embed import BLOCK, embed
 from rayfed_ssl.exporting.encoders import RunEncoder, run_encoder
 from rayfed_ssl.models import load_exported
-from tests.data.test_data_sources import pictures, put, write_parquet
+from tests.data.files import pictures, put, write_parquet
 
 Table = dict[str, list[object]]
 

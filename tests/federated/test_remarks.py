@@ -11,7 +11,7 @@ from rayfed_ssl.data.copies import copies
 from rayfed_ssl.data.images import Dataset, Images
 from rayfed_ssl.data.sources import SourceConfig, load
 from rayfed_ssl.federated.remarks import FEW, copied, no_class, remarks, smallest_classes, untested_classes
-from tests.data.test_data_sources import write_parquet
+from tests.data.files import write_parquet
 
 KINDS = np.random.default_rng(0).integers(0, 256, (30, 8, 8, 3), dtype=np.uint8)
 
