@@ -318,15 +318,26 @@ def tuning(lines: Sequence[Mapping[str, Any]], chosen: Callable[[str, str], Mapp
     if not lines:
         return f"The grids of `benchmarks/leaderboard.yaml` are {NOT_RUN}."
     rows = ["| data | method | key | values: accuracy on held-out images | winner |", "|---|---|---|---|---|"]
-    for data, method, key in dict.fromkeys((line["data"], line["method"], line["key"]) for line in lines):
+    methods = list(dict.fromkeys((line["data"], line["method"]) for line in lines))
+    grids = dict.fromkeys((line["data"], line["method"], line["key"]) for line in lines)
+    for data, method, key in sorted(grids, key=lambda grid: methods.index(grid[:2])):
         own = [line for line in lines if (line["data"], line["method"], line["key"]) == (data, method, key)]
+        own.sort(key=lambda line: (0, line["value"]) if isinstance(line["value"], int | float) else (1, 0))
         scores = [
             f"{json.dumps(x['value'])}: {'diverged' if x['score'] is None else format(x['score'], '.3f')}" for x in own
         ]
         winner = chosen(data, method).get(key)
-        cells = (NAMES.get(data, data), f"`{method}`", f"`{key}`", ", ".join(scores), json.dumps(winner))
+        won = "not run to its end" if winner is None else json.dumps(winner)
+        won += " (edge)" if at_edge(winner, [line["value"] for line in own]) else ""
+        cells = (NAMES.get(data, data), f"`{method}`", f"`{key}`", ", ".join(scores), won)
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
+
+
+def at_edge(winner: object, values: Sequence[object]) -> bool:
+    """Whether numbers beyond the grid may be better still: the smallest or largest of three or more has won."""
+    numbers = [value for value in values if isinstance(value, int | float)]
+    return len(numbers) > 2 and winner in (min(numbers), max(numbers))
 
 
 def gained(rows: Sequence[Record], board: Mapping[str, Any]) -> str:

@@ -337,6 +337,22 @@ def test_the_grid_is_run_key_by_key_over_the_winners() -> None:
     assert "1: diverged" in shown
 
 
+def test_a_grid_is_shown_method_by_method_and_says_where_its_edge_won() -> None:
+    def line(method: str, key: str, value: object, score: float) -> dict[str, Any]:
+        return {"data": "cifar10", "method": method, "key": key, "value": value, "score": score}
+
+    lines = [line("fedx", "lr", value, value) for value in (2, 1, 4)] + [line("fedca", "lr", 1, 0.5)]
+    lines += [line("fedx", "t", value, 0.1) for value in (3, 1, 2)] + [line("fedx", "how", "all", 0.2)]
+    wins: dict[str, dict[str, object]] = {"fedx": {"lr": 4, "t": 2, "how": "all"}, "fedca": {}}
+    shown = tables.tuning(lines, lambda data, method: wins[method]).splitlines()[2:]
+    assert [row.split("|")[2:4] for row in shown] == [
+        [f" `{method}` ", f" `{key}` "]
+        for method, key in (("fedx", "lr"), ("fedx", "t"), ("fedx", "how"), ("fedca", "lr"))
+    ]
+    assert [row.split("|")[-2].strip() for row in shown] == ["4 (edge)", "2", '"all"', "not run to its end"]
+    assert "| 1: 1.000, 2: 2.000, 4: 4.000 |" in shown[0]
+
+
 def test_images_that_are_not_there_are_missed_before_anything_is_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
