@@ -114,12 +114,14 @@ def run_missing(wanted: Sequence[Cell], data: Path, out: Path, jobs: int, path: 
 
 
 def confirm_defaults(wanted: Sequence[Cell], path: Path) -> None:
-    """Where tuning chose what a method has anyway, its tuned row is the one that is there."""
-    known = rows.read(path)
+    """Where tuning chose what a method has anyway, its tuned row is the one that is there, if a processor of this kind
+    made it: the rows of a table are compared.
+    """
+    known, here = rows.read(path), rows.here()
     plain = {(rows.address(row), row["settings"]): row for row in known}
     for cell in missing(wanted, known):
         own = plain.get((replace(cell, table=rows.ONE).address, cell.settings))
-        if cell.table == rows.TUNED and own is not None:
+        if cell.table == rows.TUNED and own is not None and own["machine"] == here:
             rows.put({**own, "table": rows.TUNED, "tuned": True}, path)
 
 

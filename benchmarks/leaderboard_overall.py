@@ -117,12 +117,12 @@ def overall(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def told_apart(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
-    """Which methods are above a reference, level with it and below it, by each protocol."""
+def told_apart(rows: Sequence[Record], board: Mapping[str, Any], table: str = ONE) -> str:
+    """Which methods are above a reference, level with it and below it, by each protocol, in tables of this kind."""
     ranked = _ranked(rows, board)
     lines = [f"| | {' | '.join(MEASURES.values())} |", "|---" * (len(MEASURES) + 1) + "|"]
     for reference in (REFERENCE, LOCAL):
-        found = differences(rows, board, reference)
+        found = differences(rows, board, reference, table)
         verdicts = {
             measure: {method: verdict(one) for method, one in each.items() if method in ranked}
             for measure, each in found.items()

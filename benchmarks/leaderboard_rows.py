@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from rayfed_ssl.config import RunConfig, load
 from rayfed_ssl.reporting.comparison import OneRun, Row
 from rayfed_ssl.reporting.comparison_rows import of_variants
+from rayfed_ssl.reporting.environment import host
 from rayfed_ssl.reporting.tables import read_metrics
 from rayfed_ssl.settings import files as configfile
 
@@ -154,7 +155,7 @@ def record(cell: Cell, folder: Path, config: RunConfig) -> Record:
         "tuned": cell.tuned,
         "settings": cell.settings, "rounds": summary["rounds"], "minutes": summary["wall_s"] / 60,
         "commit": str(made["git_revision"] or "unknown")[:8], "changed": bool(made["git_changed"]),
-        "machine": _machine(made), "torch": made["versions"]["torch"].split("+")[0],
+        "machine": machine(made["host"], made["device"]), "torch": made["versions"]["torch"].split("+")[0],
     }  # fmt: skip
     if summary["status"] != "complete":
         return found
@@ -179,9 +180,13 @@ def _by_encoder(accuracy: Mapping[str, Any], config: RunConfig) -> dict[str, dic
     return {encoder: {name: fmean(of) for name, of in values.items()} for encoder, values in found.items()}
 
 
-def _machine(environment: Mapping[str, Any]) -> str:
+def here() -> str:
+    """This machine, as rows name it, where clients train on the CPU."""
+    return machine(host())
+
+
+def machine(host: Mapping[str, Any], device: str = "cpu") -> str:
     """What a run's bits depend on: processor, the instructions that torch uses, and the GPU where one trained."""
-    host, device = environment["host"], environment["device"]
     found = f"{host['cpu']}, {host['cpu_capability']}, {host['cores']} cores"
     return found if device == "cpu" else f"{found}; {device}"
 

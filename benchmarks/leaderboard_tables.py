@@ -352,12 +352,12 @@ def gained(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
                 if not now:
                     continue
                 chosen = _changed(next(iter(now.values())), before)
-                elsewhere = {row["machine"] for row in now.values()} != {row["machine"] for row in before.values()}
-                same = ["the same run"] * len(MEASURES)
-                gains = [over_reference(now, before, m) for m in MEASURES] if chosen else same
+                elsewhere = any(now[seed]["machine"] != before[seed]["machine"] for seed in now.keys() & before.keys())
+                same = all({**before.get(seed, {}), "table": TUNED, "tuned": True} == row for seed, row in now.items())
+                gains = ["the same run" if same else over_reference(now, before, m) for m in MEASURES]
                 title = f"{NAMES.get(data, data)}, {SPLITS.get(partition, partition)}"
                 knn = number([row["knn"] for row in now.values()])
-                name = f"`{method}`{' *' if chosen and elsewhere else ''}"
+                name = f"`{method}`{' *' if elsewhere else ''}"
                 cells = (title, name, chosen or "its defaults", str(len(now)), knn, *gains)
                 lines.append(f"| {' | '.join(cells)} |")
     if len(lines) == 2:

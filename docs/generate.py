@@ -179,6 +179,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/results.md": {
         "overall": of_board(board_overall.overall),
         "told apart": of_board(board_overall.told_apart),
+        "tuned apart": of_board(lambda rows, board: board_overall.told_apart(rows, board, board_rows.TUNED)),
         "by data": of_board(board_overall.by_data),
         "by partition": of_board(board_overall.by_partition),
         "mixed": of_board(board_overall.mixed),

@@ -52,12 +52,7 @@ def environment(
     return {
         "python": platform.python_version(),
         "versions": {"torch": str(torch.__version__)} | {name: _version(name) for name in PACKAGES},
-        "host": {
-            "platform": platform.platform(),
-            "cpu": _cpu_model(),
-            "cores": os.cpu_count(),
-            "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        },
+        "host": host(),
         "device": device,
         "cuda": torch.version.cuda,
         "threads": threads,
@@ -70,6 +65,16 @@ def environment(
         "git_changed": changed,
         "imports": dict(imports or {}),
         "command": command_line(sys.argv),
+    }
+
+
+def host() -> dict[str, Any]:
+    """This machine: platform, processor, cores, and the instructions that torch uses."""
+    return {
+        "platform": platform.platform(),
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
     }
 
 

@@ -106,7 +106,12 @@ def test_a_tuned_row_that_is_the_default_is_taken_over(tmp_path: Path) -> None:
     found = list(rows.cells(BOARD, ["cifar10"], ["iid"], [0], ["fedca", "fedprox"], chosen))
     for cell in found:
         if cell.table == rows.ONE:
-            rows.put(row(cell.method, settings=cell.settings, keys=json.dumps(dict(cell.keys)), minutes=2.0), path)
+            keys = {"settings": cell.settings, "keys": json.dumps(dict(cell.keys)), "minutes": 2.0}
+            rows.put(row(cell.method, **keys, machine="another kind"), path)
+    leaderboard.confirm_defaults(found, path)
+    assert len(leaderboard.missing(found, rows.read(path))) == 2  # rows of one table are of one kind of processor
+    for each in rows.read(path):
+        rows.put({**each, "machine": rows.here()}, path)
     leaderboard.confirm_defaults(found, path)
     (left,) = leaderboard.missing(found, rows.read(path))
     assert left.address == ("cifar10", "iid", rows.TUNED, "fedprox", 0)
@@ -115,7 +120,9 @@ def test_a_tuned_row_that_is_the_default_is_taken_over(tmp_path: Path) -> None:
     rows.put(row("fedprox", knn=0.55, table=rows.TUNED, keys=json.dumps(dict(left.keys)), minutes=2.0), path)
     text = tables.gained(rows.read(path), BOARD)
     assert "| `fedca` | its defaults | 1 | 0.500 | the same run | the same run |" in text
-    assert "| `fedprox` | `train.optimizer.lr=0.1` | 1 | 0.550 | +0.050 | - |" in text
+    assert "| `fedprox` * | `train.optimizer.lr=0.1` | 1 | 0.550 | +0.050 | - |" in text
+    rows.put({**tuned, "machine": "another kind", "knn": tuned["knn"] + 0.01}, path)
+    assert "| `fedca` * | its defaults | 1 | 0.510 | +0.010 |" in tables.gained(rows.read(path), BOARD)
 
 
 def test_the_digest_is_of_the_configs_keys_and_the_cells(tmp_path: Path) -> None:

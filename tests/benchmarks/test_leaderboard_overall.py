@@ -132,6 +132,13 @@ def test_what_is_told_apart_is_said_by_the_interval() -> None:
     assert cells(text, "level with `local` (the interval lies within ±0.01)")[1:] == ["`fedsc`"] * 3
 
 
+def test_tuned_methods_are_told_apart_from_the_tuned_reference() -> None:
+    plain, tuned = made({"fedca": DOWN}), [{**each, "table": rows.TUNED} for each in made({"fedca": UP})]
+    shown = {kind: overall.told_apart([*plain, *tuned], BOARD, kind) for kind in (rows.ONE, rows.TUNED)}
+    assert cells(shown[rows.ONE], "below `fedsimclr`")[1:] == ["`fedca`"] * 3
+    assert cells(shown[rows.TUNED], "above `fedsimclr`")[1:] == ["`fedca`"] * 3
+
+
 def test_each_data_set_has_its_own_means() -> None:
     shown = cells(overall.by_data(made({"fedca": UP, "local": DOWN}), BOARD), "`fedca`")
     means = [f"{np.mean(UP[:3]):+.3f}", f"{np.mean(UP[3:]):+.3f}"]
