@@ -248,7 +248,10 @@ def test_an_item_that_is_not_key_equals_value(item: str) -> None:
 
 
 def test_an_override_that_is_not_yaml_names_its_key() -> None:
-    with pytest.raises(UserError, match=r"^clients\.encoders: found '\[resnet18'; must be a YAML value \(.*\)$"):
+    with pytest.raises(
+        UserError,
+        match=r"^clients\.encoders: found '\[resnet18'; must be a YAML value, text with signs in quotes \(.*\)$",
+    ):
         parse_overrides(["clients.encoders=[resnet18"])
     with pytest.raises(UserError, match=r"^notes: found '\{a: 1, a: 2\}'; .*the key 'a' twice"):
         parse_overrides(["notes={a: 1, a: 2}"])

@@ -55,29 +55,33 @@ def client_of(file: Path, root: Path, layout: Layout) -> str | None:
 def expression(pattern: str) -> str:
     """The same, if it is a regular expression. Raises ValueError."""
     try:
-        re.compile(pattern)
-    except re.error as error:
+        re.compile(composed(pattern))
+    except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"must be a regular expression ({error})") from None
     return pattern
 
 
-def subjects_of(files: Sequence[Path], root: Path, pattern: str, key: str) -> list[str | int | None]:
-    """Whom or what each image shows: what the regular expression matches in its path below ``root``, its first group
-    where it has one; None where that is nothing.
+def subjects_of(files: Sequence[Path], root: Path, pattern: str, key: str) -> list[str | None]:
+    """Whom or what each image shows: what the regular expression matches in its path below ``root``, of one with
+    brackets what they hold, with ``/`` between; None where that is nothing.
 
     Raises:
         UserError: it matches nothing in any path.
     """
-    expression = re.compile(pattern)
-    place = min(1, expression.groups)
+    search = re.compile(composed(pattern)).search
     paths = [composed(file.relative_to(root).as_posix()) for file in files]
-    found = [None if match is None else match[place] or None for match in map(expression.search, paths)]
+    found = [None if match is None else _held(match) or None for match in map(search, paths)]
     if paths and not any(found):
         raise UserError(
             f"{key}.group: found {pattern!r}, which matches nothing in any image's path below {printable(root)}, such "
             f"as {printable(paths[0])}; allowed: a regular expression that finds whom an image shows, or null"
         )
-    return list(found)
+    return found
+
+
+def _held(match: re.Match[str]) -> str:
+    """What the brackets hold that took part in the match; without brackets, what was matched."""
+    return "/".join(part for part in match.groups() if part) if match.re.groups else match[0]
 
 
 def refuse_twins(files: Iterable[Path], root: Path, levels: int, key: str) -> None:
@@ -97,9 +101,9 @@ def refuse_twins(files: Iterable[Path], root: Path, levels: int, key: str) -> No
                 )
 
 
-def maybe_clients(files: list[Path], classes: list[str | None], root: Path, key: str) -> list[str]:
+def maybe_clients(files: list[Path], classes: list[str | None], root: Path, group: str | None, key: str) -> list[str]:
     """A line where the folders below ``root`` that are taken for classes may be clients: folders of two or more names
-    lie in them, which are read as nothing.
+    lie in them, which are read as nothing, unless ``group`` finds something in them.
     """
     inner: dict[str, set[str | None]] = {}
     for file, label in zip(files, classes, strict=True):
@@ -110,9 +114,9 @@ def maybe_clients(files: list[Path], classes: list[str | None], root: Path, key:
         return []
     shared = sorted(name for name in below if len(inner) > 1 and all(name in names for names in inner.values()))
     said = f"each of them holds {some(shared)}" if len(shared) > 1 else f"folders in them, {some(below)}, for nothing"
+    patients = f"; if the inner ones are patients, {key}.group" if group is None else ""
     return [
-        f"{some(sorted(inner))} are taken for classes, and {said}: if they are clients, {key}.layout=clients; if the "
-        f"inner ones are patients, {key}.group"
+        f"{some(sorted(inner))} are taken for classes, and {said}: if they are clients, {key}.layout=clients{patients}"
     ]
 
 

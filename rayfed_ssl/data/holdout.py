@@ -169,16 +169,23 @@ def _to_be_left(labels: Indices, unit: Indices, clients: Indices | None) -> Indi
 
 
 def untested(
-    labels: NDArray[np.int64], held_out: NDArray[np.int64], class_names: Sequence[str], share: float
+    labels: NDArray[np.int64],
+    held_out: NDArray[np.int64],
+    class_names: Sequence[str],
+    share: float,
+    subjects: NDArray[np.int64] | None = None,
 ) -> tuple[str, ...]:
-    """A line on the classes of which no row is held out, being too small; none where each has one."""
+    """A line on the classes of which no row is held out, being too small, or of too few ``subjects``; none where each
+    has one.
+    """
     missing = [class_names[label] for label in np.setdiff1d(labels[labels >= 0], labels[held_out])]
     if not missing:
         return ()
     more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
     names = ", ".join(printable(name, 80) for name in missing[:MOST_NAMED]) + more
     classes = f"class {names} has" if len(missing) == 1 else f"classes {names} have"
-    return (f"{classes} {TOO_FEW} a share of {share:g} out",)
+    whole = "" if subjects is None else ", whole groups at a time"
+    return (f"{classes} {TOO_FEW} a share of {share:g} out{whole}",)
 
 
 def held_out_notes(
@@ -198,4 +205,4 @@ def held_out_notes(
         f"{which} without a test split: a fifth of each class, {len(held_out)} of {len(labels)} images, is held out as "
         f"test images{whole}"
     )
-    return (note, *untested(labels, held_out, names, TEST_SHARE))
+    return (note, *untested(labels, held_out, names, TEST_SHARE, subjects))

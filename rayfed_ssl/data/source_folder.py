@@ -103,14 +103,15 @@ def folder_source(
         if test is not None:
             _check_trained(test, train, layout, class_names, client_names, hint, key)
         elif class_names:
-            raise layout_error(path, layout, _untested(path, train, class_names, layout, key), key)
+            whole = "" if group is None else f"; {key}.group holds whole groups out, or none"
+            raise layout_error(path, layout, _untested(path, train, class_names, layout, key) + whole, key)
 
     def listing(split: str) -> Listing:
         chosen = (test or Split(path / "test", [], [], [])) if split == "test" else train
         return _listing(split, chosen, class_names, client_names, subjects[split], limits[split])
 
-    if layout == "classes" and group is None:
-        notes += maybe_clients(train.files, train.classes, train.folder, key)
+    if layout == "classes":
+        notes += maybe_clients(train.files, train.classes, train.folder, group, key)
     notes += filter(None, [unread_below(*dict.fromkeys(split.folder for split in (train, test) if split))])
     deciding = (*train.files, *((*test.files, *test.named_in) if test else ()))
     if "train" not in splits:
@@ -128,7 +129,10 @@ def _subjects(
     first = len(files["train"])
     subjects = numbered_subjects({"train": names[:first], "test": names[first:]})
     alone = sum(name is None for name in names)
-    notes = [f"{key}.group finds nothing in the path of {alone} images: each is one of its own"] if alone else []
+    known = sorted({name for name in names if name is not None})
+    notes = [f"{key}.group finds {len(known)} groups in {len(names) - alone} images, such as {some(known, 3)}"]
+    if alone:
+        notes.append(f"{key}.group finds nothing in the path of {alone} images: each is one of its own")
     return subjects, [*notes, *shared_notes(subjects, f"{key}.group")]
 
 
@@ -161,11 +165,17 @@ def _unsplit(path: Path, layout: Layout, key: str, group: str | None) -> tuple[S
     where = "folders" if layout == "classes" else "client folders' folders"
     none = f"; if they are none: {key}.layout=clients_flat" if layout == "clients" else ""
     together = "" if subjects is None else f", as near as whole groups of {key}.group allow"
+    if unlabelled := test.classes.count(None):
+        together += f"; {unlabelled} of them, of the same groups, have no label"
     note = (
         f"{printable(path)} has no train/ and test/: its {where} ({some(class_names)}) are the classes, and a fifth "
         f"of each, {len(test.files)} of {len(files)} images, is held out as test images{together}{none}"
     )
-    return train, test if test.files else None, [note, *untested(labels, held_out, class_names, TEST_SHARE), *unread]
+    return (
+        train,
+        test if test.files else None,
+        [note, *untested(labels, held_out, class_names, TEST_SHARE, subjects), *unread],
+    )
 
 
 def _split_within(path: Path, folders: list[Path], layout: Layout, key: str) -> tuple[Split, Split | None, list[str]]:

@@ -85,9 +85,9 @@ class SourceConfig(Block):
     """
     group: Annotated[str, AfterValidator(expression)] | None = None
     """Of an ``imagefolder``: a regular expression that finds whom or what an image shows, such as the patient, in its
-    path below ``path``, as ``person[0-9]+`` does; with brackets it is what the first of them hold. Images of one are
-    held out together: by the fifth that becomes the tests, and by ``evaluation.select``; an image in whose path nothing
-    is found is one of its own. null: each image is.
+    path below ``path``, as ``person[0-9]+`` does; with brackets it is what they hold. Images of one are held out
+    together: by the fifth that becomes the tests, and by ``evaluation.select``; an image in whose path nothing is found
+    is one of its own. null: each image is.
     """
     columns: Columns = Columns()
     revision: str | None = Field(None, min_length=1)

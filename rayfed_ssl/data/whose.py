@@ -5,7 +5,7 @@ Shape legend: n images of a split.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +31,7 @@ def client_groups(
     return groups, tuple(printable(client) for client in known)
 
 
-def numbered_subjects(values: Mapping[str, list[str | int | None] | None]) -> dict[str, NDArray[np.int64] | None]:
+def numbered_subjects(values: Mapping[str, Sequence[str | int | None] | None]) -> dict[str, NDArray[np.int64] | None]:
     """split -> the number of each row's group, the same in both splits; -1 where the cell is empty."""
     known = sorted({value for mine in values.values() for value in mine or () if value is not None}, key=str)
     number = {value: position for position, value in enumerate(known)} | {None: -1}

@@ -107,7 +107,10 @@ def parse_overrides(items: Sequence[str]) -> dict[str, object]:
         try:
             value = "?" if text.strip() == "?" else parse(text)  # the question; YAML reads it as a key without a name
         except yaml.YAMLError as error:
-            raise UserError(f"{printable(key)}: found {shown(text)}; must be a YAML value ({problem(error)})") from None
+            raise UserError(
+                f"{printable(key)}: found {shown(text)}; must be a YAML value, text with signs in quotes "
+                f"({problem(error)})"
+            ) from None
         overrides.pop(key, None)
         overrides[key] = from_here(value) if key in IMPORTS else value
     return overrides

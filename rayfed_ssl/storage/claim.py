@@ -15,7 +15,7 @@ from rayfed_ssl.storage.lock import Held, Lock
 LOCK = ".lock"
 REWRITING_S = 60.0  # far longer than it takes to write a file
 DRAFT = re.compile(  # of a file that is put in place when it is whole
-    r"\.(config\.yaml\.\d+|((summary|environment|environment-\d+|evaluation)\.json|(partition|images)\.parquet))\.tmp|\.probe-\d+"
+    r"\.(config\.yaml\.\d+|((summary|environment|environment-\d+|evaluation|leak)\.json|(partition|images)\.parquet))\.tmp|\.probe-\d+"
 )
 
 
@@ -97,7 +97,10 @@ def claimed(folder: Path) -> Iterator[str]:
 
 @contextmanager
 def rewriting(path: Path) -> Iterator[None]:
-    """While a file that several commands may write is read, changed and put in place: one of them at a time does so.
+    """While a file that several commands may write is read, changed and written: one of a machine at a time does so.
+
+    It does so in a folder that they share, as far as :class:`Lock` reaches. Of a run at a URI each command has a copy,
+    and the file of the one that ends last stays.
 
     Raises:
         UserError: after a minute another command still has it.

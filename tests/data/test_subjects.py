@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,11 @@ from PIL import Image
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig, build
+from rayfed_ssl.data.folder_names import subjects_of
 from rayfed_ssl.data.holdout import stratified_halves, stratified_share
 from rayfed_ssl.data.sources import SourceConfig, load
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.settings.files import parse_overrides
 from tests.data.test_own_columns import read, write
 
 
@@ -240,6 +243,9 @@ def patients_of(config: SourceConfig, cache: Path) -> tuple[set[int], set[int]]:
         ("{label}/P{patient:03d}_{view}.png", "P[0-9]+"),
         ("{label}/scan-{view}-of-{patient:03d}.png", "scan-[0-9]+-of-([0-9]+)"),
         ("ward/{label}/P{patient:03d}-{view}.png", r"(?i)p\d+"),
+        ("{label}/P{view}_{patient:03d}.png", r"P0_([0-9]+)|P1_([0-9]+)"),
+        ("{label}/Mu\u0308ller{patient:03d}-{view}.png", "Müller[0-9]+"),
+        ("{label}/Müller{patient:03d}-{view}.png", "Mu\u0308ller[0-9]+"),
     ],
 )
 def test_a_tree_of_patients(tmp_path: Path, tree: str, group: str) -> None:
@@ -273,6 +279,7 @@ def test_test_folders_of_patients_who_train_are_counted(tmp_path: Path) -> None:
     train, test = patients_of(folder(root, group=r"P\d"), tmp_path / "cache")
     assert (train, test) == ({0, 1, 2, 3}, {3, 4})
     assert load(folder(root, group=r"P\d"), tmp_path / "cache").notes == (
+        "data.group finds 5 groups in 12 images, such as P0, P1, P2 and 2 more",
         "data.group finds nothing in the path of 2 images: each is one of its own",
         "2 of 5 test images are of a group (data.group) with training images",
     )
@@ -285,6 +292,48 @@ def test_groups_of_a_limited_folder_are_those_of_its_images(tmp_path: Path) -> N
     data = load(folder(root, group=r"P\d", layout="flat", limit=3), tmp_path / "cache")
     assert data.train.subjects is not None
     assert data.train.subjects.tolist() == [0, 3, 7]
+
+
+def test_the_documented_expressions_find_whom_they_say(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/data.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\S+\.(?:png|jpeg))`.*\| `'(data\.group=.*)'` \|$", page, re.MULTILINE)
+    found = {}
+    for path, item in rows:
+        data = {"name": "imagefolder", "path": str(tmp_path)}
+        config = build({"data": data, "method": {"name": "fedsimclr"}}, parse_overrides([item]), origin="a test")
+        assert config.data.group is not None
+        (found[path],) = subjects_of([tmp_path / path], tmp_path, config.data.group, "data")
+    assert list(found.values()) == ["person12", "P012", "P012", "hospital2/P3"]
+    with pytest.raises(
+        UserError, match=r"^data\.group: found '\[0-9\]\+'; must be a YAML value, text with signs in quo"
+    ):
+        parse_overrides(["data.group=[0-9]+"])
+    assert parse_overrides(['data.group="[0-9]+"']) == {"data.group": "[0-9]+"}
+
+
+def test_folders_that_may_be_clients_are_named_beside_groups_too(tmp_path: Path) -> None:
+    root = tmp_path / "d"
+    put(root, *(f"h{h}/{label}/P{p}.png" for h in range(2) for label in ("sick", "well") for p in range(5)))
+    *_, note = load(folder(root, group=r"P\d"), tmp_path / "cache").notes
+    assert note.endswith("each of them holds sick, well: if they are clients, data.layout=clients")
+
+
+def test_a_class_of_one_patient_cannot_be_held_out(tmp_path: Path) -> None:
+    put(tmp_path / "d", *(f"{label}/P{label}_{view}.png" for label in "ab" for view in range(10)))
+    with pytest.raises(
+        UserError, match=r"hold a fifth out: .*test images; data\.group holds whole groups out, or none"
+    ):
+        load(folder(tmp_path / "d", group="P[ab]"), tmp_path / "cache")
+    put(tmp_path / "d", *(f"c/{patient}.png" for patient in range(10)))
+    _, note, _ = load(folder(tmp_path / "d", group="P[ab]|[0-9]+"), tmp_path / "cache").notes
+    assert note == "classes a, b have no test image: too few images to hold a share of 0.2 out, whole groups at a time"
+
+
+def test_images_without_a_label_that_go_with_their_group_are_counted(tmp_path: Path) -> None:
+    put(tmp_path / "d", *(f"{place}P{patient}.png" for place in ("a/", "b/", "") for patient in range(10)))
+    note, *_ = load(folder(tmp_path / "d", group=r"P\d"), tmp_path / "cache").notes
+    assert "6 of 30 images, is held out as test images, as near as" in note
+    assert note.endswith("allow; 2 of them, of the same groups, have no label")
 
 
 def test_what_finds_no_patient_in_paths_is_refused_in_one_line(tmp_path: Path) -> None:
@@ -302,6 +351,8 @@ def test_what_finds_no_patient_in_paths_is_refused_in_one_line(tmp_path: Path) -
     document = {"data": {"name": "imagefolder", "path": str(tmp_path), "group": "P", "tasks": [[0], [1]]}}
     with pytest.raises(UserError, match=r"^data\.group: found 'P' beside data\.tasks"):
         build(document | {"method": {"name": "fedsimclr"}, "clients": {"count": 2}}, {}, origin="a test")
+    with pytest.raises(ValueError, match=r"must be a regular expression \(the repetition number is too large\)"):
+        folder(tmp_path / "d", group="P[0-9]{9999999999}")
     document = {"data": {"name": "imagefolder", "path": str(tmp_path), "group": "("}}
     with pytest.raises(UserError, match=r"^data\.group: found '\('; must be a regular expression \(missing \).*\)$"):
         build(document | {"method": {"name": "fedsimclr"}, "clients": {"count": 2}}, {}, origin="a test")

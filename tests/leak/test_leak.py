@@ -33,7 +33,8 @@ from rayfed_ssl.reporting.leaked import BY_CHANCE, INTERVAL
 from rayfed_ssl.simulation.checks import describe
 from rayfed_ssl.simulation.resuming import load_moved
 from rayfed_ssl.simulation.worker import Worker
-from rayfed_ssl.storage import checkpoint
+from rayfed_ssl.storage import checkpoint, claim
+from rayfed_ssl.storage.claim import rewriting
 from tests.data.test_own_columns import write
 from tests.tiny import OWN, run_locally
 from tests.tiny import tiny_run as tiny
@@ -175,6 +176,18 @@ def test_chance_is_that_of_the_fewest_members_and_a_client_named_twice_counts_on
     assert (client, other) == (0, 1)
     assert first > second
     assert found.null_deviation == pytest.approx(((2 * second + 1) / (12 * second**2)) ** 0.5)
+
+
+def test_what_was_found_is_not_written_while_another_command_writes_it(
+    averaged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claim, "REWRITING_S", 0.0)
+    with rewriting(averaged / "leak.json"), pytest.raises(UserError, match=r"leak\.json: is being written by another "):
+        leak(averaged)
+    assert [path.name for path in averaged.glob("*leak*")] == []
+    leak(averaged)
+    assert [path.name for path in averaged.glob("*leak*")] == ["leak.json"]
+    (averaged / "leak.json").unlink()
 
 
 def test_who_has_too_few_images_is_passed_over_or_told_who_has_enough(
