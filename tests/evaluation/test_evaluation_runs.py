@@ -7,9 +7,9 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -210,15 +210,15 @@ def test_a_finished_run_is_measured_by_other_protocols_one_after_another(tmp_pat
 def test_what_another_command_adds_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tmp_path / "run"
     run_locally(tiny("fedsimclr", train__rounds=1), run)
-    measure = reevaluation._measured
 
-    def slowly(*args: Any) -> dict[str, Any]:
-        found = measure(*args)
-        monkeypatch.setattr(reevaluation, "_measured", measure)
-        reevaluate(run, ["linear"])  # begins after the first and ends before it
-        return found
+    @contextmanager
+    def late(file: Path) -> Iterator[None]:
+        monkeypatch.setattr(reevaluation, "rewriting", rewriting)
+        reevaluate(run, ["linear"])  # begins after the first has measured, and ends before it has the file
+        with rewriting(file):
+            yield
 
-    monkeypatch.setattr(reevaluation, "_measured", slowly)
+    monkeypatch.setattr(reevaluation, "rewriting", late)
     assert set(reevaluate(run, ["knn"])["accuracy"]["global"]) == {"knn", "linear"}
     assert [path.name for path in run.glob(".*")] == []
 
