@@ -176,11 +176,12 @@ class Server(fedavg.Server[Config]):
 
     def local_epochs(self, client: int) -> int:
         """The local epochs of one client; the run's, unless they are equalised."""
-        train, sizes, method = self.config.train, self.setup.federation.sizes, self.method
+        epochs, sizes, method = self.config.train.local_epochs, self.setup.federation.sizes, self.method
         equalised = method.eua if method.equalise is None else method.equalise
         if not equalised:
-            return train.local_epochs
-        return max(1, equalised_epochs(int(sizes[client]), int(sizes.max()), train.batch_size, train.local_epochs))
+            return epochs
+        own, largest = (local_batches(self.config, int(n), epochs).per_epoch for n in (sizes[client], sizes.max()))
+        return equalised_epochs(own, largest, epochs)
 
     def epochs(self, client: int) -> dict[str, int]:
         """A field of one client's message, a single number; none where steps are set instead of epochs."""
