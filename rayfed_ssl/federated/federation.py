@@ -192,9 +192,19 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
     dealt = tuple({"train": shard} for shard in shards)
     own_tests = _own_tests(split, dataset, len(shards))
     return Federation(
-        dataset, dealt, public, public_indices, names, None, own_tests, held_out,
-        public_scaling, public_digest, public_notes, partition_notes, given_away,
-    )  # fmt: skip
+        dataset=dataset,
+        shards=dealt,
+        public=public,
+        public_indices=public_indices,
+        names=names,
+        own_tests=own_tests,
+        held_out=held_out,
+        public_scaling=public_scaling,
+        public_digest=public_digest,
+        public_notes=public_notes,
+        partition_notes=partition_notes,
+        given_away=given_away,
+    )
 
 
 def _of_another_source(source: SourceConfig, config: RunSettings, train: Images, cache: Path | None) -> Dataset:
