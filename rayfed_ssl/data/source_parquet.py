@@ -37,7 +37,7 @@ from rayfed_ssl.data.column_values import encoded_images, is_text, label_values,
 from rayfed_ssl.data.holdout import TEST_SHARE, held_out_notes, stratified_halves
 from rayfed_ssl.data.images import NONE_HELD_OUT, Listing, Payload, Source
 from rayfed_ssl.data.limits import FIRST_ROWS, unseen_classes
-from rayfed_ssl.data.parquet_files import other_tests, parts_of, readable, unused
+from rayfed_ssl.data.parquet_files import few_rows, other_tests, parts_of, readable, unused
 from rayfed_ssl.data.whose import client_groups, numbered_subjects, shared_notes, ungrouped
 
 IMAGE_COLUMNS = ("img", "image")
@@ -377,14 +377,14 @@ def _names_in(metadata: dict[bytes, bytes], label: str) -> list[str | int] | Non
 
 
 def _rows(files: list[Path], chosen: NDArray[np.int64], columns: Columns, key: str) -> Iterator[tuple[str, Payload]]:
-    """The images at the row numbers ``chosen`` (sorted, counted through all files), read a few hundred at a time."""
+    """The images at the row numbers ``chosen`` (sorted, counted through all files), read a few at a time."""
     start = 0
     for file in files:
         with readable(file, key) as opened:
             name = image_column(opened.schema_arrow, columns, file, key)
             encoded = encoded_images(opened.metadata, name, f"column {printable(name)} of {printable(file)}", key)
             first = start
-            for batch in opened.iter_batches(batch_size=512, columns=[name]):
+            for batch in few_rows(opened, [name]):
                 low, high = np.searchsorted(chosen, (start, start + len(batch)))
                 rows = chosen[low:high]
                 column = batch.column(name).take(pa.array(rows - start))
