@@ -33,11 +33,19 @@ from numpy.typing import NDArray
 
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.data.column_values import encoded_images, is_text, label_values, plain, text_values, whole_numbers
+from rayfed_ssl.data.column_values import (
+    encoded_images,
+    is_text,
+    label_values,
+    no_images,
+    plain,
+    text_values,
+    whole_numbers,
+)
 from rayfed_ssl.data.holdout import TEST_SHARE, held_out_notes, stratified_halves
 from rayfed_ssl.data.images import NONE_HELD_OUT, Listing, Payload, Source
 from rayfed_ssl.data.limits import FIRST_ROWS, unseen_classes
-from rayfed_ssl.data.parquet_files import other_tests, parts_of, readable, unused
+from rayfed_ssl.data.parquet_files import few_rows, other_tests, parts_of, readable, unused
 from rayfed_ssl.data.whose import client_groups, numbered_subjects, shared_notes, ungrouped
 
 IMAGE_COLUMNS = ("img", "image")
@@ -205,13 +213,8 @@ def image_column(schema: pa.Schema, columns: Columns, file: Path, key: str) -> s
             f"{key}.path: {printable(file)} has no image column ({wanted}); it has {has}: name one in "
             f"{key}.columns.image"
         )
-    kind = schema.field(name).type
-    encoded = [field.type for field in kind if field.name == "bytes"] if pa.types.is_struct(kind) else [kind]
-    if len(encoded) != 1 or not (pa.types.is_binary(encoded[0]) or pa.types.is_large_binary(encoded[0])):
-        raise UserError(
-            f"{key}.path: column {printable(name)} of {printable(file)} is of type {printable(kind)}; an image is "
-            "encoded bytes, alone or in a struct of bytes and path"
-        )
+    if problem := no_images(schema.field(name).type):
+        raise UserError(f"{key}.path: column {printable(name)} of {printable(file)} is {problem}")
     return name
 
 
@@ -377,18 +380,18 @@ def _names_in(metadata: dict[bytes, bytes], label: str) -> list[str | int] | Non
 
 
 def _rows(files: list[Path], chosen: NDArray[np.int64], columns: Columns, key: str) -> Iterator[tuple[str, Payload]]:
-    """The images at the row numbers ``chosen`` (sorted, counted through all files), read a few hundred at a time."""
+    """The images at the row numbers ``chosen`` (sorted, counted through all files), read a few at a time."""
     start = 0
     for file in files:
         with readable(file, key) as opened:
             name = image_column(opened.schema_arrow, columns, file, key)
             encoded = encoded_images(opened.metadata, name, f"column {printable(name)} of {printable(file)}", key)
             first = start
-            for batch in opened.iter_batches(batch_size=512, columns=[name]):
+            for batch in few_rows(opened, [name]):
                 low, high = np.searchsorted(chosen, (start, start + len(batch)))
                 rows = chosen[low:high]
-                column = batch.column(name).take(pa.array(rows - start))
-                for row, payload in zip(rows, encoded(column).to_pylist(), strict=True):
+                images = encoded(batch.column(name)).take(pa.array(rows - start)) if len(rows) else pa.nulls(0)
+                for row, payload in zip(rows, images.to_pylist(), strict=True):
                     yield f"{file} row {row - first}", payload
                 start += len(batch)
                 if start > chosen.max(initial=-1):
