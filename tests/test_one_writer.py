@@ -22,7 +22,7 @@ from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.storage import checkpoint
-from rayfed_ssl.storage.claim import LOCK, Claim
+from rayfed_ssl.storage.claim import LOCK, Claim, rewriting
 from rayfed_ssl.storage.lock import Held, Lock, _is_at
 from tests.command_line import Call
 from tests.tiny import booked, encoders, measured, run_locally, tiny
@@ -44,6 +44,11 @@ lock.release()
 print("released", flush=True)
 sys.stdin.read()
 """
+
+
+def unsupported(*args: Any) -> None:
+    """What a file system without locks says."""
+    raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
 
 def test_a_second_command_is_refused_and_a_killed_one_lets_go(call: Call, tmp_path: Path) -> None:
@@ -222,15 +227,27 @@ def test_a_lock_left_by_a_kill_is_taken_over_and_one_of_a_new_folder_left_alone(
 
 
 def test_where_there_are_no_locks_the_run_says_so_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unsupported(*args: Any) -> None:
-        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
-
     config, seen = tiny("fedsimclr", train__rounds=1), list[str]()
     deal(config)  # images are decoded into a cache, which has a lock of its own
     monkeypatch.setattr(fcntl, "flock", unsupported)
     run_locally(config, tmp_path / "run", report=lambda p: seen.append(p.line))
     assert f"{tmp_path / 'run'} cannot be locked (Operation not supported)" in seen[0]
     assert "nothing keeps a second run from writing there" in seen[0]
+    assert not (tmp_path / "run" / LOCK).exists()
+
+
+def test_where_there_are_no_locks_no_file_of_one_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that names its owner does: it may hold the lock, on another machine."""
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    with rewriting(tmp_path / "evaluation.json"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+    claim = Claim(tmp_path / "runs" / "run")
+    claim.close()
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / LOCK).write_text("elsewhere, pid 1\n")
+    assert Lock(tmp_path / LOCK).why_not == "Operation not supported"
+    assert (tmp_path / LOCK).read_text() == "elsewhere, pid 1\n"
 
 
 def test_refusals_leave_folders_as_they_were(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -347,18 +347,27 @@ def decoded_blocks(
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock between processes; its file is removed at the end."""
-    file = open(path, "w")  # noqa: SIM115 - closed below, or for another try
-    fcntl.flock(file, fcntl.LOCK_EX)
+    """Hold an exclusive lock between processes; its file is removed at the end, and where it cannot be locked."""
+    file = _opened_and_locked(path)
     while not _is_at(file.fileno(), path):  # whoever had the lock has removed it since
         file.close()
-        file = open(path, "w")  # noqa: SIM115
-        fcntl.flock(file, fcntl.LOCK_EX)
+        file = _opened_and_locked(path)
     try:
         yield
     finally:
         path.unlink(missing_ok=True)
         file.close()
+
+
+def _opened_and_locked(path: Path) -> IO[str]:
+    file = open(path, "w")  # noqa: SIM115 - closed by who locks, or for another try
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+    except OSError:  # a file system without locks, where nobody else has this one
+        path.unlink(missing_ok=True)
+        file.close()
+        raise
+    return file
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

@@ -113,6 +113,7 @@ def locked(path: Path, until: float, *, create: bool = True) -> int:
         except (BlockingIOError, PermissionError):
             held = os.pread(descriptor, 1000, 0).decode(errors="replace").strip() or "owner unknown"
         except OSError:
+            _remove_unowned(descriptor, path)
             os.close(descriptor)
             raise
         os.close(descriptor)
@@ -134,6 +135,13 @@ def _opened_once(path: Path, flags: int) -> int:
         return os.open(path, flags, 0o644)
     except PermissionError:  # somebody else's, from a run that was killed
         return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+
+
+def _remove_unowned(descriptor: int, path: Path) -> None:
+    """Remove a file that names no owner: one that was made for a lock that there is not."""
+    with suppress(OSError):
+        if os.fstat(descriptor).st_size == 0 and _is_at(descriptor, path):
+            path.unlink()
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
