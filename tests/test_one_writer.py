@@ -7,6 +7,7 @@ import fcntl
 import multiprocessing
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -239,15 +240,46 @@ def test_where_there_are_no_locks_the_run_says_so_and_goes_on(tmp_path: Path, mo
 def test_where_there_are_no_locks_no_file_of_one_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that names its owner does: it may hold the lock, on another machine."""
     monkeypatch.setattr(fcntl, "flock", unsupported)
-    with rewriting(tmp_path / "evaluation.json"):
-        pass
-    assert list(tmp_path.iterdir()) == []
     claim = Claim(tmp_path / "runs" / "run")
     claim.close()
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "config.yaml").touch()
+    with rewriting(tmp_path / "evaluation.json"):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
     (tmp_path / LOCK).write_text("elsewhere, pid 1\n")
     assert Lock(tmp_path / LOCK).why_not == "Operation not supported"
     assert (tmp_path / LOCK).read_text() == "elsewhere, pid 1\n"
+
+
+def test_a_file_of_a_run_that_is_gone_is_not_written(tmp_path: Path) -> None:
+    file, said = (
+        tmp_path / "runs" / "run" / "leak.json",
+        r"run: found no run any more; .*, and leak\.json was not written",
+    )
+    with pytest.raises(UserError, match=said), rewriting(file):
+        raise AssertionError("nobody is to write")
+    file.parent.mkdir(parents=True)
+    with pytest.raises(UserError, match=said), rewriting(file):
+        raise AssertionError("nobody is to write")
+    assert list(file.parent.iterdir()) == []
+    (file.parent / "config.yaml").touch()
+    with rewriting(file) as write:
+        shutil.rmtree(file.parent)
+        with pytest.raises(UserError, match=said):
+            write({})
+    assert [path.name for path in tmp_path.rglob("*")] == ["runs"]
+
+
+def test_a_file_that_the_disk_refuses_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*given: Any, **named: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (tmp_path / "config.yaml").touch()
+    monkeypatch.setattr("rayfed_ssl.storage.claim.write_json", full)
+    said = r": leak\.json cannot be written there \(No space left on device\)$"
+    with rewriting(tmp_path / "leak.json") as write, pytest.raises(UserError, match=said):
+        write({})
 
 
 def test_refusals_leave_folders_as_they_were(tmp_path: Path) -> None:

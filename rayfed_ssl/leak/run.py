@@ -16,7 +16,6 @@ from rayfed_ssl.leak.audit import Audit, Finding, TooFew, as_rows, draw_sets, un
 from rayfed_ssl.leak.replay import replayed
 from rayfed_ssl.reporting.guarantee import Guarantee, guarantee
 from rayfed_ssl.reporting.leaked import FILE
-from rayfed_ssl.reporting.tables import write_json
 from rayfed_ssl.settings.files import of_run
 from rayfed_ssl.simulation.resuming import load_moved
 from rayfed_ssl.storage.claim import rewriting
@@ -56,7 +55,7 @@ def leak(
         trust_imports: whether to run code that the run folder brings along.
     Raises:
         UserError: no run there, another change, images that are not the run's, no such round or client, a round in
-            which nobody or a client who took no part, no images held out.
+            which nobody or a client who took no part, no images held out, or a run that was removed meanwhile.
     """
     of_run(run)
     config = load_moved(run, changes, trust_imports=trust_imports)
@@ -92,8 +91,8 @@ def leak(
         "null_deviation": null,
         "privacy": None if promised is None else asdict(promised),
     }
-    with rewriting(run / FILE):
-        write_json(run / FILE, document)
+    with rewriting(run / FILE) as write:
+        write(document)
     return Leak(findings, missed, null, promised)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -188,6 +189,18 @@ def test_what_was_found_is_not_written_while_another_command_writes_it(
     leak(averaged)
     assert [path.name for path in averaged.glob("*leak*")] == ["leak.json"]
     (averaged / "leak.json").unlink()
+
+
+def test_a_run_that_is_removed_while_it_is_audited_does_not_come_back(averaged: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(averaged, tmp_path / "runs" / "run")
+
+    def removing(line: str) -> None:
+        if "members" in line:
+            shutil.rmtree(run.parent)
+
+    with pytest.raises(UserError, match=r"runs/run: found no run any more; .*, and leak\.json was not written$"):
+        leak(run, say=removing)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_who_has_too_few_images_is_passed_over_or_told_who_has_enough(
