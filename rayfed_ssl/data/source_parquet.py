@@ -44,7 +44,7 @@ from rayfed_ssl.data.column_values import (
 )
 from rayfed_ssl.data.holdout import TEST_SHARE, held_out_notes, stratified_halves
 from rayfed_ssl.data.images import NONE_HELD_OUT, Listing, Payload, Source
-from rayfed_ssl.data.limits import FIRST_ROWS, unseen_classes
+from rayfed_ssl.data.limits import FIRST_ROWS, first_rows, of_all, unseen_classes
 from rayfed_ssl.data.parquet_files import few_rows, other_tests, parts_of, readable, unused
 from rayfed_ssl.data.whose import client_groups, numbered_subjects, shared_notes, ungrouped
 
@@ -141,25 +141,21 @@ def parquet_source(
         named = tuple(printable(text) for text in texts) or _class_names(parts["train"][0], splits, columns, key)
         groups, names = client_groups(splits["train"].clients, splits[split].clients)
         mine = content.subjects[split]
-        chosen, notes = np.arange(len(labels)), () if split == "test" else _blank_notes(splits)
+        counted = of_all(limits, *(content.halves if divides else [of.labels for of in splits.values()]))
+        chosen, notes = np.arange(len(labels)), () if split == "test" else _blank_notes(splits, counted)
         if divides:
             rest, held_out = content.halves
             chosen = held_out if split == "test" else rest
-            told = held_out_notes(labels, held_out, named, mine, len(parts["train"]))
+            told = held_out_notes(labels, held_out, named, mine, len(parts["train"]), counted)
             notes = () if split == "test" else told + notes
         elif split == "train" and not undivided:
-            notes += shared_notes(content.subjects, "data.columns.group")
+            notes += shared_notes(first_rows(content.subjects, limits), "data.columns.group")
         notes += unseen_classes(split, labels[chosen], np.arange(len(chosen))[: limits[split]], FIRST_ROWS)
         chosen = chosen[: limits[split]]
         return Listing(
-            labels[chosen],
-            named,
-            lambda: _rows(parts[split], chosen, columns, key),
-            None if groups is None else groups[chosen],
-            names,
-            notes,
-            None if mine is None else mine[chosen],
-        )
+            labels[chosen], named, lambda: _rows(parts[split], chosen, columns, key),
+            None if groups is None else groups[chosen], names, notes, None if mine is None else mine[chosen],
+        )  # fmt: skip
 
     if columns.group is None and key == "data" and parts["train"][0].is_file():
         others += ungrouped(parts["train"][0], undivided, key)
@@ -244,12 +240,12 @@ def _read_splits(parts: dict[str, list[Path]], columns: Columns, key: str) -> tu
     return splits, texts
 
 
-def _blank_notes(splits: dict[str, _Split]) -> tuple[str, ...]:
-    """A line on blank labels, and one on blank clients, where there are any."""
+def _blank_notes(splits: dict[str, _Split], counted: str) -> tuple[str, ...]:
+    """A line on blank labels, and one on blank clients, where there are any; ``counted`` ends each."""
     blanks: Counter[str] = Counter()
     for (_, meaning), count in {place: n for split in splits.values() for place, n in split.blanks.items()}.items():
         blanks[meaning] += count
-    return tuple(f"{count} images have an empty {meaning}" for meaning, count in blanks.items() if count)
+    return tuple(f"{count} images have an empty {meaning}{counted}" for meaning, count in blanks.items() if count)
 
 
 def read_labels(file: Path, columns: Columns, key: str) -> pa.Array:

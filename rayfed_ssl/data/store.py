@@ -16,14 +16,13 @@ import fcntl
 import hashlib
 import json
 import os
-import warnings
 import zlib
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,15 +30,13 @@ from numpy.typing import NDArray
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import as_utf8, printable
-from rayfed_ssl.data.decode import BadImage, Decoded, Form, decode
-from rayfed_ssl.data.images import Images, Listing, Payload
+from rayfed_ssl.data.decode import Decoded, Form
+from rayfed_ssl.data.decoding import BLOCK, THREADS, decoded_blocks
+from rayfed_ssl.data.images import Images, Listing
 
 FORMAT = 10  # 8: enlarged images are counted, names in normal form C; 9: images have names; 10: bands are counted
-BLOCK = 256  # images decoded, and checked, at a time
-PART_BYTES, WAITING_BYTES = 8 * 2**20, 256 * 2**20  # of encoded images: those one thread decodes, those not decoded yet
 MOST_NAMED = 20  # images that cannot be decoded
 NOTICED = ("deep", "frames", "bands", "transparent", "cropped", "enlarged")  # what of ``Decoded`` is counted
-THREADS = min(16, os.cpu_count() or 1)
 
 
 class BadStore(Exception):
@@ -313,83 +310,29 @@ class Undecodable(UserError):
         return told
 
 
-Name = TypeVar("Name")
-
-
-def decoded_blocks(
-    rows: Iterator[tuple[Name, Payload]], form: Form, size: int = BLOCK
-) -> Iterator[tuple[list[Name], list[Decoded | BadImage]]]:
-    """Decode blocks of ``size`` rows in threads (PIL lets go of the interpreter lock), in order, a bounded number of
-    rows and of bytes at a time. ``Name`` is whatever tells rows apart."""
-
-    def decode_part(part: list[tuple[Name, Payload]]) -> tuple[list[Name], list[Decoded | BadImage]]:
-        results: list[Decoded | BadImage] = []
-        for _, payload in part:
-            try:
-                results.append(decode(payload, form))
-            except BadImage as error:
-                results.append(error)
-        return [name for name, _ in part], results
-
-    waiting: deque[tuple[int, Future[tuple[list[Name], list[Decoded | BadImage]]]]] = deque()
-    names: list[Name] = []
-    results: list[Decoded | BadImage] = []
-    parts = _parts(rows, size)
-    with ThreadPoolExecutor(THREADS) as pool, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PIL warns of large and odd images; what cannot be used is reported by name
-        try:
-            while (part := next(parts, None)) or waiting:
-                if part:
-                    waiting.append((sum(map(_bytes_of, part)), pool.submit(decode_part, part)))
-                while waiting and (
-                    not part or len(waiting) > 2 * THREADS or sum(weight for weight, _ in waiting) > WAITING_BYTES
-                ):
-                    more, decoded = waiting.popleft()[1].result()
-                    names, results = names + more, results + decoded
-                    if len(names) == size:
-                        yield names, results
-                        names, results = [], []
-            if names:
-                yield names, results
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _parts(rows: Iterator[tuple[Name, Payload]], size: int) -> Iterator[list[tuple[Name, Payload]]]:
-    """Blocks of ``size`` rows, cut where their encoded images come to ``PART_BYTES``."""
-    part, weight = list[tuple[Name, Payload]](), 0
-    for count, row in enumerate(rows, 1):
-        part.append(row)
-        weight += _bytes_of(row)
-        if count % size == 0 or weight >= PART_BYTES:
-            yield part
-            part, weight = [], 0
-    if part:
-        yield part
-
-
-def _bytes_of(row: tuple[object, Payload]) -> int:
-    """How much memory a row's encoded image takes; a file's has not been read."""
-    payload = row[1]
-    if isinstance(payload, bytes):
-        return len(payload)
-    return payload.nbytes if isinstance(payload, np.ndarray) else 0
-
-
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock between processes; its file is removed at the end."""
-    file = open(path, "w")  # noqa: SIM115 - closed below, or for another try
-    fcntl.flock(file, fcntl.LOCK_EX)
+    """Hold an exclusive lock between processes; its file is removed at the end, and where it cannot be locked."""
+    file = _opened_and_locked(path)
     while not _is_at(file.fileno(), path):  # whoever had the lock has removed it since
         file.close()
-        file = open(path, "w")  # noqa: SIM115
-        fcntl.flock(file, fcntl.LOCK_EX)
+        file = _opened_and_locked(path)
     try:
         yield
     finally:
         path.unlink(missing_ok=True)
         file.close()
+
+
+def _opened_and_locked(path: Path) -> IO[str]:
+    file = open(path, "w")  # noqa: SIM115 - closed by who locks, or for another try
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+    except OSError:  # a file system without locks, where nobody else has this one
+        path.unlink(missing_ok=True)
+        file.close()
+        raise
+    return file
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

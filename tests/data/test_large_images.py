@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rayfed_ssl.data import store
+from rayfed_ssl.data import decoding
 from rayfed_ssl.data.decode import BadImage, Form
+from rayfed_ssl.data.decoding import WAITING_BYTES, decoded_blocks
 from rayfed_ssl.data.parquet_files import BYTES_AT_A_TIME, few_rows, readable
-from rayfed_ssl.data.store import WAITING_BYTES, decoded_blocks
 
 MIB = 2**20
 
@@ -61,8 +61,8 @@ def test_no_more_large_images_are_read_than_are_soon_decoded(monkeypatch: pytest
             most = max(most, (row + 1) * MIB - sum(decoded))
             yield row, payload
 
-    monkeypatch.setattr(store, "decode", slow)
-    monkeypatch.setattr(store, "THREADS", 16)
+    monkeypatch.setattr(decoding, "decode", slow)
+    monkeypatch.setattr(decoding, "THREADS", 16)
     blocks = list(decoded_blocks(rows(), Form(8), 256))
     assert [len(names) for names, _ in blocks] == [256] * 5 + [220]
     assert [name for names, _ in blocks for name in names] == list(range(1500))
