@@ -22,7 +22,15 @@ from pydantic import Field
 from rayfed_ssl.base.weights import Weights, named
 from rayfed_ssl.federated.method import Info, Method
 from rayfed_ssl.methods import divergence, fedavg
-from rayfed_ssl.methods.divergence import DivergentClient, autoscaler, footprint, kept_share, mixed, predicting
+from rayfed_ssl.methods.divergence import (
+    DivergentClient,
+    autoscaler,
+    check_federation,
+    footprint,
+    kept_share,
+    mixed,
+    predicting,
+)
 from rayfed_ssl.settings.blocks import refuse_unused
 from rayfed_ssl.settings.run import RunSettings
 
@@ -90,5 +98,6 @@ FEDEMA = Method(
     accepts=predicting,
     step="exchange",
     check=check,
+    check_federation=check_federation,
     footprint=footprint,
 )
