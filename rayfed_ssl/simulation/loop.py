@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
 from rayfed_ssl import extensions
 from rayfed_ssl.base.schema import UserError
@@ -83,6 +84,9 @@ class Run:
         """Everything a user can get wrong comes before the first file."""
         restored = self._examine(resume)
         config, folder = self.config, self.folder
+        # As in Ray's processes (actors/shares.py): sums of another number of threads have other bits.
+        numpys = ThreadpoolController().select(user_api="blas")
+        self.leaving.enter_context(numpys.limit(limits=config.resources.threads))
         with began_earlier(config, (folder / "config.yaml").exists()):
             self.federation = deal(config)
         self.say(0, describe(config, self.federation))
