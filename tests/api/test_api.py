@@ -139,6 +139,24 @@ def test_a_run_gives_what_its_folder_holds(finished: rayfed_ssl.Run) -> None:
         assert repr(one).endswith(f"fedsimclr, complete, 2 of 2 rounds, knn {one.summary['accuracy']['knn']:.3f})")
 
 
+def test_a_run_that_goes_on_is_shown_as_it_is_now(tmp_path: Path) -> None:
+    run = rayfed_ssl.run(CONFIG, out=tmp_path / "run", executor="local", progress=False, train__rounds=1)
+    watched = rayfed_ssl.load(tmp_path / "run")
+    for one in (run, watched):
+        assert (one.status, one.summary["rounds"], one.config.train.rounds) == ("complete", 1, 1)
+        assert max(one.metrics["round"].to_pylist()) == max(one.communication["round"].to_pylist()) == 1
+    longer = run.resume(rounds=3, executor="local", progress=False)
+    for one in (run, watched):
+        assert "complete, 3 of 3 rounds" in str(one)
+        assert (str(one), one.summary, one.config) == (str(longer), longer.summary, longer.config)
+        assert (one.metrics, one.communication) == (longer.metrics, longer.communication)
+    (tmp_path / "run/summary.json").unlink()  # as it goes where the run is extended
+    assert run.status == "unfinished"
+    assert str(run).endswith("unfinished, 3 rounds wanted)")
+    with pytest.raises(rayfed_ssl.UserError, match="the run has not ended"):
+        _ = run.summary
+
+
 def test_torchs_threads_stay_the_callers(tmp_path: Path) -> None:
     torch.set_num_threads(2)
     try:
