@@ -23,6 +23,9 @@ def run(
 ) -> Run:
     """Run a federation to its last round, and return what it left.
 
+    A run whose training diverges returns, too, with ``status`` "diverged": ``summary["diverged"]`` says in which round,
+    of whom and why, the records end with the round before, and there is no encoder.
+
     Ctrl-C, or a notebook's stop button, ends it after the round in hand with a checkpoint: the run that is returned has
     ``status`` "stopped", and ``resume()`` continues it. A second Ctrl-C raises KeyboardInterrupt at once.
 

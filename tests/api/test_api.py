@@ -157,6 +157,15 @@ def test_a_run_that_goes_on_is_shown_as_it_is_now(tmp_path: Path) -> None:
         _ = run.summary
 
 
+def test_a_run_that_diverges_returns_and_says_so(tmp_path: Path) -> None:
+    run = rayfed_ssl.run(CONFIG, out=tmp_path / "run", executor="local", progress=False, train__optimizer__lr=1e30)
+    assert (run.status, run.summary["rounds"], run.summary["diverged"]["round"]) == ("diverged", 0, 1)
+    assert "fedsimclr, diverged, 0 of 2 rounds" in str(run)
+    with pytest.raises(rayfed_ssl.UserError, match=r"found no encoder in .*; the run has not finished, or it diverged"):
+        run.encoder()
+    assert run.resume(executor="local", progress=False).status == "diverged"
+
+
 def test_torchs_threads_stay_the_callers(tmp_path: Path) -> None:
     torch.set_num_threads(2)
     try:
