@@ -21,10 +21,13 @@ from PIL import Image
 
 import rayfed_ssl
 from rayfed_ssl.api.asked import asked
+from rayfed_ssl.api.words import in_python_words, python_words
 from rayfed_ssl.config import build
 from rayfed_ssl.data.decode import Form, decode
+from rayfed_ssl.data.store import Undecodable
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.models import load_exported
+from rayfed_ssl.settings.files import ConfigError
 from rayfed_ssl.simulation.reevaluation import reevaluate
 from rayfed_ssl.terminal.progress import Reporter
 from rayfed_ssl.terminal.signals import interruptions
@@ -116,6 +119,28 @@ def test_a_mistake_names_arguments_not_options(finished: rayfed_ssl.Run) -> None
     assert "--" not in str(refused.value)
     with pytest.raises(rayfed_ssl.UserError, match=r"train.rounds: found 1; .* allowed with resume=True: 2 or more"):
         finished.resume(1, executor="local")
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("--out: found x; add --resume", "out: found x; add resume=True"),
+        ("a\n--client: none", "a\nclient: none"),
+        ("give `--data x` or (--round 3), '--out'", "give `data x` or (round 3), 'out'"),
+        ("/data/--out-x/--out: found no file", "/data/--out-x/--out: found no file"),
+        ("--out-x and --outer, my--out", "--out-x and --outer, my--out"),
+    ],
+)
+def test_only_options_become_arguments(said: str, told: str) -> None:
+    assert in_python_words(said) == told
+
+
+def test_a_mistake_keeps_its_kind(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^train.round: "):
+        rayfed_ssl.run(CONFIG, executor="local", train__round=3)
+    with pytest.raises(Undecodable, match=r"^2 images of --out-x; out says where$") as caught, python_words():
+        raise Undecodable("2 images of --out-x; --out says where")
+    assert isinstance(caught.value, rayfed_ssl.UserError)
 
 
 # -- what comes back ---------------------------------------------------------------------------------------------------
