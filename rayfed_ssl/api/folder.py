@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from rayfed_ssl.api.asked import asked, dotted
-from rayfed_ssl.api.carrying import carry_out
+from rayfed_ssl.api.carrying import OnProgress, carry_out
 from rayfed_ssl.api.encoder import ImageEncoder, encoder_of
 from rayfed_ssl.api.executor import Executor
 from rayfed_ssl.api.words import python_words
@@ -154,16 +154,24 @@ class Run:
             return report_of(self.folder, images=images, trust_imports=True)
 
     def resume(
-        self, rounds: int | None = None, *, executor: Executor | str = Executor.ray, progress: bool = True
+        self,
+        rounds: int | None = None,
+        *,
+        executor: Executor | str = Executor.ray,
+        progress: bool = True,
+        on_progress: OnProgress | None = None,
     ) -> Run:
-        """Continue from the newest checkpoint; with ``rounds``, to so many: a finished run is extended.
+        """Continue from the newest checkpoint; with ``rounds``, to so many: a finished run is extended. The other
+        arguments are those of ``rayfed_ssl.run``.
 
         Raises:
             UserError: fewer rounds than the run has, or settings whose rounds depend on how many there are to be.
         """
         with python_words():
             settings = asked(self.config, {} if rounds is None else {"train__rounds": rounds})
-        where = carry_out(settings, self.where, resume=True, executor=executor, progress=progress)
+        where = carry_out(
+            settings, self.where, resume=True, executor=executor, progress=progress, on_progress=on_progress
+        )
         return load(where, trust_imports=True)
 
     def __repr__(self) -> str:

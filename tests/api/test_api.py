@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import pickle
 import signal
 import subprocess
@@ -329,6 +330,44 @@ def test_ctrl_c_stops_after_the_round_and_resume_goes_on(
     assert (longer.config.train.rounds, longer.summary["rounds"]) == (3, 3)
 
 
+def test_who_hears_of_progress_may_stop_the_run_and_resume_goes_on(
+    tmp_path: Path, finished: rayfed_ssl.Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    heard: list[rayfed_ssl.Progress] = []
+
+    def after_the_first_evaluation(progress: rayfed_ssl.Progress) -> bool:
+        heard.append(progress)
+        return progress.round == 1 and "eval/knn" in progress.values
+
+    run = rayfed_ssl.run(CONFIG, out=tmp_path / "run", executor="local", on_progress=after_the_first_evaluation)
+    assert (run.status, run.summary["rounds"]) == ("stopped", 1)
+    assert capsys.readouterr().out.count("on_progress asks for a stop: after this round, with a checkpoint") == 1
+    (round,) = (progress for progress in heard if "system/round_s" in progress.values)
+    assert (round.round, round.rounds, round.line) == (1, 2, "round 1/2")
+    metrics = run.metrics.to_pylist()
+    assert {("train/loss", round.values["train/loss"])} == {
+        (row["tag"], row["value"]) for row in metrics if row["tag"] == "train/loss"
+    }
+    heard.clear()
+    over = run.resume(executor="local", progress=False, on_progress=heard.append)  # gives None
+    assert [progress.round for progress in heard if "system/round_s" in progress.values] == [2]
+    assert over.status == "complete"
+    assert encoders(over.folder) == encoders(finished.folder)
+
+
+def fail_in_round_2(progress: rayfed_ssl.Progress) -> None:
+    if progress.round == 2:
+        raise LookupError("no such page")
+
+
+def test_what_it_raises_ends_the_run_and_leaves_what_can_be_resumed(tmp_path: Path, finished: rayfed_ssl.Run) -> None:
+    with pytest.raises(LookupError, match="no such page"):
+        rayfed_ssl.run(CONFIG, out=tmp_path / "run", executor="local", progress=False, on_progress=fail_in_round_2)
+    assert rayfed_ssl.load(tmp_path / "run").status == "unfinished"
+    over = rayfed_ssl.run(CONFIG, out=tmp_path / "run", executor="local", progress=False, resume=True)
+    assert encoders(over.folder) == encoders(finished.folder)
+
+
 def test_a_second_ctrl_c_is_an_interrupt_and_other_threads_hear_none() -> None:
     with interruptions(lambda line: None) as stopping:
         signal.raise_signal(signal.SIGINT)
@@ -412,6 +451,27 @@ def test_on_ray_it_is_the_same_run(finished: rayfed_ssl.Run, tmp_path: Path, ray
     on_ray = rayfed_ssl.run(finished.config, out=tmp_path / "run", progress=False, resources__actors=1)
     assert encoders(on_ray.folder) == encoders(finished.folder)
     assert measured(on_ray.folder) == measured(finished.folder)
+
+
+def test_on_ray_progress_is_heard_in_this_process(
+    finished: rayfed_ssl.Run, tmp_path: Path, ray_session: ModuleType
+) -> None:
+    pids: set[int] = set()
+
+    def first_round(progress: rayfed_ssl.Progress) -> bool:
+        pids.add(os.getpid())
+        return "system/round_s" in progress.values
+
+    asks: dict[str, Any] = {"out": tmp_path / "run", "progress": False, "resources__actors": 1}
+    run = rayfed_ssl.run(CONFIG, **asks, train__rounds=500, on_progress=first_round)
+    assert run.status == "stopped"
+    assert 1 <= run.summary["rounds"] < 500
+    assert pids == {os.getpid()}
+    asks["out"] = tmp_path / "failing"
+    with pytest.raises(LookupError, match="no such page"):
+        rayfed_ssl.run(CONFIG, **asks, on_progress=fail_in_round_2)
+    over = rayfed_ssl.run(CONFIG, **asks, resume=True)
+    assert encoders(over.folder) == encoders(finished.folder)
 
 
 SCRIPT = """
