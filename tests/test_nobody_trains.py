@@ -124,7 +124,7 @@ def test_of_many_clients_ten_are_enough_and_a_checkpoint_keeps_the_count() -> No
     many = Setbacks(1000)
     assert not any(many.failed((client,), last=False) for client in range(9))
     again = Setbacks(1000)
-    again.state = many.state
+    again.restore(many.state)
     assert again.state == many.state
     assert not again.failed((8,), last=False)
     assert again.failed((9,), last=False)
@@ -132,6 +132,8 @@ def test_of_many_clients_ten_are_enough_and_a_checkpoint_keeps_the_count() -> No
 
 def test_the_last_round_is_one_too_many_only_where_nobody_has_ever_succeeded() -> None:
     assert Setbacks(4).failed((1,), last=True)
-    once = Setbacks(4)
+    once, older = Setbacks(4), Setbacks(4)
     once.succeeded()
+    older.restore(None)
+    assert older.state == once.state
     assert not once.failed((1,), last=True)

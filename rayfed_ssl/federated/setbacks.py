@@ -31,9 +31,12 @@ class Setbacks:
     def state(self) -> dict[str, Any]:
         return {"rounds": self.rounds, "clients": sorted(self.clients), "success": self.success}
 
-    @state.setter
-    def state(self, value: dict[str, Any]) -> None:
-        self.rounds, self.clients, self.success = value["rounds"], set(value["clients"]), value["success"]
+    def restore(self, state: dict[str, Any] | None) -> None:
+        """Take a checkpoint's state; None is that of a run which did not count, in whose rounds clients succeeded."""
+        if state is None:
+            self.succeeded()
+        else:
+            self.rounds, self.clients, self.success = state["rounds"], set(state["clients"]), state["success"]
 
     def succeeded(self) -> None:
         """A round had a client that did what it was asked."""

@@ -188,8 +188,7 @@ class Run:
                 self.clock.state = tree["clock"]
             if self.buffered is not None:
                 self.buffered.state = tree["schedule"]
-            if "setbacks" in tree:  # not in a checkpoint of before there were any
-                self.cohort.setbacks.state = tree["setbacks"]
+            self.cohort.setbacks.restore(tree.get("setbacks"))
             self.cohort.restore(clients)
         except checkpoint.Damaged as error:
             raise UserError(f"{error}; remove {folder} to go on from an earlier checkpoint, or from round 0") from None
