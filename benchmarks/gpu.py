@@ -25,7 +25,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -45,61 +45,22 @@ sys.path[1:1] = [str(HERE), str(HERE.parent)]
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+from gpu_runs import FULL, SMALL, Federated, Size, settings  # noqa: E402
 from machine import described  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from rayfed_ssl.base.seeding import generator  # noqa: E402
-from rayfed_ssl.config import RunConfig, build  # noqa: E402
+from rayfed_ssl.config import RunConfig  # noqa: E402
 from rayfed_ssl.data.augment import augment  # noqa: E402
 from rayfed_ssl.federated.bench import Initial, device_name, resolve_device  # noqa: E402
-from rayfed_ssl.federated.cohort import Cohort  # noqa: E402
 from rayfed_ssl.federated.federation import Federation, deal  # noqa: E402
-from rayfed_ssl.federated.ledger import Ledger  # noqa: E402
 from rayfed_ssl.federated.messages import TRAINS  # noqa: E402
 from rayfed_ssl.federated.results import Subject  # noqa: E402
-from rayfed_ssl.federated.server import MethodServer  # noqa: E402
-from rayfed_ssl.federated.setup import Setup  # noqa: E402
-from rayfed_ssl.methods import METHODS  # noqa: E402
 from rayfed_ssl.simulation.local import LocalCohort  # noqa: E402
 
 Line = dict[str, Any]
 MPS_S = 60  # for its daemon to start, or to end
-
-
-@dataclass(frozen=True)
-class Size:
-    """How much is measured."""
-
-    encoder: str
-    width: float
-    pixels: int
-    batches: tuple[int, ...]
-    steps: int
-    clients: int
-    actors: tuple[int, ...]
-    copied: int  # bytes
-    side: int  # of the matrices
-    images: int
-    rounds: int  # of which medians are taken
-
-
-FULL = Size("resnet18", 1.0, 32, (16, 128, 512), 40, 10, (1, 2, 4, 8), 1 << 30, 8192, 1500, 5)
-SMALL = Size("resnet18", 0.125, 16, (8, 16), 10, 4, (1, 2), 1 << 20, 64, 240, 2)
 METHOD_OF = {"simclr": "fedsimclr", "byol": "fedbyol", "fedfoa": "fedfoa", "fedsc": "fedsc"}
-
-
-def settings(size: Size, device: str, method: str, batch: int, clients: int, **changes: object) -> RunConfig:
-    """A run of a method on digits at the size's pixels: the images do not matter, only how many there are."""
-    dotted: dict[str, object] = {
-        "data.name": "digits", "data.image_size": size.pixels, "data.limit": size.images, "data.test_limit": 100,
-        "data.partition.name": "iid", "clients.count": clients, "clients.encoders": size.encoder,
-        "model.width": size.width, "train.batch_size": batch, "train.local_steps": size.steps,
-        "train.precision": "bfloat16" if device == "cuda" else "float32", "evaluation.protocols": ["knn", "linear"],
-        "resources.device": device,
-    }  # fmt: skip
-    if method == "fedfoa":
-        dotted |= {"model.calibration": 8, "method.warmup": 1}
-    return build({"method": {"name": method}}, dotted | changes, origin="gpu.py")
 
 
 def seconds(work: Callable[[], object], device: torch.device, times: int) -> float:
@@ -130,44 +91,6 @@ def pair_flops(config: RunConfig, federation: Federation) -> float:
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         network.encoder(torch.zeros(count, federation.dataset.train.pixels.shape[3], pixels, pixels))
     return 3.0 * counter.get_total_flops()
-
-
-class Federated:
-    """A method's server and a cohort, outside a run."""
-
-    def __init__(self, config: RunConfig, connect: Callable[[RunConfig, Federation, Ledger], Cohort]) -> None:
-        self.federation, ledger = deal(config), Ledger()
-        setup = Setup(config, self.federation, Initial(config, self.federation))
-        self.server: MethodServer[Any] = METHODS[config.method.name].server(setup)
-        self.cohort = connect(config, self.federation, ledger)
-        self.server.start(self.cohort)
-        self.cohort.commit()
-        self.t = 0
-
-    def round(self) -> float:
-        """One round of all clients; its seconds."""
-        self.t += 1
-        self.cohort.begin_round(self.t, self.federation.clients)
-        began = time.perf_counter()
-        self.server.round(self.t, self.cohort)
-        taken = time.perf_counter() - began
-        self.cohort.end_round()
-        return taken
-
-    def trained(self) -> tuple[float, float]:
-        """(images, seconds) of the clients' last operation that trained, this round."""
-        known = [v for client, v in self.cohort.metrics.items() if client >= 0 and "loss" in v]
-        return sum(v["images"] for v in known), sum(v["seconds"] for v in known)
-
-    def weights(self) -> np.ndarray:
-        """What the method ends with, of its first encoder."""
-        subject = self.server.subjects()[0]
-        if subject.weights is not None:
-            return subject.weights.vector
-        assert subject.client is not None
-        ((_, state),) = self.cohort.states([subject.client])
-        found: np.ndarray = state["model"].vector
-        return found
 
 
 def timed_training(config: RunConfig) -> tuple[float, np.ndarray]:

@@ -14,6 +14,7 @@ _HOMES = {
     "ClientError": "rayfed_ssl.federated.messages",
     "Compared": "rayfed_ssl.api.comparing",
     "ImageEncoder": "rayfed_ssl.api.encoder",
+    "Progress": "rayfed_ssl.simulation.progress",
     "Run": "rayfed_ssl.api.folder",
     "UserError": "rayfed_ssl.base.schema",
     "compare": "rayfed_ssl.api.comparing",

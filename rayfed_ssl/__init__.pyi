@@ -6,3 +6,4 @@ from rayfed_ssl.api.folder import load as load
 from rayfed_ssl.api.running import run as run
 from rayfed_ssl.base.schema import UserError as UserError
 from rayfed_ssl.federated.messages import ClientError as ClientError
+from rayfed_ssl.simulation.progress import Progress as Progress

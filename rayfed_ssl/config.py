@@ -23,10 +23,9 @@ from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models import HEADS, check_options
 from rayfed_ssl.objectives import OBJECTIVES
 from rayfed_ssl.settings import files as configfile
-from rayfed_ssl.settings.blocks import MethodConfig
+from rayfed_ssl.settings.blocks import MethodConfig, refuse_unused
 from rayfed_ssl.settings.errors import kind_of
 from rayfed_ssl.settings.run import PluginConfig, RunSettings
-from rayfed_ssl.settings.system import ServerConfig
 
 MAPPING = "must be a mapping of keys to values"
 NAME = re.compile(r"[^\W_][\w.-]{0,99}")
@@ -196,9 +195,8 @@ def _check_schedule(config: RunConfig) -> None:
     if over > 1 and config.system is None:
         raise ValueError(f"participation.over: found {over:g}; it needs a system block, which says who replies first")
     if server.schedule == "sync":
-        for key in ("buffer", "concurrency", "staleness_max", "lr"):
-            if (found := getattr(server, key)) != ServerConfig.model_fields[key].default:
-                raise ValueError(f"server.{key}: found {found}; it needs server.schedule=fedbuff")
+        keys = "buffer", "concurrency", "staleness_max", "lr"
+        refuse_unused(server, "server", *keys, needs="server.schedule=fedbuff")
         return
     if config.system is None:
         raise ValueError("server.schedule: found 'fedbuff'; it needs a system block, which says who replies when")

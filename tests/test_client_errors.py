@@ -71,15 +71,16 @@ def states(folder: Path, round: int) -> dict[int, Any]:
 
 @pytest.mark.parametrize("policy", ["fail", "drop"])
 def test_a_learning_rate_that_explodes_ends_the_run_and_says_why(policy: str, tmp_path: Path) -> None:
-    """Under ``drop``, too: of no client at all there is no mean."""
+    """Under ``drop``, too, after three rounds without any client's weights."""
     config = tiny("fedsimclr", train__optimizer__lr=1e30, on_client_error=policy)
+    client, round = (0, 1) if policy == "fail" else (3, 3)
     summary = run_locally(config, tmp_path / "run")
     assert summary == json.loads((tmp_path / "run/summary.json").read_text())
-    assert (summary["status"], summary["rounds"]) == ("diverged", 0)
+    assert (summary["status"], summary["rounds"]) == ("diverged", round - 1)
     told = summary["diverged"]
-    assert (told["round"], told["client"], told["operation"]) == (1, 0 if policy == "fail" else 3, "train")
+    assert (told["round"], told["client"], told["operation"]) == (round, client, "train")
     assert re.fullmatch(
-        rf"diverged in round 1: client {told['client']}, operation 'train' replied with NaN or infinity in 'weights' "
+        rf"diverged in round {round}: client {client}, operation 'train' replied with NaN or infinity in 'weights' "
         r"\(largest finite value \S+\); lower the learning rate \(train.optimizer.lr\) or the weight of the loss term",
         told["reason"],
     )
@@ -235,6 +236,19 @@ def test_every_method_goes_on_without_a_client_that_replies_nonsense(
     for name in encoders(tmp_path / "run"):
         arrays = safetensors.numpy.load_file(tmp_path / "run/encoder" / name)
         assert all(np.isfinite(array).all() for array in arrays.values())
+
+
+@pytest.mark.parametrize("method", sorted(set(ASKING) - {"flesd_cc", "fedlinked"}))  # of one round; trains alone
+def test_every_method_goes_on_after_a_round_in_which_every_client_failed(
+    method: str, poison: Poison, tmp_path: Path
+) -> None:
+    poison(lambda client, round, operation: round == 2)
+    config = tiny(method, on_client_error="drop", train__rounds=3, evaluation__protocols=[])
+    lines: list[str] = []
+    summary = run_locally(config, tmp_path / "run", report=lambda p: lines.append(p.line))
+    assert (summary["status"], summary["rounds"]) == ("complete", 3)
+    assert "round 2/3 came to nothing: every client that was asked failed" in lines
+    assert {round for round, _, tag in measured(tmp_path / "run") if tag == DROPPED} == {2}
 
 
 def test_a_reply_without_what_the_server_averages_names_both() -> None:

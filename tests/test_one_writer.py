@@ -7,6 +7,7 @@ import fcntl
 import multiprocessing
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.storage import checkpoint
-from rayfed_ssl.storage.claim import LOCK, Claim
+from rayfed_ssl.storage.claim import LOCK, Claim, rewriting
 from rayfed_ssl.storage.lock import Held, Lock, _is_at
 from tests.command_line import Call
 from tests.tiny import booked, encoders, measured, run_locally, tiny
@@ -44,6 +45,11 @@ lock.release()
 print("released", flush=True)
 sys.stdin.read()
 """
+
+
+def unsupported(*args: Any) -> None:
+    """What a file system without locks says."""
+    raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
 
 def test_a_second_command_is_refused_and_a_killed_one_lets_go(call: Call, tmp_path: Path) -> None:
@@ -222,15 +228,58 @@ def test_a_lock_left_by_a_kill_is_taken_over_and_one_of_a_new_folder_left_alone(
 
 
 def test_where_there_are_no_locks_the_run_says_so_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unsupported(*args: Any) -> None:
-        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
-
     config, seen = tiny("fedsimclr", train__rounds=1), list[str]()
     deal(config)  # images are decoded into a cache, which has a lock of its own
     monkeypatch.setattr(fcntl, "flock", unsupported)
     run_locally(config, tmp_path / "run", report=lambda p: seen.append(p.line))
     assert f"{tmp_path / 'run'} cannot be locked (Operation not supported)" in seen[0]
     assert "nothing keeps a second run from writing there" in seen[0]
+    assert not (tmp_path / "run" / LOCK).exists()
+
+
+def test_where_there_are_no_locks_no_file_of_one_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that names its owner does: it may hold the lock, on another machine."""
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    claim = Claim(tmp_path / "runs" / "run")
+    claim.close()
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "config.yaml").touch()
+    with rewriting(tmp_path / "evaluation.json"):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
+    (tmp_path / LOCK).write_text("elsewhere, pid 1\n")
+    assert Lock(tmp_path / LOCK).why_not == "Operation not supported"
+    assert (tmp_path / LOCK).read_text() == "elsewhere, pid 1\n"
+
+
+def test_a_file_of_a_run_that_is_gone_is_not_written(tmp_path: Path) -> None:
+    file, said = (
+        tmp_path / "runs" / "run" / "leak.json",
+        r"run: found no run any more; .*, and leak\.json was not written",
+    )
+    with pytest.raises(UserError, match=said), rewriting(file):
+        raise AssertionError("nobody is to write")
+    file.parent.mkdir(parents=True)
+    with pytest.raises(UserError, match=said), rewriting(file):
+        raise AssertionError("nobody is to write")
+    assert list(file.parent.iterdir()) == []
+    (file.parent / "config.yaml").touch()
+    with rewriting(file) as write:
+        shutil.rmtree(file.parent)
+        with pytest.raises(UserError, match=said):
+            write({})
+    assert [path.name for path in tmp_path.rglob("*")] == ["runs"]
+
+
+def test_a_file_that_the_disk_refuses_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*given: Any, **named: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (tmp_path / "config.yaml").touch()
+    monkeypatch.setattr("rayfed_ssl.storage.claim.write_json", full)
+    said = r": leak\.json cannot be written there \(No space left on device\)$"
+    with rewriting(tmp_path / "leak.json") as write, pytest.raises(UserError, match=said):
+        write({})
 
 
 def test_refusals_leave_folders_as_they_were(tmp_path: Path) -> None:

@@ -61,6 +61,11 @@ def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert isinstance(scans, rayfed_ssl.Run)
     assert (scans.status, scans.config.data.partition.name) == ("complete", "natural")
     assert rayfed_ssl.load("runs/scans").config.data.columns.client == "hospital"
+    early, lost = names["early"], names["lost"]
+    assert isinstance(early, rayfed_ssl.Run)
+    assert isinstance(lost, rayfed_ssl.Run)
+    assert (early.status, lost.status) == ("stopped", "diverged")
+    assert early.summary["rounds"] < 40
     again, small = names["again"], names["small"]
     assert isinstance(again, rayfed_ssl.Run)
     assert (again.config.train.rounds, again.config.train.batch_size) == (3, 32)

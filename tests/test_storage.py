@@ -20,6 +20,7 @@ from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.storage.checkpoint import MARKER
+from rayfed_ssl.storage.fetch import at_hand
 from rayfed_ssl.storage.mirror import Mirror, has_credentials, mirrored, place, wanted
 from tests.tiny import booked, encoders, measured, run_locally, tiny
 
@@ -335,6 +336,7 @@ def test_a_run_that_starts_again_leaves_no_old_points(tmp_path: Path) -> None:
 WORKING = """
 import os, signal, sys, time
 from pathlib import Path
+from rayfed_ssl.storage.fetch import at_hand
 from rayfed_ssl.storage.mirror import mirrored, place
 folder, uri = place(sys.argv[1])
 with mirrored(folder, uri, resume=False) as saved:
@@ -441,6 +443,20 @@ def test_a_run_at_a_uri_is_evaluated_and_loaded_there(uri: str, tmp_path: Path) 
     copy = longer.folder
     del run, longer
     assert not copy.exists()  # it lives as long as its Run
+
+
+def test_a_run_that_is_removed_at_its_uri_while_it_is_evaluated_does_not_come_back(tmp_path: Path) -> None:
+    run, uri = tmp_path / "run", f"file://{tmp_path}/run"
+    write(run, "config.yaml")
+
+    def removing() -> None:
+        with at_hand(uri, put_back="evaluation.json") as folder:
+            (folder / "evaluation.json").write_text("{}")
+            shutil.rmtree(run)
+
+    with pytest.raises(UserError, match=f"^{uri}: found no run any more; .*, and evaluation.json was not written$"):
+        removing()
+    assert not run.exists()
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,13 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from rayfed_ssl.api.asked import asked, dotted
-from rayfed_ssl.api.carrying import carry_out
+from rayfed_ssl.api.carrying import OnProgress, carry_out
 from rayfed_ssl.api.encoder import ImageEncoder, encoder_of
 from rayfed_ssl.api.executor import Executor
 from rayfed_ssl.api.words import python_words
@@ -29,29 +28,53 @@ from rayfed_ssl.terminal.progress import shown
 
 
 class Run:
-    """A run in a folder, or at a URI, finished or not. What it holds is read when it is asked for.
+    """A run in a folder, or at a URI, finished or not. What it holds is read whenever it is asked for, so that of a run
+    that goes on it is what holds then.
 
-    ``folder`` is the run folder, of a run at a URI a copy of it without checkpoints that lives as long as this object;
-    ``uri`` is the URI, or None.
+    ``folder`` is the run folder, of a run at a URI a copy of it without checkpoints that lives as long as this object
+    and stays as it was fetched; ``uri`` is the URI, or None.
+
+    Raises:
+        UserError: the configuration is damaged, or brings code that is not trusted.
     """
 
-    def __init__(self, folder: Path, config: RunConfig, uri: str | None = None) -> None:
-        self.folder, self.config, self.uri = folder, config, uri
+    def __init__(self, folder: Path, uri: str | None = None, *, trust_imports: bool = False) -> None:
+        self.folder, self.uri = folder, uri
+        self._trust_imports = trust_imports
+        self._read = _version(self._file)
+        self._config = load_untrusted(self._file, trust_imports=trust_imports)
 
-    @cached_property
+    @property
+    def _file(self) -> Path:
+        return self.folder / "config.yaml"
+
+    @property
+    def config(self) -> RunConfig:
+        """The configuration, typed: that of ``config.yaml``, which changes where the run is extended."""
+        if (version := _version(self._file)) not in (None, self._read):
+            with python_words():
+                self._config = load_untrusted(self._file, trust_imports=self._trust_imports)
+            self._read = version
+        return self._config
+
+    @property
     def summary(self) -> dict[str, Any]:
         """``summary.json``: accuracy of the last round, of the best, of the untrained encoder and of raw pixels, bytes,
         epsilon, seconds. Raises UserError where the run has not ended.
         """
+        if (found := self._summary()) is None:
+            raise UserError(f"{self.where}: found no summary.json; the run has not ended, resume() continues it")
+        return found
+
+    def _summary(self) -> dict[str, Any] | None:
+        """None where the run has not ended."""
         path = self.folder / "summary.json"
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
             if not isinstance(found, dict):
                 raise ValueError("no object")
         except FileNotFoundError:
-            raise UserError(
-                f"{self.where}: found no summary.json; the run has not ended, resume() continues it"
-            ) from None
+            return None
         except (OSError, ValueError) as error:
             raise UserError(f"{path}: cannot be read ({error}); the run's records are damaged") from None
         return found
@@ -64,18 +87,16 @@ class Run:
     @property
     def status(self) -> str:
         """complete, stopped or diverged; ``unfinished`` where the run has not ended."""
-        if not (self.folder / "summary.json").exists():
-            return "unfinished"
-        return str(self.summary.get("status", "unfinished"))
+        return str((self._summary() or {}).get("status", "unfinished"))
 
-    @cached_property
+    @property
     def metrics(self) -> pa.Table:
         """Everything measured, as an Arrow table: round, client (null: of the whole federation), tag, value, wall_s
         (seconds since the start). ``.to_pandas()`` gives a DataFrame where pandas is installed.
         """
         return read_metrics(self.folder)
 
-    @cached_property
+    @property
     def communication(self) -> pa.Table:
         """Everything sent, as an Arrow table: round, client, direction (up, down), operation, field, bytes."""
         return read_communication(self.folder)
@@ -133,25 +154,44 @@ class Run:
             return report_of(self.folder, images=images, trust_imports=True)
 
     def resume(
-        self, rounds: int | None = None, *, executor: Executor | str = Executor.ray, progress: bool = True
+        self,
+        rounds: int | None = None,
+        *,
+        executor: Executor | str = Executor.ray,
+        progress: bool = True,
+        on_progress: OnProgress | None = None,
     ) -> Run:
-        """Continue from the newest checkpoint; with ``rounds``, to so many: a finished run is extended.
+        """Continue from the newest checkpoint; with ``rounds``, to so many: a finished run is extended. The other
+        arguments are those of ``rayfed_ssl.run``.
 
         Raises:
             UserError: fewer rounds than the run has, or settings whose rounds depend on how many there are to be.
         """
         with python_words():
             settings = asked(self.config, {} if rounds is None else {"train__rounds": rounds})
-        where = carry_out(settings, self.where, resume=True, executor=executor, progress=progress)
+        where = carry_out(
+            settings, self.where, resume=True, executor=executor, progress=progress, on_progress=on_progress
+        )
         return load(where, trust_imports=True)
 
     def __repr__(self) -> str:
         """``Run(runs/demo: fedsimclr, complete, 20 of 20 rounds, knn 0.967)``."""
-        rounds, text = self.config.train.rounds, f"{self.config.method.name}, {self.status}"
-        if self.status == "unfinished":
+        summary = self._summary() or {}
+        status = summary.get("status", "unfinished")
+        rounds, text = self.config.train.rounds, f"{self.config.method.name}, {status}"
+        if status == "unfinished":
             return f"Run({self.where}: {text}, {rounds} rounds wanted)"
-        last = "".join(f", {name} {shown(value)}" for name, value in self.summary["accuracy"].items())
-        return f"Run({self.where}: {text}, {self.summary['rounds']} of {rounds} rounds{last})"
+        last = "".join(f", {name} {shown(value)}" for name, value in summary["accuracy"].items())
+        return f"Run({self.where}: {text}, {summary['rounds']} of {rounds} rounds{last})"
+
+
+def _version(file: Path) -> tuple[int, ...] | None:
+    """Tells versions of a file apart; None where there is none."""
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def load(path: str | os.PathLike[str], *, trust_imports: bool = False) -> Run:
@@ -164,15 +204,15 @@ def load(path: str | os.PathLike[str], *, trust_imports: bool = False) -> Run:
     """
     if not is_uri(path):
         folder = Path(path).expanduser().absolute()
-        file = of_run(folder, os.fspath(path))
+        of_run(folder, os.fspath(path))
         with python_words():
-            return Run(folder, load_untrusted(file, trust_imports=trust_imports))
+            return Run(folder, trust_imports=trust_imports)
     remote = Remote(os.fspath(path))
     folder = Path(tempfile.mkdtemp(prefix="rayfed-ssl-read-"))
     try:
         remote.fetch(folder)
         with python_words():
-            found = Run(folder, load_untrusted(folder / "config.yaml", trust_imports=trust_imports), remote.uri)
+            found = Run(folder, remote.uri, trust_imports=trust_imports)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from rayfed_ssl.api.asked import Configuration, asked, run_folder
-from rayfed_ssl.api.carrying import carry_out, executor_named
+from rayfed_ssl.api.carrying import OnProgress, carry_out, executor_named
 from rayfed_ssl.api.executor import Executor
 from rayfed_ssl.api.folder import Run, load
 from rayfed_ssl.api.words import python_words
@@ -19,9 +19,13 @@ def run(
     resume: bool = False,
     executor: Executor | str = Executor.ray,
     progress: bool = True,
+    on_progress: OnProgress | None = None,
     **overrides: object,
 ) -> Run:
     """Run a federation to its last round, and return what it left.
+
+    A run whose training diverges returns, too, with ``status`` "diverged": ``summary["diverged"]`` says in which round,
+    of whom and why, the records end with the round before, and there is no encoder.
 
     Ctrl-C, or a notebook's stop button, ends it after the round in hand with a checkpoint: the run that is returned has
     ``status`` "stopped", and ``resume()`` continues it. A second Ctrl-C raises KeyboardInterrupt at once.
@@ -32,6 +36,9 @@ def run(
         resume: continue from the newest complete checkpoint, if there is one; ``train__rounds`` may then grow.
         executor: "ray" for Ray actors, "local" for this process alone. The bits are the same.
         progress: whether to print: a bar on a terminal, a line per round elsewhere.
+        on_progress: called in this process with everything that would be printed, as a ``rayfed_ssl.Progress``: lines,
+            finished rounds and evaluations with their values. Where it returns something true, the run ends as by
+            Ctrl-C. What it raises ends the run at once; ``resume=True`` goes on from the newest checkpoint.
         overrides: keys of the configuration, with ``__`` for dots: ``train__rounds=3``, ``data__limit=500``. A mapping
             is merged key by key: ``train={"rounds": 3, "batch_size": 16}``.
     Raises:
@@ -44,4 +51,5 @@ def run(
     if out is None:
         file = Path(config).expanduser() if isinstance(config, str | os.PathLike) else None
         out = run_folder(file, settings.name, resume)
-    return load(carry_out(settings, out, resume=resume, executor=executor, progress=progress), trust_imports=True)
+    where = carry_out(settings, out, resume=resume, executor=executor, progress=progress, on_progress=on_progress)
+    return load(where, trust_imports=True)

@@ -13,13 +13,20 @@ ARGUMENTS = {
     "--client": "client", "--data": "data", "--round": "round", "--protocol": "protocols",
     "--select": "select", "--skip-unfit": "skip_unfit=True", "--trust-imports": "trust_imports=True",
 }  # fmt: skip
-_OPTION = re.compile("|".join(rf"{option}\b" for option in ARGUMENTS))
+_NAMES = "|".join(map(re.escape, ARGUMENTS))
+_OPTION = re.compile(rf"""(?:^|(?<=[\s"'`(]))(?:{_NAMES})(?![\w-])""", re.MULTILINE)  # not within a path
 
 
 @contextmanager
 def python_words() -> Iterator[None]:
-    """A UserError that names options of the command line names the arguments of a call instead."""
+    """A UserError that names options of the command line names the arguments of a call instead; it stays itself."""
     try:
         yield
     except UserError as error:
-        raise UserError(_OPTION.sub(lambda found: ARGUMENTS[found[0]], str(error))) from error.__cause__
+        error.args = tuple(in_python_words(part) if isinstance(part, str) else part for part in error.args)
+        raise
+
+
+def in_python_words(text: str) -> str:
+    """``text`` with a call's arguments in the place of options. Paths stay as they are."""
+    return _OPTION.sub(lambda found: ARGUMENTS[found[0]], text)

@@ -27,7 +27,7 @@ def leak(
         bool, typer.Option("--trust-imports", help="Run the code that the run folder brings along.")
     ] = False,
 ) -> None:
-    """What a curious server can tell from a client's messages: was this image trained on? Adds RUN/leak.json."""
+    """What a curious server can tell from a client's messages: was this image trained on? Adds to RUN/leak.json."""
     from rayfed_ssl.base.schema import UserError
     from rayfed_ssl.leak.run import Leak
     from rayfed_ssl.leak.run import leak as audited

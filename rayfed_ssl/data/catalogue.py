@@ -18,20 +18,18 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import as_utf8, composed, printable
 from rayfed_ssl.data.folder_images import every_image
 from rayfed_ssl.data.images import Payload
-from rayfed_ssl.data.parquet_files import TEST_NAMES, homes_of, readable
+from rayfed_ssl.data.parquet_files import TEST_NAMES, few_rows, homes_of, readable
 from rayfed_ssl.data.source_hub import hub_folder
 from rayfed_ssl.data.source_parquet import Columns, class_names, image_column, label_texts, numbered, read_labels
 from rayfed_ssl.data.sources import SOURCES, SourceConfig, existing
 from rayfed_ssl.data.store import default_cache
 
-AT_A_TIME = 64  # Parquet rows
 ID = "id"
 
 
@@ -199,14 +197,10 @@ def _rows(
             chosen = _id_column(opened.schema_arrow, file, id_column)
             wanted = [image, *([chosen] if chosen else [])]
             row = 0
-            for batch in _batches(opened, wanted):
+            for batch in few_rows(opened, wanted):
                 for payload, own in zip(*_payloads_and_ids(batch, image, chosen), strict=True):
                     yield as_utf8(f"{shown}:{row}" if own is None else str(own)), payload
                     row += 1
-
-
-def _batches(opened: pq.ParquetFile, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    yield from opened.iter_batches(batch_size=AT_A_TIME, columns=columns)
 
 
 def _payloads_and_ids(

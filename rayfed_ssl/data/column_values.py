@@ -13,6 +13,27 @@ from numpy.typing import NDArray
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.images import MOST_CLASSES
+from rayfed_ssl.data.walking import FROM_TABLE
+
+BINARY = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
+
+
+def no_images(kind: pa.DataType) -> str:
+    """What is wrong with a column of images of this type, and how to go on; "" where it holds encoded bytes."""
+    fields = [(field.name, field.type) for field in kind] if pa.types.is_struct(kind) else [("bytes", kind)]
+    encoded = [_value_type(inner) for name, inner in fields if name == "bytes"]
+    if len(encoded) == 1 and any(is_kind(encoded[0]) for is_kind in BINARY):
+        return ""
+    wanted = f"of type {printable(kind)}; an image is encoded bytes, alone or in a struct of bytes and path"
+    if any(hasattr(inner, "value_type") for inner in encoded):
+        return f"{wanted}; write arrays of pixels as PNG"
+    if any(is_text(_value_type(inner)) for _, inner in fields):
+        return f"{wanted}; where this names files: {FROM_TABLE}"
+    return wanted
+
+
+def _value_type(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def encoded_images(file: pq.FileMetaData, image: str, called: str, key: str) -> Callable[[pa.Array], pa.Array]:
@@ -23,14 +44,16 @@ def encoded_images(file: pq.FileMetaData, image: str, called: str, key: str) -> 
 
     def encoded(column: pa.Array) -> pa.Array:
         if not pa.types.is_struct(column.type):
-            return column
+            return (
+                column.cast(pa.large_binary()) if pa.types.is_binary_view(column.type) else column
+            )  # else no ``take``
         named = hollow and "path" in [field.name for field in column.type]
         if named and len(paths := column.field("path")) and paths.null_count == 0:
             raise UserError(
                 f"{key}.path: {called} holds paths ({printable(paths[0].as_py(), 80)}, ..) and no bytes; write the "
                 "files' bytes beside them, as docs/python.md does with images beside a table"
             )
-        return column.field("bytes")
+        return encoded(pc.struct_field(column, "bytes"))
 
     return encoded
 

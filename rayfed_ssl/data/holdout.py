@@ -194,15 +194,16 @@ def held_out_notes(
     names: tuple[str, ...],
     subjects: NDArray[np.int64] | None,
     files: int,
+    counted: str = "",
 ) -> tuple[str, ...]:
-    """Lines on what so many files without a test split have lost to one. They name no file: they are kept with the
-    images."""
+    """Lines on what so many files without a test split have lost to one; ``counted`` says of which images they are.
+    They name no file: they are kept with the images."""
     if not len(held_out):
         return ()
     whole = "" if subjects is None else ", as near as whole groups of data.columns.group allow"
     which = "one Parquet file" if files == 1 else f"{files} Parquet files"
     note = (
         f"{which} without a test split: a fifth of each class, {len(held_out)} of {len(labels)} images, is held out as "
-        f"test images{whole}"
+        f"test images{counted}{whole}"
     )
     return (note, *untested(labels, held_out, names, TEST_SHARE, subjects))

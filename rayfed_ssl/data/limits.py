@@ -1,6 +1,10 @@
-"""What a limit on a data set's images leaves of its classes: of rows sorted by class the first ones are of few."""
+"""What a limit on a data set's images leaves of its classes: of rows sorted by class the first ones are of few; and
+what is counted before it.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sized
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +29,23 @@ def unseen_classes(
     key, images = KEYS[split]
     found = f"{len(taken)} of {len(labels)} {images} images are taken, which show {len(left)} of {len(known)} classes"
     return (f"{key}: {found}{advice}",)
+
+
+def of_all(limits: Mapping[str, int | None], train: Sized, test: Sized) -> str:
+    """Ends a line that counts all images of the two splits, where a limit takes fewer of one."""
+    cut = []
+    for split, images in (("train", train), ("test", test)):
+        limit = limits[split]
+        if limit is not None and limit < len(images):
+            cut.append(KEYS[split][0])
+    return f" (of all images; {' and '.join(cut)} take{'s' if len(cut) == 1 else ''} fewer)" if cut else ""
+
+
+def first_rows(
+    columns: Mapping[str, NDArray[np.int64] | None], limits: Mapping[str, int | None]
+) -> dict[str, NDArray[np.int64] | None]:
+    """The rows of each split that the limits leave, where they are the first."""
+    return {split: None if rows is None else rows[: limits[split]] for split, rows in columns.items()}
 
 
 FIRST_ROWS = "; they are the first rows: shuffle the rows of files that are sorted by class"

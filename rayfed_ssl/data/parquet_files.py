@@ -18,6 +18,7 @@ from rayfed_ssl.data.walking import FROM_TABLE, TABLES
 TEST_NAMES = ("test", "validation", "val")
 PART = re.compile(r"(.+)-\d+-of-(\d+)(?:-[0-9a-f]+)?\.parquet")  # as the Hugging Face datasets library writes them
 MOST_NAMED = 5  # of files that are not used
+AT_A_TIME, BYTES_AT_A_TIME = 512, 32 * 2**20  # of rows with images: so many, of about so many bytes at most
 
 
 def parts_of(path: Path, key: str, shown: str, test_split: str | None = None) -> dict[str, list[Path]]:
@@ -150,9 +151,19 @@ def _present(path: Path) -> str:
 def readable(file: Path, key: str) -> Iterator[pq.ParquetFile]:
     """A Parquet file, opened. Raises UserError where it cannot be read."""
     try:
-        with pq.ParquetFile(file) as opened:
+        with pq.ParquetFile(file, pre_buffer=False) as opened:  # else all row groups lie in memory before the first
             yield opened
     except (pa.ArrowException, OSError) as error:
         reason = printable(" ".join(str(error).split()))
         table = f"; {FROM_TABLE}" if file.suffix.lower() in {*TABLES, ".txt"} else ""
         raise UserError(f"{key}.path: {printable(file)} cannot be read as Parquet ({reason}){table}") from error
+
+
+def few_rows(opened: pq.ParquetFile, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """A file's rows in order, a few at a time, so that large images do not lie in memory all at once: no more than a
+    row group, and of it what ``AT_A_TIME`` and ``BYTES_AT_A_TIME`` say.
+    """
+    for number in range(opened.num_row_groups):
+        group = opened.metadata.row_group(number)
+        most = BYTES_AT_A_TIME * group.num_rows // max(1, group.total_byte_size)
+        yield from opened.iter_batches(max(1, min(AT_A_TIME, most)), row_groups=[number], columns=columns)

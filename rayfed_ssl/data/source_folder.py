@@ -68,7 +68,7 @@ from rayfed_ssl.data.folder_splits import (
 )
 from rayfed_ssl.data.holdout import TEST_SHARE, stratified_halves, untested
 from rayfed_ssl.data.images import NONE_HELD_OUT, Listing, Payload, Source
-from rayfed_ssl.data.limits import unseen_classes
+from rayfed_ssl.data.limits import of_all, unseen_classes
 from rayfed_ssl.data.split_folders import split_folders
 from rayfed_ssl.data.walking import TABLES, entries, images_below, images_beside, unread_below
 from rayfed_ssl.data.whose import numbered_subjects, shared_notes
@@ -94,8 +94,8 @@ def folder_source(
         hint = maybe_class(train, beside, layout)
         notes += not_read(beside, [f"{split.folder.name}/" for split in (train, test) if split], hint)
     else:
-        train, test, notes = _unsplit(path, layout, key, group)
-    subjects, found = _subjects({"train": train.files, "test": test.files if test else []}, path, group, key)
+        train, test, notes = _unsplit(path, layout, key, group, limits)
+    subjects, found = _subjects({"train": train.files, "test": test.files if test else []}, path, group, key, limits)
     notes += found
     class_names, client_names = known_names(train.classes), known_names(train.clients)
 
@@ -120,23 +120,30 @@ def folder_source(
 
 
 def _subjects(
-    files: Mapping[str, list[Path]], path: Path, group: str | None, key: str
+    files: Mapping[str, list[Path]], path: Path, group: str | None, key: str, limits: Mapping[str, int | None]
 ) -> tuple[dict[str, NDArray[np.int64] | None], list[str]]:
-    """split -> the number of whom each of its images shows, -1 for one of its own, and what to say of them."""
+    """split -> the number of whom each of its images shows, -1 for one of its own, and what to say of those that are
+    taken.
+    """
     if group is None:
         return dict.fromkeys(files), []
     names = subjects_of([file for split in files.values() for file in split], path, group, key)
     first = len(files["train"])
     subjects = numbered_subjects({"train": names[:first], "test": names[first:]})
-    alone = sum(name is None for name in names)
-    known = sorted({name for name in names if name is not None})
-    notes = [f"{key}.group finds {len(known)} groups in {len(names) - alone} images, such as {some(known, 3)}"]
+    taken = {split: _taken(len(mine), limits[split]) for split, mine in files.items()}
+    used = [names[row] for row in (*taken["train"], *(first + taken["test"]))]
+    alone = sum(name is None for name in used)
+    known = sorted({name for name in used if name is not None})
+    notes = [f"{key}.group finds {len(known)} groups in {len(used) - alone} images, such as {some(known, 3)}"]
     if alone:
         notes.append(f"{key}.group finds nothing in the path of {alone} images: each is one of its own")
-    return subjects, [*notes, *shared_notes(subjects, f"{key}.group")]
+    shown = {split: None if of is None else of[taken[split]] for split, of in subjects.items()}
+    return subjects, [*notes, *shared_notes(shown, f"{key}.group")]
 
 
-def _unsplit(path: Path, layout: Layout, key: str, group: str | None) -> tuple[Split, Split | None, list[str]]:
+def _unsplit(
+    path: Path, layout: Layout, key: str, group: str | None, limits: Mapping[str, int | None]
+) -> tuple[Split, Split | None, list[str]]:
     """(training images, test images, what to say) of a root without ``train/``. Raises UserError."""
     _, folders, _ = entries(path, key)
     within = [inner["train"] for folder in folders if "train" in (inner := split_folders(folder, key))]
@@ -159,7 +166,7 @@ def _unsplit(path: Path, layout: Layout, key: str, group: str | None) -> tuple[S
         return whole, None, unread
     labels = numbers_of(whole.classes, class_names)
     held_by = numbers_of(clients, known_names(clients)) if layout == "clients" else None
-    subjects = _subjects({"train": files, "test": []}, path, group, key)[0]["train"]
+    subjects = _subjects({"train": files, "test": []}, path, group, key, limits)[0]["train"]
     rest, held_out = stratified_halves(labels, TEST_SHARE, held_by, subjects)
     train, test = whole.rows(rest), whole.rows(held_out)
     where = "folders" if layout == "classes" else "client folders' folders"
@@ -167,9 +174,10 @@ def _unsplit(path: Path, layout: Layout, key: str, group: str | None) -> tuple[S
     together = "" if subjects is None else f", as near as whole groups of {key}.group allow"
     if unlabelled := test.classes.count(None):
         together += f"; {unlabelled} of them, of the same groups, have no label"
+    counted = of_all(limits, train.files, test.files)
     note = (
         f"{printable(path)} has no train/ and test/: its {where} ({some(class_names)}) are the classes, and a fifth "
-        f"of each, {len(test.files)} of {len(files)} images, is held out as test images{together}{none}"
+        f"of each, {len(test.files)} of {len(files)} images, is held out as test images{counted}{together}{none}"
     )
     return (
         train,
@@ -253,6 +261,13 @@ def _check_trained(
         )
 
 
+def _taken(count: int, limit: int | None) -> NDArray[np.int64]:
+    """The rows of ``count`` that a limit leaves, evenly spread."""
+    if limit is None or limit >= count:
+        return np.arange(count)
+    return np.linspace(0, count - 1, limit).astype(np.int64)
+
+
 def _listing(
     name: str,
     split: Split,
@@ -261,10 +276,7 @@ def _listing(
     subjects: NDArray[np.int64] | None,
     limit: int | None,
 ) -> Listing:
-    rows = np.arange(len(split.files))
-    if limit is not None and limit < len(rows):
-        rows = np.linspace(0, len(rows) - 1, limit).astype(np.int64)
-    groups = None
+    rows, groups = _taken(len(split.files), limit), None
     if any(client is not None for client in split.clients):
         groups = numbers_of(split.clients, client_names)[rows]
 

@@ -33,11 +33,19 @@ from numpy.typing import NDArray
 
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.data.column_values import encoded_images, is_text, label_values, plain, text_values, whole_numbers
+from rayfed_ssl.data.column_values import (
+    encoded_images,
+    is_text,
+    label_values,
+    no_images,
+    plain,
+    text_values,
+    whole_numbers,
+)
 from rayfed_ssl.data.holdout import TEST_SHARE, held_out_notes, stratified_halves
 from rayfed_ssl.data.images import NONE_HELD_OUT, Listing, Payload, Source
-from rayfed_ssl.data.limits import FIRST_ROWS, unseen_classes
-from rayfed_ssl.data.parquet_files import other_tests, parts_of, readable, unused
+from rayfed_ssl.data.limits import FIRST_ROWS, first_rows, of_all, unseen_classes
+from rayfed_ssl.data.parquet_files import few_rows, other_tests, parts_of, readable, unused
 from rayfed_ssl.data.whose import client_groups, numbered_subjects, shared_notes, ungrouped
 
 IMAGE_COLUMNS = ("img", "image")
@@ -133,25 +141,21 @@ def parquet_source(
         named = tuple(printable(text) for text in texts) or _class_names(parts["train"][0], splits, columns, key)
         groups, names = client_groups(splits["train"].clients, splits[split].clients)
         mine = content.subjects[split]
-        chosen, notes = np.arange(len(labels)), () if split == "test" else _blank_notes(splits)
+        counted = of_all(limits, *(content.halves if divides else [of.labels for of in splits.values()]))
+        chosen, notes = np.arange(len(labels)), () if split == "test" else _blank_notes(splits, counted)
         if divides:
             rest, held_out = content.halves
             chosen = held_out if split == "test" else rest
-            told = held_out_notes(labels, held_out, named, mine, len(parts["train"]))
+            told = held_out_notes(labels, held_out, named, mine, len(parts["train"]), counted)
             notes = () if split == "test" else told + notes
         elif split == "train" and not undivided:
-            notes += shared_notes(content.subjects, "data.columns.group")
+            notes += shared_notes(first_rows(content.subjects, limits), "data.columns.group")
         notes += unseen_classes(split, labels[chosen], np.arange(len(chosen))[: limits[split]], FIRST_ROWS)
         chosen = chosen[: limits[split]]
         return Listing(
-            labels[chosen],
-            named,
-            lambda: _rows(parts[split], chosen, columns, key),
-            None if groups is None else groups[chosen],
-            names,
-            notes,
-            None if mine is None else mine[chosen],
-        )
+            labels[chosen], named, lambda: _rows(parts[split], chosen, columns, key),
+            None if groups is None else groups[chosen], names, notes, None if mine is None else mine[chosen],
+        )  # fmt: skip
 
     if columns.group is None and key == "data" and parts["train"][0].is_file():
         others += ungrouped(parts["train"][0], undivided, key)
@@ -205,13 +209,8 @@ def image_column(schema: pa.Schema, columns: Columns, file: Path, key: str) -> s
             f"{key}.path: {printable(file)} has no image column ({wanted}); it has {has}: name one in "
             f"{key}.columns.image"
         )
-    kind = schema.field(name).type
-    encoded = [field.type for field in kind if field.name == "bytes"] if pa.types.is_struct(kind) else [kind]
-    if len(encoded) != 1 or not (pa.types.is_binary(encoded[0]) or pa.types.is_large_binary(encoded[0])):
-        raise UserError(
-            f"{key}.path: column {printable(name)} of {printable(file)} is of type {printable(kind)}; an image is "
-            "encoded bytes, alone or in a struct of bytes and path"
-        )
+    if problem := no_images(schema.field(name).type):
+        raise UserError(f"{key}.path: column {printable(name)} of {printable(file)} is {problem}")
     return name
 
 
@@ -241,12 +240,12 @@ def _read_splits(parts: dict[str, list[Path]], columns: Columns, key: str) -> tu
     return splits, texts
 
 
-def _blank_notes(splits: dict[str, _Split]) -> tuple[str, ...]:
-    """A line on blank labels, and one on blank clients, where there are any."""
+def _blank_notes(splits: dict[str, _Split], counted: str) -> tuple[str, ...]:
+    """A line on blank labels, and one on blank clients, where there are any; ``counted`` ends each."""
     blanks: Counter[str] = Counter()
     for (_, meaning), count in {place: n for split in splits.values() for place, n in split.blanks.items()}.items():
         blanks[meaning] += count
-    return tuple(f"{count} images have an empty {meaning}" for meaning, count in blanks.items() if count)
+    return tuple(f"{count} images have an empty {meaning}{counted}" for meaning, count in blanks.items() if count)
 
 
 def read_labels(file: Path, columns: Columns, key: str) -> pa.Array:
@@ -377,18 +376,18 @@ def _names_in(metadata: dict[bytes, bytes], label: str) -> list[str | int] | Non
 
 
 def _rows(files: list[Path], chosen: NDArray[np.int64], columns: Columns, key: str) -> Iterator[tuple[str, Payload]]:
-    """The images at the row numbers ``chosen`` (sorted, counted through all files), read a few hundred at a time."""
+    """The images at the row numbers ``chosen`` (sorted, counted through all files), read a few at a time."""
     start = 0
     for file in files:
         with readable(file, key) as opened:
             name = image_column(opened.schema_arrow, columns, file, key)
             encoded = encoded_images(opened.metadata, name, f"column {printable(name)} of {printable(file)}", key)
             first = start
-            for batch in opened.iter_batches(batch_size=512, columns=[name]):
+            for batch in few_rows(opened, [name]):
                 low, high = np.searchsorted(chosen, (start, start + len(batch)))
                 rows = chosen[low:high]
-                column = batch.column(name).take(pa.array(rows - start))
-                for row, payload in zip(rows, encoded(column).to_pylist(), strict=True):
+                images = encoded(batch.column(name)).take(pa.array(rows - start)) if len(rows) else pa.nulls(0)
+                for row, payload in zip(rows, images.to_pylist(), strict=True):
                     yield f"{file} row {row - first}", payload
                 start += len(batch)
                 if start > chosen.max(initial=-1):

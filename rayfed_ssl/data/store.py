@@ -16,15 +16,13 @@ import fcntl
 import hashlib
 import json
 import os
-import warnings
 import zlib
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,14 +30,13 @@ from numpy.typing import NDArray
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import as_utf8, printable
-from rayfed_ssl.data.decode import BadImage, Decoded, Form, decode
-from rayfed_ssl.data.images import Images, Listing, Payload
+from rayfed_ssl.data.decode import Decoded, Form
+from rayfed_ssl.data.decoding import BLOCK, THREADS, decoded_blocks
+from rayfed_ssl.data.images import Images, Listing
 
 FORMAT = 10  # 8: enlarged images are counted, names in normal form C; 9: images have names; 10: bands are counted
-BLOCK = 256  # images decoded, and checked, at a time
 MOST_NAMED = 20  # images that cannot be decoded
 NOTICED = ("deep", "frames", "bands", "transparent", "cropped", "enlarged")  # what of ``Decoded`` is counted
-THREADS = min(16, os.cpu_count() or 1)
 
 
 class BadStore(Exception):
@@ -313,52 +310,29 @@ class Undecodable(UserError):
         return told
 
 
-Name = TypeVar("Name")
-
-
-def decoded_blocks(
-    rows: Iterator[tuple[Name, Payload]], form: Form, size: int = BLOCK
-) -> Iterator[tuple[list[Name], list[Decoded | BadImage]]]:
-    """Decode blocks of ``size`` rows in threads (PIL lets go of the interpreter lock), in order, a bounded number at a
-    time. ``Name`` is whatever tells rows apart."""
-
-    def decode_block(block: list[tuple[Name, Payload]]) -> tuple[list[Name], list[Decoded | BadImage]]:
-        results: list[Decoded | BadImage] = []
-        for _, payload in block:
-            try:
-                results.append(decode(payload, form))
-            except BadImage as error:
-                results.append(error)
-        return [name for name, _ in block], results
-
-    waiting: deque[Future[tuple[list[Name], list[Decoded | BadImage]]]] = deque()
-    with ThreadPoolExecutor(THREADS) as pool, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PIL warns of large and odd images; what cannot be used is reported by name
-        try:
-            while block := list(islice(rows, size)):
-                waiting.append(pool.submit(decode_block, block))
-                if len(waiting) > 2 * THREADS:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-
-
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock between processes; its file is removed at the end."""
-    file = open(path, "w")  # noqa: SIM115 - closed below, or for another try
-    fcntl.flock(file, fcntl.LOCK_EX)
+    """Hold an exclusive lock between processes; its file is removed at the end, and where it cannot be locked."""
+    file = _opened_and_locked(path)
     while not _is_at(file.fileno(), path):  # whoever had the lock has removed it since
         file.close()
-        file = open(path, "w")  # noqa: SIM115
-        fcntl.flock(file, fcntl.LOCK_EX)
+        file = _opened_and_locked(path)
     try:
         yield
     finally:
         path.unlink(missing_ok=True)
         file.close()
+
+
+def _opened_and_locked(path: Path) -> IO[str]:
+    file = open(path, "w")  # noqa: SIM115 - closed by who locks, or for another try
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+    except OSError:  # a file system without locks, where nobody else has this one
+        path.unlink(missing_ok=True)
+        file.close()
+        raise
+    return file
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

@@ -31,9 +31,9 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.catalogue import Catalogue, catalogued, of_parquet
 from rayfed_ssl.data.decode import BadImage, Form
+from rayfed_ssl.data.decoding import decoded_blocks
 from rayfed_ssl.data.folder_images import has_client_folders
 from rayfed_ssl.data.sources import SourceConfig
-from rayfed_ssl.data.store import decoded_blocks
 from rayfed_ssl.exporting.encoders import RunEncoder
 from rayfed_ssl.federated.bench import resolve_device
 from rayfed_ssl.models.transform import DEEP, as_input, in_yaml

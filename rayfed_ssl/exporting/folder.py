@@ -97,13 +97,13 @@ def export(encoder: RunEncoder, form: str, out: Path | None = None, licence: str
     try:
         with _new_folder(folder) as place:
             difference = chosen.write(encoder, place / chosen.program)
-            write_json(place / "config.json", _config(encoder, chosen))
+            write_json(place / "config.json", _config(encoder, chosen), within=place)
             if chosen.values:
                 shutil.copyfile(encoder.file.values, place / VALUES)
                 shutil.copyfile(alone.__file__, place / "encoder.py")
             if chosen.hub:
                 if encoder.transform.fit != "pad":  # which none of transformers' words says
-                    write_json(place / "preprocessor_config.json", _preprocessor(encoder))
+                    write_json(place / "preprocessor_config.json", _preprocessor(encoder), within=place)
                 (place / ".gitattributes").write_text(LARGE, encoding="utf-8")
             text = card(encoder, use_of(encoder, form), licence, difference)
             (place / "README.md").write_text(text, encoding="utf-8")
@@ -116,17 +116,28 @@ def export(encoder: RunEncoder, form: str, out: Path | None = None, licence: str
 
 @contextlib.contextmanager
 def _new_folder(folder: Path) -> Iterator[Path]:
-    """A folder beside ``folder`` that becomes it when all is written, and goes where something fails."""
+    """A folder beside ``folder`` that becomes it when all is written. Where something fails it goes, and so do the
+    folders above it that were made for it.
+    """
     if folder.exists() or folder.is_symlink():
         raise UserError(f"--out: {printable(folder)} exists; name another folder, or remove it")
     place = folder.with_name(f".{folder.name}.tmp")
     shutil.rmtree(place, ignore_errors=True)  # what a killed export left
+    made = [path for path in place.parents if not path.exists()]
     place.mkdir(parents=True)
     try:
         yield place
         os.replace(place, folder)
-    except BaseException:
+    except BaseException as error:
+        gone = not place.exists()
         shutil.rmtree(place, ignore_errors=True)
+        for path in made:
+            with contextlib.suppress(OSError):  # not empty, or gone
+                path.rmdir()
+        if gone and isinstance(error, Exception):
+            raise UserError(
+                f"--out: {printable(folder.parent)} was removed or moved meanwhile, and nothing was exported"
+            ) from error
         raise
 
 

@@ -38,6 +38,7 @@ from rayfed_ssl.federated.messages import (
 )
 from rayfed_ssl.federated.plugin import ServerPlugin
 from rayfed_ssl.federated.results import Evaluated, Subject
+from rayfed_ssl.federated.setbacks import Setbacks
 from rayfed_ssl.settings.run import RunSettings
 
 
@@ -55,6 +56,8 @@ class Cohort(abc.ABC):
         self.looks: dict[int, Mapping[str, np.ndarray]] = {}  # client -> what its encoder is compared by, of this round
         self.dropped: list[ClientError] = []  # of this round
         self.on_drop: Callable[[ClientError], None] = lambda error: None  # called when it happens
+        self.setbacks = Setbacks(len(federation.clients))
+        self.fruitless = False  # every client asked in this round failed
         self.published: dict[str, Any] = {}
         self.clock: Clock | None = None  # decides who replies in time, where clients are unequal or unreliable
         self.exchange: Exchange | None = None
@@ -80,20 +83,18 @@ class Cohort(abc.ABC):
     def begin_round(self, round: int, clients: Sequence[int]) -> None:
         """Forget what the last round measured and whom it dropped; from now on the ledger books to this one."""
         self.round, self.clients = round, tuple(clients)
-        self.metrics, self.looks, self.dropped = {}, {}, []
+        self.metrics, self.looks, self.dropped, self.fruitless = {}, {}, [], False
         self.ledger.begin_round(round)
 
     def end_round(self) -> None:
         """Commit: only now do the round's new states replace the old ones.
 
         Raises:
-            ClientError: everybody's training failed, so that there is nothing to go on with, whatever the policy.
             RuntimeError: replies were asked for and never read, so that nobody was sent anything.
         """
         self.check_read()
-        failed = [error for error in self.dropped if error.operation == TRAINS]
-        if failed and {error.client for error in failed} >= set(self.clients):
-            raise failed[-1]
+        if not self.fruitless and any(client != SERVER for client in self.metrics):
+            self.setbacks.succeeded()
         for plugin in self.plugins.values():
             plugin.end_round(self.round)
         self.metrics = dict(sorted(self.metrics.items()))  # whoever replied first
@@ -118,6 +119,9 @@ class Cohort(abc.ABC):
         Args:
             each: client -> fields of its own, beside the common ``message``.
             clients: whom; by default the round's clients.
+        Raises:
+            RoundVoid: all training failed, so that there is nothing to go on with.
+            ClientError: the same, once too often.
         """
         question = object()
         self._unread[question] = operation
@@ -137,6 +141,9 @@ class Cohort(abc.ABC):
         with self._exchange(task, whom, self._own_fields(operation, each)) as (replying, own):
             for chunk in self._run(self._looking(task, replying), replying, own, None):
                 yield from self._take(task, chunk)
+        failed = {error.client for error in self.dropped if error.operation == TRAINS}
+        if operation == TRAINS and failed and failed >= set(self.clients):
+            raise self._all_failed()
 
     def tell(
         self, operation: str, *, each: Each | None = None, clients: Sequence[int] | None = None, **message: Any
@@ -153,8 +160,8 @@ class Cohort(abc.ABC):
         """Every client's whole reply, in client order, all at once; none of no clients. Arguments as :meth:`ask`'s.
 
         Raises:
-            ClientError: the last failure, where nobody replied.
-            RoundVoid: the clock says that nobody replies.
+            RoundVoid: nobody replied.
+            ClientError: the last failure, where that was once too often.
         """
         whom, failed = tuple(self.clients if clients is None else clients), len(self.dropped)
         replies = list(self.ask(operation, each=each, clients=whom, **message))
@@ -165,9 +172,9 @@ class Cohort(abc.ABC):
         return replies
 
     def require(self, replies: Sized) -> None:
-        """Raise the last client's failure where there are no replies."""
+        """Raise RoundVoid where there are no replies, or, once too often, the last client's failure."""
         if not replies:
-            raise self.dropped[-1]
+            raise self._all_failed()
 
     def mean(
         self,
@@ -185,7 +192,7 @@ class Cohort(abc.ABC):
             by: client -> weight, normalised here over those who will reply; by default n_j.
         Raises:
             MixedArchitectures: the fields differ in layout between clients.
-            RoundVoid: the clock says that nobody replies, or too few do.
+            RoundVoid: nobody replies, or the clock says that too few do.
         """
         whom = tuple(self.clients if clients is None else clients)
         task = Task(operation, self.round, message)
@@ -290,6 +297,16 @@ class Cohort(abc.ABC):
         self._unread.clear()
         self.exchange = None
         return RoundVoid(why)
+
+    def _all_failed(self) -> Exception:
+        """The end of a round in which every client asked failed: RoundVoid, or the last failure where nothing can be
+        expected of more rounds, and before the first one.
+        """
+        self.fruitless = True
+        who, last = {error.client for error in self.dropped}, self.round == self.config.train.rounds
+        if self.round == 0 or self.setbacks.failed(who, last=last):
+            return self.dropped[-1]
+        return self._void("every client that was asked failed")
 
     # -- bookkeeping ---------------------------------------------------------------------------------------------------
 

@@ -200,7 +200,7 @@ class FedBuff:
         """Wait for K replies, train those who gave them, take a step.
 
         Raises:
-            RoundVoid: nobody is at work, and nobody can be reached.
+            RoundVoid: nobody is at work, and nobody can be reached; or all whose replies were taken failed.
             UserError: nobody replies, however often they are asked.
         """
         self.wait_for_replies(t, cohort)
@@ -215,6 +215,8 @@ class FedBuff:
                 flight = wave[reply.client]
                 total.add(normalised[flight], {"weights": reply["weights"]})
                 used.append(contributions[flight])
+        if not used:
+            self.buffer = []  # as replies that were lost: the next update waits for others
         cohort.require(used)
         current, mean = self.server.weights, total.mean()["weights"]
         anchors = {v: weights.vector for v, weights in self.anchors.items()}

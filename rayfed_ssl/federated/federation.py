@@ -25,7 +25,7 @@ from rayfed_ssl.data.partition_base import Partition
 from rayfed_ssl.data.partition_file import CLIENT_0, NONE, SHARE, Origin
 from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.data.tasks import split_tasks
-from rayfed_ssl.federated.remarks import copied, of_classes
+from rayfed_ssl.federated.remarks import copied, of_classes, over_share
 from rayfed_ssl.settings.run import RunSettings
 
 PUBLIC = "data.public.images"
@@ -174,6 +174,9 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
         split, train.labels, config.clients.count, config.seed, train.groups, rest, train.group_names
     )
     partition_notes = tuple(split.notes(train, rest, shards))
+    if config.evaluation.select is not None and held_out is not None:
+        shown = over_share(train.labels, held_out, config.evaluation.select.share, train.subjects is not None)
+        partition_notes = (*shown, *partition_notes)
     if any(split.corruption(client) is not None for client in range(len(shards))):
         dataset = skew_features(dataset, split, shards, config.seed, cache)
         train = dataset.train
@@ -192,9 +195,19 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
     dealt = tuple({"train": shard} for shard in shards)
     own_tests = _own_tests(split, dataset, len(shards))
     return Federation(
-        dataset, dealt, public, public_indices, names, None, own_tests, held_out,
-        public_scaling, public_digest, public_notes, partition_notes, given_away,
-    )  # fmt: skip
+        dataset=dataset,
+        shards=dealt,
+        public=public,
+        public_indices=public_indices,
+        names=names,
+        own_tests=own_tests,
+        held_out=held_out,
+        public_scaling=public_scaling,
+        public_digest=public_digest,
+        public_notes=public_notes,
+        partition_notes=partition_notes,
+        given_away=given_away,
+    )
 
 
 def _of_another_source(source: SourceConfig, config: RunSettings, train: Images, cache: Path | None) -> Dataset:

@@ -19,6 +19,7 @@ from rayfed_ssl.data.images import Dataset
 MOST_NAMED = 5  # small classes, and those without a test image
 ABOVE_CHANCE = Fraction(1, 10)  # accuracy of always naming the largest class, before it is said
 FEW = 5  # test images of a class, under which it is said
+OVER_SHARE = 1.5  # times the share of evaluation.select, before it is said
 ADVICE = "; balanced accuracy (evaluation.metrics=[accuracy,balanced_accuracy]) tells more"
 NO_CLASS = {
     "unlabelled", "unlabeled", "nolabel", "notlabelled", "notlabeled", "unannotated", "unclassified", "unsorted",
@@ -69,6 +70,19 @@ def copied(dataset: Dataset, held: Sequence[NDArray[np.int64]], held_out: NDArra
         several = int((repeated & (holders[own] > 1)).sum())
         where = f", {several} of them with several clients" if several else ""
         yield f"{int(repeated.sum())} of {trained} training images are there more than once (the same pixels){where}"
+
+
+def over_share(labels: NDArray[np.int64], held_out: NDArray[np.int64], share: float, grouped: bool) -> Iterator[str]:
+    """A line where many more of the labelled training images (N,) are held out to choose by than their share: classes
+    are small, and each gives one. ``grouped``: whole groups are held out.
+    """
+    labelled = int((labels >= 0).sum())
+    taken = int((labels[held_out] >= 0).sum())
+    if labelled and taken > OVER_SHARE * share * labelled:
+        yield (
+            f"evaluation.select holds out {taken} of {labelled} labelled training images, {taken / labelled:.0%} for a "
+            f"share of {share:.0%}: of each class at least one {'group' if grouped else 'image'}, where it has two"
+        )
 
 
 def of_classes(dataset: Dataset) -> Iterator[str]:

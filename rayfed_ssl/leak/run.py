@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.federated.federation import Federation
@@ -15,8 +16,7 @@ from rayfed_ssl.leak.auc import null_deviation
 from rayfed_ssl.leak.audit import Audit, Finding, TooFew, as_rows, draw_sets, unaudited
 from rayfed_ssl.leak.replay import replayed
 from rayfed_ssl.reporting.guarantee import Guarantee, guarantee
-from rayfed_ssl.reporting.leaked import FILE
-from rayfed_ssl.reporting.tables import write_json
+from rayfed_ssl.reporting.leaked import FILE, read_leak
 from rayfed_ssl.settings.files import of_run
 from rayfed_ssl.simulation.resuming import load_moved
 from rayfed_ssl.storage.claim import rewriting
@@ -46,7 +46,7 @@ def leak(
     trust_imports: bool = False,
     say: Callable[[str], None] = lambda line: None,
 ) -> Leak:
-    """Membership inference on the messages of one round of a run; adds ``leak.json`` to its folder.
+    """Membership inference on the messages of one round of a run; added to ``leak.json``, where other findings stay.
 
     Args:
         round: which; by default the last.
@@ -56,9 +56,10 @@ def leak(
         trust_imports: whether to run code that the run folder brings along.
     Raises:
         UserError: no run there, another change, images that are not the run's, no such round or client, a round in
-            which nobody or a client who took no part, no images held out.
+            which nobody or a client who took no part, no images held out, a damaged ``leak.json``.
     """
     of_run(run)
+    _earlier(run)  # what cannot be read is said before anything is repeated
     config = load_moved(run, changes, trust_imports=trust_imports)
 
     last = config.train.rounds if round is None else round
@@ -92,9 +93,27 @@ def leak(
         "null_deviation": null,
         "privacy": None if promised is None else asdict(promised),
     }
-    with rewriting(run / FILE):
-        write_json(run / FILE, document)
+    with rewriting(run / FILE) as write:  # another command may have added to it since
+        write(added(_earlier(run), document))
     return Leak(findings, missed, null, promised)
+
+
+def _earlier(run: Path) -> dict[str, Any]:
+    """What earlier audits wrote; empty where there was none. Raises UserError where it cannot be read."""
+    return {} if read_leak(run) is None else dict(json.loads((run / FILE).read_text(encoding="utf-8")))
+
+
+def added(known: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """``known`` with ``new`` in it, round by round and client by client. Earlier findings on a client's messages of a
+    round that were audited again go: theirs were other images, or another version's.
+    """
+    again = {(row["round"], row["client"]) for row in new["findings"]}
+    kept = [row for row in known.get("findings", ()) if (row["round"], row["client"]) not in again]
+    rows = sorted([*kept, *new["findings"]], key=lambda row: (row["round"], row["client"]))
+    missed = {*new["unaudited"], *(known["unaudited"] if kept else ())} - {row["field"] for row in rows}
+    fewest = min(row["members"] for row in rows)
+    null = null_deviation(fewest, fewest)
+    return {**new, "findings": rows, "unaudited": sorted(missed), "null_deviation": null}
 
 
 def _whom(clients: Sequence[int], images: int, seed: int, federation: Federation) -> Sequence[int]:

@@ -9,11 +9,15 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
 import numpy as np
+import torch
 from torch import nn
 
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import Weights, named
+from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.method import ClientFootprint, unlabelled
 from rayfed_ssl.methods import fedavg
+from rayfed_ssl.models.encoders import build_encoder
 from rayfed_ssl.objectives import OBJECTIVES
 from rayfed_ssl.settings.run import RunSettings
 
@@ -25,8 +29,12 @@ def convolutions(module: nn.Module) -> list[str]:
     return [
         f"{name}.weight"
         for name, part in module.named_modules()
-        if isinstance(part, nn.Conv2d) and not any(word in name for word in SHORTCUTS)
+        if isinstance(part, nn.Conv2d) and not _on_shortcut(name)
     ]
+
+
+def _on_shortcut(name: str) -> bool:
+    return any(word in name for word in SHORTCUTS)
 
 
 def layer_divergence(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> float:
@@ -123,6 +131,24 @@ class DivergentClient(fedavg.Client[AnyConfig]):
 def predicting(objective: str) -> bool:
     """Objectives without labels that train a predictor, which FedU and FedEMA treat apart from the rest."""
     return unlabelled(objective) and "predictor" in OBJECTIVES[objective].heads
+
+
+def check_federation(config: RunSettings, federation: Federation) -> None:
+    """Refuse ``easyfl`` for an encoder most of whose layers it does not measure, such as a ViT, whose one convolution
+    embeds the patches. Raises UserError.
+    """
+    if config.method_as(Config).divergence != "easyfl":
+        return
+    for name in sorted(config.clients.architectures):
+        with torch.device("meta"):
+            encoder = build_encoder(name, config.model, config.data.image_size, config.data.channels)
+        layers = sum(x.ndim > 1 and not _on_shortcut(part) for part, x in encoder.named_parameters())
+        measured = len(convolutions(encoder))
+        if not measured or 2 * measured < layers:
+            raise UserError(
+                f"method.divergence: found 'easyfl', which measures convolutions; of {name} they are {measured} of "
+                f"{layers} weights with two dimensions or more; allowed below half: paper (method.divergence=paper)"
+            )
 
 
 def footprint(config: RunSettings, images: int) -> ClientFootprint:

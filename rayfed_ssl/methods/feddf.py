@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from rayfed_ssl.base import optimizers
@@ -37,7 +37,7 @@ from rayfed_ssl.federated.results import Subject
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives.distillation import consensus, ensemble_divergence
-from rayfed_ssl.settings.blocks import MethodConfig
+from rayfed_ssl.settings.blocks import MethodConfig, refuse_unused
 from rayfed_ssl.settings.run import RunSettings
 
 
@@ -61,12 +61,6 @@ class Config(MethodConfig):
     @property
     def needs_public(self) -> bool:
         return True
-
-    @model_validator(mode="after")
-    def _temperature_has_a_use(self) -> Config:
-        if self.distance != "kl" and self.temperature != 1:
-            raise ValueError(f"method.temperature: found {self.temperature}; it needs method.distance=kl")
-        return self
 
 
 def distance(student: Tensor, agreed: Tensor, kind: str, temperature: float = 1.0) -> Tensor:
@@ -181,7 +175,11 @@ class Server(MethodServer[Config]):
 
 
 def check(config: RunSettings) -> None:
-    """Refuse own initial values: every client begins with its architecture's. Raises ValueError."""
+    """Refuse own initial values, as every client begins with its architecture's, and a temperature that nothing has.
+    Raises ValueError.
+    """
+    if config.method_as(Config).distance != "kl":
+        refuse_unused(config.method, "method", "temperature", needs="method.distance=kl")
     if config.model.initial == "own":
         raise ValueError(
             "model.initial: found 'own'; clients of feddf begin with the server's weights; allowed: common"

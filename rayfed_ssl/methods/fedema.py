@@ -22,7 +22,17 @@ from pydantic import Field
 from rayfed_ssl.base.weights import Weights, named
 from rayfed_ssl.federated.method import Info, Method
 from rayfed_ssl.methods import divergence, fedavg
-from rayfed_ssl.methods.divergence import DivergentClient, autoscaler, footprint, kept_share, mixed, predicting
+from rayfed_ssl.methods.divergence import (
+    DivergentClient,
+    autoscaler,
+    check_federation,
+    footprint,
+    kept_share,
+    mixed,
+    predicting,
+)
+from rayfed_ssl.settings.blocks import refuse_unused
+from rayfed_ssl.settings.run import RunSettings
 
 
 class Config(divergence.Config):
@@ -71,6 +81,14 @@ class Client(DivergentClient[Config]):
         return result
 
 
+def check(config: RunSettings) -> None:
+    """Refuse the other way's key to a client's lambda. Raises ValueError."""
+    if config.method_as(Config).autoscale:
+        refuse_unused(config.method, "method", "scaler", needs="method.autoscale=false")
+    else:
+        refuse_unused(config.method, "method", "tau", needs="method.autoscale=true")
+
+
 FEDEMA = Method(
     Config,
     Client,
@@ -79,5 +97,7 @@ FEDEMA = Method(
     objective="byol",
     accepts=predicting,
     step="exchange",
+    check=check,
+    check_federation=check_federation,
     footprint=footprint,
 )

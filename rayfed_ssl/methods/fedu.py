@@ -20,7 +20,7 @@ from pydantic import Field
 from rayfed_ssl.base.weights import Weights, named
 from rayfed_ssl.federated.method import Info, Method
 from rayfed_ssl.methods import divergence, fedavg
-from rayfed_ssl.methods.divergence import DivergentClient, footprint, predicting, takes_predictor
+from rayfed_ssl.methods.divergence import DivergentClient, check_federation, footprint, predicting, takes_predictor
 
 
 class Config(divergence.Config):
@@ -59,5 +59,6 @@ FEDU = Method(
     objective="byol",
     accepts=predicting,
     step="exchange",
+    check_federation=check_federation,
     footprint=footprint,
 )

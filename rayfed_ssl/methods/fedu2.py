@@ -42,7 +42,8 @@ from rayfed_ssl.methods.unified import equalised_epochs, sharpened, unified_step
 from rayfed_ssl.objectives.base import Step, full_precision
 from rayfed_ssl.objectives.fur import sphere_uniformity
 from rayfed_ssl.objectives.rotation import turned
-from rayfed_ssl.settings.run import PluginConfig
+from rayfed_ssl.settings.blocks import refuse_unused
+from rayfed_ssl.settings.run import PluginConfig, RunSettings
 
 FUR_WEIGHT = 0.2133  # 0.01 B / 6 at B = 128
 AUTHORS_LR = 8.0
@@ -176,11 +177,12 @@ class Server(fedavg.Server[Config]):
 
     def local_epochs(self, client: int) -> int:
         """The local epochs of one client; the run's, unless they are equalised."""
-        train, sizes, method = self.config.train, self.setup.federation.sizes, self.method
+        epochs, sizes, method = self.config.train.local_epochs, self.setup.federation.sizes, self.method
         equalised = method.eua if method.equalise is None else method.equalise
         if not equalised:
-            return train.local_epochs
-        return max(1, equalised_epochs(int(sizes[client]), int(sizes.max()), train.batch_size, train.local_epochs))
+            return epochs
+        own, largest = (local_batches(self.config, int(n), epochs).per_epoch for n in (sizes[client], sizes.max()))
+        return equalised_epochs(own, largest, epochs)
 
     def epochs(self, client: int) -> dict[str, int]:
         """A field of one client's message, a single number; none where steps are set instead of epochs."""
@@ -204,6 +206,12 @@ class ClientHalf(ClientPlugin[PluginBlock]):
         return self.config.weight * uniformity(projections, self.config, self.draws)
 
 
+def check(config: RunSettings) -> None:
+    """Refuse keys of a step that the server does not take. Raises ValueError."""
+    if not config.method_as(Config).eua:
+        refuse_unused(config.method, "method", "lr", "relative", needs="method.eua=true")
+
+
 FEDU2 = Method(
     Config,
     Client,
@@ -211,6 +219,7 @@ FEDU2 = Method(
     Info("FedU2 (Liao 2024)", "weights"),
     objective="simclr",
     accepts=projecting,
+    check=check,
 )
 FUR = Method(
     PluginBlock,

@@ -31,6 +31,8 @@ from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives.base import Step, encoded_together
 from rayfed_ssl.objectives.relational import relational
 from rayfed_ssl.objectives.simclr import SimCLRConfig, nt_xent
+from rayfed_ssl.settings.blocks import refuse_unused
+from rayfed_ssl.settings.run import RunSettings
 
 Weight = Annotated[float, Field(ge=0)]
 
@@ -110,6 +112,11 @@ class Server(fedavg.Server[Config]):
         return replace(cost, images=2 * cost.images) if cost is not None and related else cost
 
 
+def check(config: RunSettings) -> None:
+    """Refuse the objective's other loss, which none of the four terms has. Raises ValueError."""
+    refuse_unused(config.objective, "objective", "directional", needs="another method; no term of fedx has that loss")
+
+
 FEDX = Method(
     Config,
     Client,
@@ -118,4 +125,5 @@ FEDX = Method(
     objective="simclr",
     accepts=only("simclr"),
     step="mean",
+    check=check,
 )

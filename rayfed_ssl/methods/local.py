@@ -16,6 +16,7 @@ from rayfed_ssl.federated.results import Subject
 from rayfed_ssl.federated.server import pretrain
 from rayfed_ssl.federated.workload import Traffic, Workload
 from rayfed_ssl.methods import tasks
+from rayfed_ssl.settings.blocks import refuse_unused
 from rayfed_ssl.settings.run import RunSettings
 
 
@@ -68,11 +69,9 @@ def learns_tasks(config: RunSettings) -> bool:
 
 def check(config: RunSettings) -> None:
     """Refuse keys that only tasks have a use for. Raises ValueError."""
-    if learns_tasks(config):
-        return
-    for key in ("initial_epochs", "patience", "rollback"):
-        if (found := getattr(config.method, key)) != Config.model_fields[key].default:
-            raise ValueError(f"method.{key}: found {found}; it needs data.tasks and objective.name=supervised")
+    if not learns_tasks(config):
+        keys = "initial_epochs", "patience", "rollback"
+        refuse_unused(config.method, "method", *keys, needs="data.tasks and objective.name=supervised")
 
 
 def footprint(config: RunSettings, images: int) -> ClientFootprint:

@@ -42,7 +42,8 @@ from rayfed_ssl.objectives.clustering import cluster_agreement
 from rayfed_ssl.objectives.moco import enqueued
 from rayfed_ssl.objectives.rotation import turned
 from rayfed_ssl.objectives.simclr import SimCLRConfig
-from rayfed_ssl.settings.blocks import MethodConfig
+from rayfed_ssl.settings.blocks import MethodConfig, refuse_unused
+from rayfed_ssl.settings.run import RunSettings
 
 Count = Annotated[int, Field(ge=1)]
 
@@ -172,6 +173,13 @@ class Server(MethodServer[Config]):
         self.state["centroids"] = fitted
 
 
+def check(config: RunSettings) -> None:
+    """Refuse the objective's other loss: of the objective there is only its temperature. Raises ValueError."""
+    refuse_unused(
+        config.objective, "objective", "directional", needs="another method; no term of orchestra has that loss"
+    )
+
+
 ORCHESTRA = Method(
     Config,
     Client,
@@ -180,5 +188,6 @@ ORCHESTRA = Method(
     objective="simclr",
     accepts=only("simclr"),
     service=Service,
+    check=check,
     uploads={"centroids": Entries(network="target")},
 )

@@ -129,10 +129,12 @@ def sharpened(shares: np.ndarray, temperature: float) -> np.ndarray:
     return sharp
 
 
-def equalised_epochs(images: int, largest: int, batch_size: int, epochs: int, most: int = 10) -> int:
-    """Local epochs of a client with n_k ``images`` such that all clients take about as many steps.
+def equalised_epochs(batches: int, largest: int, epochs: int, most: int = 10) -> int:
+    """Local epochs of a client with so many ``batches`` an epoch such that all clients take about as many steps as the
+    one with the ``largest`` number of them takes in ``epochs``, at most ``most``.
 
-    ``min(floor(S / ceil(n_k / B)), most)`` with ``S = (floor(n_max / B) + 1) E``.
+    ``min(floor(S / b_k), most)`` with ``S = b_max E``. Differs: the authors keep short last batches and count
+    ``b_k = ceil(n_k / B)`` and ``S = (floor(n_max / B) + 1) E``, one batch too many where B divides n_max; here b_k is
+    what is run, because short last batches are dropped.
     """
-    steps = (largest // batch_size + 1) * epochs
-    return min(steps // -(-images // batch_size), most)
+    return min(largest * epochs // batches, most)

@@ -146,7 +146,7 @@ def exported_by(run: Path) -> list[ExportedFile]:
     """The encoders that the run in a folder ended with. Raises UserError where there are none."""
     if found := exported_files(run / "encoder"):
         return found
-    raise UserError(f"{run}: found no encoder in {run / 'encoder'}; the run has not finished")
+    raise UserError(f"{run}: found no encoder in {run / 'encoder'}; the run has not finished, or it diverged")
 
 
 def held_by(client: int | None, files: Iterable[ExportedFile]) -> ExportedFile | None:

@@ -17,8 +17,8 @@ def report_of(folder: Path, *, images: bool = True, trust_imports: bool = False)
         trust_imports: whether to run code that a run folder brings along.
 
     Raises:
-        UserError: the folder holds nothing to report on, what a page needs at least is damaged, or nothing can be
-            written there.
+        UserError: the folder holds nothing to report on, what a page needs at least is damaged, it is removed
+            meanwhile, or nothing can be written there.
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: found no such folder; must be the folder of a run, a comparison or a sweep")
@@ -29,6 +29,8 @@ def report_of(folder: Path, *, images: bool = True, trust_imports: bool = False)
             return sweep.report(folder)
         return run.report(folder, images=images, trust_imports=trust_imports)
     except OSError as error:
+        if not folder.is_dir():
+            raise UserError(f"{folder}: was removed or moved meanwhile, and no report was written") from error
         if error.errno is None:
             raise
         raise UserError(f"{folder}: cannot write the report ({os.strerror(error.errno)})") from error

@@ -109,7 +109,7 @@ def write(page: Page, folder: Path) -> Path:
     """Write ``report.html`` into ``folder``, atomically, and return its path."""
     text = render(page)
     path = folder / FILE
-    replace_file(path, lambda draft: draft.write_text(text, encoding="utf-8", errors="backslashreplace"))
+    replace_file(path, lambda draft: draft.write_text(text, encoding="utf-8", errors="backslashreplace"), folder)
     return path
 
 

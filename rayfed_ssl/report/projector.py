@@ -6,6 +6,7 @@ TensorBoard finds the files in a run folder beside its event files.
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,11 +25,11 @@ def write(seen: Look, folder: Path) -> None:
     """Write ``projector/features.tsv`` (N rows of D), ``labels.tsv``, ``images.png`` (thumbnails row by row) and
     ``projector_config.pbtxt``. Raises OSError.
     """
-    inside = folder / FOLDER
-    replace_file(inside / "features.tsv", lambda draft: np.savetxt(draft, seen.features, fmt="%.6g", delimiter="\t"))
+    put, inside = partial(replace_file, within=folder), folder / FOLDER
+    put(inside / "features.tsv", lambda draft: np.savetxt(draft, seen.features, fmt="%.6g", delimiter="\t"))
     labels = "".join(f"{seen.class_name(row)}\n" for row in range(len(seen.labels)))
-    replace_file(inside / "labels.tsv", lambda draft: draft.write_text(labels, encoding="utf-8"))
-    replace_file(inside / "images.png", lambda draft: sprite(seen).save(draft, format="PNG", optimize=True))
+    put(inside / "labels.tsv", lambda draft: draft.write_text(labels, encoding="utf-8"))
+    put(inside / "images.png", lambda draft: sprite(seen).save(draft, format="PNG", optimize=True))
     text = (
         "embeddings {\n"
         f'  tensor_name: "features of {seen.split} images"\n'
@@ -39,7 +40,7 @@ def write(seen: Look, folder: Path) -> None:
         f"    single_image_dim: {SIDE}\n    single_image_dim: {SIDE}\n"
         "  }\n}\n"
     )
-    replace_file(folder / CONFIG, lambda draft: draft.write_text(text, encoding="utf-8"))
+    put(folder / CONFIG, lambda draft: draft.write_text(text, encoding="utf-8"))
 
 
 def sprite(seen: Look) -> Image.Image:

@@ -318,9 +318,10 @@ def _leak(run: RunFolder) -> Section:
         return section
     if found is None:
         return section
+    rounds = sorted({area.round for area in found.areas})
     rows = [
         [
-            Cell(run.client(area.client)),
+            Cell(run.client(area.client) + (f", round {area.round}" if len(rounds) > 1 else "")),
             Cell(printable(area.field, 60)),
             Cell(printable(area.score, 60)),
             Cell(number(area.members)),
@@ -330,8 +331,8 @@ def _leak(run: RunFolder) -> Section:
         for area in found.areas[:CLIENTS]
     ]
     head = ["", "field", "score", "members", "AUC [95 %]", "TPR at 1 % FPR"]
-    rounds = ", ".join(str(t) for t in sorted({area.round for area in found.areas}))
-    section.tables.append(Table(f"Members told from as many others, by messages of round {rounds}", head, rows))
+    of = ", ".join(map(str, rounds))
+    section.tables.append(Table(f"Members told from as many others, by messages of round {of}", head, rows))
     section.intro = (
         "Where an interval holds 0.5, this score did not tell that client's members from others; another may. "
         f"An interval is {INTERVAL}; {BY_CHANCE}."

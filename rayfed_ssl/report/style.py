@@ -98,7 +98,7 @@ class Studio:
                 drawn = _saved(figure, suffix)
                 svg = drawn if suffix == "svg" else svg
                 path = self.folder / "figures" / f"{name}.{suffix}"
-                replace_file(path, lambda draft, content=drawn: draft.write_bytes(content))  # type: ignore[misc]
+                replace_file(path, lambda draft, content=drawn: draft.write_bytes(content), self.folder)  # type: ignore[misc]
         return Drawing(name, title, alt, caption, inline(svg.decode(), name, alt))
 
     def _unused(self, name: str) -> str:

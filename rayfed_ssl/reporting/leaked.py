@@ -84,4 +84,6 @@ def read_leak(run: Path) -> Audited | None:
         known = float(null) if isinstance(null, int | float) and math.isfinite(null) else None
         return Audited(areas, tuple(map(str, document["unaudited"])), known)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: cannot be read ({error!r}); rayfed-ssl leak {run} writes it again") from None
+        raise UserError(
+            f"{path}: cannot be read ({error!r}); mend it, or move it away and give rayfed-ssl leak {run}"
+        ) from None

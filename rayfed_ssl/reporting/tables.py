@@ -77,13 +77,18 @@ class Commit(NamedTuple):
     late: int
 
 
-def replace_file(path: Path, write: Callable[[Path], object]) -> None:
+def replace_file(path: Path, write: Callable[[Path], object], within: Path | None = None) -> None:
     """Let ``write`` fill a file beside ``path`` and put it in place: readers see the old file or the new one.
 
+    Args:
+        within: a folder that is there already, in which, or in a folder of which, the file is to lie. It is not made
+            again where it is gone; without it every folder above the file is made.
     Raises:
+        FileNotFoundError: ``within`` is gone.
         OSError: the disk takes no more, or the folder cannot be written to; nothing is left of the new file.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.parent != within:
+        path.parent.mkdir(parents=within is None, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         write(temporary)
@@ -96,10 +101,10 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
         raise
 
 
-def write_json(path: Path, value: Mapping[str, object]) -> None:
-    """Indented JSON, atomically. Raises ValueError on NaN and infinity, which JSON does not have."""
+def write_json(path: Path, value: Mapping[str, object], within: Path | None = None) -> None:
+    """Indented JSON, by :func:`replace_file`. Raises ValueError on NaN and infinity, which JSON does not have."""
     text = json.dumps(value, indent=2, allow_nan=False) + "\n"
-    replace_file(path, lambda temporary: temporary.write_text(text))
+    replace_file(path, lambda temporary: temporary.write_text(text), within)
 
 
 def table(rows: Iterable[tuple[object, ...]], schema: pa.Schema) -> pa.Table:

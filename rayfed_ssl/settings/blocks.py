@@ -114,6 +114,16 @@ class ClientsConfig(Block):
         return len(self.architectures) > 1
 
 
+def refuse_unused(block: Block, path: str, *keys: str, needs: str) -> None:
+    """Refuse keys of a block, which stands at ``path``, that are not at their defaults and have no effect without what
+    they need. Raises ValueError.
+    """
+    for key in keys:
+        if (found := getattr(block, key)) != type(block).model_fields[key].default:
+            shown = str(found).lower() if isinstance(found, bool) else found
+            raise ValueError(f"{path}.{key}: found {shown}; it needs {needs}")
+
+
 def check_student(student: str | None, clients: ClientsConfig) -> None:
     """Refuse a server's student (``method.student``) that nobody knows, or without a name where clients differ. Raises
     ValueError.

@@ -75,7 +75,9 @@ class RunSettings(Block):
     checkpoint: CheckpointConfig = CheckpointConfig()
     resources: ResourcesConfig = ResourcesConfig()
     on_client_error: Literal["fail", "drop"] = "fail"
-    """Whether a failed client ends the run, or is left out of the round and counted."""
+    """Whether a failed client ends the run, or is left out of the round and counted; if all fail, that round comes to
+    nothing.
+    """
     figures: bool = True
     """Draw ``figures/`` and their copies in TensorBoard; false saves a second per run, as in sweeps of short trials."""
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
 from rayfed_ssl import extensions
 from rayfed_ssl.base.schema import UserError
@@ -83,6 +84,9 @@ class Run:
         """Everything a user can get wrong comes before the first file."""
         restored = self._examine(resume)
         config, folder = self.config, self.folder
+        # As in Ray's processes (actors/shares.py): sums of another number of threads have other bits.
+        numpys = ThreadpoolController().select(user_api="blas")
+        self.leaving.enter_context(numpys.limit(limits=config.resources.threads))
         with began_earlier(config, (folder / "config.yaml").exists()):
             self.federation = deal(config)
         self.say(0, describe(config, self.federation))
@@ -188,6 +192,7 @@ class Run:
                 self.clock.state = tree["clock"]
             if self.buffered is not None:
                 self.buffered.state = tree["schedule"]
+            self.cohort.setbacks.restore(tree.get("setbacks"))
             self.cohort.restore(clients)
         except checkpoint.Damaged as error:
             raise UserError(f"{error}; remove {folder} to go on from an earlier checkpoint, or from round 0") from None
@@ -249,6 +254,10 @@ class Run:
                 optimised_round(self.server, self.config.server.optimizer, t, self.cohort)
         except RoundVoid as void:
             line += f" came to nothing: {void}"
+        except ClientError:
+            if self.cohort.fruitless:
+                self.say(t, self.cohort.setbacks.verdict)
+            raise
         if t == self.rounds:
             self.server.after_last_round(self.cohort)
         self.cohort.end_round()
@@ -317,6 +326,7 @@ class Run:
             "published": self.cohort.published,
             "clock": self.clock and self.clock.state,
             "schedule": self.buffered and self.buffered.state,
+            "setbacks": self.cohort.setbacks.state,
         }
         root, config = self.folder / "checkpoints", self.config.checkpoint
         with self.writing(f"the checkpoint of round {t}"):
@@ -372,7 +382,7 @@ def run(
     Raises:
         UserError: the configuration asks for something the images or the folder do not allow, or another run writes
             there: nothing is half-written. Or the disk takes no more: the last checkpoint is as it was.
-        ClientError: a client failed and ``on_client_error`` is ``fail``.
+        ClientError: a client failed and ``on_client_error`` is ``fail``; or ``drop``, and all failed again and again.
     """
     opened = Run(config, folder, connect, resume, report)
     try:

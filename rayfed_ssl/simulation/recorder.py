@@ -126,14 +126,15 @@ class Recorder:
         """Record one finished round; returns the global values of it."""
         self.records.spill(t - 1)
         trained = {client: values for client, values in cohort.metrics.items() if client != SERVER and "loss" in values}
-        images = {client: values["images"] for client, values in trained.items()}
+        images = [values.get("images", 0.0) for values in trained.values()]
         values: dict[str, float] = {"system/round_s": seconds, "system/clients": float(len(cohort.clients))}
         if trained:
-            values["train/loss"] = float(
-                np.average([v["loss"] for v in trained.values()], weights=list(images.values()))
-            )
-            values["train/lr"] = next(iter(trained.values()))["lr"]
-            values["train/images"] = sum(images.values())
+            losses = [measured["loss"] for measured in trained.values()]
+            values["train/loss"] = float(np.average(losses, weights=images if any(images) else None))
+        if rates := [measured["lr"] for measured in trained.values() if "lr" in measured]:
+            values["train/lr"] = rates[0]
+        if any(images):
+            values["train/images"] = sum(images)
             values["system/images_per_s"] = values["train/images"] / seconds
         if cohort.clock is not None:
             values["time/virtual_s"] = cohort.clock.now

@@ -27,7 +27,6 @@ from rayfed_ssl.federated.remarks import advised, remarks
 from rayfed_ssl.models.exported import ExportedFile, exported_by
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.models.values import load_values, read_safetensors
-from rayfed_ssl.reporting.tables import write_json
 from rayfed_ssl.settings.files import of_run, parse_overrides
 from rayfed_ssl.settings.located import located_of_run, title
 from rayfed_ssl.simulation.resuming import began_earlier, check_same_files, check_same_images, places
@@ -67,7 +66,8 @@ def reevaluate(
         ``other data`` holds the same for images other than the run's, by their title, the newest last, with
         ``images``: their source, digest, numbers, and notes on them.
     Raises:
-        UserError: no encoder there, an unknown protocol, a change that is not allowed, or images that are gone.
+        UserError: no encoder there, an unknown protocol, a change that is not allowed, images that are gone, or a run
+            that was removed meanwhile.
     """
     load_untrusted(of_run(run), trust_imports=trust_imports)  # protocols may be among its imports
     for name in protocols:
@@ -92,13 +92,10 @@ def reevaluate(
             images["notes"].append("these images have labels: --protocol knn, linear or fewshot measures by them")
         found = {"images": images, **_measured(config, federation, encoders)}
     protocols = config.evaluation.protocols
-    with rewriting(run / FILE):  # another command may have added to it since
+    with rewriting(run / FILE) as write:  # another command may have added to it since
         known = with_untrained(earlier(run / FILE), _began(config, encoders))
         found = added(known, found, protocols) if data is None else _beside(known, title(data), found, protocols)
-        try:
-            write_json(run / FILE, found)
-        except OSError as error:
-            raise UserError(f"{run}: {FILE} cannot be written there ({error.strerror})") from None
+        write(found)
     return found
 
 

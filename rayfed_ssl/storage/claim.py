@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.reporting.tables import write_json
 from rayfed_ssl.storage.lock import Held, Lock
 
 LOCK = ".lock"
@@ -96,23 +97,40 @@ def claimed(folder: Path) -> Iterator[str]:
 
 
 @contextmanager
-def rewriting(path: Path) -> Iterator[None]:
-    """While a file that several commands may write is read, changed and written: one of a machine at a time does so.
+def rewriting(path: Path) -> Iterator[Callable[[Mapping[str, object]], None]]:
+    """While a JSON file of a run folder that several commands may write is read, changed and written, by what this
+    gives: one of a machine at a time does so. The folder is not made again where it is gone.
 
-    It does so in a folder that they share, as far as :class:`Lock` reaches. Of a run at a URI each command has a copy,
-    and the file of the one that ends last stays.
+    One at a time does so in a folder that they share, as far as :class:`Lock` reaches. Of a run at a URI each command
+    has a copy, and the file of the one that ends last stays.
 
     Raises:
-        UserError: after a minute another command still has it.
+        UserError: after a minute another command still has it, the run is gone, or it cannot be written there.
     """
+    run = path.parent
+
+    def write(document: Mapping[str, object]) -> None:
+        try:
+            write_json(path, document, within=run)
+        except OSError as error:
+            refuse_gone(run, path.name)
+            raise UserError(f"{run}: {path.name} cannot be written there ({error.strerror})") from None
+
     try:
-        lock = Lock(path.with_name(f".{path.name}.lock"), patience_s=REWRITING_S)
+        lock = Lock(path.with_name(f".{path.name}.lock"), patience_s=REWRITING_S, make=False)
     except Held as owner:
         raise UserError(f"{path}: is being written by another command ({owner}); try again when it has ended") from None
     try:
-        yield
+        refuse_gone(run, path.name)
+        yield write
     finally:
         lock.release()
+
+
+def refuse_gone(run: Path, what: str) -> None:
+    """Raise UserError where the run whose folder ``what`` belongs in is there no more."""
+    if not (run / "config.yaml").exists():
+        raise UserError(f"{run}: found no run any more; it was removed or moved meanwhile, and {what} was not written")
 
 
 def lock_of(folder: Path, path: Path) -> Lock:

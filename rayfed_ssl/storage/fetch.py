@@ -72,8 +72,12 @@ class Remote:
             raise UserError(f"{self.uri}: cannot be fetched ({_line(error)})") from None
 
     def put(self, file: Path, name: str) -> None:
-        """Copy one file there, under ``name``. Raises UserError where it cannot be written."""
+        """Copy one file there, under ``name``. Raises UserError where it cannot be written, or the run is gone."""
         try:
+            if self.system.get_file_info(f"{self.root}/config.yaml").type == fs.FileType.NotFound:
+                raise UserError(
+                    f"{self.uri}: found no run any more; it was removed meanwhile, and {name} was not written"
+                )
             with file.open("rb") as source, self.system.open_output_stream(f"{self.root}/{name}") as sink:
                 shutil.copyfileobj(source, sink, COPIED_BYTES)
         except (OSError, pa.ArrowException) as error:

@@ -27,15 +27,17 @@ class Lock:
     (NFS does since Linux 2.6.12, Lustre where it is mounted with ``flock``): elsewhere two hosts can write to one
     folder. ``why_not`` says why there is no lock, as on Windows and on file systems without flock.
 
+    The folder is made where it is not there, unless ``make`` is False.
+
     Raises:
         Held: after ``patience_s`` another process still has it.
     """
 
-    def __init__(self, path: Path, *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, path: Path, *, patience_s: float = PATIENCE_S, make: bool = True) -> None:
         self.path, self.why_not = path, ""
         self._descriptor: int | None = None
         try:
-            self._descriptor = locked(path, time.monotonic() + patience_s)
+            self._descriptor = locked(path, time.monotonic() + patience_s, make=make)
         except (OSError, ImportError) as error:
             self.why_not = getattr(error, "strerror", None) or str(error)
             return
@@ -93,8 +95,8 @@ def left_behind(path: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def locked(path: Path, until: float, *, create: bool = True) -> int:
-    """An open descriptor of the file at ``path`` that has the lock; ``create`` makes it, and its folder.
+def locked(path: Path, until: float, *, create: bool = True, make: bool = True) -> int:
+    """An open descriptor of the file at ``path`` that has the lock; ``create`` makes the file, ``make`` its folder.
 
     Raises:
         Held: at the time ``until`` another process has it.
@@ -104,7 +106,7 @@ def locked(path: Path, until: float, *, create: bool = True) -> int:
 
     gone = 0
     while gone < TRIES:
-        descriptor = _opened(path, create)
+        descriptor = _opened(path, create, make)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_at(descriptor, path):
@@ -113,6 +115,7 @@ def locked(path: Path, until: float, *, create: bool = True) -> int:
         except (BlockingIOError, PermissionError):
             held = os.pread(descriptor, 1000, 0).decode(errors="replace").strip() or "owner unknown"
         except OSError:
+            _remove_unowned(descriptor, path)
             os.close(descriptor)
             raise
         os.close(descriptor)
@@ -123,10 +126,11 @@ def locked(path: Path, until: float, *, create: bool = True) -> int:
     raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))  # where no file is found at the path it was opened by
 
 
-def _opened(path: Path, create: bool) -> int:
-    if create:
-        return within(path.parent, lambda: _opened_once(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CREAT))
-    return _opened_once(path, os.O_RDWR | os.O_NOFOLLOW)
+def _opened(path: Path, create: bool, make: bool) -> int:
+    flags = os.O_RDWR | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
+    if create and make:
+        return within(path.parent, lambda: _opened_once(path, flags))
+    return _opened_once(path, flags)
 
 
 def _opened_once(path: Path, flags: int) -> int:
@@ -134,6 +138,13 @@ def _opened_once(path: Path, flags: int) -> int:
         return os.open(path, flags, 0o644)
     except PermissionError:  # somebody else's, from a run that was killed
         return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+
+
+def _remove_unowned(descriptor: int, path: Path) -> None:
+    """Remove a file that names no owner: one that was made for a lock that there is not."""
+    with suppress(OSError):
+        if os.fstat(descriptor).st_size == 0 and _is_at(descriptor, path):
+            path.unlink()
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

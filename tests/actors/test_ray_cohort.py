@@ -37,6 +37,7 @@ from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.aggregation import MixedArchitectures
 from rayfed_ssl.federated.bench import Initial
+from rayfed_ssl.federated.clock import RoundVoid
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation, deal
 from rayfed_ssl.federated.ledger import Ledger
@@ -521,6 +522,12 @@ def test_dropped_clients_are_counted_and_the_mean_is_that_of_the_others(made: Ma
         assert [error.client for error in cohort.dropped] == [1, 4]
     assert [reply.client for reply in found[1].replies] == [0, 2, 3, 5]
     np.testing.assert_array_equal(found[0]["weights"], found[1]["weights"], strict=True)
+    for cohort in (here, there):
+        cohort.begin_round(2, federation.clients)
+        with pytest.raises(RoundVoid, match="every client that was asked failed"):
+            cohort.mean("fail", bad=list(federation.clients))
+        cohort.end_round()
+        assert cohort.setbacks.state == {"rounds": 1, "clients": list(federation.clients), "success": False}
 
 
 def test_different_architectures_reach_the_caller_as_such_whatever_the_policy(

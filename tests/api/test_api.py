@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import pickle
 import signal
 import subprocess
@@ -21,10 +22,13 @@ from PIL import Image
 
 import rayfed_ssl
 from rayfed_ssl.api.asked import asked
+from rayfed_ssl.api.words import in_python_words, python_words
 from rayfed_ssl.config import build
 from rayfed_ssl.data.decode import Form, decode
+from rayfed_ssl.data.store import Undecodable
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.models import load_exported
+from rayfed_ssl.settings.files import ConfigError
 from rayfed_ssl.simulation.reevaluation import reevaluate
 from rayfed_ssl.terminal.progress import Reporter
 from rayfed_ssl.terminal.signals import interruptions
@@ -118,6 +122,28 @@ def test_a_mistake_names_arguments_not_options(finished: rayfed_ssl.Run) -> None
         finished.resume(1, executor="local")
 
 
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("--out: found x; add --resume", "out: found x; add resume=True"),
+        ("a\n--client: none", "a\nclient: none"),
+        ("give `--data x` or (--round 3), '--out'", "give `data x` or (round 3), 'out'"),
+        ("/data/--out-x/--out: found no file", "/data/--out-x/--out: found no file"),
+        ("--out-x and --outer, my--out", "--out-x and --outer, my--out"),
+    ],
+)
+def test_only_options_become_arguments(said: str, told: str) -> None:
+    assert in_python_words(said) == told
+
+
+def test_a_mistake_keeps_its_kind(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^train.round: "):
+        rayfed_ssl.run(CONFIG, executor="local", train__round=3)
+    with pytest.raises(Undecodable, match=r"^2 images of --out-x; out says where$") as caught, python_words():
+        raise Undecodable("2 images of --out-x; --out says where")
+    assert isinstance(caught.value, rayfed_ssl.UserError)
+
+
 # -- what comes back ---------------------------------------------------------------------------------------------------
 
 
@@ -137,6 +163,33 @@ def test_a_run_gives_what_its_folder_holds(finished: rayfed_ssl.Run) -> None:
         sent = one.communication
         assert sum(sent["bytes"].to_pylist()) == sum(one.summary["communication"].values())
         assert repr(one).endswith(f"fedsimclr, complete, 2 of 2 rounds, knn {one.summary['accuracy']['knn']:.3f})")
+
+
+def test_a_run_that_goes_on_is_shown_as_it_is_now(tmp_path: Path) -> None:
+    run = rayfed_ssl.run(CONFIG, out=tmp_path / "run", executor="local", progress=False, train__rounds=1)
+    watched = rayfed_ssl.load(tmp_path / "run")
+    for one in (run, watched):
+        assert (one.status, one.summary["rounds"], one.config.train.rounds) == ("complete", 1, 1)
+        assert max(one.metrics["round"].to_pylist()) == max(one.communication["round"].to_pylist()) == 1
+    longer = run.resume(rounds=3, executor="local", progress=False)
+    for one in (run, watched):
+        assert "complete, 3 of 3 rounds" in str(one)
+        assert (str(one), one.summary, one.config) == (str(longer), longer.summary, longer.config)
+        assert (one.metrics, one.communication) == (longer.metrics, longer.communication)
+    (tmp_path / "run/summary.json").unlink()  # as it goes where the run is extended
+    assert run.status == "unfinished"
+    assert str(run).endswith("unfinished, 3 rounds wanted)")
+    with pytest.raises(rayfed_ssl.UserError, match="the run has not ended"):
+        _ = run.summary
+
+
+def test_a_run_that_diverges_returns_and_says_so(tmp_path: Path) -> None:
+    run = rayfed_ssl.run(CONFIG, out=tmp_path / "run", executor="local", progress=False, train__optimizer__lr=1e30)
+    assert (run.status, run.summary["rounds"], run.summary["diverged"]["round"]) == ("diverged", 0, 1)
+    assert "fedsimclr, diverged, 0 of 2 rounds" in str(run)
+    with pytest.raises(rayfed_ssl.UserError, match=r"found no encoder in .*; the run has not finished, or it diverged"):
+        run.encoder()
+    assert run.resume(executor="local", progress=False).status == "diverged"
 
 
 def test_torchs_threads_stay_the_callers(tmp_path: Path) -> None:
@@ -277,6 +330,44 @@ def test_ctrl_c_stops_after_the_round_and_resume_goes_on(
     assert (longer.config.train.rounds, longer.summary["rounds"]) == (3, 3)
 
 
+def test_who_hears_of_progress_may_stop_the_run_and_resume_goes_on(
+    tmp_path: Path, finished: rayfed_ssl.Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    heard: list[rayfed_ssl.Progress] = []
+
+    def after_the_first_evaluation(progress: rayfed_ssl.Progress) -> bool:
+        heard.append(progress)
+        return progress.round == 1 and "eval/knn" in progress.values
+
+    run = rayfed_ssl.run(CONFIG, out=tmp_path / "run", executor="local", on_progress=after_the_first_evaluation)
+    assert (run.status, run.summary["rounds"]) == ("stopped", 1)
+    assert capsys.readouterr().out.count("on_progress asks for a stop: after this round, with a checkpoint") == 1
+    (round,) = (progress for progress in heard if "system/round_s" in progress.values)
+    assert (round.round, round.rounds, round.line) == (1, 2, "round 1/2")
+    metrics = run.metrics.to_pylist()
+    assert {("train/loss", round.values["train/loss"])} == {
+        (row["tag"], row["value"]) for row in metrics if row["tag"] == "train/loss"
+    }
+    heard.clear()
+    over = run.resume(executor="local", progress=False, on_progress=heard.append)  # gives None
+    assert [progress.round for progress in heard if "system/round_s" in progress.values] == [2]
+    assert over.status == "complete"
+    assert encoders(over.folder) == encoders(finished.folder)
+
+
+def fail_in_round_2(progress: rayfed_ssl.Progress) -> None:
+    if progress.round == 2:
+        raise LookupError("no such page")
+
+
+def test_what_it_raises_ends_the_run_and_leaves_what_can_be_resumed(tmp_path: Path, finished: rayfed_ssl.Run) -> None:
+    with pytest.raises(LookupError, match="no such page"):
+        rayfed_ssl.run(CONFIG, out=tmp_path / "run", executor="local", progress=False, on_progress=fail_in_round_2)
+    assert rayfed_ssl.load(tmp_path / "run").status == "unfinished"
+    over = rayfed_ssl.run(CONFIG, out=tmp_path / "run", executor="local", progress=False, resume=True)
+    assert encoders(over.folder) == encoders(finished.folder)
+
+
 def test_a_second_ctrl_c_is_an_interrupt_and_other_threads_hear_none() -> None:
     with interruptions(lambda line: None) as stopping:
         signal.raise_signal(signal.SIGINT)
@@ -360,6 +451,27 @@ def test_on_ray_it_is_the_same_run(finished: rayfed_ssl.Run, tmp_path: Path, ray
     on_ray = rayfed_ssl.run(finished.config, out=tmp_path / "run", progress=False, resources__actors=1)
     assert encoders(on_ray.folder) == encoders(finished.folder)
     assert measured(on_ray.folder) == measured(finished.folder)
+
+
+def test_on_ray_progress_is_heard_in_this_process(
+    finished: rayfed_ssl.Run, tmp_path: Path, ray_session: ModuleType
+) -> None:
+    pids: set[int] = set()
+
+    def first_round(progress: rayfed_ssl.Progress) -> bool:
+        pids.add(os.getpid())
+        return "system/round_s" in progress.values
+
+    asks: dict[str, Any] = {"out": tmp_path / "run", "progress": False, "resources__actors": 1}
+    run = rayfed_ssl.run(CONFIG, **asks, train__rounds=500, on_progress=first_round)
+    assert run.status == "stopped"
+    assert 1 <= run.summary["rounds"] < 500
+    assert pids == {os.getpid()}
+    asks["out"] = tmp_path / "failing"
+    with pytest.raises(LookupError, match="no such page"):
+        rayfed_ssl.run(CONFIG, **asks, on_progress=fail_in_round_2)
+    over = rayfed_ssl.run(CONFIG, **asks, resume=True)
+    assert encoders(over.folder) == encoders(finished.folder)
 
 
 SCRIPT = """

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import io
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -63,6 +66,16 @@ def test_pixels_labels_and_groups_come_back(tmp_path):
     assert stored.images.labels.dtype == stored.images.groups.dtype == np.int64
     assert stored.skipped == ()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["s.arrow"]  # nothing half-written stays, and no lock
+
+
+def test_a_cache_that_cannot_be_locked_is_refused_and_holds_nothing(tmp_path, monkeypatch):
+    def unsupported(*args):
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    with pytest.raises(UserError, match=r"cache .*: cannot be written \(.*Operation not supported\); set RAYFED_SSL"):
+        store(tmp_path / "s.arrow", listing([encoded(photo(16, 16))]))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_store_is_on_the_disk_before_it_gets_its_name(tmp_path, named):

@@ -283,6 +283,29 @@ def test_one_file_with_labels_throughout_is_split_as_ever(tmp_path: Path) -> Non
     assert stratified_halves(np.r_[order[::2], order[1::2]], 0.2)[1].tolist() == [2, 6, 8, 10, 16, 31]
 
 
+def test_what_is_counted_before_the_limits_says_so(tmp_path: Path) -> None:
+    pixels, labels = pictures(50), [0, 1] * 20 + [""] * 10
+    write_parquet(tmp_path / "all.parquet", pixels, [str(label) for label in labels])
+    put(tmp_path / "d", {f"c{label}/{n:03}.png": pixels[n] for n, label in enumerate(labels) if label != ""})
+    (tmp_path / "cache").mkdir()
+
+    def notes(name: str, path: str, **limits: int) -> tuple[str, ...]:
+        form = {"name": name, "path": tmp_path / path, "image_size": 8, **limits}
+        return load(SourceConfig.model_validate(form), tmp_path / "cache").notes
+
+    for limits, counted in (
+        ({}, ""),
+        ({"limit": 100, "test_limit": 8}, ""),
+        ({"limit": 20}, " (of all images; limit takes fewer)"),
+        ({"limit": 20, "test_limit": 6}, " (of all images; limit and test_limit take fewer)"),
+    ):
+        (note,) = notes("imagefolder", "d", **limits)
+        assert note.endswith(f", 8 of 40 images, is held out as test images{counted}")
+        note, blank, *_ = notes("parquet", "all.parquet", **limits)
+        assert note.endswith(f", 8 of 50 images, is held out as test images{counted}")
+        assert blank == f"10 images have an empty label: unlabelled{counted}"
+
+
 def test_rows_without_a_label_all_train_as_those_of_a_folder_do(tmp_path: Path) -> None:
     pixels, labels = pictures(100), [0, 1] * 10 + [None] * 80
     write_parquet(tmp_path / "all.parquet", pixels, labels)

@@ -294,6 +294,34 @@ def test_groups_of_a_limited_folder_are_those_of_its_images(tmp_path: Path) -> N
     assert data.train.subjects.tolist() == [0, 3, 7]
 
 
+def test_what_is_said_of_groups_is_of_the_images_that_the_limits_leave(tmp_path: Path) -> None:
+    root = tmp_path / "d"
+    put(root, *(f"train/a/P{patient}.png" for patient in range(8)), "train/a/nobody.png")
+    put(root, *(f"test/a/P{patient}.png" for patient in range(7)), "test/a/nobody.png")
+    assert load(folder(root, group=r"P\d", limit=3, test_limit=2), tmp_path / "cache").notes == (
+        "data.group finds 2 groups in 3 images, such as P0, P4",
+        "data.group finds nothing in the path of 2 images: each is one of its own",
+        "1 of 2 test images are of a group (data.group) with training images",
+    )
+
+
+def test_test_images_of_a_limited_file_are_those_that_are_taken(tmp_path: Path) -> None:
+    """A group of the test images that are left out, or of the training images that are, is none that is shared."""
+    for split, patients in (("train", "abcd"), ("test", "dxab")):
+        write(tmp_path / f"d/{split}.parquet", label=[0] * 4, patient=list(patients))
+    data = {"name": "parquet", "path": str(tmp_path / "d"), "columns": {"group": "patient"}, "image_size": 8}
+
+    def shared(**limits: int) -> list[str]:
+        notes = load(SourceConfig.model_validate({**data, **limits}), tmp_path / "cache").notes
+        return [note for note in notes if "with training images" in note]
+
+    assert shared() == ["3 of 4 test images are of a group (data.columns.group) with training images"]
+    assert shared(limit=2, test_limit=3) == [  # d is taken as a test image alone, b as a training image alone
+        "1 of 3 test images are of a group (data.columns.group) with training images"
+    ]
+    assert shared(limit=2, test_limit=2) == []
+
+
 def test_the_documented_expressions_find_whom_they_say(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs/data.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\S+\.(?:png|jpeg))`.*\| `'(data\.group=.*)'` \|$", page, re.MULTILINE)

@@ -7,9 +7,10 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -34,6 +35,7 @@ from rayfed_ssl.simulation.reevaluation import reevaluate
 from rayfed_ssl.storage import claim
 from rayfed_ssl.storage.claim import rewriting
 from rayfed_ssl.terminal.progress import evaluation_tables
+from tests.command_line import Call
 from tests.evaluation.materials import knn_accuracy
 from tests.tiny import measured, run_locally, tiny
 
@@ -212,11 +214,11 @@ def test_what_another_command_adds_meanwhile_stays(tmp_path: Path, monkeypatch: 
     run_locally(tiny("fedsimclr", train__rounds=1), run)
 
     @contextmanager
-    def late(file: Path) -> Iterator[None]:
+    def late(file: Path) -> Iterator[Callable[[Mapping[str, object]], None]]:
         monkeypatch.setattr(reevaluation, "rewriting", rewriting)
         reevaluate(run, ["linear"])  # begins after the first has measured, and ends before it has the file
-        with rewriting(file):
-            yield
+        with rewriting(file) as write:
+            yield write
 
     monkeypatch.setattr(reevaluation, "rewriting", late)
     assert set(reevaluate(run, ["knn"])["accuracy"]["global"]) == {"knn", "linear"}
@@ -239,6 +241,26 @@ def test_results_are_not_written_while_another_command_writes_them(
     )
     assert not file.exists()
     assert reevaluate(run, ["knn"])["accuracy"]["global"]
+
+
+def test_a_run_that_is_removed_while_it_is_evaluated_does_not_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    run, other = tmp_path / "runs" / "run", pictures(tmp_path / "squares", {"train": 20, "test": 10})
+    run_locally(tiny("fedsimclr", train__rounds=1), run)
+    kept, measured_now = shutil.copytree(run, tmp_path / "kept"), reevaluation._measured
+
+    def removing(*given: Any) -> dict[str, Any]:
+        found = measured_now(*given)
+        shutil.rmtree(removed)
+        return found
+
+    monkeypatch.setattr(reevaluation, "_measured", removing)
+    said = "found no run any more; it was removed or moved meanwhile, and evaluation.json was not written\n"
+    for removed, arguments in ((run, ()), (tmp_path / "runs", ("--data", str(other)))):
+        shutil.copytree(kept, run, dirs_exist_ok=True)
+        assert call("evaluate", str(run), *arguments) == (2, "", f"{run}: {said}")
+        assert not removed.exists()
 
 
 def test_what_evaluate_refuses_is_one_line_and_leaves_the_file(tmp_path: Path) -> None:

@@ -298,6 +298,35 @@ def test_later_evaluations_and_privacy_are_on_the_card(run: Path, tmp_path: Path
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.parametrize("form", ["torchscript", "hub-folder"])
+@pytest.mark.parametrize("late", [False, True])
+def test_a_run_that_is_removed_while_it_is_exported_does_not_come_back(
+    form: str, late: bool, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before its program is written, and when it has been."""
+    copy, chosen = shutil.copytree(run, tmp_path / "run"), FORMS[form]
+
+    def removing(encoder: RunEncoder, path: Path) -> float:
+        if late:
+            path.touch()
+        shutil.rmtree(copy)
+        return 0.0 if late else chosen.write(encoder, path)
+
+    monkeypatch.setitem(FORMS, form, replace(chosen, write=removing))
+    said = f"^--out: {copy / 'exported'} was removed or moved meanwhile, and nothing was exported$"
+    with pytest.raises(UserError, match=said):
+        export(run_encoder(copy), form)
+    assert not copy.exists()
+
+
+def test_a_run_that_is_removed_before_its_export_begins_does_not_come_back(run: Path, tmp_path: Path) -> None:
+    encoder = run_encoder(shutil.copytree(run, tmp_path / "run"))
+    shutil.rmtree(encoder.run)
+    with pytest.raises(UserError, match=r"found no summary\.json"):
+        export(encoder, "torchscript")
+    assert not encoder.run.exists()
+
+
 # -- the command -------------------------------------------------------------------------------------------------------
 
 

@@ -7,9 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rayfed_ssl.config import build
 from rayfed_ssl.data.copies import copies
 from rayfed_ssl.data.images import Dataset, Images
 from rayfed_ssl.data.sources import SourceConfig, load
+from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.federated.remarks import FEW, copied, no_class, remarks, smallest_classes, untested_classes
 from tests.data.files import write_parquet
 
@@ -122,3 +124,39 @@ def test_classes_of_few_test_images_are_named() -> None:
     assert list(smallest_classes(labelled([0, 1, 2], [0] * FEW + [2] * FEW))) == []  # one of none is another matter
     (line,) = smallest_classes(labelled([0], [*range(7), 7, 7]))
     assert line.startswith("classes 0, 1, 2, 3, 4 and 3 more have")
+
+
+HALF = "holds out 10 of 20 labelled training images, 50% for a share of 10%: of each class at least one"
+
+
+@pytest.mark.parametrize(
+    ("each", "grouped", "line"),
+    [
+        (
+            2,
+            False,
+            ["holds out 10 of 20 labelled training images, 50% for a share of 10%: of each class at least one image"],
+        ),
+        (
+            2,
+            True,
+            ["holds out 10 of 20 labelled training images, 50% for a share of 10%: of each class at least one group"],
+        ),
+        (10, False, []),
+    ],
+)
+def test_more_images_to_choose_by_than_their_share_are_said(
+    tmp_path: Path, each: int, grouped: bool, line: list[str]
+) -> None:
+    """Ten classes of so many training images: of two, one is half."""
+    labels = [row % 10 for row in range(10 * each)]
+    pixels = np.random.default_rng(0).integers(0, 256, (len(labels), 8, 8, 3), dtype=np.uint8)
+    patients = {"patient": list(range(len(labels)))} if grouped else {}
+    write_parquet(tmp_path / "d" / "train.parquet", pixels, labels, **patients)
+    write_parquet(tmp_path / "d" / "test.parquet", pixels[:10], labels[:10], **patients and {"patient": [1000] * 10})
+    data = {"name": "parquet", "path": str(tmp_path / "d"), "image_size": 8}
+    columns = {"columns": {"group": "patient"}} if grouped else {}
+    document = {"method": {"name": "fedsimclr"}, "data": data | columns, "clients": {"count": 2}}
+    federation = deal(build(document, {"evaluation.select": {"share": 0.1}}, origin="a test"), tmp_path / "cache")
+    found = [note for note in federation.notes if note.startswith("evaluation.select holds out")]
+    assert found == [f"evaluation.select {one}, where it has two" for one in line]

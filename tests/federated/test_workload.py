@@ -82,11 +82,10 @@ def test_steps_of_equalised_clients_are_counted_as_they_are_taken() -> None:
     config = tiny("fedu2", train__rounds=1, participation__fraction=1.0)
     taken = 0
     bench = Worker(config, deal(config))
-    most = max(len(shard["train"]) for shard in bench.federation.shards)
-    for shard in bench.federation.shards:
-        count = len(shard["train"])
-        epochs = min((most // 16 + 1) // -(-count // 16), 10)
-        taken += max(1, epochs) * (count // min(16, count))
+    counts = [len(shard["train"]) for shard in bench.federation.shards]
+    for count in counts:
+        batches = max(1, count // 16)
+        taken += min(max(counts) // 16 // batches, 10) * batches
     assert forecast(config).steps == taken
 
 

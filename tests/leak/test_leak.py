@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,10 @@ from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.federated.uploads import Correlation
-from rayfed_ssl.leak.auc import Told
+from rayfed_ssl.leak.auc import Told, null_deviation
 from rayfed_ssl.leak.audit import AGREEMENT, LEAST, LOSS, UNTRAINED, Audit, Finding, draw_sets, summary, suspicious
 from rayfed_ssl.leak.replay import replayed
-from rayfed_ssl.leak.run import leak
+from rayfed_ssl.leak.run import added, leak
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.methods.fedfoa import pack_triangle
 from rayfed_ssl.methods.fedmd import subset
@@ -188,6 +189,64 @@ def test_what_was_found_is_not_written_while_another_command_writes_it(
     leak(averaged)
     assert [path.name for path in averaged.glob("*leak*")] == ["leak.json"]
     (averaged / "leak.json").unlink()
+
+
+def test_what_was_found_of_other_clients_and_rounds_stays(averaged: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(averaged, tmp_path / "run")
+
+    def rows() -> list[dict[str, Any]]:
+        return list(json.loads((run / "leak.json").read_text())["findings"])
+
+    leak(run, clients=[1])
+    first = rows()
+    leak(run, clients=[0])
+    assert [(row["round"], row["client"]) for row in rows()[:: len(first)]] == [(3, 0), (3, 1)]
+    assert rows()[len(first) :] == first
+    leak(run, 1, clients=[1])
+    assert {(row["round"], row["client"]) for row in rows()} == {(1, 1), (3, 0), (3, 1)}
+    before = rows()
+    fewer = leak(run, clients=[1], images=20)
+    again = rows()
+    assert again[:-4] == before[:-4]
+    assert [row["members"] for row in again[-4:]] == [20] * 4
+    assert json.loads((run / "leak.json").read_text())["null_deviation"] == fewer.null_deviation
+    assert leak(run, clients=[0]).null_deviation < fewer.null_deviation
+    assert (
+        json.loads((run / "leak.json").read_text())["null_deviation"] == fewer.null_deviation
+    )  # of the fewest members
+
+
+def test_fields_that_no_attack_reads_are_those_of_all_audits_that_stand() -> None:
+    def audit(client: int, unaudited: list[str], field: str = UNTRAINED) -> dict[str, Any]:
+        row = {"round": 1, "client": client, "field": field, "members": 50}
+        return {"findings": [row], "unaudited": unaudited, "null_deviation": 0.1, "privacy": None}
+
+    both = added(audit(0, ["rest", "weights"]), audit(1, ["more"], "weights"))
+    assert both["unaudited"] == ["more", "rest"]  # of one client weights were read
+    assert added(audit(0, ["rest"]), audit(0, ["more"]))["unaudited"] == ["more"]
+    assert added({}, audit(0, [])) == audit(0, []) | {"null_deviation": null_deviation(50, 50)}
+
+
+def test_a_damaged_file_is_refused_before_anything_is_repeated(averaged: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(averaged, tmp_path / "run")
+    (run / "leak.json").write_text("{")
+    said = list[str]()
+    with pytest.raises(UserError, match=r"leak\.json: cannot be read .*; mend it, or move it away"):
+        leak(run, say=said.append)
+    assert said == []
+    assert (run / "leak.json").read_text() == "{"
+
+
+def test_a_run_that_is_removed_while_it_is_audited_does_not_come_back(averaged: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(averaged, tmp_path / "runs" / "run")
+
+    def removing(line: str) -> None:
+        if "members" in line:
+            shutil.rmtree(run.parent)
+
+    with pytest.raises(UserError, match=r"runs/run: found no run any more; .*, and leak\.json was not written$"):
+        leak(run, say=removing)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_who_has_too_few_images_is_passed_over_or_told_who_has_enough(

@@ -48,7 +48,9 @@ def test_the_largest_area_is_of_what_crossed(tmp_path: Path) -> None:
 def test_a_damaged_audit_is_one_line(tmp_path: Path, text: str) -> None:
     run = run_folder(tmp_path / "run", 0, [0.2, 0.6])
     (run / "leak.json").write_text(text)
-    with pytest.raises(UserError, match=r"leak\.json: cannot be read .*; rayfed-ssl leak .* writes it again$"):
+    with pytest.raises(
+        UserError, match=r"leak\.json: cannot be read .*; mend it, or move it away and give rayfed-ssl leak \S+$"
+    ):
         read_leak(run)
     assert "leak.json: cannot be read" in Parsed(report_of(run, images=False)).words
 
@@ -64,6 +66,17 @@ def test_a_runs_report_shows_what_was_found(tmp_path: Path) -> None:
     few = Parsed(report_of(audited(run, (1, "weights", 0.625), members=99, null=None), images=False)).words
     assert "99 0.625 [0.525, 0.725] –" in few
     assert "spreads" not in few
+
+
+def test_a_runs_report_says_of_which_round_an_area_is_where_there_are_several(tmp_path: Path) -> None:
+    run = audited(run_folder(tmp_path / "run", 0, [0.2, 0.6]), (0, "weights", 0.5), (1, "weights", 0.625))
+    found = json.loads((run / "leak.json").read_text())
+    found["findings"][0]["round"] = 1
+    (run / "leak.json").write_text(json.dumps(found))
+    words = Parsed(report_of(run, images=False)).words
+    assert "by messages of round 1, 2" in words
+    assert "client 0, round 1 weights agreement of views 120 0.500" in words
+    assert "client 1, round 2 weights agreement of views 120 0.625" in words
 
 
 def test_a_comparison_has_a_column_once_all_runs_were_audited(tmp_path: Path) -> None:

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import Weights, named, unpack
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.federation import deal
-from rayfed_ssl.methods.divergence import convolutions, layer_divergence, model_divergence
+from rayfed_ssl.methods.divergence import check_federation, convolutions, layer_divergence, model_divergence
 from rayfed_ssl.settings.files import ConfigError
 from rayfed_ssl.simulation.worker import Worker
 from rayfed_ssl.testing.tiny import tiny_run
@@ -184,3 +185,52 @@ def test_what_they_need(method: str) -> None:
     for key, value in {"fedu": {"threshold": -1}, "fedema": {"tau": 1.1}}[method].items():
         with pytest.raises(ConfigError, match=rf"method\.{key}: found {value}"):
             tiny_run(method, {f"method.{key}": value})
+
+
+FLAT = """
+from torch import nn
+
+from rayfed_ssl.models import Family
+from rayfed_ssl.models.base import Encoder
+
+
+class Flat(Encoder):
+    dim = 6
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(192, 6)
+
+    def forward(self, images):
+        return self.layer(images.flatten(1))
+
+
+ENCODERS = {"flat": Family(lambda config, image_size, channels: Flat(), minimum=8)}
+"""
+
+
+@pytest.mark.parametrize("method", ["fedu", "fedema"])
+@pytest.mark.parametrize(("encoder", "found"), [("flat", "0 of 1"), ("timm/test_vit", r"1 of \d\d")])
+def test_an_encoder_of_few_convolutions_needs_the_papers_divergence(
+    method: str, encoder: str, found: str, tmp_path: Path
+) -> None:
+    if encoder.startswith("timm/"):
+        pytest.importorskip("timm")
+    (tmp_path / "flat.py").write_text(FLAT)
+    changes = {"imports": ["flat.py"], "clients.encoders": encoder, "data.channels": 3, "train.rounds": 2}
+    small = {**changes, "model.width": 1.0, "data.limit": 80, "train.local_steps": 1, "evaluation.protocols": []}
+    with pytest.raises(
+        UserError, match=rf"^method\.divergence: found 'easyfl'.* {found} weights .*=paper\)$"
+    ) as refusal:
+        run_locally(tiny_run(method, small, tmp_path), tmp_path / "run")
+    assert "\n" not in str(refusal.value)
+    assert not (tmp_path / "run").exists()
+    run_locally(tiny_run(method, {**small, "method.divergence": "paper"}, tmp_path), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "encoder", ["small_cnn", "resnet18", "vgg9", "alexnet", "cnn5", "fedlinked_cnn", "fixup_resnet20"]
+)
+def test_our_encoders_go_with_either_divergence(encoder: str) -> None:
+    config = tiny_run("fedema", {"clients.encoders": encoder, "data.image_size": 32, "data.limit": 80})
+    check_federation(config, deal(config))

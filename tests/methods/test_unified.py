@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from scipy.optimize import nnls
@@ -122,7 +124,8 @@ def test_sharpened_shares() -> None:
 
 
 def test_equalised_epochs() -> None:
-    sizes = (10000, 1000, 300)
-    assert [equalised_epochs(n, max(sizes), 128, 5) for n in sizes] == [5, 10, 10]
-    assert [equalised_epochs(n, max(sizes), 128, 5, most=1000) for n in sizes] == [5, 49, 131]
-    assert equalised_epochs(256, 256, 128, 2) == 3  # a whole number of batches counts one more, as in the code
+    """Of clients with 10,000, 1,000 and 300 images in batches of 128, the short last ones counted (O-U2-4)."""
+    batches = [math.ceil(images / 128) for images in (10000, 1000, 300)]
+    assert [equalised_epochs(b, max(batches), 5) for b in batches] == [5, 10, 10]
+    assert [equalised_epochs(b, max(batches), 5, most=1000) for b in batches] == [5, 49, 131]
+    assert equalised_epochs(2, 2, 2) == 2

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
+import shutil
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -199,6 +202,25 @@ def test_images_that_are_gone_leave_a_line_in_their_place(copy: Copy, monkeypatc
     assert "the images or the encoder could not be had" in page.words
     assert not (folder / "projector_config.pbtxt").exists()
     assert "Not asked for: --no-images." in Parsed(report_of(folder, images=False)).words
+
+
+@pytest.mark.parametrize("late", ["run._accuracy", "maps.strips", "run._configuration"])
+def test_a_run_that_is_removed_while_its_report_is_made_does_not_come_back(
+    late: str, copy: Copy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before its first figure, before the projector's files, before the page."""
+    monkeypatch.setattr("rayfed_ssl.report.style.FORMATS", ("svg",))
+    folder, module = copy(), importlib.import_module(f"rayfed_ssl.report.{late.split('.')[0]}")
+    make = getattr(module, late.split(".")[1])
+
+    def removing(*given: Any) -> Any:
+        shutil.rmtree(folder)
+        return make(*given)
+
+    monkeypatch.setattr(module, make.__name__, removing)
+    with pytest.raises(UserError, match=f"^{folder}: was removed or moved meanwhile, and no report was written$"):
+        report_of(folder)
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize("contents", [None, "notes.txt"])

@@ -149,13 +149,17 @@ def test_where_there_are_no_locks_the_comparison_says_so(
     def unsupported(*args: Any) -> None:
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
+    made, said = (
+        from_methods(base, ["fedsimclr"], ["train.rounds=1"]),
+        list[str](),
+    )  # decodes images into a locked cache
     monkeypatch.setattr(fcntl, "flock", unsupported)
-    made, said = from_methods(base, ["fedsimclr"], ["train.rounds=1"]), list[str]()
     assert run_comparison(made, tmp_path / "out", local=True, say=said.append, stopping=lambda: True).left == 1
     assert said[0] == (
         f"{tmp_path / 'out'} cannot be locked (Operation not supported): nothing keeps a second command from writing "
         "there"
     )
+    assert not list(tmp_path.rglob(LOCK))
 
 
 @pytest.mark.cluster

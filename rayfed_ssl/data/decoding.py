@@ -1,0 +1,80 @@
+"""Encoded images, decoded in threads a block at a time, with a bound on how many of them are in memory."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+import numpy as np
+
+from rayfed_ssl.data.decode import BadImage, Decoded, Form, decode
+from rayfed_ssl.data.images import Payload
+
+BLOCK = 256  # images decoded, and checked, at a time
+PART_BYTES, WAITING_BYTES = 8 * 2**20, 256 * 2**20  # of encoded images: those one thread decodes, those not decoded yet
+THREADS = min(16, os.cpu_count() or 1)
+Name = TypeVar("Name")
+
+
+def decoded_blocks(
+    rows: Iterator[tuple[Name, Payload]], form: Form, size: int = BLOCK
+) -> Iterator[tuple[list[Name], list[Decoded | BadImage]]]:
+    """Decode blocks of ``size`` rows in threads (PIL lets go of the interpreter lock), in order, a bounded number of
+    rows and of bytes at a time. ``Name`` is whatever tells rows apart."""
+
+    def decode_part(part: list[tuple[Name, Payload]]) -> tuple[list[Name], list[Decoded | BadImage]]:
+        results: list[Decoded | BadImage] = []
+        for _, payload in part:
+            try:
+                results.append(decode(payload, form))
+            except BadImage as error:
+                results.append(error)
+        return [name for name, _ in part], results
+
+    waiting: deque[tuple[int, Future[tuple[list[Name], list[Decoded | BadImage]]]]] = deque()
+    names: list[Name] = []
+    results: list[Decoded | BadImage] = []
+    parts = _parts(rows, size)
+    with ThreadPoolExecutor(THREADS) as pool, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PIL warns of large and odd images; what cannot be used is reported by name
+        try:
+            while (part := next(parts, None)) or waiting:
+                if part:
+                    waiting.append((sum(map(_bytes_of, part)), pool.submit(decode_part, part)))
+                while waiting and (
+                    not part or len(waiting) > 2 * THREADS or sum(weight for weight, _ in waiting) > WAITING_BYTES
+                ):
+                    more, decoded = waiting.popleft()[1].result()
+                    names, results = names + more, results + decoded
+                    if len(names) == size:
+                        yield names, results
+                        names, results = [], []
+            if names:
+                yield names, results
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _parts(rows: Iterator[tuple[Name, Payload]], size: int) -> Iterator[list[tuple[Name, Payload]]]:
+    """Blocks of ``size`` rows, cut where their encoded images come to ``PART_BYTES``."""
+    part, weight = list[tuple[Name, Payload]](), 0
+    for count, row in enumerate(rows, 1):
+        part.append(row)
+        weight += _bytes_of(row)
+        if count % size == 0 or weight >= PART_BYTES:
+            yield part
+            part, weight = [], 0
+    if part:
+        yield part
+
+
+def _bytes_of(row: tuple[object, Payload]) -> int:
+    """How much memory a row's encoded image takes; a file's has not been read."""
+    payload = row[1]
+    if isinstance(payload, bytes):
+        return len(payload)
+    return payload.nbytes if isinstance(payload, np.ndarray) else 0
