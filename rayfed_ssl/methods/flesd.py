@@ -50,7 +50,7 @@ WIDTH = {"float32": 4, "float16": 2, "int8": 1}  # bytes per uploaded value
 INT8 = 127
 
 Positive = Annotated[float, Field(gt=0)]
-Rows = Mapping[str, np.ndarray]  # unit rows as uploaded: "representations" (N, d), and "scales" (N,) with int8
+Rows = Mapping[str, np.ndarray]  # as uploaded: "representations" (N, d), unit rows or, of int8, rows of another length
 
 
 class Options(MethodConfig):
@@ -147,22 +147,24 @@ class AnchorQueue:
 
 
 def encode_rows(rows: Tensor, upload: str) -> dict[str, np.ndarray]:
-    """Unit rows (N, d) as they are sent: float32, float16, or int8 with a float32 scale per row."""
+    """Unit rows (N, d) as they are sent: float32, float16, or int8. What a row of int8 was divided by is not sent: it
+    drops out as the row is normalised.
+    """
     values: np.ndarray = rows.cpu().numpy()
     if upload != "int8":
         return {"representations": values.astype(upload)}
     scales = np.maximum(np.abs(values).max(axis=1), np.finfo(np.float32).tiny) / INT8
-    return {"representations": np.rint(values / scales[:, None]).astype(np.int8), "scales": scales.astype(np.float32)}
+    return {"representations": np.rint(values / scales[:, None]).astype(np.int8)}
 
 
 def decode_rows(sent: Rows, device: torch.device | str = "cpu") -> Tensor:
-    """What :func:`encode_rows` sent, as unit rows (N, d) float32: a row's scale drops out as it is normalised."""
+    """What :func:`encode_rows` sent, as unit rows (N, d) float32."""
     return F.normalize(torch.tensor(sent["representations"], device=device).float(), dim=1)
 
 
 def row_bytes(dimension: int, upload: str) -> int:
     """Bytes one public image costs a client."""
-    return dimension * WIDTH[upload] + (4 if upload == "int8" else 0)
+    return dimension * WIDTH[upload]
 
 
 def break_even_images(weight_bytes: int, dimension: int, upload: str) -> int:
@@ -305,9 +307,7 @@ class Server(MethodServer[Options]):
 
     def uploaded(self, encoder: str) -> dict[str, int]:
         """Bytes of a client's reply by field."""
-        upload = self.method.upload
-        sent = {"representations": self.images * self.dimensions[encoder] * WIDTH[upload]}
-        return {**sent, "scales": 4 * self.images} if upload == "int8" else sent
+        return {"representations": self.images * row_bytes(self.dimensions[encoder], self.method.upload)}
 
     def workload(self, operation: str, client: int) -> Workload | None:
         """Local epochs, then one pass over the public images for their representations."""
@@ -364,7 +364,8 @@ def check_federation(config: RunSettings, federation: Federation) -> None:
 
 def rows_read(reply: Rows) -> np.ndarray:
     """Unit rows (N, d) of a reply: as they are, or, sent as integers, decoded."""
-    return decode_rows(reply).numpy() if "scales" in reply else reply["representations"]
+    rows = reply["representations"]
+    return decode_rows(reply).numpy() if rows.dtype == np.int8 else rows
 
 
 FLESD, FLESD_CC = (
