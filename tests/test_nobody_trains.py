@@ -14,6 +14,7 @@ from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.messages import ClientError
 from rayfed_ssl.federated.setbacks import Setbacks
+from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.storage import checkpoint
 from tests.tiny import encoders, measured, run_locally, tiny
 
@@ -95,6 +96,19 @@ def test_a_client_that_always_fails_ends_no_run_though_it_is_asked_alone(
     assert len(set(models)) > 1
 
 
+class StopAfter:
+    """Asks a run to stop once it has reported round ``at``."""
+
+    def __init__(self, at: int) -> None:
+        self.at, self.asked = at, False
+
+    def hear(self, progress: Progress) -> None:
+        self.asked = self.asked or f"round {self.at}/" in progress.line
+
+    def __call__(self) -> bool:
+        return self.asked
+
+
 @pytest.mark.parametrize("schedule", ["sync", "fedbuff"])
 def test_a_run_with_such_rounds_resumes_to_the_same_end(schedule: str, failing: Failing, tmp_path: Path) -> None:
     failing((1, 2))
@@ -102,9 +116,8 @@ def test_a_run_with_such_rounds_resumes_to_the_same_end(schedule: str, failing: 
     run_locally(config, tmp_path / "whole")
     void = dropped(tmp_path / "whole")
     for name, at in {"after a void round": min(void), "before one": max(void) - 1}.items():
-        lines: list[str] = []
-        run_locally(config, tmp_path / name, report=lambda p, lines=lines: lines.append(p.line),  # type: ignore[misc]
-                    stopping=lambda at=at, lines=lines: any(f"round {at}/" in line for line in lines))  # type: ignore[misc] # fmt: skip
+        stop = StopAfter(at)
+        run_locally(config, tmp_path / name, report=stop.hear, stopping=stop)
         run_locally(config, tmp_path / name, resume=True)
         assert encoders(tmp_path / name) == encoders(tmp_path / "whole")
         assert measured(tmp_path / name) == measured(tmp_path / "whole")

@@ -44,9 +44,9 @@ def encoded_images(file: pq.FileMetaData, image: str, called: str, key: str) -> 
 
     def encoded(column: pa.Array) -> pa.Array:
         if not pa.types.is_struct(column.type):
-            return (
-                column.cast(pa.large_binary()) if pa.types.is_binary_view(column.type) else column
-            )  # else no ``take``
+            if pa.types.is_binary_view(column.type):
+                return column.cast(pa.large_binary())  # of views pyarrow takes no rows
+            return column
         named = hollow and "path" in [field.name for field in column.type]
         if named and len(paths := column.field("path")) and paths.null_count == 0:
             raise UserError(

@@ -144,18 +144,22 @@ def parquet_source(
         counted = of_all(limits, *(content.halves if divides else [of.labels for of in splits.values()]))
         chosen, notes = np.arange(len(labels)), () if split == "test" else _blank_notes(splits, counted)
         if divides:
-            rest, held_out = content.halves
-            chosen = held_out if split == "test" else rest
-            told = held_out_notes(labels, held_out, named, mine, len(parts["train"]), counted)
+            chosen = content.halves[1 if split == "test" else 0]
+            told = held_out_notes(labels, content.halves[1], named, mine, len(parts["train"]), counted)
             notes = () if split == "test" else told + notes
         elif split == "train" and not undivided:
             notes += shared_notes(first_rows(content.subjects, limits), "data.columns.group")
         notes += unseen_classes(split, labels[chosen], np.arange(len(chosen))[: limits[split]], FIRST_ROWS)
         chosen = chosen[: limits[split]]
         return Listing(
-            labels[chosen], named, lambda: _rows(parts[split], chosen, columns, key),
-            None if groups is None else groups[chosen], names, notes, None if mine is None else mine[chosen],
-        )  # fmt: skip
+            labels[chosen],
+            named,
+            lambda: _rows(parts[split], chosen, columns, key),
+            None if groups is None else groups[chosen],
+            names,
+            notes,
+            None if mine is None else mine[chosen],
+        )
 
     if columns.group is None and key == "data" and parts["train"][0].is_file():
         others += ungrouped(parts["train"][0], undivided, key)

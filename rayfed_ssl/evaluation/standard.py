@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 
 import torch
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 BLOCK = 2048

@@ -111,8 +111,8 @@ def added(known: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     kept = [row for row in known.get("findings", ()) if (row["round"], row["client"]) not in again]
     rows = sorted([*kept, *new["findings"]], key=lambda row: (row["round"], row["client"]))
     missed = {*new["unaudited"], *(known["unaudited"] if kept else ())} - {row["field"] for row in rows}
-    fewest = min(row["members"] for row in rows)
-    null = null_deviation(fewest, fewest)
+    fewest = min((row["members"] for row in rows), default=0)
+    null = null_deviation(fewest, fewest) if rows else None
     return {**new, "findings": rows, "unaudited": sorted(missed), "null_deviation": null}
 
 

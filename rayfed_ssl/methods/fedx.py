@@ -114,7 +114,7 @@ class Server(fedavg.Server[Config]):
 
 def check(config: RunSettings) -> None:
     """Refuse the objective's other loss, which none of the four terms has. Raises ValueError."""
-    refuse_unused(config.objective, "objective", "directional", needs="another method; no term of fedx has that loss")
+    refuse_unused(config.objective, "objective", "directional", needs="another method: no term of fedx has that loss")
 
 
 FEDX = Method(

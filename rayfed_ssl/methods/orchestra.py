@@ -176,7 +176,7 @@ class Server(MethodServer[Config]):
 def check(config: RunSettings) -> None:
     """Refuse the objective's other loss: of the objective there is only its temperature. Raises ValueError."""
     refuse_unused(
-        config.objective, "objective", "directional", needs="another method; no term of orchestra has that loss"
+        config.objective, "objective", "directional", needs="another method: no term of orchestra has that loss"
     )
 
 

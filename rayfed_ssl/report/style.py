@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ class Studio:
                 drawn = _saved(figure, suffix)
                 svg = drawn if suffix == "svg" else svg
                 path = self.folder / "figures" / f"{name}.{suffix}"
-                replace_file(path, lambda draft, content=drawn: draft.write_bytes(content), self.folder)  # type: ignore[misc]
+                replace_file(path, partial(Path.write_bytes, data=drawn), self.folder)
         return Drawing(name, title, alt, caption, inline(svg.decode(), name, alt))
 
     def _unused(self, name: str) -> str:

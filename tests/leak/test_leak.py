@@ -225,6 +225,8 @@ def test_fields_that_no_attack_reads_are_those_of_all_audits_that_stand() -> Non
     assert both["unaudited"] == ["more", "rest"]  # of one client weights were read
     assert added(audit(0, ["rest"]), audit(0, ["more"]))["unaudited"] == ["more"]
     assert added({}, audit(0, [])) == audit(0, []) | {"null_deviation": null_deviation(50, 50)}
+    nothing = {"findings": [], "unaudited": ["more"], "null_deviation": float("nan"), "privacy": None}
+    assert added({}, nothing) == nothing | {"null_deviation": None}  # which JSON has, and no not-a-number
 
 
 def test_a_damaged_file_is_refused_before_anything_is_repeated(averaged: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from rayfed_ssl.testing.tiny import tiny_run
 
 DIRECTED = {"objective.directional": True}
 REFUSED = {
-    "fedx, another loss": ("fedx", DIRECTED, "objective.directional: found true; it needs another method; no term"),
+    "fedx, another loss": ("fedx", DIRECTED, "objective.directional: found true; it needs another method: no term"),
     "orchestra, another loss": ("orchestra", DIRECTED, "objective.directional: found true; it needs another method"),
     "lambda, which autoscaling sets": (
         "fedema", {"method.scaler": 0.5}, "method.scaler: found 0.5; it needs method.autoscale=false",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+from threadpoolctl import ThreadpoolController
 
 from rayfed_ssl.testing.tiny import encoders, measured, run_locally
 from tests.tiny import tiny
