@@ -177,8 +177,7 @@ class Server(MethodServer[Config]):
         result = cohort.mean("train", weights=self.weights, each=lambda client: {"dictionary": dictionary(client)})
         self.weights = result["weights"]
         if self.method.dictionary_size:
-            # Copied: a reply is a view into a message that also holds sums of weights.
-            self.state["dictionaries"] |= {r.client: np.array(r["dictionary"]) for r in result.replies}
+            self.state["dictionaries"] |= {r.client: r["dictionary"] for r in result.replies}
 
     def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
         weights = self.setup.weight_bytes(self.config.clients.encoder(client))
