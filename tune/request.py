@@ -9,9 +9,9 @@ from pathlib import Path
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.reporting.comparison_choice import choice
-from rayfed_ssl.reporting.comparison_files import write
-from rayfed_ssl.reporting.comparison_rows import of_runs
+from rayfed_ssl.records.comparison_choice import choice
+from rayfed_ssl.records.comparison_files import write
+from rayfed_ssl.records.comparison_rows import of_runs
 from tune.comparison import (
     FILE,
     Outcome,

@@ -20,7 +20,7 @@ from rayfed_ssl.api.executor import Executor
 from rayfed_ssl.api.words import python_words
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig, load_untrusted
-from rayfed_ssl.reporting.tables import read_communication, read_metrics
+from rayfed_ssl.records.tables import read_communication, read_metrics
 from rayfed_ssl.settings.files import of_run
 from rayfed_ssl.simulation.reevaluation import reevaluate
 from rayfed_ssl.storage.fetch import Remote, is_uri

@@ -15,7 +15,7 @@ from rayfed_ssl.defaults import as_made
 from rayfed_ssl.extensions import refuse_other
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.methods import METHODS
-from rayfed_ssl.reporting.environment import recorded
+from rayfed_ssl.records.environment import recorded
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.run import IMAGES, OTHER_IMAGES, START
 from rayfed_ssl.storage import checkpoint

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rayfed_ssl.base.text import amount, printable
-from rayfed_ssl.reporting.summary import TEST_LABELS
+from rayfed_ssl.records.summary import TEST_LABELS
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.terminal.output import console as console
 
