@@ -86,7 +86,7 @@ class Start(NamedTuple):
     """Where a client's work stands in the run: ``round`` and ``visit`` are part of the address of its randomness.
 
     ``visit``: how often the client was asked for the same in this round before, where it replies more than once. Of the
-    server's work: which of several calls of one operation in a round it is.
+    server's work it is the ``call`` of :meth:`Cohort.serve`.
     """
 
     round: int

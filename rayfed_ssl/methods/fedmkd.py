@@ -228,7 +228,7 @@ class Server(MethodServer[Config]):
         def aligned(client: int) -> dict[str, Any]:
             encoder, sent = teachers[client]
             message = {"encoder": encoder, "sent": sent, "student": state["student"]}
-            return dict(cohort.serve("align", visit=client, **message).fields)
+            return dict(cohort.serve("align", call=client, **message).fields)
 
         targets = {client: aligned(client) for client in teachers}
         cohort.tell("adopt", clients=list(teachers), each=targets.__getitem__)
