@@ -23,7 +23,7 @@ import yaml
 from machine import described
 from processes import append_each, carry_out
 
-from rayfed_ssl.reporting.tables import read_metrics
+from rayfed_ssl.records.tables import read_metrics
 from rayfed_ssl.settings import files as configfile
 
 HERE = Path(__file__).resolve().parent

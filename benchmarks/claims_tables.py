@@ -10,7 +10,7 @@ from typing import Any
 from claims import Line
 from leaderboard_tables import NOT_RUN, number
 
-from rayfed_ssl.reporting.comparison import LEVEL, Difference, difference
+from rayfed_ssl.records.comparison import LEVEL, Difference, difference
 
 UNTRAINED, WORST = "untrained", ", worst client"
 NAMES = {"knn": "kNN", "fewshot": "few-shot", "linear": "linear", "task": "own task", "select/knn": "held-out kNN"}

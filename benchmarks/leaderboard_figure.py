@@ -19,7 +19,7 @@ from leaderboard_tables import NAMES, SPLITS, complete, of_table
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rayfed_ssl.reporting.comparison import difference
+from rayfed_ssl.records.comparison import difference
 
 ACCENT, INK, SOFT, LINE, GREY_TEXT = "#b3261e", "#1f1f1f", "#8a8a8a", "#d9d9d9", "#5f5f5f"
 ALONE = "local"  # every client for itself: what a federated method has to be worth more than

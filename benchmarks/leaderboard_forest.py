@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from rayfed_ssl.reporting.comparison import difference
+from rayfed_ssl.records.comparison import difference
 
 INK, SOFT, REFERENCES = "#1f1f1f", "#8a8a8a", "#666666"
 COLOURS = ("#56b4e9", "#e69f00", "#009e73", "#cc79a7")  # of data sets (Okabe and Ito 2008)

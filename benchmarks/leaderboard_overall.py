@@ -15,7 +15,7 @@ from leaderboard_rows import MEASURES, MIXED, ONE, REFERENCE, Record
 from leaderboard_tables import NAMES, SPLITS, of_table, over
 from scipy import stats
 
-from rayfed_ssl.reporting.comparison import Difference, difference
+from rayfed_ssl.records.comparison import Difference, difference
 
 LEAST = 3  # clusters, for an interval that says something
 MARGIN = 0.01  # what two methods differ by at most to be called level

@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rayfed_ssl.config import RunConfig, load
-from rayfed_ssl.reporting.comparison import OneRun, Row
-from rayfed_ssl.reporting.comparison_rows import of_variants
-from rayfed_ssl.reporting.environment import host
-from rayfed_ssl.reporting.tables import read_metrics
+from rayfed_ssl.records.comparison import OneRun, Row
+from rayfed_ssl.records.comparison_rows import of_variants
+from rayfed_ssl.records.environment import host
+from rayfed_ssl.records.tables import read_metrics
 from rayfed_ssl.settings import files as configfile
 
 HERE = Path(__file__).resolve().parent

@@ -13,7 +13,7 @@ from typing import Any
 from leaderboard_rows import BOARD, MEASURE, MEASURES, MIXED, ONE, REFERENCE, TUNED, Record
 from scipy.stats import kendalltau, rankdata
 
-from rayfed_ssl.reporting.comparison import difference, spread
+from rayfed_ssl.records.comparison import difference, spread
 
 NOT_RUN = "not run yet"
 GAIN, SHARE = 0.08, 0.25  # what a budget has to gain, and the share of the gain that seeds may differ by

@@ -25,7 +25,7 @@ from claims import CONFIGS, Attempt, Line, read
 from machine import described
 from processes import THREADS, append_each, carry_out
 
-from rayfed_ssl.reporting.comparison import Difference, difference
+from rayfed_ssl.records.comparison import Difference, difference
 from rayfed_ssl.settings import files as configfile
 
 HERE = Path(__file__).resolve().parent

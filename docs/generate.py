@@ -40,7 +40,7 @@ import speed_table  # noqa: E402
 
 LAYERS = (  # from the ground up: an import leads into the same layer or a lower one
     "base", "data", "models", "evaluation", "objectives", "settings", "federated", "methods", "defaults.py",
-    "extensions.py", "config.py", "reporting", "storage", "simulation", "leak", "exporting", "report", "terminal",
+    "extensions.py", "config.py", "records", "storage", "simulation", "leak", "exporting", "report", "terminal",
     "api", "commands", "testing", "cli.py",
 )  # fmt: skip
 WIDTH = 120

@@ -7,7 +7,7 @@ written to a run folder's ``config.yaml`` validates to an equal object.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +17,7 @@ from rayfed_ssl import extensions
 from rayfed_ssl.base.choice import OneOf
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.defaults import as_made, replace_objective, with_defaults
+from rayfed_ssl.defaults import as_made, is_of_a_run, replace_objective, with_defaults
 from rayfed_ssl.extensions import Extension
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models import HEADS, check_options
@@ -26,6 +26,7 @@ from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.blocks import MethodConfig, refuse_unused
 from rayfed_ssl.settings.errors import kind_of
 from rayfed_ssl.settings.run import PluginConfig, RunSettings
+from rayfed_ssl.settings.unused import refuse_beside, refuse_given
 
 MAPPING = "must be a mapping of keys to values"
 NAME = re.compile(r"[^\W_][\w.-]{0,99}")
@@ -250,7 +251,11 @@ def load_changed(path: Path, changes: Mapping[str, object]) -> RunConfig:
         raise configfile.ConfigError("\n".join(_answer(document, changes, key, path) for key in asked))
     found = extensions.gather(changes.get("imports", document.get("imports")), path.parent)
     config = build(document, changes, origin=str(path), imports=found)
-    for profile in document.get("profiles") or {}:
+    profiles = document.get("profiles") or {}
+    if not is_of_a_run(path):  # that file has every key
+        for block in (document, profiles.get(config.profile) or {}):
+            refuse_beside(config, block, METHODS[config.method.name].unused(config))
+    for profile in profiles:
         if profile != config.profile:
             _check_profile(document, changes, profile, str(path), found)
     return config
@@ -328,7 +333,9 @@ def build(
         merged["imports"] = [extension.name for extension in imports]
     elif merged.get("imports"):
         raise UserError(f"{origin}: found imports: {merged['imports']}; they are read where the config is a file")
-    return _with(configfile.validate(RunConfig, with_defaults(merged), origin=origin), imports)
+    config = _with(configfile.validate(RunConfig, with_defaults(merged), origin=origin), imports)
+    refuse_given(config, changes, METHODS[config.method.name].unused(config))
+    return config
 
 
 def _with(config: RunConfig, imports: Sequence[Extension]) -> RunConfig:
@@ -341,58 +348,4 @@ def _revived(document: dict[str, Any], imports: tuple[Extension, ...]) -> RunCon
     return _with(RunConfig.model_validate(document), imports)
 
 
-RESULT_NEUTRAL = ("name", "resources", "checkpoint", "figures")
-
-
-def changed_keys(old: RunConfig, new: RunConfig) -> list[str]:
-    """Dotted keys that affect the result and differ: with any of them a run cannot be resumed."""
-
-    def flat(value: Any, prefix: str) -> dict[str, Any]:
-        if isinstance(value, dict):
-            return {
-                k: v for key, item in value.items() for k, v in flat(item, f"{prefix}.{key}" if prefix else key).items()
-            }
-        return {prefix: value}
-
-    a, b = (
-        {
-            key: value
-            for key, value in flat(config.model_dump(mode="json"), "").items()
-            if key.split(".")[0] not in RESULT_NEUTRAL or key in ("resources.threads", "resources.device")
-        }
-        for config in (old, new)
-    )
-    return sorted(key for key in a.keys() | b.keys() if a.get(key) != b.get(key))
-
-
-def result_affecting(old: RunConfig, new: RunConfig, folder: Path, moved: Collection[str] = ()) -> None:
-    """Raise UserError naming the keys whose change would make a resumed run a different one.
-
-    More rounds are allowed where the rounds that were run are those of the longer run. So are the keys ``moved``, which
-    name places whose content is compared elsewhere.
-    """
-    keys = [key for key in changed_keys(old, new) if key not in moved]
-    if keys == ["train.rounds"]:
-        _check_longer(old, new, folder)
-    elif keys:
-        others = [key for key in keys if key != "train.rounds" or new.train.rounds < old.train.rounds]
-        raise UserError(
-            f"{folder}: cannot resume with changed {', '.join(others)}; only resources.*, checkpoint.*, figures and "
-            "name may change, paths to where the same images and files lie, and train.rounds may grow (another --out "
-            "starts a new run)"
-        )
-
-
-def _check_longer(old: RunConfig, new: RunConfig, folder: Path) -> None:
-    """Raise UserError where a run of ``new.train.rounds`` rounds would not have begun with the rounds of ``old``."""
-    before, wanted = old.train.rounds, new.train.rounds
-    if wanted < before:
-        raise UserError(f"train.rounds: found {wanted}; {folder} is a run of {before}, allowed with --resume: {before} "
-                        "or more (another --out starts a new run)")  # fmt: skip
-    names = [old.method.name, *(plugin.name for plugin in old.plugins)]
-    reasons = [why for name in names if (why := METHODS[name].planned(old))]
-    if old.train.optimizer.schedule != "constant":
-        reasons.append(f"train.optimizer.schedule: found '{old.train.optimizer.schedule}' over all of train.rounds")
-    if reasons:
-        raise UserError(f"{reasons[0]}; so {folder}, a run of {before} rounds, cannot become one of {wanted} (another "
-                        "--out starts a new run)")  # fmt: skip
+RESULT_NEUTRAL = ("name", "resources", "checkpoint", "figures")  # blocks that change no result

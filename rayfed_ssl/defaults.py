@@ -74,6 +74,12 @@ def as_made(path: Path, document: dict[str, Any]) -> dict[str, Any]:
     """The ``config.yaml`` of a run folder with what has another default since the run was made: without
     ``model.initial``, its clients had one set of values.
     """
-    by_a_run = path.name == "config.yaml" and (path.parent / "environment.json").is_file()
     model = document.get("model")
-    return {**document, "model": {"initial": "common", **model}} if by_a_run and isinstance(model, dict) else document
+    if not is_of_a_run(path) or not isinstance(model, dict):
+        return document
+    return {**document, "model": {"initial": "common", **model}}
+
+
+def is_of_a_run(path: Path) -> bool:
+    """Whether a run has written this file into its folder: what the run was, every key of it."""
+    return path.name == "config.yaml" and (path.parent / "environment.json").is_file()

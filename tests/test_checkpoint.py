@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from rayfed_ssl.base.weights import Weights
-from rayfed_ssl.reporting.tables import write_json
+from rayfed_ssl.records.tables import write_json
 from rayfed_ssl.storage import checkpoint
 
 TREE = {

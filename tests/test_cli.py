@@ -394,6 +394,25 @@ def test_a_terminal_gets_one_bar() -> None:
     assert "fedsc on digits" in text.getvalue()
 
 
+NOTHING = Progress(2, 9, "round 2/9 came to nothing: every client that was asked failed", {"system/round_s": 2.1})
+
+
+def test_a_round_that_came_to_nothing_says_so() -> None:
+    text = io.StringIO()
+    with Reporter(Console(file=text, width=120), "fedsc") as reporter:
+        reporter(Progress(1, 9, "round 1/9", {"train/loss": 4.41, "system/round_s": 2.1}))
+        reporter(NOTHING)
+    assert text.getvalue().splitlines() == [
+        "round 1/9  loss 4.41  2.1 s",
+        "round 2/9  came to nothing: every client that was asked failed  2.1 s",
+    ]
+    bar = io.StringIO()
+    with Reporter(Console(file=bar, force_terminal=True, width=120), "fedsc") as reporter:
+        reporter(NOTHING)
+        reporter(Progress(3, 9, "round 3/9", {"train/loss": 4.41, "system/round_s": 2.1}))
+    assert "round 2/9 came to nothing: every client that was asked failed" in bar.getvalue()  # above the bar, to stay
+
+
 def test_an_accuracy_of_several_clients_is_their_mean_and_extremes() -> None:
     assert shown(0.5) == "0.500"
     assert shown(None) == "-"

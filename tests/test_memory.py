@@ -12,8 +12,8 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.federation import deal
-from rayfed_ssl.reporting import records
-from rayfed_ssl.reporting.tables import metrics_parts, read_communication, read_metrics
+from rayfed_ssl.records import journal
+from rayfed_ssl.records.tables import metrics_parts, read_communication, read_metrics
 from rayfed_ssl.simulation import local as cohorts
 from rayfed_ssl.simulation import loop, memory
 from rayfed_ssl.simulation.local import LocalCohort
@@ -151,14 +151,14 @@ def test_a_run_without_checkpoints_holds_few_rows_and_loses_none(
     changes = {"train__rounds": 6, "checkpoint__every": 4, "evaluation__every": 3}
     whole = run_locally(tiny("fedsimclr", **changes), tmp_path / "whole")
     most: list[int] = []
-    monkeypatch.setattr(records, "SPILL", 20)  # two rounds' rows
-    write = records.Records._write
+    monkeypatch.setattr(journal, "SPILL", 20)  # two rounds' rows
+    write = journal.Journal._write
 
-    def counted(self: records.Records, round: int) -> None:
+    def counted(self: journal.Journal, round: int) -> None:
         most.append(len(self._rows))
         write(self, round)
 
-    monkeypatch.setattr(records.Records, "_write", counted)
+    monkeypatch.setattr(journal.Journal, "_write", counted)
     spilled = run_locally(tiny("fedsimclr", **changes), tmp_path / "spilled")
     assert len(most) > 4
     assert len(metrics_parts(tmp_path / "spilled").files()) > len(metrics_parts(tmp_path / "whole").files())

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -16,7 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.federated.messages import ClientError
-from rayfed_ssl.simulation import loop
+from rayfed_ssl.simulation import loop, reevaluation
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.storage.checkpoint import MARKER
@@ -457,6 +458,38 @@ def test_a_run_that_is_removed_at_its_uri_while_it_is_evaluated_does_not_come_ba
     with pytest.raises(UserError, match=f"^{uri}: found no run any more; .*, and evaluation.json was not written$"):
         removing()
     assert not run.exists()
+
+
+def test_evaluations_of_a_run_at_a_uri_keep_what_others_added_meanwhile(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command's, and those of a copy that was loaded long before."""
+    import json
+
+    import rayfed_ssl
+    from rayfed_ssl import cli
+
+    carried_out(uri)
+    loaded = rayfed_ssl.load(uri)
+
+    def evaluate(protocol: str) -> None:
+        with pytest.raises(SystemExit) as exit:
+            cli.main(["evaluate", uri, "--protocol", protocol])
+        assert not exit.value.code
+
+    measure = reevaluation._measured
+
+    def slow(*args: Any) -> dict[str, Any]:
+        monkeypatch.setattr(reevaluation, "_measured", measure)
+        evaluate("linear")  # begins after the first, and ends while that measures
+        return measure(*args)
+
+    monkeypatch.setattr(reevaluation, "_measured", slow)
+    evaluate("knn")
+    assert set(json.loads(files(uri)["evaluation.json"])["accuracy"]["global"]) == {"knn", "linear"}
+    loaded.evaluate("fewshot")
+    assert set(json.loads(files(uri)["evaluation.json"])["accuracy"]["global"]) == {"knn", "linear", "fewshot"}
+    assert not any("fetching" in path for path in files(uri))
 
 
 @pytest.mark.parametrize(

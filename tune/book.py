@@ -16,7 +16,7 @@ from typing import Any
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.reporting.tables import write_json
+from rayfed_ssl.records.tables import write_json
 from tune.config import Point
 
 SCHEDULE = "schedule.json"  # in a run folder: the exchanges of population-based training

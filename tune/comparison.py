@@ -28,14 +28,15 @@ from rayfed_ssl import extensions
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.config import RESULT_NEUTRAL, RunConfig
 from rayfed_ssl.methods import METHODS
-from rayfed_ssl.reporting.comparison import Comparison
-from rayfed_ssl.reporting.comparison_choice import Selection, choice
-from rayfed_ssl.reporting.comparison_files import write
-from rayfed_ssl.reporting.comparison_rows import of_variants
-from rayfed_ssl.reporting.tables import replace_file
+from rayfed_ssl.records.comparison import Comparison
+from rayfed_ssl.records.comparison_choice import Selection, choice
+from rayfed_ssl.records.comparison_files import write
+from rayfed_ssl.records.comparison_rows import of_variants
+from rayfed_ssl.records.tables import replace_file
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.local import LocalCohort
+from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.storage import failure
 from rayfed_ssl.storage.claim import claimed
 from tune.book import OVER, Book, trial_name
@@ -231,6 +232,7 @@ def run_comparison(
     resume: bool = False,
     select: str | None = None,
     say: Callable[[str], None] = lambda line: None,
+    ended: Callable[[Progress], None] | None = None,
     stopping: Callable[[], bool] = lambda: False,
     address: str | None = None,
     num_cpus: int | None = None,
@@ -242,6 +244,7 @@ def run_comparison(
         local: one run after the other in this process, instead of as many as the cluster takes.
         resume: go on with the comparison in ``folder``, if there is one.
         select: the measure by which to choose a row; what it chose is written, too.
+        ended: hears of every run that ends; by default ``say`` takes its line.
         stopping: once it says so, running trials end after their round, with a checkpoint, and no other starts.
     Raises:
         UserError: nothing fits, the folder or the resources cannot be used, or another command works in the folder;
@@ -263,18 +266,25 @@ def run_comparison(
         _, first = sweep.check()[0]
         say_unlocked(folder, why_not, say)
         if local:
-            book = _run_here(sweep, folder, on_begin, say, stopping)
+            book = _run_here(sweep, folder, on_begin, say, ended or (lambda progress: say(progress.line)), stopping)
         else:
-            pretended = {"address": address, "num_cpus": num_cpus, "num_gpus": num_gpus}
-            book = run_trials(sweep, folder, first, say=say, stopping=stopping, on_begin=on_begin, **pretended)  # type: ignore[arg-type]
+            book = run_trials(
+                sweep, folder, first, say=say, ended=ended, stopping=stopping, on_begin=on_begin, address=address,
+                num_cpus=num_cpus, num_gpus=num_gpus,
+            )  # fmt: skip
         return _outcome(variants, folder, book, select)
 
 
 def _run_here(
-    sweep: Sweep, folder: Path, on_begin: Callable[[], None], say: Callable[[str], None], stopping: Callable[[], bool]
+    sweep: Sweep,
+    folder: Path,
+    on_begin: Callable[[], None],
+    say: Callable[[str], None],
+    ended: Callable[[Progress], None],
+    stopping: Callable[[], bool],
 ) -> Book:
     """Every trial that is not over, in this process; one that fails says why in its folder, and the next starts."""
-    from tune.sweep import begin, opening, trial_line
+    from tune.sweep import begin, opening, trial_ended
 
     book = Book(folder, sweep.settings.repeat)
     for point in (sweep.configurations or [])[book.configurations :]:
@@ -297,7 +307,7 @@ def _run_here(
             entry.status = "failed"
             say(f"{entry.name} failed: {' '.join(str(error).split()) or type(error).__name__} ({run / failure.ERROR})")
         book.save()
-        say(trial_line(sweep, book, entry))
+        ended(trial_ended(sweep, book, entry))
     return book
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.reporting.comparison_choice import choice
-from rayfed_ssl.reporting.comparison_files import write
-from rayfed_ssl.reporting.comparison_rows import of_runs
+from rayfed_ssl.records.comparison_choice import choice
+from rayfed_ssl.records.comparison_files import write
+from rayfed_ssl.records.comparison_rows import of_runs
+from rayfed_ssl.simulation.progress import Progress
 from tune.comparison import (
     FILE,
     Outcome,
@@ -43,14 +44,26 @@ class Request:
         if self.variants is not None and measure is not None:
             refuse_unmeasured(self.variants, measure)
 
+    @property
+    def count(self) -> int:
+        """How many runs there are to be."""
+        return 0 if self.variants is None else len(self.variants.points) * self.variants.settings.seeds
+
     def carry_out(
-        self, *, local: bool, say: Callable[[str], None], stopping: Callable[[], bool], select: str | None = None
+        self,
+        *,
+        local: bool,
+        say: Callable[[str], None],
+        stopping: Callable[[], bool],
+        ended: Callable[[Progress], None] | None = None,
+        select: str | None = None,
     ) -> Outcome:
         """Run what is to run, and write what it came to, with the row that ``select`` chooses. Raises UserError."""
         if self.variants is not None and self.out is not None:
             return run_comparison(
-                self.variants, self.out, local=local, resume=self.resume, select=select, say=say, stopping=stopping
-            )
+                self.variants, self.out, local=local, resume=self.resume, select=select, say=say, ended=ended,
+                stopping=stopping,
+            )  # fmt: skip
         if len(self.runs) == 1 and is_comparison(self.runs[0]):
             comparison = read_comparison(self.runs[0])
         else:

@@ -1,6 +1,6 @@
 """What a sweep came to: a table, ``results.parquet``, the winner as ``best.yaml``, parallel coordinates.
 
-A configuration's score is the worst (or the mean, the best) of its repeats; :mod:`rayfed_ssl.reporting.sweep_choice`
+A configuration's score is the worst (or the mean, the best) of its repeats; :mod:`rayfed_ssl.records.sweep_choice`
 says which of them wins.
 """
 
@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 from rich import box
 from rich.table import Table
 
-from rayfed_ssl.reporting.summary import HELD_OUT_LABELS, NO_LABELS, TEST_LABELS
-from rayfed_ssl.reporting.sweep_choice import Choice, choose
-from rayfed_ssl.reporting.tables import replace_file
+from rayfed_ssl.records.summary import HELD_OUT_LABELS, NO_LABELS, TEST_LABELS
+from rayfed_ssl.records.sweep_choice import Choice, choose
+from rayfed_ssl.records.tables import replace_file
 from rayfed_ssl.settings import files as configfile
 from tune.book import OVER, Book, scheduled
 from tune.config import Sweep
@@ -89,7 +89,7 @@ def tell_tensorboard(sweep: Sweep, folder: Path, row: Row) -> None:
     """What HParams shows of a trial that has begun; of clients' accuracies the mean."""
     if not (folder / "config.yaml").is_file():
         return
-    from rayfed_ssl.reporting import hparams  # TensorBoard's writers, loaded only to write
+    from rayfed_ssl.records import hparams  # TensorBoard's writers, loaded only to write
 
     varied = {key: row[key] for key in sweep.settings.keys if key in row}
     metric = sweep.settings.metric
@@ -209,7 +209,7 @@ def draw_parallel(results: Results, folder: Path) -> None:
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
 
-    from rayfed_ssl.reporting.figures import save_figure
+    from rayfed_ssl.records.figures import save_figure
 
     settings = results.sweep.settings
     rows = [results.of(c)[0] for c in results.choice.ranking]

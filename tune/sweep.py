@@ -25,11 +25,12 @@ from actors.session import Session, check_paths, connect, in_job
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.config import RunConfig
+from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.storage import failure
 from rayfed_ssl.storage.checkpoint import writable
 from rayfed_ssl.storage.claim import claimed
 from tune import config as sweep_config
-from tune.book import OVER, Book, Entry, scheduled, trial_name
+from tune.book import OVER, Book, Entry, measured, scheduled, trial_name
 from tune.config import Sweep
 from tune.dealing import refusals
 from tune.groups import settled_groups
@@ -40,7 +41,10 @@ from tune.search import Proposals
 from tune.trial import STOP, Trial, TrialOrder, settle
 from tune.watch import Population, StoppedBeforePlacement, Watch
 
+Ended = Callable[[Progress], None]
+
 TUNE_FILES = ".tune"
+MEASURED = {"accuracy": "eval", "select": "select", "features": "features"}  # of a summary, as groups of tags
 SETTINGS = {  # of Tune: no tables, no logs of its own, no signal handler, no change of directory
     "RAY_AIR_NEW_OUTPUT": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
@@ -111,6 +115,7 @@ def run_trials(
     first: RunConfig,
     *,
     say: Callable[[str], None] = lambda line: None,
+    ended: Ended | None = None,
     stopping: Callable[[], bool] = lambda: False,
     on_begin: Callable[[], None] = lambda: None,
     address: str | None = None,
@@ -122,6 +127,7 @@ def run_trials(
 
     Args:
         first: the config of one of the trials, whose ``resources`` all share.
+        ended: hears of every trial that ends; by default ``say`` takes its line.
         on_begin: called once, when the folder is there and no trial has started.
     Raises:
         UserError: the resources cannot be used, or no trial found a place within ``resources.wait_s``.
@@ -133,7 +139,8 @@ def run_trials(
         for path in folder.glob("trial-*"):
             settle(path)
         book = Book(folder, sweep.settings.repeat)
-        proposals = Proposals(sweep, book, lambda entry: say(trial_line(sweep, book, entry)), stopping)
+        hear = ended or (lambda progress: say(progress.line))
+        proposals = Proposals(sweep, book, lambda entry: hear(trial_ended(sweep, book, entry)), stopping)
         (folder / STOP).unlink(missing_ok=True)
         begin(sweep, book, on_begin)
         say(f"{opening(sweep, book)}; {space.line}")
@@ -252,6 +259,19 @@ def _fit(
 
 def _name(trial: Any) -> str:
     return trial_name(trial.config["trial"])
+
+
+def trial_ended(sweep: Sweep, book: Book, entry: Entry) -> Progress:
+    """A trial that ended: how many are over, of how many; what became of it, and what its summary has, by tag."""
+    over = sum(entry.status in (*OVER, "failed") for entry in book.entries)
+    summary = (None if entry.status == "failed" else book.summary(entry)) or {}
+    found = {
+        f"{group}/{name}": measured(summary, f"{key}.{name}")
+        for key, group in MEASURED.items()
+        for name in summary.get(key) or {}
+    }
+    values = {tag: value for tag, value in found.items() if value is not None}
+    return Progress(over, sweep.count * sweep.settings.repeat, trial_line(sweep, book, entry), values)
 
 
 def trial_line(sweep: Sweep, book: Book, entry: Entry) -> str:

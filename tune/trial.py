@@ -32,7 +32,7 @@ from rayfed_ssl.evaluation import by_client
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.results import Evaluated, Subject
-from rayfed_ssl.reporting.tables import write_json
+from rayfed_ssl.records.tables import write_json
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.progress import Progress

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
+from rich.console import Console
 
 from rayfed_ssl.api.execution import execute
 from rayfed_ssl.api.executor import Executor
@@ -64,6 +65,46 @@ def listened(
             reporter.line("on_progress asks for a stop: after this round, with a checkpoint")
 
     return report, lambda: interrupted() or asked
+
+
+class Listener:
+    """Lines of a comparison and runs of it that end: shown, and told to ``on_progress``, which may ask for a stop.
+
+    What it raises is kept until the runs in hand have ended, and then raised (:meth:`check`).
+    """
+
+    def __init__(self, screen: Console, on_progress: OnProgress | None, runs: int) -> None:
+        self.screen, self.on_progress = screen, on_progress
+        self.over, self.runs = 0, runs
+        self.stop = False
+        self.raised: Exception | None = None
+
+    def show(self, text: str) -> None:
+        """Print a line as it is."""
+        self.screen.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def line(self, text: str) -> None:
+        """Something to say between the ends of runs."""
+        self.hear(Progress(self.over, self.runs, text))
+
+    def hear(self, progress: Progress) -> None:
+        """Something to say, with what is known: after how many runs, of how many, and what was measured."""
+        self.over, self.runs = progress.round, progress.rounds
+        self.show(progress.line)
+        if self.on_progress is None or self.raised is not None:
+            return
+        try:
+            asked = bool(self.on_progress(progress))
+        except Exception as error:
+            self.raised, asked = error, True
+        if asked and not self.stop:
+            self.stop = True
+            self.show("on_progress asks for a stop: after the rounds in hand, with checkpoints")
+
+    def check(self) -> None:
+        """Raise what ``on_progress`` has raised."""
+        if self.raised is not None:
+            raise self.raised
 
 
 def executor_named(executor: Executor | str) -> Executor:

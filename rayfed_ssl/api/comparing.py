@@ -11,14 +11,14 @@ import pyarrow as pa
 from rich.console import Console
 
 from rayfed_ssl.api.asked import dotted
-from rayfed_ssl.api.carrying import executor_named, surroundings
+from rayfed_ssl.api.carrying import Listener, OnProgress, executor_named, surroundings
 from rayfed_ssl.api.executor import Executor
 from rayfed_ssl.api.folder import Run
 from rayfed_ssl.api.words import python_words
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.reporting.comparison import Comparison
-from rayfed_ssl.reporting.comparison_choice import Selection, named
-from rayfed_ssl.reporting.comparison_files import markdown, notes, records
+from rayfed_ssl.records.comparison import Comparison
+from rayfed_ssl.records.comparison_choice import Selection, named
+from rayfed_ssl.records.comparison_files import markdown, notes, records
 from rayfed_ssl.terminal.comparison import comparison_table
 from rayfed_ssl.terminal.fitting import show
 from rayfed_ssl.terminal.progress import console
@@ -71,6 +71,7 @@ def compare(
     select: str | None = None,
     executor: Executor | str = Executor.ray,
     progress: bool = True,
+    on_progress: OnProgress | None = None,
     **overrides: object,
 ) -> Compared:
     """Run methods over the same seeds and split, or read runs that are there, and compare them.
@@ -86,6 +87,10 @@ def compare(
         skip_unfit: leave out what the base lacks something for.
         select: name the best row by a measure without test labels: ``rankme``, ``uniformity``, ``alignment``, or
             ``select.PROTOCOL``.
+        on_progress: called in this process with everything that would be printed, as a ``rayfed_ssl.Progress``, whose
+            ``round`` and ``rounds`` count runs here: how many have ended, of how many; ``values`` are those of the run
+            that ended. Where it returns something true, or raises, the comparison ends as by Ctrl-C; what it raised is
+            raised then.
         overrides: keys of all runs, with ``__`` for dots: ``train__rounds=3``.
     Raises:
         UserError: what the caller can mend, one line a mistake; no run is complete.
@@ -95,11 +100,6 @@ def compare(
     where = executor_named(executor)
     names = [os.fspath(one.folder if isinstance(one, Run) else one) for one in what]
     changes = [f"{key}={json.dumps(value)}" for key, value in dotted(overrides).items()]
-    screen = console(quiet=not progress)
-
-    def say(text: str) -> None:
-        screen.print(text, markup=False, highlight=False, soft_wrap=True)
-
     with python_words(), surroundings(where):
         measure = None if select is None else named(select)  # a wrong one is said before anything runs
         request = of_request(
@@ -107,8 +107,13 @@ def compare(
             resume=resume, skip_unfit=skip_unfit,
         )  # fmt: skip
         request.refuse_unmeasured(measure)
-        with interruptions(say) as stopping:
-            outcome = request.carry_out(local=where is Executor.local, say=say, stopping=stopping, select=select)
+        listener = Listener(console(quiet=not progress), on_progress, request.count)
+        with interruptions(listener.show) as interrupted:
+            outcome = request.carry_out(
+                local=where is Executor.local, say=listener.line, ended=listener.hear, select=select,
+                stopping=lambda: interrupted() or listener.stop,
+            )  # fmt: skip
+    listener.check()
     if outcome.comparison is None:
         raise UserError(f"compare: no run is complete, {outcome.failed} failed, {outcome.left} are left; resume=True "
                         "continues")  # fmt: skip

@@ -20,10 +20,10 @@ from rayfed_ssl.api.executor import Executor
 from rayfed_ssl.api.words import python_words
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig, load_untrusted
-from rayfed_ssl.reporting.tables import read_communication, read_metrics
+from rayfed_ssl.records.tables import read_communication, read_metrics
 from rayfed_ssl.settings.files import of_run
-from rayfed_ssl.simulation.reevaluation import reevaluate
-from rayfed_ssl.storage.fetch import Remote, is_uri
+from rayfed_ssl.simulation.reevaluation import FILE, reevaluate
+from rayfed_ssl.storage.fetch import Remote, is_uri, renewing
 from rayfed_ssl.terminal.progress import shown
 
 
@@ -133,9 +133,10 @@ class Run:
             data = json.dumps(dict(data), default=str) if isinstance(data, Mapping) else os.fspath(data)
         changes = [f"evaluation.{key}={json.dumps(value)}" for key, value in dotted(settings).items()]
         with python_words():
-            found = reevaluate(self.folder, protocols, changes, data=data, trust_imports=True)
+            renew = renewing(self.uri, self.folder, FILE)
+            found = reevaluate(self.folder, protocols, changes, data=data, trust_imports=True, renew=renew)
         if self.uri is not None:
-            Remote(self.uri).put(self.folder / "evaluation.json", "evaluation.json")
+            Remote(self.uri).put(self.folder / FILE, FILE)
         return found
 
     def report(self, *, images: bool = True) -> Path:

@@ -38,8 +38,8 @@ def compare(
     executor: Annotated[Executor, typer.Option(help="Ray actors, or this process alone.")] = Executor.ray,
 ) -> None:
     """Compare methods over the same seeds and split: one table, and figures."""
-    from rayfed_ssl.reporting.comparison_choice import named
-    from rayfed_ssl.reporting.comparison_files import notes
+    from rayfed_ssl.records.comparison_choice import named
+    from rayfed_ssl.records.comparison_files import notes
     from rayfed_ssl.terminal.comparison import comparison_table
     from rayfed_ssl.terminal.fitting import show
     from rayfed_ssl.terminal.progress import console, report_command

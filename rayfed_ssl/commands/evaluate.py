@@ -29,13 +29,16 @@ def evaluate(
     ] = False,
 ) -> None:
     """Evaluate the encoder(s) of a finished run again; adds to RUN/evaluation.json. --protocol may be repeated."""
-    from rayfed_ssl.simulation.reevaluation import reevaluate
-    from rayfed_ssl.storage.fetch import at_hand, is_about_encoders
+    from rayfed_ssl.simulation.reevaluation import FILE, reevaluate
+    from rayfed_ssl.storage.fetch import at_hand, is_about_encoders, renewing
     from rayfed_ssl.terminal.fitting import show
     from rayfed_ssl.terminal.progress import console, evaluation_tables
 
-    with at_hand(run, is_about_encoders, put_back="evaluation.json") as folder:
-        found = reevaluate(folder, protocol or (), changes or (), data=data, trust_imports=trust_imports)
+    with at_hand(run, is_about_encoders, put_back=FILE) as folder:
+        found = reevaluate(
+            folder, protocol or (), changes or (), data=data, trust_imports=trust_imports,
+            renew=renewing(run, folder, FILE),
+        )  # fmt: skip
     told, tables = evaluation_tables(found, other=data is not None)
     if told is not None:
         typer.echo(told)

@@ -17,7 +17,7 @@ from rayfed_ssl.data.folder_splits import (
     test_splits,
     train_split,
 )
-from rayfed_ssl.data.split_folders import split_folders
+from rayfed_ssl.data.split_names import split_folders
 from rayfed_ssl.data.walking import entries, images_below, images_beside, unread_below
 
 Row = tuple[Path, str | None, str | None]  # file, split, class; None where there is none

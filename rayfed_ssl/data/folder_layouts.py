@@ -8,7 +8,7 @@ from typing import Literal
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.data.split_folders import split_folders
+from rayfed_ssl.data.split_names import split_folders
 from rayfed_ssl.data.walking import SUFFIXES, unread_below
 
 Layout = Literal["classes", "clients", "clients_flat", "flat"]

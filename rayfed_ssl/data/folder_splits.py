@@ -20,7 +20,7 @@ from rayfed_ssl.data.folder_names import (
     refuse_twins,
     test_place,
 )
-from rayfed_ssl.data.split_folders import split_folders
+from rayfed_ssl.data.split_names import split_folders
 from rayfed_ssl.data.walking import entries, images_below, images_beside
 
 NAMED = {"classes": 1, "clients": 2, "clients_flat": 1, "flat": 0}  # levels of folders whose names are read

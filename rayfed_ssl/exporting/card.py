@@ -21,7 +21,7 @@ from rayfed_ssl.config import RunConfig
 from rayfed_ssl.exporting.encoders import RunEncoder
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.objectives import OBJECTIVES
-from rayfed_ssl.reporting.environment import scalings
+from rayfed_ssl.records.environment import scalings
 
 UNKNOWN = "unknown"  # the Hugging Face Hub's word for a licence that nobody named
 HOME = "rayfed-ssl"

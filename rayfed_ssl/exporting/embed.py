@@ -37,7 +37,7 @@ from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.exporting.encoders import RunEncoder
 from rayfed_ssl.federated.bench import resolve_device
 from rayfed_ssl.models.transform import DEEP, as_input, in_yaml
-from rayfed_ssl.reporting.tables import replace_file
+from rayfed_ssl.records.tables import replace_file
 from rayfed_ssl.settings.located import located_of_run
 
 BLOCK = 64  # images per forward pass

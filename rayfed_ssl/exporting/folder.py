@@ -27,7 +27,7 @@ from rayfed_ssl.exporting.encoders import RunEncoder
 from rayfed_ssl.exporting.programs import FEATURES, IMAGES, check_installed, write_export, write_onnx, write_torchscript
 from rayfed_ssl.exporting.use import use_of
 from rayfed_ssl.models.transform import as_input
-from rayfed_ssl.reporting.tables import write_json
+from rayfed_ssl.records.tables import write_json
 
 VALUES = "model.safetensors"
 LARGE = "*.safetensors filter=lfs diff=lfs merge=lfs -text\n*.pt2 filter=lfs diff=lfs merge=lfs -text\n"

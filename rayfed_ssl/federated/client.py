@@ -209,8 +209,8 @@ class EncoderClient(Generic[Config]):
         epochs: int | None = None,
         stop: Callable[[], bool] | None = None,
     ) -> None:
-        """Local epochs of ``loss`` on augmented views, the plug-ins' terms added; nothing waits for the device in
-        between.
+        """Local epochs of ``loss`` on augmented views, the plug-ins' terms added. Nothing here waits for the device in
+        between. What is handed in may: ``stop``, a loss, a plug-in (FedFoA waits to know which peers it admits).
 
         Args:
             loss: (views, rows) -> Step(loss, projections, features); by default the objective's.

@@ -106,7 +106,7 @@ class Clock:
         self.now = 0.0
         self.sent: Counter[int] = Counter()  # client -> bytes on their way down that no exchange has counted yet
         self.received: Counter[int] = Counter()  # client -> bytes up of the current exchange
-        self.fates: Counter[str] = Counter()  # of this round: asked, late, dropped_out, gone
+        self.fates: Counter[str] = Counter()  # of this round: asked, late, dropped_out, gone; FedBuff: lost, stale
         self.wanted = 0
         self.dropping: frozenset[int] = frozenset()
 

@@ -218,15 +218,15 @@ class Cohort(abc.ABC):
         self.published[name] = value
         self._publish(name, value)
 
-    def serve(self, operation: str, *, visit: int = 0, **message: Any) -> Reply:
+    def serve(self, operation: str, *, call: int = 0, **message: Any) -> Reply:
         """Run heavy server work where the clients run, seeded and retried like a client's call. Nothing crosses the
         wire.
 
         Args:
-            visit: tells apart calls of one operation in one round, such as the client each is for; other than 0 it is
+            call: tells apart calls of one operation in one round, such as the client each is for; other than 0 it is
                 part of the address of all randomness.
         """
-        task = Task(operation, self.round, message, {SERVER: Start(self.round, visit)})
+        task = Task(operation, self.round, message, {SERVER: Start(self.round, call)})
         for chunk in self._run(task, (SERVER,), lambda _: {}, None):
             for error in chunk.errors:
                 raise error

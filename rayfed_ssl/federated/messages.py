@@ -86,7 +86,7 @@ class Start(NamedTuple):
     """Where a client's work stands in the run: ``round`` and ``visit`` are part of the address of its randomness.
 
     ``visit``: how often the client was asked for the same in this round before, where it replies more than once. Of the
-    server's work: which of several calls of one operation in a round it is.
+    server's work it is the ``call`` of :meth:`Cohort.serve`.
     """
 
     round: int
@@ -223,3 +223,39 @@ def freeze(value: Any) -> None:
     elif isinstance(value, list | tuple):
         for item in value:
             freeze(item)
+
+
+def keep(*states: State) -> None:
+    """Make what servers keep their own: in place, arrays that are views are replaced by copies. A value of a reply is a
+    view into the whole message, which stays in memory, in Ray's object store, as long as any view of it does.
+    """
+    copies: dict[int, tuple[Any, Any]] = {}  # id -> what was copied, and its copy: one of what stands in two places
+
+    def once(value: Any, copy: Callable[[], Any]) -> Any:
+        if id(value) not in copies:
+            copies[id(value)] = value, copy()
+        return copies[id(value)][1]
+
+    def owned(value: Any) -> Any:
+        if isinstance(value, dict):
+            for name, item in value.items():
+                value[name] = owned(item)
+        elif isinstance(value, list):
+            value[:] = map(owned, value)
+        elif type(value) is tuple:
+            return tuple(map(owned, value))
+        elif isinstance(value, np.ndarray) and not value.flags.owndata:
+            return once(value, lambda: _copy(value))
+        elif type(value) is Weights and not value.vector.flags.owndata:
+            return once(value, lambda: value.with_vector(owned(value.vector)))
+        return value
+
+    for state in states:
+        owned(state)
+
+
+def _copy(array: np.ndarray) -> np.ndarray:
+    """A copy in the same order, read-only where the array is."""
+    copy = np.array(array)
+    copy.flags.writeable = array.flags.writeable
+    return copy

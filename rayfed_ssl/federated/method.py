@@ -84,6 +84,10 @@ class Method:
     step: ServerStep = "own"
     averages_targets: bool = False  # `objective.target: averaged` goes with it: momentum targets travel with weights
     check: Callable[[RunSettings], None] | None = None  # raises ValueError naming the key that does not fit
+    unused: Callable[[RunSettings], Mapping[str, str]] = lambda settings: {}
+    """Keys that have no effect as the run is configured, and what each needs: refused where they are given for the run.
+    In a file they may be meant for other runs of it; where even that makes no sense, ``check`` refuses them.
+    """
     check_federation: Callable[[RunSettings, Federation], None] | None = None  # raises UserError, before any file
     footprint: Callable[[RunSettings, int], ClientFootprint] = lambda settings, images: ClientFootprint()
     planned: Callable[[RunSettings], str] = lambda settings: ""  # `key: why` rounds depend on train.rounds, if they do

@@ -35,7 +35,7 @@ from rayfed_ssl.leak.replay import Heard, Tap
 from rayfed_ssl.leak.scores import agreement, in_correlation, nearest, surrogate
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models.network import Network
-from rayfed_ssl.reporting.leaked import UNTRAINED
+from rayfed_ssl.records.leaked import UNTRAINED
 
 VIEWS = 10  # of the agreement score (Liu et al. 2021)
 RIDGE = 1e-3  # of the surrogate, relative

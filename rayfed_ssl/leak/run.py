@@ -15,8 +15,8 @@ from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.leak.auc import null_deviation
 from rayfed_ssl.leak.audit import Audit, Finding, TooFew, as_rows, draw_sets, unaudited
 from rayfed_ssl.leak.replay import replayed
-from rayfed_ssl.reporting.guarantee import Guarantee, guarantee
-from rayfed_ssl.reporting.leaked import FILE, read_leak
+from rayfed_ssl.records.guarantee import Guarantee, guarantee
+from rayfed_ssl.records.leaked import FILE, read_leak
 from rayfed_ssl.settings.files import of_run
 from rayfed_ssl.simulation.resuming import load_moved
 from rayfed_ssl.storage.claim import rewriting

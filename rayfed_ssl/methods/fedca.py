@@ -177,8 +177,7 @@ class Server(MethodServer[Config]):
         result = cohort.mean("train", weights=self.weights, each=lambda client: {"dictionary": dictionary(client)})
         self.weights = result["weights"]
         if self.method.dictionary_size:
-            # Copied: a reply is a view into a message that also holds sums of weights.
-            self.state["dictionaries"] |= {r.client: np.array(r["dictionary"]) for r in result.replies}
+            self.state["dictionaries"] |= {r.client: r["dictionary"] for r in result.replies}
 
     def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
         weights = self.setup.weight_bytes(self.config.clients.encoder(client))
@@ -228,6 +227,18 @@ class Server(MethodServer[Config]):
         return others
 
 
+def unused(config: RunSettings) -> dict[str, str]:
+    """What one module alone reads, where it is off."""
+    method = config.method_as(Config)
+    keys: dict[str, str] = {}
+    if not method.alignment:
+        own = "method.beta", "method.alignment_epochs", "method.alignment_batch", "objective.directional"
+        keys |= dict.fromkeys(own, "method.alignment=true")
+    if not method.dictionary_size:
+        keys["method.exclude_own"] = "method.dictionary_size=1 or more"
+    return keys
+
+
 def check_federation(config: RunSettings, federation: Federation) -> None:
     """Refuse K above the smallest union to draw it from, and too few public images to contrast. Raises UserError."""
     method = config.method_as(Config)
@@ -265,6 +276,7 @@ FEDCA = Method(
     accepts=only("simclr"),
     service=Service,
     step="mean",
+    unused=unused,
     check_federation=check_federation,
     footprint=footprint,
     uploads={"dictionary": Entries()},

@@ -182,8 +182,7 @@ class ServerHalf(ServerPlugin[Config]):
         return {"peers": peers} if peers and t > self.config.warmup else {}
 
     def collect(self, t: int, client: int, fields: Mapping[str, Any]) -> None:
-        # Copied: a reply is a view into a message that may also hold sums of weights.
-        self.incoming[client] = np.array(fields["correlation"])
+        self.incoming[client] = fields["correlation"]
 
     def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
         n = self.setup.config.projection_dim

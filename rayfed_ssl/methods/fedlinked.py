@@ -44,7 +44,7 @@ CANCELLED = 1e-6  # of ||A_.j||: a sum of utilities not above this gives no targ
 class Config(TaskConfig):
     name: Literal["fedlinked"] = "fedlinked"
     eta: Annotated[float, Field(gt=0)] = 2.97
-    """Strength of the utilities."""
+    """Strength of the utilities, as they are recorded; training feels it with ``weighted_distillation`` alone."""
     utility_scale: Literal["sqrt_eta", "eta"] = "sqrt_eta"
     """s, the factor of the utilities."""
     transformation: bool = True

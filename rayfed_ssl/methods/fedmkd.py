@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -130,7 +129,7 @@ class Client(EncoderClient[Config]):
 
     def adopt(self, target: Weights) -> dict[str, Any]:
         """Keep the server's target for the next round."""
-        self.state["target"] = target.with_vector(np.array(target.vector))
+        self.state["target"] = target
         return {}
 
 
@@ -228,7 +227,7 @@ class Server(MethodServer[Config]):
         def aligned(client: int) -> dict[str, Any]:
             encoder, sent = teachers[client]
             message = {"encoder": encoder, "sent": sent, "student": state["student"]}
-            return dict(cohort.serve("align", visit=client, **message).fields)
+            return dict(cohort.serve("align", call=client, **message).fields)
 
         targets = {client: aligned(client) for client in teachers}
         cohort.tell("adopt", clients=list(teachers), each=targets.__getitem__)

@@ -249,8 +249,7 @@ class Server(MethodServer[Config]):
         for client in cohort.clients:
             releases[client] = releases.get(client, 0) + 1
         for reply in cohort.ask("correlation", weights=self.weights):
-            # Copied: a view would keep other clients' replies.
-            self.state["bank"][reply.client] = np.array(reply["correlation"])
+            self.state["bank"][reply.client] = reply["correlation"]
 
     def alpha(self, t: int, client: int) -> float:
         """The weight of a client's own correlations in round t."""

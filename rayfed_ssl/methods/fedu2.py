@@ -190,7 +190,7 @@ class Server(fedavg.Server[Config]):
 
 
 def _vectors(replies: Iterator[Reply]) -> Iterator[tuple[int, np.ndarray]]:
-    """Each client's values, copied: a reply is a view into a message that holds more."""
+    """Each client's values, copied as they come: all of a round's models may be more than Ray's object store takes."""
     for reply in replies:
         yield reply.client, np.array(reply["weights"].vector)
 

@@ -166,7 +166,7 @@ class Server(MethodServer[Config]):
 
     def fit_global(self, cohort: Cohort, replies: Sequence[Reply]) -> None:
         """Fit the global centroids to those that clients replied with."""
-        found = [np.array(reply["centroids"]) for reply in replies]
+        found = [reply["centroids"] for reply in replies]
         fitted = cohort.serve("fit_global", centroids=self.state["centroids"], found=found)["centroids"]
         found_spread = spread(np.concatenate(found), np.asarray(fitted))
         self.metrics |= {"orchestra/clusters": found_spread.clusters, "orchestra/cosine": found_spread.cosine}

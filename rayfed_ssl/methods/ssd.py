@@ -53,7 +53,7 @@ class Client(EncoderClient[Config]):
     def train(self, weights: Weights, subspace: np.ndarray | None) -> dict[str, Any]:
         """Local epochs; ``subspace`` (w,) are this client's dimensions, None where it knows them."""
         if subspace is not None:
-            self.state["subspace"] = np.array(subspace)
+            self.state["subspace"] = subspace
         self.load(weights)
         self.fit(self.loss())
         return {"weights": self.weights}

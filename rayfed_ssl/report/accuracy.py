@@ -12,6 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rayfed_ssl.base.text import UNITS
+from rayfed_ssl.records.comparison import ordered
+from rayfed_ssl.records.summary import PIXELS
 from rayfed_ssl.report.folder import RunFolder
 from rayfed_ssl.report.formats import short
 from rayfed_ssl.report.measures import axis, is_share, protocol_name, scale, shown, subject
@@ -27,8 +29,6 @@ from rayfed_ssl.report.style import (
     series,
     whole_numbers,
 )
-from rayfed_ssl.reporting.comparison import ordered
-from rayfed_ssl.reporting.summary import PIXELS
 
 LINES = 5  # the most protocols in one figure
 LONG = 14  # letters of a name, from which each has a line of its own in a legend

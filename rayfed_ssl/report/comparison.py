@@ -12,16 +12,16 @@ from matplotlib.figure import Figure
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
+from rayfed_ssl.records.comparison import RAW_PIXELS, UNTRAINED, OneRun, ordered, read_run, spread
+from rayfed_ssl.records.comparison_choice import SMALLER
+from rayfed_ssl.records.guarantee import guarantee
+from rayfed_ssl.records.leaked import INTERVAL, largest
 from rayfed_ssl.report.comparison_verdict import Row, by_seed, value_of, verdict
 from rayfed_ssl.report.features import WORDS
 from rayfed_ssl.report.formats import number, plural, size, span
 from rayfed_ssl.report.measures import DESCRIBED, axis, change, measure_name, scale, shown, subject, within
 from rayfed_ssl.report.page import Cell, Page, Section, Table, Tile, write
 from rayfed_ssl.report.style import GRID, INK, MUTED, SERIES, Drawing, Studio, lines, logarithmic_from_zero
-from rayfed_ssl.reporting.comparison import RAW_PIXELS, UNTRAINED, OneRun, ordered, read_run, spread
-from rayfed_ssl.reporting.comparison_choice import SMALLER
-from rayfed_ssl.reporting.guarantee import guarantee
-from rayfed_ssl.reporting.leaked import INTERVAL, largest
 
 FILE = "comparison.json"
 SPREAD = 20.0  # of bytes, from which on their axis is logarithmic

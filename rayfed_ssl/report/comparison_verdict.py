@@ -11,11 +11,11 @@ from statistics import fmean
 from typing import Any
 
 from rayfed_ssl.base.text import printable
+from rayfed_ssl.records.comparison import UNTRAINED, difference
+from rayfed_ssl.records.comparison_choice import SMALLER, Order, in_order
 from rayfed_ssl.report.formats import plural
 from rayfed_ssl.report.measures import DESCRIBED, change, measure_name, shown, unit
 from rayfed_ssl.report.verdict import BETTER, LEVEL_WITH, WORSE, Compared, Verdict, compared
-from rayfed_ssl.reporting.comparison import UNTRAINED, difference
-from rayfed_ssl.reporting.comparison_choice import SMALLER, Order, in_order
 
 BY_FEATURES = ("rankme", "uniformity", "alignment")  # without an accuracy, by the first of these
 NOTHING = "Nothing was measured that could be compared."

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.reporting.summary import History, history, summarise, virtual_seconds
-from rayfed_ssl.reporting.tables import COMMUNICATION, METRICS, communication_parts, metrics_parts
+from rayfed_ssl.records.summary import History, history, summarise, virtual_seconds
+from rayfed_ssl.records.tables import COMMUNICATION, METRICS, communication_parts, metrics_parts
 from rayfed_ssl.settings import files as configfile
 
 UNFINISHED, UNKNOWN = "unfinished", "unknown"

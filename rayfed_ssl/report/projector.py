@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from rayfed_ssl.records.tables import replace_file
 from rayfed_ssl.report.maps import thumbnail
 from rayfed_ssl.report.representations import Look
-from rayfed_ssl.reporting.tables import replace_file
 
 CONFIG = "projector_config.pbtxt"
 FOLDER = "projector"

@@ -12,6 +12,11 @@ import yaml
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
+from rayfed_ssl.records.comparison import ordered
+from rayfed_ssl.records.environment import scalings
+from rayfed_ssl.records.guarantee import guarantee
+from rayfed_ssl.records.leaked import BY_CHANCE, ENOUGH, INTERVAL, read_leak
+from rayfed_ssl.records.settings_table import flat
 from rayfed_ssl.report import accuracy, costs, features, holdings, maps, panels, projector
 from rayfed_ssl.report.folder import UNFINISHED, RunFolder, read
 from rayfed_ssl.report.formats import number, percent, plural, size, span
@@ -20,11 +25,6 @@ from rayfed_ssl.report.page import Cell, Page, Section, Table, Text, Tile, words
 from rayfed_ssl.report.representations import look
 from rayfed_ssl.report.style import Studio
 from rayfed_ssl.report.verdict import Verdict, compared, mean, test_images, verdict
-from rayfed_ssl.reporting.comparison import ordered
-from rayfed_ssl.reporting.environment import scalings
-from rayfed_ssl.reporting.guarantee import guarantee
-from rayfed_ssl.reporting.leaked import BY_CHANCE, ENOUGH, INTERVAL, read_leak
-from rayfed_ssl.reporting.settings_table import flat
 
 CLIENTS = 200  # the most with a row in a table
 SHOWN = (  # of the configuration: what a reader asks first

@@ -15,11 +15,11 @@ from matplotlib.figure import Figure
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
+from rayfed_ssl.records.sweep_choice import Choice, choose
 from rayfed_ssl.report.formats import number, percent, plural, size, span
 from rayfed_ssl.report.page import Cell, Page, Section, Table, Text, Tile, words, write
 from rayfed_ssl.report.style import MUTED, SERIES, Drawing, Studio, logarithmic, rules, whole_numbers
 from rayfed_ssl.report.verdict import Verdict
-from rayfed_ssl.reporting.sweep_choice import Choice, choose
 from rayfed_ssl.settings import files as configfile
 
 RESULTS = "results.parquet"

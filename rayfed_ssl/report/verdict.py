@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from rayfed_ssl.records.comparison import difference, ordered
+from rayfed_ssl.records.intervals import counts_images, of_difference
 from rayfed_ssl.report.folder import UNFINISHED, UNKNOWN
 from rayfed_ssl.report.formats import number, plural, points
 from rayfed_ssl.report.measures import change, features_name, protocol_name, shown, subject, unit, within
-from rayfed_ssl.reporting.comparison import difference, ordered
-from rayfed_ssl.reporting.intervals import counts_images, of_difference
 
 BETTER, LEVEL_WITH, WORSE = "better", "level", "worse"
 NO_INTERVAL = "no interval"

@@ -161,7 +161,7 @@ class TrainConfig(Block):
     local_epochs: Annotated[int, Field(ge=1)] = 1
     """Passes over a client's images in a round."""
     local_steps: Annotated[int, Field(ge=1)] | None = None
-    """Batches in place of ``local_epochs``, reshuffled as needed; null: epochs."""
+    """Batches, reshuffled as needed, in place of ``local_epochs``, which is refused beside it; null: epochs."""
     batch_size: Annotated[int, Field(ge=1)] = 128
     """Images of a batch; of a smaller shard, all of them."""
     optimizer: OptimizerConfig = OptimizerConfig()

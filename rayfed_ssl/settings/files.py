@@ -137,14 +137,14 @@ def merge(
     first. Raises ``UserError`` for a path that leads through something without keys, or past the end of a list.
     """
     merged = copy.deepcopy(dict(document))
-    leaves = list(_leaves(overrides, ()))
+    changes = list(leaves(overrides))
     for block in tagged:
         path = tuple(block.split("."))
-        names = [value for leaf, value in leaves if leaf == (*path, "name")]
+        names = [value for leaf, value in changes if leaf == (*path, "name")]
         old = _at(merged, path)
         if names and old is not None and (not isinstance(old, Mapping) or old.get("name") != names[-1]):
             _at(merged, path[:-1])[path[-1]] = {}
-    for path, value in leaves:
+    for path, value in changes:
         _put(merged, path, copy.deepcopy(value))
     return merged
 
@@ -196,12 +196,12 @@ def _lowered(text: str) -> str:
     return text[:1].lower() + text[1:]
 
 
-def _leaves(changes: Mapping[str, object], path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], object]]:
+def leaves(changes: Mapping[str, object], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
     """Every (path, value) of nested and dotted keys; an empty mapping is a value."""
     for key, value in changes.items():
         here = (*path, *str(key).split("."))
         if isinstance(value, Mapping) and value:
-            yield from _leaves(value, here)
+            yield from leaves(value, here)
         else:
             yield here, value
 

@@ -16,7 +16,7 @@ from rayfed_ssl.federated.results import Subject
 from rayfed_ssl.models import describe
 from rayfed_ssl.models.exported import file_name
 from rayfed_ssl.models.transform import DEEP, as_input
-from rayfed_ssl.reporting.tables import replace_file, write_json
+from rayfed_ssl.records.tables import replace_file, write_json
 from rayfed_ssl.storage.checkpoint import disk_errors
 
 

@@ -26,7 +26,7 @@ from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.fedbuff import FedBuff
 from rayfed_ssl.federated.federation import Federation, deal
 from rayfed_ssl.federated.ledger import Ledger
-from rayfed_ssl.federated.messages import ClientError, Diverged
+from rayfed_ssl.federated.messages import ClientError, Diverged, keep
 from rayfed_ssl.federated.plugin import ServerPlugin
 from rayfed_ssl.federated.results import PIXELS, ClientMatrix
 from rayfed_ssl.federated.server import MethodServer
@@ -110,6 +110,7 @@ class Run:
         else:
             self.server.start(self.cohort)
             self.cohort.check_read()
+            keep(self.server.state)
             self.cohort.commit()
         unreachable = check_reachable(self.clock, config) if self.clock else []
         dealt = ignored_clients(config, self.federation)
@@ -261,6 +262,7 @@ class Run:
         if t == self.rounds:
             self.server.after_last_round(self.cohort)
         self.cohort.end_round()
+        keep(self.server.state, *(plugin.state for plugin in self.plugins.values()))
         seconds = time.perf_counter() - began
         with self.writing(f"the records of round {t}"):
             values = self.recorder.round(t, self.cohort, self.server, seconds)

@@ -13,3 +13,14 @@ class Progress:
     rounds: int
     line: str
     values: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def came_to_nothing(self) -> str:
+        """That a finished round came to nothing, and why; empty where it did not."""
+        before, _, after = self.line.partition(f"round {self.round}/{self.rounds} ")
+        return after if self.finishes_a_round and not before else ""
+
+    @property
+    def finishes_a_round(self) -> bool:
+        """Whether it is a finished round."""
+        return "system/round_s" in self.values

@@ -1,4 +1,4 @@
-"""What one round leaves behind: metrics, bookings, the summary. Between the loop and ``reporting``, which knows only
+"""What one round leaves behind: metrics, bookings, the summary. Between the loop and ``records``, which knows only
 tables.
 """
 
@@ -27,11 +27,11 @@ from rayfed_ssl.federated.messages import SERVER, Diverged
 from rayfed_ssl.federated.plugin import ServerPlugin
 from rayfed_ssl.federated.results import ClientMatrix
 from rayfed_ssl.federated.server import MethodServer
-from rayfed_ssl.reporting.environment import write_environment
-from rayfed_ssl.reporting.records import Records
-from rayfed_ssl.reporting.settings_table import markdown
-from rayfed_ssl.reporting.summary import evaluated_rounds, rounds_to, summarise, virtual_seconds, write_summary
-from rayfed_ssl.reporting.tables import Drop, read_metrics, replace_file, write_images, write_partition
+from rayfed_ssl.records.environment import write_environment
+from rayfed_ssl.records.journal import Journal
+from rayfed_ssl.records.settings_table import markdown
+from rayfed_ssl.records.summary import evaluated_rounds, rounds_to, summarise, virtual_seconds, write_summary
+from rayfed_ssl.records.tables import Drop, read_metrics, replace_file, write_images, write_partition
 
 SKIPPED = "skipped_images.txt"  # by name, those that could not be decoded
 
@@ -56,7 +56,7 @@ class Recorder:
         notes: Sequence[str],
     ) -> None:
         self.config, self.folder, self.federation = config, folder, federation
-        self.records = Records(
+        self.records = Journal(
             folder, resume_round=resumed_from, clients=config.clients.count, names=federation.given_names
         )
         self.drawn: dict[str, int] = {}  # matrices over pairs of clients: the round that TensorBoard has seen last
@@ -103,7 +103,7 @@ class Recorder:
         """Draw who holds what, once: after the first round, so that no client waits for matplotlib."""
         labels = self.federation.dataset.train.labels
         if self.undrawn and (labels >= 0).any():
-            from rayfed_ssl.reporting import figures  # matplotlib, loaded only to draw
+            from rayfed_ssl.records import figures  # matplotlib, loaded only to draw
 
             counts = label_histogram(
                 [shard["train"] for shard in self.federation.shards], labels, self.federation.classes
@@ -197,7 +197,7 @@ class Recorder:
         """
         if not (matrices and self.config.figures):
             return
-        from rayfed_ssl.reporting import figures
+        from rayfed_ssl.records import figures
 
         for name, matrix in matrices.items():
             new = self.drawn.get(name) != t
@@ -262,7 +262,7 @@ class Recorder:
         Args:
             passed: round -> virtual seconds until its end.
         """
-        from rayfed_ssl.reporting import figures
+        from rayfed_ssl.records import figures
 
         figures.save_figure(self.folder, "accuracy", figures.accuracy_curve(metrics))
         if passed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ def reevaluate(
     *,
     data: SourceConfig | str | None = None,
     trust_imports: bool = False,
+    renew: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Measure each exported encoder, the untrained ones and the raw pixels; what it finds is added to
     ``evaluation.json``, where results of other protocols, and of other images, stay.
@@ -57,6 +58,7 @@ def reevaluate(
         data: images other than the run's, resized to the run's size and channels. Protocols use their training and
             their test images as they use the run's own. Text is read by :func:`located_of_run`.
         trust_imports: whether to run code that the run folder brings along.
+        renew: brings ``evaluation.json`` up to date where ``run`` is a copy; called before it is added to.
     Returns:
         What ``evaluation.json`` now holds: ``accuracy``, ``select`` and ``features`` are ``{encoder: {tag: value}}``,
         ``untrained`` is ``{architecture: {tag: value}}``, of clients that began with own values ``{encoder: ..}``,
@@ -78,8 +80,7 @@ def reevaluate(
         raise UserError(f"{run}: cannot be written to, and {FILE} belongs there; copy the run elsewhere")
     config = _configured(run, protocols, changes, trust_imports, several=len(encoders) > 1)
     earlier(run / FILE)  # what cannot be read is said before anything is measured
-    if isinstance(data, str):
-        data = located_of_run(data, config.data, "--data")
+    data = located_of_run(data, config.data, "--data") if isinstance(data, str) else data
     if data is None:
         with began_earlier(config):
             federation = deal(config)
@@ -93,6 +94,7 @@ def reevaluate(
         found = {"images": images, **_measured(config, federation, encoders)}
     protocols = config.evaluation.protocols
     with rewriting(run / FILE) as write:  # another command may have added to it since
+        renew()
         known = with_untrained(earlier(run / FILE), _began(config, encoders))
         found = added(known, found, protocols) if data is None else _beside(known, title(data), found, protocols)
         write(found)

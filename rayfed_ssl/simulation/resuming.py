@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.config import RunConfig, load_of_run, load_untrusted, result_affecting
+from rayfed_ssl.config import RESULT_NEUTRAL, RunConfig, load_of_run, load_untrusted
 from rayfed_ssl.defaults import as_made
 from rayfed_ssl.extensions import refuse_other
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.methods import METHODS
-from rayfed_ssl.reporting.environment import recorded
+from rayfed_ssl.records.environment import recorded
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.run import IMAGES, OTHER_IMAGES, START
 from rayfed_ssl.storage import checkpoint
@@ -220,3 +221,57 @@ def digests_of(config: RunConfig) -> dict[str, str]:
         except OSError as error:
             raise UserError(f"{key}: {printable(path)} cannot be read ({error.strerror})") from None
     return digests
+
+
+def changed_keys(old: RunConfig, new: RunConfig) -> list[str]:
+    """Dotted keys that affect the result and differ: with any of them a run cannot be resumed."""
+
+    def flat(value: Any, prefix: str) -> dict[str, Any]:
+        if isinstance(value, dict):
+            return {
+                k: v for key, item in value.items() for k, v in flat(item, f"{prefix}.{key}" if prefix else key).items()
+            }
+        return {prefix: value}
+
+    a, b = (
+        {
+            key: value
+            for key, value in flat(config.model_dump(mode="json"), "").items()
+            if key.split(".")[0] not in RESULT_NEUTRAL or key in ("resources.threads", "resources.device")
+        }
+        for config in (old, new)
+    )
+    return sorted(key for key in a.keys() | b.keys() if a.get(key) != b.get(key))
+
+
+def result_affecting(old: RunConfig, new: RunConfig, folder: Path, moved: Collection[str] = ()) -> None:
+    """Raise UserError naming the keys whose change would make a resumed run a different one.
+
+    More rounds are allowed where the rounds that were run are those of the longer run. So are the keys ``moved``, which
+    name places whose content is compared elsewhere.
+    """
+    keys = [key for key in changed_keys(old, new) if key not in moved]
+    if keys == ["train.rounds"]:
+        _check_longer(old, new, folder)
+    elif keys:
+        others = [key for key in keys if key != "train.rounds" or new.train.rounds < old.train.rounds]
+        raise UserError(
+            f"{folder}: cannot resume with changed {', '.join(others)}; only resources.*, checkpoint.*, figures and "
+            "name may change, paths to where the same images and files lie, and train.rounds may grow (another --out "
+            "starts a new run)"
+        )
+
+
+def _check_longer(old: RunConfig, new: RunConfig, folder: Path) -> None:
+    """Raise UserError where a run of ``new.train.rounds`` rounds would not have begun with the rounds of ``old``."""
+    before, wanted = old.train.rounds, new.train.rounds
+    if wanted < before:
+        raise UserError(f"train.rounds: found {wanted}; {folder} is a run of {before}, allowed with --resume: {before} "
+                        "or more (another --out starts a new run)")  # fmt: skip
+    names = [old.method.name, *(plugin.name for plugin in old.plugins)]
+    reasons = [why for name in names if (why := METHODS[name].planned(old))]
+    if old.train.optimizer.schedule != "constant":
+        reasons.append(f"train.optimizer.schedule: found '{old.train.optimizer.schedule}' over all of train.rounds")
+    if reasons:
+        raise UserError(f"{reasons[0]}; so {folder}, a run of {before} rounds, cannot become one of {wanted} (another "
+                        "--out starts a new run)")  # fmt: skip

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.reporting.tables import write_json
+from rayfed_ssl.records.tables import write_json
 from rayfed_ssl.storage.lock import Held, Lock
 
 LOCK = ".lock"
@@ -102,7 +102,7 @@ def rewriting(path: Path) -> Iterator[Callable[[Mapping[str, object]], None]]:
     gives: one of a machine at a time does so. The folder is not made again where it is gone.
 
     One at a time does so in a folder that they share, as far as :class:`Lock` reaches. Of a run at a URI each command
-    has a copy, and the file of the one that ends last stays.
+    has a copy, which no lock of another guards.
 
     Raises:
         UserError: after a minute another command still has it, the run is gone, or it cannot be written there.

@@ -71,6 +71,21 @@ class Remote:
         except (OSError, pa.ArrowException) as error:
             raise UserError(f"{self.uri}: cannot be fetched ({_line(error)})") from None
 
+    def renew(self, folder: Path, name: str) -> None:
+        """Make one file of ``folder``, a copy of the run, what it is there now: another command may have written it
+        since. Raises UserError where it cannot be read.
+        """
+        draft = folder / f".{name}.fetching"
+        try:
+            if self.system.get_file_info(f"{self.root}/{name}").type == fs.FileType.NotFound:
+                (folder / name).unlink(missing_ok=True)
+                return
+            with self.system.open_input_stream(f"{self.root}/{name}") as source, draft.open("wb") as sink:
+                shutil.copyfileobj(source, sink, COPIED_BYTES)
+            draft.replace(folder / name)
+        except (OSError, pa.ArrowException) as error:
+            raise UserError(f"{self.uri}: {name} cannot be fetched ({_line(error)})") from None
+
     def put(self, file: Path, name: str) -> None:
         """Copy one file there, under ``name``. Raises UserError where it cannot be written, or the run is gone."""
         try:
@@ -82,6 +97,14 @@ class Remote:
                 shutil.copyfileobj(source, sink, COPIED_BYTES)
         except (OSError, pa.ArrowException) as error:
             raise UserError(f"{self.uri}: cannot write {name} ({_line(error)})") from None
+
+
+def renewing(where: str | None, folder: Path, name: str) -> Callable[[], None]:
+    """What makes a file of ``folder`` the one that the run at the URI ``where`` has; nothing where it is no URI."""
+    if where is None or not is_uri(where):
+        return lambda: None
+    remote = Remote(where)
+    return lambda: remote.renew(folder, name)
 
 
 @contextmanager

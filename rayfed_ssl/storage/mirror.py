@@ -24,7 +24,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.reporting.tables import PART, Commit
+from rayfed_ssl.records.tables import PART, Commit
 from rayfed_ssl.storage.checkpoint import MARKER
 from rayfed_ssl.storage.claim import lock_of
 from rayfed_ssl.storage.failure import ERROR

@@ -6,8 +6,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from rayfed_ssl.reporting.comparison import Comparison
-from rayfed_ssl.reporting.comparison_files import cells
+from rayfed_ssl.records.comparison import Comparison
+from rayfed_ssl.records.comparison_files import cells
 
 
 def comparison_table(comparison: Comparison) -> Table:

@@ -50,7 +50,9 @@ class Events:
         if not progress.values:
             self.line(progress.line)
             return
-        kind = "round" if "system/round_s" in progress.values else "evaluation"
+        if progress.came_to_nothing:
+            self.line(progress.line)
+        kind = "round" if progress.finishes_a_round else "evaluation"
         self._say({"event": kind, "round": progress.round, "rounds": progress.rounds, **progress.values})
 
     def end(self, summary: Mapping[str, Any], where: Path | str) -> None:

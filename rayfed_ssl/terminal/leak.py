@@ -10,7 +10,7 @@ from rich.table import Table
 
 from rayfed_ssl.leak.audit import summary, suspicious
 from rayfed_ssl.leak.run import Leak
-from rayfed_ssl.reporting.leaked import BY_CHANCE, ENOUGH, FILE, INTERVAL
+from rayfed_ssl.records.leaked import BY_CHANCE, ENOUGH, FILE, INTERVAL
 
 
 def show(screen: Console, found: Leak, run: Path) -> None:

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rayfed_ssl.base.text import amount, printable
-from rayfed_ssl.reporting.summary import TEST_LABELS
+from rayfed_ssl.records.summary import TEST_LABELS
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.terminal.output import console as console
 
@@ -60,7 +60,7 @@ class Reporter:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def __call__(self, progress: Progress) -> None:
-        if "system/round_s" in progress.values:
+        if progress.finishes_a_round:
             self._round(progress)
         elif not progress.values:
             self.line(progress.line)
@@ -73,6 +73,10 @@ class Reporter:
 
     def _round(self, progress: Progress) -> None:
         values, parts = progress.values, [f"round {progress.round}/{progress.rounds}"]
+        if progress.came_to_nothing:
+            if self.bar:  # whose text the next round takes
+                self.line(progress.line)
+            parts.append(progress.came_to_nothing)
         if "train/loss" in values:
             parts.append(f"loss {values['train/loss']:.4g}")
         evaluated, measured = self.newest

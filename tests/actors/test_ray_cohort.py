@@ -46,6 +46,7 @@ from rayfed_ssl.federated.results import PIXELS, Subject
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.simulation.local import LocalCohort
+from rayfed_ssl.simulation.loop import Run
 from rayfed_ssl.simulation.worker import Worker
 from tests.cluster.processes import until
 from tests.tiny import tiny
@@ -355,20 +356,21 @@ def test_server_work_in_the_middle_of_an_exchange_mixes_up_nothing(made: Made) -
     assert totals == [2.0 + 3.0 + 5.0] * 4
 
 
-def test_fedscs_bank_keeps_matrices_and_no_replies(pool: Pool) -> None:
-    config = tiny("fedsc", model__projector={"hidden": [], "dim": 96}, participation__fraction=1.0)
-    federation = deal(config)
-    cohort = RayCohort(config, federation, Ledger(), pool, keep=True)
-    server = METHODS["fedsc"].server(Setup(config, federation, Initial(config, federation)))
-    server.start(cohort)
-    for t in (1, 2):
-        cohort.begin_round(t, federation.clients)
-        server.round(t, cohort)
-        cohort.end_round()
-    bank = server.state["bank"]
-    assert cohort.replies.read_bytes >= len(bank) * 4 * 96**2 > len(bank) * INLINE_BYTES > 0
-    assert all(matrix.flags.owndata for matrix in bank.values())
-    cohort.close()
+@pytest.mark.parametrize(("method", "bank"), [("fedsc", "bank"), ("fedfoa", "bank"), ("fedca", "dictionaries")])
+def test_a_servers_bank_keeps_what_it_holds_and_no_replies(pool: Pool, tmp_path: Path, method: str, bank: str) -> None:
+    config = tiny(method, model__projector={"hidden": [], "dim": 96}, clients__encoders="small_cnn")
+
+    def connect(config: RunConfig, federation: Federation, ledger: Ledger) -> Cohort:
+        return RayCohort(config, federation, ledger, pool, keep=True)
+
+    run = Run(config, tmp_path / "run", connect, False, lambda progress: None)
+    for t in (1, 2):  # FedSC shares from the second round on
+        run.round(t)
+    states = {"server": run.server, **run.plugins}
+    kept = [array for owner in states.values() for array in owner.state.get(bank, {}).values()]
+    assert kept
+    assert all(array.flags.owndata for array in kept)
+    run.close()
 
 
 def test_flesd_and_fedlinked_do_not_read_the_representations_they_pass_on(pool: Pool) -> None:

@@ -420,6 +420,40 @@ def test_compare_runs_methods_and_reads_runs(tmp_path: Path, finished: rayfed_ss
         rayfed_ssl.compare("fedsimclr")
 
 
+def test_who_hears_of_a_comparison_may_stop_it_and_resume_runs_what_is_left(
+    tmp_path: Path, finished: rayfed_ssl.Run
+) -> None:
+    from rayfed_ssl.settings.files import dump
+
+    dump(finished.config, tmp_path / "base.yaml")
+    asks: dict[str, Any] = {"base": tmp_path / "base.yaml", "out": tmp_path / "fight", "executor": "local"}
+    asks |= {"progress": False, "train__rounds": 1}
+    heard: list[rayfed_ssl.Progress] = []
+
+    def first_run(progress: rayfed_ssl.Progress) -> bool:
+        heard.append(progress)
+        return "eval/knn" in progress.values
+
+    found = rayfed_ssl.compare("fedsimclr", "fedprox", **asks, on_progress=first_run)
+    assert (found.left, [(p.round, p.rounds, bool(p.values)) for p in heard]) == (1, [(0, 2, False), (1, 2, True)])
+    assert heard[-1].line.startswith("trial-00000  complete")
+    assert heard[-1].values["eval/knn"] == found.table["knn.mean"].to_pylist()[0]
+
+    def fail(progress: rayfed_ssl.Progress) -> None:
+        heard.append(progress)
+        raise LookupError("no such page")
+
+    heard.clear()
+    with pytest.raises(LookupError, match="no such page"):
+        rayfed_ssl.compare("fedsimclr", "fedprox", **asks, resume=True, on_progress=fail)
+    assert len(heard) == 1  # before the second run began
+    whole = rayfed_ssl.compare("fedsimclr", "fedprox", **asks, resume=True, on_progress=heard.append)
+    assert (whole.left, heard[-1].round, heard[-1].rounds) == (0, 2, 2)
+    heard.clear()
+    rayfed_ssl.compare(tmp_path / "fight", on_progress=heard.append)
+    assert heard == []  # nothing is run
+
+
 def test_compare_chooses_by_a_measure_without_test_labels(tmp_path: Path, finished: rayfed_ssl.Run) -> None:
     """``select`` is the command's ``--select``, for runs that are made and for runs that are read."""
     from rayfed_ssl.settings.files import dump
@@ -472,6 +506,28 @@ def test_on_ray_progress_is_heard_in_this_process(
         rayfed_ssl.run(CONFIG, **asks, on_progress=fail_in_round_2)
     over = rayfed_ssl.run(CONFIG, **asks, resume=True)
     assert encoders(over.folder) == encoders(finished.folder)
+
+
+def test_on_ray_a_comparison_is_heard_and_stopped_in_this_process(
+    finished: rayfed_ssl.Run, tmp_path: Path, ray_session: ModuleType
+) -> None:
+    from rayfed_ssl.settings.files import dump
+
+    dump(finished.config, tmp_path / "base.yaml")
+    heard: list[rayfed_ssl.Progress] = []
+
+    def first_run(progress: rayfed_ssl.Progress) -> bool:
+        heard.append(progress)
+        return bool(progress.values)
+
+    asks: dict[str, Any] = {"base": tmp_path / "base.yaml", "out": tmp_path / "fight", "progress": False}
+    found = rayfed_ssl.compare(
+        "fedsimclr", "fedprox", "local", **asks, on_progress=first_run, seeds=3, train__rounds=1, resources__actors=1
+    )
+    ended = [progress for progress in heard if "eval/knn" in progress.values]
+    assert ended[0].rounds == 9
+    assert {progress.round for progress in ended} == set(range(1, len(ended) + 1))
+    assert 0 < found.left < 9
 
 
 SCRIPT = """

@@ -15,7 +15,7 @@ import pytest
 from scipy import stats
 
 from rayfed_ssl.config import build
-from rayfed_ssl.reporting.comparison import Difference
+from rayfed_ssl.records.comparison import Difference
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = claims.load()

@@ -19,7 +19,7 @@ from ray.util.placement_group import placement_group_table
 
 from actors.testing import close_pools
 from rayfed_ssl.config import load as load_run
-from rayfed_ssl.reporting import hparams
+from rayfed_ssl.records import hparams
 from rayfed_ssl.storage import checkpoint
 from tests.cluster.processes import descendants, end, orphans, title, until
 from tests.tiny import encoders, measured, run_locally

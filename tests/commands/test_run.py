@@ -74,6 +74,14 @@ def test_what_others_print_and_what_is_not_finite_leave_json_intact(capsys: pyte
     assert err == "a worker's output\na\\x1b[31m line\n"
 
 
+def test_beside_objects_people_hear_of_a_round_that_came_to_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with Events() as events:
+        events(Progress(2, 3, "round 2/3 came to nothing: nobody replied", {"system/round_s": 1.0}))
+    out, err = capsys.readouterr()
+    assert json.loads(out) == {"event": "round", "round": 2, "rounds": 3, "system/round_s": 1.0}
+    assert err == "round 2/3 came to nothing: nobody replied\n"
+
+
 def test_objects_that_nobody_reads_any_more_end_no_run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

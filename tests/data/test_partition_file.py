@@ -14,7 +14,7 @@ import pytest
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.partition import FromFile, Iid, client_names, hold_out, partition, take_public
 from rayfed_ssl.data.partition_file import read_partition
-from rayfed_ssl.reporting.tables import write_partition
+from rayfed_ssl.records.tables import write_partition
 
 LABELS = np.arange(12) % 3
 LISTS = [[0, 5, 1], [2, 3, 4, 11], [6, 7, 8, 9, 10]]

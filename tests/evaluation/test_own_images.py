@@ -22,8 +22,8 @@ from rayfed_ssl.evaluation.material import Material
 from rayfed_ssl.federated.bench import Workbench
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.models import load_exported
-from rayfed_ssl.reporting.figures import client_matrix, label_histogram
-from rayfed_ssl.reporting.tables import read_metrics
+from rayfed_ssl.records.figures import client_matrix, label_histogram
+from rayfed_ssl.records.tables import read_metrics
 from rayfed_ssl.simulation.checks import image_notes
 from rayfed_ssl.simulation.reevaluation import reevaluate
 from rayfed_ssl.testing.tiny import run_locally

@@ -15,7 +15,7 @@ from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.data.corruptions import rotation
 from rayfed_ssl.federated.federation import Federation, deal, require_public
 from rayfed_ssl.methods import METHODS
-from rayfed_ssl.reporting.tables import write_partition
+from rayfed_ssl.records.tables import write_partition
 from rayfed_ssl.simulation.checks import image_notes
 from tests.tiny import tiny
 

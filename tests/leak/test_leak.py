@@ -30,7 +30,7 @@ from rayfed_ssl.leak.run import added, leak
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.methods.fedfoa import pack_triangle
 from rayfed_ssl.methods.fedmd import subset
-from rayfed_ssl.reporting.leaked import BY_CHANCE, INTERVAL
+from rayfed_ssl.records.leaked import BY_CHANCE, INTERVAL
 from rayfed_ssl.simulation.checks import describe
 from rayfed_ssl.simulation.resuming import load_moved
 from rayfed_ssl.simulation.worker import Worker

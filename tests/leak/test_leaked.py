@@ -12,12 +12,12 @@ import yaml
 
 from rayfed_ssl import cli
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.records.comparison_files import cells, markdown, notes, records
+from rayfed_ssl.records.comparison_rows import of_variants
+from rayfed_ssl.records.leaked import BY_CHANCE, INTERVAL, UNTRAINED, largest, read_leak
 from rayfed_ssl.report.any import report_of
-from rayfed_ssl.reporting.comparison_files import cells, markdown, notes, records
-from rayfed_ssl.reporting.comparison_rows import of_variants
-from rayfed_ssl.reporting.leaked import BY_CHANCE, INTERVAL, UNTRAINED, largest, read_leak
+from tests.records.test_comparison import run_folder
 from tests.report.test_page import Parsed
-from tests.reporting.test_comparison import run_folder
 from tests.tiny import tiny_run
 from tune.comparison import from_methods, run_comparison
 

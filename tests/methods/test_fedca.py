@@ -157,7 +157,8 @@ def test_alignment_is_zero_only_at_the_alignment_model_which_gets_no_gradient(en
 @pytest.mark.parametrize("entries", [0, 7])
 @pytest.mark.parametrize("aligned", [True, False])
 def test_a_step_minimises_contrast_plus_beta_alignment(entries: int, aligned: bool) -> None:
-    config = config_of(train__local_steps=1, method__alignment=aligned, method__beta=0.05)
+    weight = {"method__beta": 0.05} if aligned else {}
+    config = config_of(train__local_steps=1, method__alignment=aligned, **weight)
     bench = bench_of(config)
     bank = numpy_generator(0, "bank").standard_normal((entries, 4)).astype(np.float32) if entries else None
     outcome, _ = train(bench, 2, dictionary=bank)

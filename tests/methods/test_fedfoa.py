@@ -228,11 +228,10 @@ def test_warm_up_sends_nothing_and_an_absent_client_is_represented_by_its_last_m
 
 
 def test_the_server_holds_each_matrix_once() -> None:
-    """Messages are held until the round ends, and replies are views: copies would be N^2, views would pin the rest."""
+    """Messages are held until the round ends: copies of the bank would be N^2."""
     server = bank_of(warmup=0)
     for client, packed in uploads(1).items():
         server.collect(1, client, {"correlation": packed})
-        assert not np.shares_memory(server.incoming[client], packed)
     server.end_round(1)
     bank = server.state["bank"]
     for client in range(3):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from rayfed_ssl.config import load
+from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.files import ConfigError
 from rayfed_ssl.testing.tiny import tiny_run
 
 DIRECTED = {"objective.directional": True}
+ALONE = {"method.alignment": False, "method.dictionary_size": 40}
 REFUSED = {
     "fedx, another loss": ("fedx", DIRECTED, "objective.directional: found true; it needs another method: no term"),
     "orchestra, another loss": ("orchestra", DIRECTED, "objective.directional: found true; it needs another method"),
@@ -23,12 +28,40 @@ REFUSED = {
     "a step relative to nothing": (
         "fedu2", {"method.eua": False, "method.relative": False}, "method.relative: found false; it needs method.eua",
     ),
+    "the weight of no alignment": (
+        "fedca", {**ALONE, "method.beta": 0.1}, "method.beta: found 0.1; it needs method.alignment=true",
+    ),
+    "epochs of no alignment model": (
+        "fedca", {**ALONE, "method.alignment_epochs": 7}, "method.alignment_epochs: found 7; it needs method.alignment",
+    ),
+    "public images of no alignment": (
+        "fedca", {**ALONE, "method.alignment_batch": 7}, "method.alignment_batch: found 7; it needs method.alignment=t",
+    ),
+    "the loss of no alignment model": (
+        "fedca", {**ALONE, **DIRECTED}, "objective.directional: found true; it needs method.alignment=true",
+    ),
+    "whose entries, of none": (
+        "fedca", {**ALONE, "method.dictionary_size": 0, "method.exclude_own": False},
+        "method.exclude_own: found false; it needs method.dictionary_size=1 or more",
+    ),
+    "epochs beside steps": (
+        "fedsimclr", {"train.local_steps": 3, "train.local_epochs": 2},
+        "train.local_epochs: found 2; it needs train.local_steps=null",
+    ),
+    "nested epochs beside steps": (
+        "fedsimclr", {"train": {"local_steps": 3, "local_epochs": 2}},
+        "train.local_epochs: found 2; it needs train.local_steps=null",
+    ),
 }  # fmt: skip
 ALLOWED = {
     "fedx at its default": ("fedx", {"objective.directional": False, "method.global_contrast": 0.0}),
     "lambda of all clients": ("fedema", {"method.autoscale": False, "method.scaler": 0.5, "method.tau": 0.7}),
     "tau": ("fedema", {"method.scaler": 1.0, "method.tau": 0.5}),
     "a mean": ("fedu2", {"method.eua": False, "method.temperature": 0.5}),
+    "no alignment": ("fedca", {**ALONE, "method.beta": 0.01, "objective.directional": False}),
+    "no dictionary": ("fedca", {"method.alignment": False, "method.dictionary_size": 0, "method.ensembling": 0.0}),
+    "steps": ("fedsimclr", {"train.local_steps": 3, "train.local_epochs": 1}),
+    "epochs": ("fedsimclr", {"train.local_steps": None, "train.local_epochs": 2}),
     "a relative step, whatever the rate": ("fedu2", {"method.relative": True, "method.lr": 8.0}),
 }
 
@@ -44,3 +77,52 @@ def test_a_key_without_effect_is_refused_in_one_line(method: str, changes: dict[
 @pytest.mark.parametrize(("method", "changes"), ALLOWED.values(), ids=ALLOWED)
 def test_defaults_and_keys_with_an_effect_are_legal(method: str, changes: dict[str, object]) -> None:
     assert tiny_run(method, changes).method.name == method
+
+
+BESIDE = "train.local_epochs: found 4; it needs train.local_steps=null"
+NO_MODEL = "method.beta: found 0.5; it needs method.alignment=true"
+ALIGNED = "method: {name: fedca, alignment_epochs: 7, beta: 0.5, dictionary_size: 40}\n"
+EPOCHS, STEPS = "method: {name: fedsimclr}\ntrain: {local_epochs: 4}\n", "train.local_steps=3"
+BOTH = "method: {name: fedsimclr}\ntrain: {local_epochs: 4, local_steps: 3}\n"
+PROFILES = "method: {name: fedsimclr}\ntrain: {local_steps: 3}\nprofiles:\n  cpu: {train: {rounds: 2}}\n"
+
+
+def loaded(folder: Path, text: str, *overrides: str) -> tuple[int | None, int]:
+    """The local steps and epochs of a run by a file of this text."""
+    (folder / "run.yaml").write_text(text, encoding="utf-8")
+    train = load(folder / "run.yaml", overrides).train
+    return train.local_steps, train.local_epochs
+
+
+def test_an_option_may_take_the_effect_from_what_a_file_has_for_other_runs(tmp_path: Path) -> None:
+    assert loaded(tmp_path, EPOCHS, STEPS) == (3, 4)
+    assert loaded(tmp_path, BOTH, "train.local_steps=null") == (None, 4)
+    assert loaded(tmp_path, EPOCHS + "profiles:\n  cpu: {train: {local_steps: 3}}\n") == (3, 4)
+    directed = ALIGNED + "objective: {name: simclr, directional: true}\ndata: {public: {source: share}}\n"
+    assert loaded(tmp_path, directed, "method.alignment=false") == (None, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "line"),
+    [
+        (BOTH, (), BESIDE),
+        (EPOCHS, (STEPS, "train.local_epochs=4"), BESIDE),
+        (PROFILES.replace("rounds: 2", "local_steps: 3, local_epochs: 4"), (), BESIDE),
+        ("method: {name: fedca, alignment: false, dictionary_size: 40, beta: 0.5}\n", (), NO_MODEL),
+        (ALIGNED, ("method.alignment=false", "method.beta=0.5"), NO_MODEL),
+    ],
+)
+def test_what_stands_beside_the_key_that_makes_it_useless_is_refused(
+    tmp_path: Path, text: str, overrides: tuple[str, ...], line: str
+) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        loaded(tmp_path, text, *overrides)
+    assert str(refusal.value) == line
+
+
+def test_what_was_resolved_once_is_read_again(tmp_path: Path) -> None:
+    """A sweep's best.yaml, say, has epochs of its base beside the steps that were tried."""
+    (tmp_path / "run.yaml").write_text(EPOCHS, encoding="utf-8")
+    config = load(tmp_path / "run.yaml", [STEPS])
+    configfile.dump(config, tmp_path / "best.yaml")
+    assert load(tmp_path / "best.yaml") == config

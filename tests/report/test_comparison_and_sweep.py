@@ -13,11 +13,11 @@ import yaml
 from matplotlib.figure import Figure
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.records import comparison_files
+from rayfed_ssl.records.comparison_choice import choice
+from rayfed_ssl.records.comparison_rows import of_runs
 from rayfed_ssl.report import comparison
 from rayfed_ssl.report.any import report_of
-from rayfed_ssl.reporting import comparison_files
-from rayfed_ssl.reporting.comparison_choice import choice
-from rayfed_ssl.reporting.comparison_rows import of_runs
 from rayfed_ssl.testing.tiny import run_locally, tiny_run
 from tests.report.conftest import told
 from tests.report.test_page import Parsed

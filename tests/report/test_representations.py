@@ -19,9 +19,9 @@ from rayfed_ssl.base.weights import unpack
 from rayfed_ssl.config import load
 from rayfed_ssl.federated.bench import Workbench
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.records.tables import COMMUNICATION, METRICS, table
 from rayfed_ssl.report import folder, holdings, maps, panels, representations
 from rayfed_ssl.report.representations import Look
-from rayfed_ssl.reporting.tables import COMMUNICATION, METRICS, table
 from rayfed_ssl.testing.tiny import BASE
 
 FEATURES = np.random.default_rng(0).normal(size=(40, 6))

@@ -22,9 +22,9 @@ from PIL import Image
 from tensorboard import program
 
 from rayfed_ssl.methods import METHODS
+from rayfed_ssl.records import hparams
+from rayfed_ssl.records.settings_table import flat, markdown
 from rayfed_ssl.report.representations import look
-from rayfed_ssl.reporting import hparams
-from rayfed_ssl.reporting.settings_table import flat, markdown
 
 DOCS = Path(__file__).resolve().parents[2] / "docs/tensorboard.md"
 ROW = re.compile(r"^\| `([^`]+)` \| (\w+) \|", re.MULTILINE)

@@ -24,8 +24,8 @@ from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.workload import Workload
 from rayfed_ssl.methods import METHODS, fedavg
-from rayfed_ssl.reporting.summary import virtual_seconds
-from rayfed_ssl.reporting.tables import read_metrics
+from rayfed_ssl.records.summary import virtual_seconds
+from rayfed_ssl.records.tables import read_metrics
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.simulation import loop
 from tests.tiny import UNPREDICTED, booked, encoders, measured, run_locally, tiny

@@ -14,8 +14,8 @@ import scipy.stats
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.config import load as load_run
+from rayfed_ssl.records.sweep_choice import interval
 from rayfed_ssl.report.any import report_of
-from rayfed_ssl.reporting.sweep_choice import interval
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.blocks import ResourcesConfig
 from rayfed_ssl.storage import checkpoint

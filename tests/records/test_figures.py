@@ -11,8 +11,8 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from rayfed_ssl.reporting.figures import accuracy_against_trace, accuracy_curve, label_histogram, pixels, save_figure
-from rayfed_ssl.reporting.tables import METRICS, table
+from rayfed_ssl.records.figures import accuracy_against_trace, accuracy_curve, label_histogram, pixels, save_figure
+from rayfed_ssl.records.tables import METRICS, table
 
 
 def test_stacked_bars_have_the_counts_as_lengths() -> None:

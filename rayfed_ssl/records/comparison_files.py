@@ -17,12 +17,12 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.reporting.comparison import RAW_PIXELS, UNTRAINED, Comparison, Difference, Row, Spread
-from rayfed_ssl.reporting.comparison_choice import Selection
-from rayfed_ssl.reporting.intervals import counts_images
-from rayfed_ssl.reporting.leaked import INTERVAL, Area, largest
-from rayfed_ssl.reporting.noted import noted
-from rayfed_ssl.reporting.tables import replace_file, write_json
+from rayfed_ssl.records.comparison import RAW_PIXELS, UNTRAINED, Comparison, Difference, Row, Spread
+from rayfed_ssl.records.comparison_choice import Selection
+from rayfed_ssl.records.intervals import counts_images
+from rayfed_ssl.records.leaked import INTERVAL, Area, largest
+from rayfed_ssl.records.noted import noted
+from rayfed_ssl.records.tables import replace_file, write_json
 
 NAME = "comparison"
 LATEX = {
@@ -35,7 +35,7 @@ def write(comparison: Comparison, folder: Path, selection: Selection | None = No
     """Write ``comparison.{parquet,csv,md,tex,json}`` and ``figures/`` into ``folder``, with what ``selection`` chose in
     those for readers and in the JSON.
     """
-    from rayfed_ssl.reporting import comparison_figures  # matplotlib, loaded only to draw
+    from rayfed_ssl.records import comparison_figures  # matplotlib, loaded only to draw
 
     table = pa.Table.from_pylist(records(comparison))
     replace_file(folder / f"{NAME}.parquet", lambda path: pq.write_table(table, path))

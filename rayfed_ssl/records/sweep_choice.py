@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rayfed_ssl.reporting.comparison import difference
+from rayfed_ssl.records.comparison import difference
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rayfed_ssl.reporting.tables import (
+from rayfed_ssl.records.tables import (
     EVALUATED,
     communication_parts,
     communication_totals,

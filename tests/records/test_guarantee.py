@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from rayfed_ssl.records.comparison_files import markdown, write
+from rayfed_ssl.records.comparison_rows import of_variants
+from rayfed_ssl.records.guarantee import Guarantee, guarantee
+from rayfed_ssl.records.tables import write_json
 from rayfed_ssl.report.any import report_of
-from rayfed_ssl.reporting.comparison_files import markdown, write
-from rayfed_ssl.reporting.comparison_rows import of_variants
-from rayfed_ssl.reporting.guarantee import Guarantee, guarantee
-from rayfed_ssl.reporting.tables import write_json
+from tests.records.test_comparison import run_folder
 from tests.report.test_page import Parsed
-from tests.reporting.test_comparison import run_folder
 
 
 def test_the_largest_of_clients_counts_and_one_without_leaves_none() -> None:

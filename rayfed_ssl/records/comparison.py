@@ -24,12 +24,12 @@ from rayfed_ssl.base.late import Late
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import load_untrusted
 from rayfed_ssl.evaluation import OWN
-from rayfed_ssl.reporting.environment import recorded
-from rayfed_ssl.reporting.guarantee import Guarantee, guarantee
-from rayfed_ssl.reporting.leaked import Audited, read_leak
-from rayfed_ssl.reporting.same_images import have_other_images
-from rayfed_ssl.reporting.summary import PIXELS, history, rounds_s, virtual_seconds
-from rayfed_ssl.reporting.tables import read_communication, read_metrics
+from rayfed_ssl.records.environment import recorded
+from rayfed_ssl.records.guarantee import Guarantee, guarantee
+from rayfed_ssl.records.leaked import Audited, read_leak
+from rayfed_ssl.records.same_images import have_other_images
+from rayfed_ssl.records.summary import PIXELS, history, rounds_s, virtual_seconds
+from rayfed_ssl.records.tables import read_communication, read_metrics
 from rayfed_ssl.settings import files as configfile
 
 _stats = Late("scipy.stats")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from rayfed_ssl.federated.ledger import Booking
-from rayfed_ssl.reporting.records import Records
-from rayfed_ssl.reporting.summary import best_and_last, evaluated_rounds, last_of, rounds_to, summarise, write_summary
-from rayfed_ssl.reporting.tables import METRICS, table
+from rayfed_ssl.records.journal import Journal
+from rayfed_ssl.records.summary import best_and_last, evaluated_rounds, last_of, rounds_to, summarise, write_summary
+from rayfed_ssl.records.tables import METRICS, table
 
 KEYS = """method dataset seed rounds clients accuracy best untrained pixels dropped communication epsilon wall_s
 train_images_per_s status"""
@@ -19,7 +19,7 @@ TEST = {"by": "test labels"}
 
 
 def record(folder: Path, rounds: range, resume_round: int | None = None) -> None:
-    records = Records(folder, resume_round=resume_round, clients=2)
+    records = Journal(folder, resume_round=resume_round, clients=2)
     if resume_round is None:
         records.metric(0, "eval/knn", 0.2)
         records.metric(0, "eval/pixels_fewshot", 0.25)
@@ -141,7 +141,7 @@ def test_rounds_to_an_accuracy_are_of_the_clients_mean_and_not_of_round_0() -> N
     [(None, None), (3.5, 3.5), (math.inf, None), ({1: 2.0, 0: math.inf}, {"0": None, "1": 2.0})],
 )
 def test_epsilon_and_an_empty_run(tmp_path: Path, epsilon: object, expected: object) -> None:
-    Records(tmp_path, clients=2).close()
+    Journal(tmp_path, clients=2).close()
     common = {"method": "m", "dataset": "d", "seed": 0, "rounds": 0, "clients": 2, "status": "failed"}
     summary = summarise(tmp_path, **common, epsilon=epsilon)  # type: ignore[arg-type]
     assert summary["epsilon"] == expected

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from rayfed_ssl.reporting.environment import (
+from rayfed_ssl.records.environment import (
     Recorded,
     command_line,
     environment,
@@ -80,7 +80,7 @@ def test_the_first_machines_file_is_kept_and_another_adds_its_own(tmp_path: Path
 
 def test_ray_is_looked_up_and_not_imported() -> None:
     code = (
-        "import sys; from rayfed_ssl.reporting.environment import environment; "
+        "import sys; from rayfed_ssl.records.environment import environment; "
         "environment(device='cpu', threads=1, images=''); assert 'ray' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])

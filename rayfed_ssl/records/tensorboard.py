@@ -22,7 +22,7 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import summary as untyped
 
-from rayfed_ssl.reporting.tables import Metric
+from rayfed_ssl.records.tables import Metric
 
 summary: Any = untyped  # torch's functions say nothing of types
 CURVES = 64  # the most clients that have a curve of their own

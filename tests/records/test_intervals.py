@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from rayfed_ssl.reporting.intervals import counts_images, of_difference, wilson
+from rayfed_ssl.records.intervals import counts_images, of_difference, wilson
 
 
 @pytest.mark.parametrize(("right", "images"), [(0, 10), (9, 10), (10, 10), (347, 359), (1, 10_000)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.reporting.comparison import Comparison
+from rayfed_ssl.records.comparison import Comparison
 
 MOST = 1000  # characters of a note
 

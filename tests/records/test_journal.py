@@ -14,8 +14,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rayfed_ssl.federated.ledger import Booking, Ledger
-from rayfed_ssl.reporting.records import Records
-from rayfed_ssl.reporting.tables import (
+from rayfed_ssl.records.journal import Journal
+from rayfed_ssl.records.tables import (
     COMMUNICATION,
     METRICS,
     communication_totals,
@@ -37,7 +37,7 @@ def events_of(folder: Path) -> dict[str, list[tuple[int, float]]]:
     return {tag: [(e.step, round(e.value, 6)) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
 
-def train(records: Records, rounds: range, *, commit_every: int = 1, clients: int = 2) -> None:
+def train(records: Journal, rounds: range, *, commit_every: int = 1, clients: int = 2) -> None:
     for t in rounds:
         for client in range(clients):
             records.metric(t, "train/loss", t + client / 10, client)
@@ -50,7 +50,7 @@ def train(records: Records, rounds: range, *, commit_every: int = 1, clients: in
 
 
 def test_the_tables_are_read_whole_by_anybodys_parquet_reader(tmp_path: Path) -> None:
-    records = Records(tmp_path, clients=2)
+    records = Journal(tmp_path, clients=2)
     train(records, range(1, 5), commit_every=2)
     records.close()
     assert sorted(p.name for p in (tmp_path / "metrics.parquet").iterdir()) == [
@@ -69,18 +69,18 @@ def test_the_tables_are_read_whole_by_anybodys_parquet_reader(tmp_path: Path) ->
 
 
 def test_uncommitted_rows_are_not_on_disk_and_an_interrupted_write_is_not_read(tmp_path: Path) -> None:
-    records = Records(tmp_path, clients=2)
+    records = Journal(tmp_path, clients=2)
     assert read_metrics(tmp_path).num_rows == 0
     train(records, range(1, 4), commit_every=2)
     (tmp_path / "metrics.parquet" / ".part-00004.parquet.tmp").write_bytes(b"half")
     assert {r[0] for r in rows_of(tmp_path)} == {1, 2}
     assert set(pq.read_table(tmp_path / "metrics.parquet")["round"].to_pylist()) == {1, 2}
-    Records(tmp_path, resume_round=2, clients=2)
+    Journal(tmp_path, resume_round=2, clients=2)
     assert sorted(p.name for p in (tmp_path / "metrics.parquet").iterdir()) == ["part-00002.parquet"]
 
 
 def test_nan_and_infinity_are_stored_as_they_are(tmp_path: Path) -> None:
-    records = Records(tmp_path, clients=100)
+    records = Journal(tmp_path, clients=100)
     for client in range(100):
         records.metric(1, "train/loss", math.nan if client else 2.0, client)
         records.metric(1, "train/gone", math.nan, client)
@@ -100,15 +100,15 @@ def test_nan_and_infinity_are_stored_as_they_are(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("crash_after", ["uncommitted rows", "an unmarked commit"])
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, crash_after: str) -> None:
-    whole = Records(tmp_path / "whole", clients=2)
+    whole = Journal(tmp_path / "whole", clients=2)
     train(whole, range(1, 9), commit_every=2)
     whole.close()
-    crashed = Records(tmp_path / "run", clients=2)
+    crashed = Journal(tmp_path / "run", clients=2)
     train(crashed, range(1, 6), commit_every=2)  # committed at 2 and 4, round 5 only in TensorBoard
     if crash_after == "an unmarked commit":
         train(crashed, range(6, 7), commit_every=2)
     crashed.close()
-    resumed = Records(tmp_path / "run", resume_round=4, clients=2)
+    resumed = Journal(tmp_path / "run", resume_round=4, clients=2)
     before = read_metrics(tmp_path / "run")["wall_s"].to_numpy().max()
     assert {r[0] for r in rows_of(tmp_path / "run")} == {1, 2, 3, 4}
     train(resumed, range(5, 9), commit_every=2)
@@ -123,11 +123,11 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, crash_after: 
 def test_late_evaluations_appear_once_wherever_the_run_was_interrupted(tmp_path: Path) -> None:
     """Round 4's evaluation is pending at checkpoint 4 and comes in while round 5 runs, or after the last round."""
 
-    def evaluate(records: Records, t: int) -> None:
+    def evaluate(records: Journal, t: int) -> None:
         records.metric(t, "eval/knn", t / 10)
 
     expected = [(0, 0.0), (2, 0.2), (4, 0.4)]
-    records = Records(tmp_path, clients=2)
+    records = Journal(tmp_path, clients=2)
     evaluate(records, 0)
     train(records, range(1, 3), commit_every=2)
     evaluate(records, 2)  # after commit 2
@@ -138,16 +138,16 @@ def test_late_evaluations_appear_once_wherever_the_run_was_interrupted(tmp_path:
     assert events_of(tmp_path)["eval/knn"] == expected
     assert (tmp_path / "metrics.parquet" / "part-00004_1.parquet").exists()
 
-    resumed = Records(tmp_path, resume_round=4, clients=2)  # more rounds; the pending evaluation runs again
+    resumed = Journal(tmp_path, resume_round=4, clients=2)  # more rounds; the pending evaluation runs again
     assert [r for r in rows_of(tmp_path) if r[2] == "eval/knn" and r[0] == 4] == []
     evaluate(resumed, 4)
     resumed.close()  # interrupted before the next commit
-    resumed = Records(tmp_path, resume_round=4, clients=2)
+    resumed = Journal(tmp_path, resume_round=4, clients=2)
     evaluate(resumed, 4)
     train(resumed, range(5, 7), commit_every=2)
     resumed.close()
     assert events_of(tmp_path)["eval/knn"] == expected
-    again = Records(tmp_path, resume_round=2, clients=2)  # later checkpoints were lost: back to 2
+    again = Journal(tmp_path, resume_round=2, clients=2)  # later checkpoints were lost: back to 2
     evaluate(again, 2)
     train(again, range(3, 5), commit_every=2)
     evaluate(again, 4)
@@ -161,7 +161,7 @@ def test_late_evaluations_appear_once_wherever_the_run_was_interrupted(tmp_path:
 
 
 def test_curves_are_in_the_order_of_rounds_where_a_checkpoint_comes_before_its_evaluation(tmp_path: Path) -> None:
-    records = Records(tmp_path, clients=2)
+    records = Journal(tmp_path, clients=2)
     for t in (5, 10, 15, 20):
         records.metric(t, "train/loss", 1 / t)
         if t % 10 == 0:
@@ -169,7 +169,7 @@ def test_curves_are_in_the_order_of_rounds_where_a_checkpoint_comes_before_its_e
         records.metric(t, "eval/knn", t / 100)
     records.close()
     assert [step for step, _ in events_of(tmp_path)["eval/knn"]] == [5, 10, 15, 20]
-    again = Records(tmp_path, resume_round=20, clients=2)
+    again = Journal(tmp_path, resume_round=20, clients=2)
     again.metric(20, "eval/knn", 0.2)
     again.commit(20)
     again.close()
@@ -178,10 +178,10 @@ def test_curves_are_in_the_order_of_rounds_where_a_checkpoint_comes_before_its_e
 
 
 def test_a_run_begun_anew_forgets_the_earlier_attempt(tmp_path: Path) -> None:
-    first = Records(tmp_path, clients=2)
+    first = Journal(tmp_path, clients=2)
     train(first, range(1, 4))
     first.close()
-    second = Records(tmp_path, clients=2)
+    second = Journal(tmp_path, clients=2)
     train(second, range(1, 2))
     second.close()
     assert {r[0] for r in rows_of(tmp_path)} == {1}
@@ -189,7 +189,7 @@ def test_a_run_begun_anew_forgets_the_earlier_attempt(tmp_path: Path) -> None:
 
 
 def test_commits_do_not_go_back(tmp_path: Path) -> None:
-    records = Records(tmp_path, clients=2)
+    records = Journal(tmp_path, clients=2)
     train(records, range(1, 4))
     with pytest.raises(ValueError, match="round 3 is committed: round 2"):
         records.commit(2)
@@ -198,7 +198,7 @@ def test_commits_do_not_go_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("clients", [64, 65])
 def test_clients_have_curves_up_to_64_and_quartiles_beyond(tmp_path: Path, clients: int) -> None:
     values = np.random.default_rng(0).normal(size=clients).astype(np.float32)
-    records = Records(tmp_path, clients=clients)
+    records = Journal(tmp_path, clients=clients)
     for t in (1, 2):
         for client in range(clients):
             records.metric(t, "client/drift", float(values[client]) * t, client)
@@ -218,7 +218,7 @@ def test_clients_have_curves_up_to_64_and_quartiles_beyond(tmp_path: Path, clien
 
 
 def test_the_ledgers_totals_are_the_tables_and_the_curves(tmp_path: Path) -> None:
-    ledger, records = Ledger(), Records(tmp_path, clients=3)
+    ledger, records = Ledger(), Journal(tmp_path, clients=3)
     ledger.publish(range(3), "public", np.zeros(1000, np.uint8))
     for t in (1, 2, 3):
         ledger.begin_round(t)
@@ -229,7 +229,7 @@ def test_the_ledgers_totals_are_the_tables_and_the_curves(tmp_path: Path) -> Non
         records.commit(t)
         if t == 2:
             records.close()
-            records = Records(tmp_path, resume_round=2, clients=3)
+            records = Journal(tmp_path, resume_round=2, clients=3)
     records.close()
     booked = read_communication(tmp_path)
     assert communication_totals(booked) == {"up_bytes": ledger.up_bytes, "down_bytes": ledger.down_bytes}
@@ -242,7 +242,7 @@ def test_the_ledgers_totals_are_the_tables_and_the_curves(tmp_path: Path) -> Non
 
 def test_text_and_images_are_written_once(tmp_path: Path) -> None:
     for resume_round in (None, 1):
-        records = Records(tmp_path, resume_round=resume_round, clients=2)
+        records = Journal(tmp_path, resume_round=resume_round, clients=2)
         records.text("config", "| key | value |\n|---|---|\n| seed | 3 |")
         records.image("images/views", np.zeros((4, 6, 3), np.uint8))
         train(records, range((resume_round or 0) + 1, (resume_round or 0) + 2))
@@ -279,11 +279,11 @@ def test_partition_table(tmp_path: Path) -> None:
 def test_event_files_are_read_in_the_order_in_which_they_were_begun(tmp_path: Path) -> None:
     """Resumed many times within a second, by other processes, on a clock that was put back."""
     ahead = f"events.out.tfevents.{int(time.time()) + 3600:010d}.another-host.99999.0"
-    Records(tmp_path, clients=2).close()
+    Journal(tmp_path, clients=2).close()
     (first,) = tmp_path.glob("events.*")
     first.rename(tmp_path / ahead)
     for t in range(12):
-        records = Records(tmp_path, resume_round=t, clients=2)
+        records = Journal(tmp_path, resume_round=t, clients=2)
         train(records, range(t + 1, t + 3))  # the second is recorded again by the next
         records.close()
     assert [step for step, _ in events_of(tmp_path)["train/loss"]] == list(range(1, 14))

@@ -10,9 +10,9 @@ import pytest
 from scipy import stats
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.reporting.comparison import Comparison, Row
-from rayfed_ssl.reporting.comparison_choice import Order, choice, in_order, named
-from rayfed_ssl.reporting.comparison_rows import of_runs
+from rayfed_ssl.records.comparison import Comparison, Row
+from rayfed_ssl.records.comparison_choice import Order, choice, in_order, named
+from rayfed_ssl.records.comparison_rows import of_runs
 from rayfed_ssl.testing.tiny import run_locally, tiny_run
 
 RANKS = {"a": [50.0, 54.0, 52.0], "b": [60.0, 63.0, 66.0], "c": [61.0, 61.0, 64.0]}

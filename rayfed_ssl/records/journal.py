@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rayfed_ssl.federated.ledger import Booking
-from rayfed_ssl.reporting.tables import (
+from rayfed_ssl.records.tables import (
     COMMUNICATION,
     DROPPED,
     EVALUATED,
@@ -33,13 +33,13 @@ from rayfed_ssl.reporting.tables import (
     metrics_parts,
     table,
 )
-from rayfed_ssl.reporting.tensorboard import TensorBoard
+from rayfed_ssl.records.tensorboard import TensorBoard
 
 BEFORE_THE_RUN = Commit(-1, 0)
 SPILL = 10_000  # rows that a run without checkpoints may hold in memory: a few MB
 
 
-class Records:
+class Journal:
     """The tables and the event file of one run folder.
 
     Args:

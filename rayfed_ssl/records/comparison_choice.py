@@ -9,7 +9,7 @@ from statistics import fmean
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.evaluation import PROTOCOLS, Protocol
-from rayfed_ssl.reporting.comparison import Comparison, difference
+from rayfed_ssl.records.comparison import Comparison, difference
 
 SMALLER = ("features/alignment", "features/uniformity")  # the better
 PREFIXES = {"select": "held-out labels", "features": "no labels"}

@@ -1,0 +1,58 @@
+"""Keys that somebody gives and that have no effect beside other keys: refused.
+
+A key in a file may be meant for other runs of it: an option that leaves it without effect does not make it wrong. So
+what counts is what is given for this run, or at one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+from typing import Any
+
+from rayfed_ssl.settings.blocks import TrainConfig, refuse_unused
+from rayfed_ssl.settings.files import ConfigError, leaves
+from rayfed_ssl.settings.run import RunSettings
+
+
+def refuse_given(config: RunSettings, changes: Mapping[str, object], unused: Mapping[str, str]) -> None:
+    """Refuse what is given for a run, nested or dotted, and has no effect, unless it is at its default.
+
+    Args:
+        unused: the method's keys without effect, and what each needs, ``KEY=VALUE``.
+    Raises:
+        ConfigError: a line for each.
+    """
+    given = _keys(changes)
+    _refuse(config, {key: needs for key, needs in _all(config, unused).items() if key in given})
+
+
+def refuse_beside(config: RunSettings, written: Mapping[str, Any], unused: Mapping[str, str]) -> None:
+    """The same for a file, or a profile of it: what stands there beside the very key that leaves it without effect. A
+    file with every key there is, as what was once resolved has, is left alone.
+    """
+    given = _keys(written)
+    if not {f"train.{name}" for name in TrainConfig.model_fields} - {"train.optimizer"} <= given:
+        _refuse(config, {key: n for key, n in _all(config, unused).items() if {key, n.partition("=")[0]} <= given})
+
+
+def _all(config: RunSettings, unused: Mapping[str, str]) -> dict[str, str]:
+    """Those of the method, and the run's own."""
+    epochs = {} if config.train.local_steps is None else {"train.local_epochs": "train.local_steps=null"}
+    return {**epochs, **unused}
+
+
+def _refuse(config: RunSettings, unused: Mapping[str, str]) -> None:
+    lines = []
+    for key, needs in unused.items():
+        path, _, name = key.rpartition(".")
+        try:
+            refuse_unused(reduce(getattr, path.split("."), config), path, name, needs=needs)
+        except ValueError as refusal:
+            lines.append(str(refusal))
+    if lines:
+        raise ConfigError("\n".join(lines))
+
+
+def _keys(changes: Mapping[str, object]) -> set[str]:
+    return {".".join(path) for path, _ in leaves(changes)}

@@ -1,0 +1,57 @@
+"""What a server keeps of the replies it was given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rayfed_ssl.base.weights import Weights
+from rayfed_ssl.federated.messages import keep
+
+MESSAGE = np.arange(64, dtype=np.float32)
+
+
+def test_what_is_kept_holds_no_message_and_has_the_same_bits() -> None:
+    view = MESSAGE[8:16].reshape(2, 4).T
+    state: dict[str, Any] = {
+        "bank": {3: view},
+        "listed": [MESSAGE[:4], (MESSAGE[4:8], 1, None)],
+        "weights": Weights("layout", MESSAGE[16:], 40),
+    }
+    bank, listed = state["bank"], state["listed"]
+    keep(state)
+    kept = [bank[3], listed[0], listed[1][0], state["weights"].vector]
+    assert not any(np.shares_memory(array, MESSAGE) for array in kept)
+    assert state["bank"] is bank  # in place: whoever holds the bank holds what is in it
+    assert state["listed"] is listed
+    np.testing.assert_array_equal(bank[3], view)
+    assert bank[3].strides == (4, 16)  # in the same order, on which sums depend
+    np.testing.assert_array_equal(listed[1][0], MESSAGE[4:8])
+    assert listed[1][1:] == (1, None)
+    assert (state["weights"].layout, state["weights"].parameters) == ("layout", 40)
+
+
+def test_what_is_the_servers_own_stays_and_what_stands_twice_is_copied_once() -> None:
+    own, view, weights = np.ones(3), MESSAGE[:2], Weights("layout", MESSAGE[2:], 3)
+    server: dict[str, Any] = {"own": own, "views": {0: view, 1: view}, "models": [weights, weights]}
+    plugin: dict[str, Any] = {"view": view}
+    keep(server, plugin)
+    assert server["own"] is own
+    assert server["views"][0] is server["views"][1] is plugin["view"]
+    assert server["models"][0] is server["models"][1]
+    again = dict(server["views"])
+    keep(server)
+    assert server["views"][0] is again[0]
+
+
+def test_what_was_read_only_stays_so() -> None:
+    frozen = MESSAGE[:4]
+    frozen.flags.writeable = False
+    state = {"frozen": frozen, "free": MESSAGE[4:8]}
+    keep(state)
+    with pytest.raises(ValueError, match="read-only"):
+        state["frozen"][0] = 1
+    state["free"][0] = -1
+    assert MESSAGE[4] == 4
