@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -119,6 +120,8 @@ def decode(payload: Payload, form: Form) -> Decoded:
         found = _bands_found(payload)
         raise BadImage(found) if found else _damaged(error) from error
     except Exception as error:  # decoders of damaged files raise anything: OSError, SyntaxError, struct.error, ...
+        if isinstance(error, OSError) and error.errno is not None and isinstance(payload, Path):
+            raise BadImage(_unread(payload, error)) from error
         raise _damaged(error) from error
 
 
@@ -139,6 +142,12 @@ def decode_opened(image: Image.Image, form: Form) -> Decoded:
         raise
     except Exception as error:
         raise _damaged(error) from error
+
+
+def _unread(file: Path, error: OSError) -> str:
+    """What is wrong with a file of which nothing can be read."""
+    leads = f"; it is a link to {printable(os.readlink(file))}" if file.is_symlink() else ""
+    return f"it cannot be read: {error.strerror}{leads}"
 
 
 def _damaged(error: Exception) -> BadImage:

@@ -32,7 +32,7 @@ MOST_WAYS = 1000  # links may lead to one folder in so many ways
 
 
 def images_below(root: Path, key: str) -> list[Path]:
-    """All image files below a folder, sorted by path. Raises UserError for links in a circle and unreadable entries."""
+    """All image files below a folder, sorted by path. Raises UserError for links in a circle and unreadable folders."""
     found: list[Path] = []
     ways: Counter[tuple[int, int]] = Counter()
     waiting: list[tuple[Path, frozenset[tuple[int, int]]]] = [(root, frozenset())]
@@ -54,7 +54,9 @@ def images_below(root: Path, key: str) -> list[Path]:
 
 
 def entries(folder: Path, key: str) -> tuple[list[Path], list[Path], tuple[int, int]]:
-    """The images and the folders in a folder, and the folder's identity (device, inode)."""
+    """The images and the folders in a folder, and the folder's identity (device, inode). Among the images are those
+    that cannot be read. Raises UserError for a folder that cannot be.
+    """
     files, folders = [], []
     try:
         own = os.stat(folder)
@@ -65,11 +67,8 @@ def entries(folder: Path, key: str) -> tuple[list[Path], list[Path], tuple[int, 
         entry, is_image = folder / name, Path(name).suffix.lower() in SUFFIXES
         try:
             mode = os.stat(entry).st_mode
-        except OSError as error:
-            if is_image:
-                where = f"; it is a link to {printable(os.readlink(entry))}" if entry.is_symlink() else ""
-                raise UserError(f"{key}.path: {printable(entry)} cannot be read ({error.strerror}){where}") from error
-            continue
+        except OSError:  # such as a link that leads nowhere: an image that cannot be decoded, if it is one
+            mode = 0
         if stat.S_ISDIR(mode):
             folders.append(entry)
         elif is_image:
@@ -95,10 +94,15 @@ def images_beside(root: Path, read: Iterable[Path], key: str) -> list[tuple[str,
         except UserError:
             continue
         if any(place.is_relative_to(own) for place in known):
-            images = [file for file in images if not any(file.resolve().is_relative_to(place) for place in known)]
+            images = [file for file in images if not any(_real(file).is_relative_to(place) for place in known)]
         if images:
             found.append((folder.name, len(images)))
     return found + ([("", len(files))] if files else [])
+
+
+def _real(file: Path) -> Path:
+    """Where a file lies; of links in a circle, where they begin to be one (``Path.resolve`` raises for them)."""
+    return Path(os.path.realpath(file))
 
 
 def unread_below(*roots: Path) -> str:

@@ -331,6 +331,34 @@ def test_fifos_and_sockets_are_refused_and_never_read(tmp_path, make):
     refused(r"train\.parquet is no regular file", tmp_path, "parquet", path=tmp_path / "pq")
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_images_that_cannot_be_read_are_bad_images_like_any_other(tmp_path, monkeypatch, whole):
+    """Links to nowhere and to themselves, a file without permission (root may read it) and one whose read fails."""
+    monkeypatch.setattr("rayfed_ssl.data.source_files.CONTENT_DIGEST_BYTES", 2**28 if whole else 0)
+    root = tmp_path / "images"
+    put(root, {f"train/cat/{n}.png": image for n, image in enumerate(pictures(3))} | {"test/cat/t.png": pictures(1)[0]})
+    bad = [root / "train/cat/gone.png", root / "train/cat/self.png", root / "train/cat/failing.png"]
+    for link, target in zip(bad, ("nowhere.png", "self.png", "/proc/self/mem"), strict=True):
+        link.symlink_to(target)
+    if os.geteuid():
+        bad.append(root / "train/cat/2.png")
+        bad[-1].chmod(0)
+    refused(rf"data\.on_bad_image: {len(bad)} images cannot be decoded: .*failing", tmp_path, "imagefolder", path=root)
+    data = fetch(tmp_path, "imagefolder", path=root, on_bad_image="skip")
+    assert len(data.train) == (2 if os.geteuid() else 3)
+    assert data.skipped == tuple(str(path) for path in sorted(bad))
+    for path in bad:
+        path.chmod(0o600) if path.is_file() and not path.is_symlink() else path.unlink()
+    assert not fetch(tmp_path, "imagefolder", path=root, on_bad_image="skip").skipped  # another key of the cache
+
+
+def test_a_link_to_nowhere_beside_the_splits_harms_nobody(tmp_path):
+    put(tmp_path, {"more/tr/a/1.png": pictures(1)[0], "test/a/1.png": pictures(1)[0], "more/x.png": pictures(1)[0]})
+    (tmp_path / "more/self.png").symlink_to("self.png")
+    (tmp_path / "train").symlink_to("more/tr")
+    assert any(note.startswith("more/ (2 images) is not used") for note in fetch(tmp_path, "imagefolder").notes)
+
+
 @pytest.mark.timeout(30)
 def test_links_in_a_circle_end_in_one_line(tmp_path):
     put(
@@ -344,7 +372,7 @@ def test_links_in_a_circle_end_in_one_line(tmp_path):
     refused(r"a/up is a link back to a folder that contains it", tmp_path, "imagefolder")
     (tmp_path / "train/a/up").unlink()
     (tmp_path / "train/a/self.png").symlink_to("self.png")
-    refused(r"self\.png cannot be read \(Too many levels of symbolic links", tmp_path, "imagefolder")
+    refused(r"self\.png cannot be decoded \(it cannot be read: Too many levels of symbolic", tmp_path, "imagefolder")
     (tmp_path / "train/a/self.png").unlink()
     for level in range(40):  # 2^40 ways, none of them a circle
         (tmp_path / f"ladder/{level}").mkdir(parents=True)
@@ -458,12 +486,11 @@ def test_folder_errors_name_the_folder(tmp_path):
     said = r"train/cat/big\.png .*30x40 pixels, more than max_pixels=1000, which may be up to 178956970\)"
     refused(said, tmp_path, "imagefolder", max_pixels=1000)
     (tmp_path / "train/cat/gone.png").symlink_to("nowhere.png")
-    refused(
-        r"data\.path: .*gone\.png cannot be read \(No such file .*\); it is a link to nowhere\.png",
-        tmp_path,
-        "imagefolder",
-    )
-    refused(r"big\.png is a file; .*needs a folder of", tmp_path, "imagefolder", path=tmp_path / "train/cat/big.png")
+    refused(r"data\.on_bad_image: 2 images .*gone\.png", tmp_path, "imagefolder", max_pixels=1000)
+    (tmp_path / "train/cat/big.png").rename(tmp_path / "big.png")
+    said = r"gone\.png cannot be decoded \(it cannot be read: No such file .*; it is a link to nowhere\.png\); mend or"
+    refused(said, tmp_path, "imagefolder")
+    refused(r"big\.png is a file; .*needs a folder of", tmp_path, "imagefolder", path=tmp_path / "big.png")
     (tmp_path / "labels.CSV").write_text("file,label\n")
     table = r"labels\.CSV is a file; .*; docs/python\.md makes one Parquet file of a table"
     refused(table, tmp_path, "imagefolder", path=tmp_path / "labels.CSV")
