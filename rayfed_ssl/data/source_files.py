@@ -9,8 +9,8 @@ from pathlib import Path
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
+from rayfed_ssl.data.formats import SUFFIXES
 from rayfed_ssl.data.images import Source
-from rayfed_ssl.data.walking import SUFFIXES
 
 CONTENT_DIGEST_BYTES = 256 * 2**20
 

@@ -12,10 +12,8 @@ from pathlib import Path
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
+from rayfed_ssl.data.formats import ABSENT, HEIC, SUFFIXES
 
-SUFFIXES = {
-    ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm",
-}  # fmt: skip
 BESIDE_IMAGES = {
     ".csv", ".tsv", ".xls", ".xlsx", ".ods", ".json", ".jsonl", ".xml", ".yaml", ".yml", ".toml", ".ini", ".txt", ".md",
     ".rst", ".log", ".html", ".pdf", ".py", ".ipynb", ".sh", ".db", ".md5", ".sha256",
@@ -126,6 +124,8 @@ def unread_below(*roots: Path) -> str:
     kinds_of = {
         "DICOM and NIfTI are to be converted to PNG or TIFF": SCANS,
         "Parquet files are read with name=parquet": {".parquet"},
+        "HEIC is to be converted to JPEG or PNG": HEIC,
+        **{f"{name} is not decoded by the installed Pillow": suffixes for name, suffixes in ABSENT.items()},
         "archives are to be unpacked (those of WebDataset are not read)": ARCHIVES,
     }
     advice = "".join(f"; {what}" for what, suffixes in kinds_of.items() if suffixes & set(found))

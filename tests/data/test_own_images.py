@@ -76,7 +76,7 @@ def test_files_that_are_not_read_are_counted_by_suffix(tmp_path: Path) -> None:
     litter(root, "train/README", "train/a/LICENSE", "train/info.json", "labels.h5")  # the last lies in no split
     note = (
         "10 files are not read: 4 .dcm, 3 without suffix, 2 .heic, 1 .nii.gz; DICOM and NIfTI are to be converted to "
-        "PNG or TIFF"
+        "PNG or TIFF; HEIC is to be converted to JPEG or PNG"
     )
     assert folder(root).notes == (note,)
     assert folder(root).notes == (note,)  # also from the cache
