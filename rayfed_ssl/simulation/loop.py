@@ -34,7 +34,7 @@ from rayfed_ssl.federated.server_steps import optimised_round
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.run import due
 from rayfed_ssl.simulation.assembly import assemble
-from rayfed_ssl.simulation.checks import check_run, describe, ignored_clients, image_notes, with_start
+from rayfed_ssl.simulation.checks import check_run, describe, image_notes, of_dealing, with_start
 from rayfed_ssl.simulation.export import export_encoders
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.simulation.recorder import Recorder
@@ -112,7 +112,7 @@ class Run:
             self.cohort.check_read()
             self.cohort.commit()
         unreachable = check_reachable(self.clock, config) if self.clock else []
-        dealt = ignored_clients(config, self.federation)
+        dealt = of_dealing(config, self.federation)
         notes = [*image_notes(config, self.federation), *dealt, *begins, *self.server.notes(), *unreachable]
         for line in notes:
             self.say(self.start, line)
