@@ -19,6 +19,7 @@ from threadpoolctl import ThreadpoolController
 from rayfed_ssl import extensions
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
+from rayfed_ssl.data.decoding import decoding_told
 from rayfed_ssl.evaluation import by_client, recorded
 from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.clock import RoundVoid
@@ -87,7 +88,8 @@ class Run:
         # As in Ray's processes (actors/shares.py): sums of another number of threads have other bits.
         numpys = ThreadpoolController().select(user_api="blas")
         self.leaving.enter_context(numpys.limit(limits=config.resources.threads))
-        with began_earlier(config, (folder / "config.yaml").exists()):
+        began = began_earlier(config, (folder / "config.yaml").exists())
+        with began, decoding_told(lambda line: self.say(0, line)):
             self.federation = deal(config)
         self.say(0, describe(config, self.federation))
         if restored is not None or has_results(folder):
