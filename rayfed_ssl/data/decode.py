@@ -113,6 +113,8 @@ def decode(payload: Payload, form: Form) -> Decoded:
             return replace(decoded, frames=frames, bands=bands)
     except BadImage:
         raise
+    except Image.DecompressionBombError as error:
+        raise BadImage(f"more than {MOST_PIXELS} pixels, the most that max_pixels may be") from error
     except UnidentifiedImageError as error:
         found = _bands_found(payload) or undecodable(_head(payload))
         raise BadImage(found) if found else _damaged(error) from error

@@ -26,6 +26,7 @@ TABLES = {".csv", ".tsv", ".xlsx", ".json", ".jsonl"}
 FROM_TABLE = "docs/python.md makes one Parquet file of a table and the images beside it"
 ARCHIVES = {".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".7z", ".rar"}
 MOST_KINDS = 8  # of files that are not read, named with their number
+MOST_NAMED = 5  # links that lead nowhere
 MOST_WAYS = 1000  # links may lead to one folder in so many ways
 
 
@@ -104,17 +105,36 @@ def _real(file: Path) -> Path:
 
 
 def unread_below(*roots: Path) -> str:
-    """How many files below folders are neither images nor files of words, by suffix; "" where there are none.
+    """How many files below folders are neither images nor files of words, by suffix, and which links lead nowhere, as
+    those to folders of a disk that is not there; "" where there are none.
 
     The folders are those whose images were found: links lead into no circle.
     """
-    found: Counter[str] = Counter()
+    found, lost = Counter[str](), list[str]()
     for root in roots:
-        for _, folders, names in os.walk(root, followlinks=True):
+        for folder, folders, names in os.walk(root, followlinks=True):
             folders[:] = [name for name in folders if not name.startswith(".")]
-            found.update(_suffix(name) for name in names if not name.startswith("."))
-    for suffix in SUFFIXES | BESIDE_IMAGES:
-        del found[suffix]
+            for name in names:
+                suffix = _suffix(name)
+                if name.startswith(".") or suffix in SUFFIXES or suffix in BESIDE_IMAGES:
+                    continue
+                if os.path.exists(path := os.path.join(folder, name)):
+                    found[suffix] += 1
+                else:
+                    lost.append(os.path.relpath(path, root))
+    return "; ".join(filter(None, [_links_nowhere(lost), _of_kinds(found)]))
+
+
+def _links_nowhere(lost: list[str]) -> str:
+    if not lost:
+        return ""
+    more = f" and {len(lost) - MOST_NAMED} more" if len(lost) > MOST_NAMED else ""
+    named = ", ".join(printable(name, 80) for name in sorted(lost)[:MOST_NAMED]) + more
+    return f"{named} {'leads' if len(lost) == 1 else 'lead'} nowhere: no image is read there"
+
+
+def _of_kinds(found: Counter[str]) -> str:
+    """So many files that are not read, by suffix; "" for none."""
     if not found:
         return ""
     kinds = sorted(found.items(), key=lambda item: (-item[1], item[0]))

@@ -30,7 +30,8 @@ NO_CLASS = {
 
 def remarks(dataset: Dataset) -> list[str]:
     """All there is to know of images that no client holds."""
-    skipped = [f"{len(dataset.skipped)} broken images are left out"] if dataset.skipped else []
+    count = len(dataset.skipped)
+    skipped = [f"{count} broken image{' is' if count == 1 else 's are'} left out"] if count else []
     return [*skipped, *dataset.notes, *copied(dataset, (), None), *of_classes(dataset)]
 
 

@@ -182,5 +182,5 @@ def describe(config: RunConfig, federation: Federation) -> str:
         use = "to choose by" if labelled else "for `rayfed-ssl leak` alone: they have no labels to choose by"
         line += f"; {len(federation.held_out)} training images held out {use}"
     if skipped := federation.dataset.skipped:
-        line += f"; {len(skipped)} broken images left out, named in skipped_images.txt"
+        line += f"; {len(skipped)} broken image{'' if len(skipped) == 1 else 's'} left out, named in skipped_images.txt"
     return line

@@ -335,3 +335,10 @@ def test_grey_with_an_alpha_channel_that_is_multiplied_in_is_laid_on_black():
     found = decode_opened(image.convert("La"), Form(2, channels=1))
     assert found.transparent
     assert np.abs(found.pixels[..., 0].astype(int) - grey * (128 / 255)).max() <= 1
+
+
+def test_an_image_that_is_too_large_for_pillow_is_told_in_our_words():
+    file = io.BytesIO()
+    Image.new("1", (20_000, 20_000)).save(file, "PNG")
+    with pytest.raises(BadImage, match=r"^more than 178956970 pixels, the most that max_pixels may be$"):
+        decode(file.getvalue(), FORM)

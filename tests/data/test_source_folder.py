@@ -359,6 +359,20 @@ def test_a_link_to_nowhere_beside_the_splits_harms_nobody(tmp_path):
     assert any(note.startswith("more/ (2 images) is not used") for note in fetch(tmp_path, "imagefolder").notes)
 
 
+def test_a_class_folder_whose_disk_is_gone_is_named(tmp_path):
+    root = tmp_path / "images"
+    put(root, {f"{name}/{n}.png": image for name in "ab" for n, image in enumerate(pictures(5))})
+    (root / "cats").symlink_to("/mnt/gone/cats")
+    (root / "a/scan").write_bytes(b"DICM")
+    (root / "readme.txt").symlink_to("nowhere")  # nobody misses it
+    said = "cats leads nowhere: no image is read there; 1 file is not read: 1 without suffix; DICOM"
+    assert said in "; ".join(fetch(tmp_path, "imagefolder", path=root).notes)
+    for n in range(7):
+        (root / f"d{n}").symlink_to("nowhere")
+    said = "cats, d0, d1, d2, d3 and 3 more lead nowhere"
+    assert any(note.startswith(said) for note in fetch(tmp_path, "imagefolder", path=root).notes)
+
+
 @pytest.mark.timeout(30)
 def test_links_in_a_circle_end_in_one_line(tmp_path):
     put(
