@@ -50,6 +50,9 @@ _UPRIGHT = {  # orientation -> how the pixels are turned; EXIF 2.3, tag 274
 }
 
 
+_UNKNOWN = f"its content is no image of a format that is read ({', '.join(sorted(FORMATS))}), or its header is damaged"
+
+
 class BadImage(Exception):
     """An image that cannot be decoded; the text is the reason."""
 
@@ -116,8 +119,7 @@ def decode(payload: Payload, form: Form) -> Decoded:
     except Image.DecompressionBombError as error:
         raise BadImage(f"more than {MOST_PIXELS} pixels, the most that max_pixels may be") from error
     except UnidentifiedImageError as error:
-        found = _bands_found(payload) or undecodable(_head(payload))
-        raise BadImage(found) if found else _damaged(error) from error
+        raise BadImage(_bands_found(payload) or undecodable(_head(payload)) or _UNKNOWN) from error
     except Exception as error:  # decoders of damaged files raise anything: OSError, SyntaxError, struct.error, ...
         if isinstance(error, OSError) and error.errno is not None and isinstance(payload, Path):
             raise BadImage(_unread(payload, error)) from error

@@ -46,6 +46,8 @@ _SIZ_DEPTH = 42  # from SOC to Ssiz of the first component: ITU-T T.800, A.5.1
 
 def undecodable(head: bytes) -> str:
     """What to say of an image that begins like this and that Pillow does not know; "" where it is of no such format."""
+    if not head:
+        return "it is empty"
     found = _BRANDS.get(head[8:12], "") if head[4:8] == b"ftyp" else ""
     found = found or next((name for start, name in _BEGINNINGS.items() if head.startswith(start)), "")
     if not found or found in FORMATS:

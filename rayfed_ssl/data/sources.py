@@ -272,7 +272,8 @@ def load(
         if not len(stored.images) and (split == "train" or (train.images.labels >= 0).any()):
             where = "" if config.path is None else f" in {printable(config.path)}"
             which = "training" if split == "train" else split
-            raise UserError(f"{key}.path: no {which} images{where} ({len(stored.skipped)} cannot be decoded)")
+            broken_ones = f" ({len(stored.skipped)} cannot be decoded)" if stored.skipped else ""
+            raise UserError(f"{key}.path: no {which} images{where}{broken_ones}")
     test = found["test"].images if "test" in found else _none_of(train.images)
     digest = hashlib.blake2b(" ".join(stored.digest for stored in found.values()).encode(), digest_size=16).hexdigest()
     skipped = tuple(_in_order([name for stored in found.values() for name in stored.skipped], source))

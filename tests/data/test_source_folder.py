@@ -359,6 +359,34 @@ def test_a_link_to_nowhere_beside_the_splits_harms_nobody(tmp_path):
     assert any(note.startswith("more/ (2 images) is not used") for note in fetch(tmp_path, "imagefolder").notes)
 
 
+@pytest.mark.parametrize("layout", ["classes", "clients"])
+def test_folders_that_seem_to_be_splits_by_other_names_are_named(tmp_path, layout):
+    places = [f"{split}_set/{label}/{n}.png" for split in ("training", "test") for label in "ab" for n in range(5)]
+    put(tmp_path / "d", dict(zip(places, pictures(20), strict=True)))
+    notes = fetch(tmp_path, "imagefolder", path=tmp_path / "d", layout=layout).notes
+    said = (
+        "training_set, test_set are taken for classes or clients; if they are splits, rename them to train/ and test/"
+    )
+    assert [note for note in notes if note.startswith(said)]
+    assert not [note for note in notes if "if they are clients" in note]
+    for name, other in (("training_set", "trains"), ("test_set", "buses")):  # one is no sign
+        (tmp_path / "d" / name).rename(tmp_path / "d" / other)
+    assert not [n for n in fetch(tmp_path, "imagefolder", path=tmp_path / "d", layout=layout).notes if "splits" in n]
+
+
+def test_no_training_images_are_said_with_those_that_cannot_be_decoded_if_any(tmp_path):
+    write_parquet(tmp_path / "bad.parquet", [b"x"] * 5, [0] * 5)
+    write_parquet(tmp_path / "none.parquet", [], [])
+    refused(
+        r"no training images in .*\(4 cannot be",
+        tmp_path,
+        "parquet",
+        path=tmp_path / "bad.parquet",
+        on_bad_image="skip",
+    )
+    refused(r"no training images in .*none\.parquet$", tmp_path, "parquet", path=tmp_path / "none.parquet")
+
+
 def test_a_class_folder_whose_disk_is_gone_is_named(tmp_path):
     root = tmp_path / "images"
     put(root, {f"{name}/{n}.png": image for name in "ab" for n, image in enumerate(pictures(5))})
