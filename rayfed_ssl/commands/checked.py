@@ -1,8 +1,10 @@
-"""``rayfed-ssl run --check``: what a run would come to. Nothing is started, and nothing stays written."""
+"""``rayfed-ssl run --check``: what a run would come to. Nothing is started, and nothing stays written, but for
+decoded images in a cache folder that RAYFED_SSL_CACHE names."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +14,12 @@ from rayfed_ssl.base.text import amount
 from rayfed_ssl.config import RunConfig
 
 
-def checked(config: RunConfig, folder: Path, uri: str | None, *, resume: bool, executor: Executor) -> Iterator[str]:
-    """Lines of a run's plan; that the folder is taken is one of them. Raises UserError for what cannot run anywhere."""
+def checked(
+    config: RunConfig, folder: Path, uri: str | None, *, resume: bool, executor: Executor, quiet: bool = False
+) -> Iterator[str]:
+    """Lines of a run's plan; that the folder is taken is one of them. Long decoding is told on stderr, unless it is to
+    be ``quiet``. Raises UserError for what cannot run anywhere.
+    """
     from rayfed_ssl.simulation.forecast import forecast
     from rayfed_ssl.storage.claim import refuse_taken
 
@@ -24,7 +30,7 @@ def checked(config: RunConfig, folder: Path, uri: str | None, *, resume: bool, e
     except UserError as error:
         taken.append(str(error))
     plan = ("1 client at a time, in this process", 1) if executor is Executor.local else planned_on_ray(config)
-    found = forecast(config)
+    found = forecast(config, lambda line: None if quiet else print(line, file=sys.stderr, flush=True))
     yield found.what
     yield f"{'folder':<13} {uri or folder}"
     yield f"{'plan':<13} {plan[0]}"

@@ -25,7 +25,7 @@ def run(
     ] = False,
     executor: Annotated[Executor, typer.Option(help="Ray actors, or this process alone.")] = Executor.ray,
     check: Annotated[
-        bool, typer.Option("--check", help="Say plan, memory, bytes and time expected; start and write nothing.")
+        bool, typer.Option("--check", help="Say plan, memory, bytes, time; write nothing, but to RAYFED_SSL_CACHE.")
     ] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Leave it running on a cluster, under its name.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print mistakes only.")] = False,
@@ -54,7 +54,7 @@ def run(
     if check:
         from rayfed_ssl.commands.checked import checked
 
-        for line in checked(settings, folder, uri, resume=resume, executor=executor):
+        for line in checked(settings, folder, uri, resume=resume, executor=executor, quiet=quiet):
             screen.print(line, markup=False, highlight=False, soft_wrap=True)
         return
     told = Events() if as_json else Reporter(screen, settings.method.name)

@@ -11,6 +11,7 @@ Shapes: N images.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,7 +107,7 @@ def _of_folder(path: Path, config: SourceConfig, key: str) -> Catalogue:
 
     def read() -> Iterator[tuple[str, Payload]]:
         for file, _, _ in rows:
-            if not file.is_file():
+            if os.path.exists(file) and not os.path.isfile(file):
                 raise UserError(f"{key}.path: {printable(file)} is no regular file (a FIFO, socket or device)")
             yield as_utf8(file.relative_to(path).as_posix()), file
 

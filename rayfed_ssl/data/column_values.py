@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -115,3 +117,31 @@ def label_values(column: pa.ChunkedArray, what: str, key: str) -> NDArray[np.int
                 "where it is unknown"
             )
     return np.asarray(column.cast(pa.int64()).fill_null(-1).to_numpy(), dtype=np.int64)
+
+
+def gaps(splits: Sequence[NDArray[np.int64]], counted: str = "") -> tuple[str, ...]:
+    """A line where the splits' labels without names leave out numbers below the largest, which are classes as well;
+    ``counted`` ends what it says of images that a limit may leave out.
+    """
+    found = np.unique(np.concatenate([np.empty(0, np.int64), *(np.unique(labels) for labels in splits)]))
+    found = found[found >= 0]
+    if not len(found) or len(found) == (classes := int(found[-1]) + 1):
+        return ()
+    shown = ", ".join(map(str, found[:3])) + (", .." if len(found) > 3 else "")
+    return (
+        f"labels are {len(found)} of the numbers 0 to {classes - 1} ({shown}){counted}: they count as {classes} "
+        f"classes, {classes - len(found)} of them without images; written as text, they are {len(found)}",
+    )
+
+
+def names_in(metadata: dict[bytes, bytes], label: str) -> list[str | int] | None:
+    """The list of class names in a schema's metadata, or None. Raises ValueError, TypeError or AttributeError."""
+    names: Any = json.loads(metadata.get(b"class_names", b"null"))
+    if names is None:
+        features = json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {})
+        names = features.get(label, {}).get("names")
+    if names is None:
+        return None
+    if not isinstance(names, list) or not all(isinstance(name, str | int) for name in names):
+        raise TypeError(f"found {type(names).__name__}; wanted a list of names")
+    return names

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -24,13 +25,11 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, TiffImagePlugin, UnidentifiedImageError
 
 from rayfed_ssl.base.text import printable
+from rayfed_ssl.data.formats import FORMATS, jpeg2000_depth, undecodable
 from rayfed_ssl.data.images import Payload
 
 Fit = Literal["crop", "pad", "stretch"]
 """How an image becomes a square: its central one; all of it, within a black square; all of it, of other proportions."""
-
-FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
-"""The decoders that image bytes may choose. Others would run programs (EPS starts Ghostscript) or open other files."""
 
 MOST_PIXELS = 178_956_970  # twice as many, and Pillow refuses an image
 logging.getLogger("PIL").addHandler(logging.NullHandler())  # else some bad images are a line on stderr, unnamed
@@ -38,7 +37,6 @@ _WHITE_IS_ZERO, _PHOTOMETRIC = 0, 262  # TIFF 6.0, section 4
 _BITS, _BANDS = 258, 277  # TIFF 6.0, sections 4 and 6: BitsPerSample, SamplesPerPixel
 _BIG_TIFF = 43  # the third byte of a little-endian one, whose header has 16 bytes
 _SIXTEEN_RAW = re.compile(r";16[BLN]")  # Pillow's names of 16-bit samples; BMP's "BGR;16" has 5 or 6 bits a channel
-_SIXTEEN_BITS = (0.0, 65535.0)
 CLIPPED_SHARE = 0.01  # of an image's pixels: so many may lie outside the range before it is said
 ENLARGED, LEAST_ENLARGED = 1.5, 32  # an image made larger so many times, to so many pixels a side, before it is said
 _UPRIGHT = {  # orientation -> how the pixels are turned; EXIF 2.3, tag 274
@@ -50,6 +48,9 @@ _UPRIGHT = {  # orientation -> how the pixels are turned; EXIF 2.3, tag 274
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+
+
+_UNKNOWN = f"its content is no image of a format that is read ({', '.join(sorted(FORMATS))}), or its header is damaged"
 
 
 class BadImage(Exception):
@@ -115,10 +116,13 @@ def decode(payload: Payload, form: Form) -> Decoded:
             return replace(decoded, frames=frames, bands=bands)
     except BadImage:
         raise
+    except Image.DecompressionBombError as error:
+        raise BadImage(f"more than {MOST_PIXELS} pixels, the most that max_pixels may be") from error
     except UnidentifiedImageError as error:
-        found = _bands_found(payload)
-        raise BadImage(found) if found else _damaged(error) from error
+        raise BadImage(_bands_found(payload) or undecodable(_head(payload)) or _UNKNOWN) from error
     except Exception as error:  # decoders of damaged files raise anything: OSError, SyntaxError, struct.error, ...
+        if isinstance(error, OSError) and error.errno is not None and isinstance(payload, Path):
+            raise BadImage(_unread(payload, error)) from error
         raise _damaged(error) from error
 
 
@@ -127,7 +131,8 @@ def decode_opened(image: Image.Image, form: Form) -> Decoded:
     it was read already or lies in memory; an unread file is opened a second time, to be read as ``decode`` reads it.
 
     Raises:
-        BadImage: as ``decode``. Of 16 bits in each of several channels nothing is known once the image is loaded.
+        BadImage: as ``decode``. Of 16 bits in each of several channels, and of a JPEG 2000's depth, nothing is known
+            once the image is loaded.
     """
     if getattr(image, "tile", ()) and image.format in ("JPEG", "MPO"):
         path = Path(getattr(image, "filename", ""))
@@ -141,6 +146,12 @@ def decode_opened(image: Image.Image, form: Form) -> Decoded:
         raise _damaged(error) from error
 
 
+def _unread(file: Path, error: OSError) -> str:
+    """What is wrong with a file of which nothing can be read."""
+    leads = f"; it is a link to {printable(os.readlink(file))}" if file.is_symlink() else ""
+    return f"it cannot be read: {error.strerror}{leads}"
+
+
 def _damaged(error: Exception) -> BadImage:
     return BadImage(printable(" ".join(f"{type(error).__name__}: {error}".split())))
 
@@ -152,11 +163,12 @@ def _decoded(image: Image.Image, form: Form, draft: Callable[[Image.Image], obje
         raise BadImage(
             f"{width}x{height} pixels, more than max_pixels={form.max_pixels}, which may be up to {MOST_PIXELS}"
         )
-    deep_colour = _has_deep_colour(image, form.range)
+    depth = jpeg2000_depth(image)
+    deep_colour = _has_deep_colour(image, form.range, depth)
     draft(image)
     image = _upright(image)
     deep = _is_deep(image)
-    shallow, clipped = _scaled(image, form.range) if deep else (image, None)
+    shallow, clipped = _scaled(image, form.range, depth) if deep else (image, None)
     opaque = _on_black(shallow)
     pixels = _square(opaque.convert(form.mode), form)
     cropped = form.fit == "crop" and max(width, height) > 2 * min(width, height)
@@ -169,6 +181,14 @@ def _opened(payload: bytes | Path | NDArray[np.generic]) -> Image.Image:
         pixels = payload[..., 0] if payload.ndim == 3 and payload.shape[2] == 1 else payload
         return Image.fromarray(np.ascontiguousarray(pixels))
     return Image.open(io.BytesIO(payload) if isinstance(payload, bytes) else payload, formats=FORMATS)
+
+
+def _head(payload: Payload) -> bytes:
+    """How an encoded image begins."""
+    if isinstance(payload, Path):
+        with payload.open("rb") as file:
+            return file.read(16)
+    return payload[:16] if isinstance(payload, bytes) else b""
 
 
 def _has_frames(image: Image.Image) -> bool:
@@ -239,29 +259,37 @@ def _is_deep(image: Image.Image) -> bool:
     return image.mode in ("I", "F") or image.mode.startswith("I;16")
 
 
-def _has_deep_colour(image: Image.Image, range: tuple[float, float] | None) -> bool:
-    """Whether an image has 16 bits in each of several channels.
+def _has_deep_colour(image: Image.Image, range: tuple[float, float] | None, depth: tuple[int, bool] | None) -> bool:
+    """Whether an image has 16 bits in each of several channels, or (``depth``, of JPEG 2000) other more than 8.
 
-    Pillow reads their high bytes, which is right for the full range only. Raises BadImage for any other ``range``.
+    Pillow reads the 8 high bits, which is right for the full range only. Raises BadImage for any other ``range``.
     """
     tiles = [tile.args if isinstance(tile.args, tuple) else (tile.args,) for tile in getattr(image, "tile", ())]
     raw = [part for arguments in tiles for part in arguments if isinstance(part, str)]
-    deep = not _is_deep(image) and any(_SIXTEEN_RAW.search(part) for part in raw)
-    if deep and range != _SIXTEEN_BITS:
+    bits = 16 if any(_SIXTEEN_RAW.search(part) for part in raw) else 8 if depth is None else depth[0]
+    most = 2**bits - 1
+    deep = bits > 8 and not _is_deep(image)
+    if deep and range != (0, most):
         raise BadImage(
-            f"16 bits per channel in mode {image.mode}, of which the range cannot be told; "
-            "set data.range=[0,65535] if they use all of it, else convert to 8 bits"
+            f"{bits} bits per channel in mode {image.mode}, of which the range cannot be told; "
+            f"set data.range=[0,{most}] if they use all of it, else convert to 8 bits"
         )
     return deep
 
 
-def _scaled(image: Image.Image, range: tuple[float, float] | None) -> tuple[Image.Image, tuple[float, float] | None]:
-    """A grey image of any depth to 8 bits: ``range``, or its own, becomes 0..255; values beyond are clipped.
+def _scaled(
+    image: Image.Image, range: tuple[float, float] | None, depth: tuple[int, bool] | None
+) -> tuple[Image.Image, tuple[float, float] | None]:
+    """A grey image of any depth to 8 bits: ``range``, or its own, becomes 0..255; values beyond are clipped. ``depth``
+    is that of JPEG 2000, whose samples are moved back to it.
 
     Returns:
         the image, and ``Decoded.clipped``.
     """
     values = np.asarray(image).astype(np.float64)
+    if depth is not None:
+        bits, signed = depth
+        values = values / 2 ** (16 - bits) - (2 ** (bits - 1) if signed else 0)
     if not np.isfinite(values).all():
         raise BadImage("holds NaN or infinity")
     own = (float(values.min()), float(values.max()))

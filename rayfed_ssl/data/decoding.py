@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 import warnings
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import ContextVar
 from typing import TypeVar
 
 import numpy as np
@@ -17,7 +20,34 @@ from rayfed_ssl.data.images import Payload
 BLOCK = 256  # images decoded, and checked, at a time
 PART_BYTES, WAITING_BYTES = 8 * 2**20, 256 * 2**20  # of encoded images: those one thread decodes, those not decoded yet
 THREADS = min(16, os.cpu_count() or 1)
+TOLD_S = 10.0  # seconds of decoding between two lines
 Name = TypeVar("Name")
+
+_teller: ContextVar[Callable[[int, int], None] | None] = ContextVar("teller", default=None)
+
+
+@contextlib.contextmanager
+def decoding_told(say: Callable[[str], object]) -> Iterator[None]:
+    """A line every ``TOLD_S`` seconds that images of a split are decoded for the cache meanwhile."""
+    last = time.monotonic()
+
+    def told(done: int, total: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= TOLD_S:
+            last = time.monotonic()
+            say(f"decoding images: {done} of {total} ({done / total:.0%})")
+
+    token = _teller.set(told)
+    try:
+        yield
+    finally:
+        _teller.reset(token)
+
+
+def tell(done: int, total: int) -> None:
+    """So many of a split's images are decoded; whoever wants to know is told."""
+    if (told := _teller.get()) is not None:
+        told(done, total)
 
 
 def decoded_blocks(

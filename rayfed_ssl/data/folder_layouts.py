@@ -8,8 +8,9 @@ from typing import Literal
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
+from rayfed_ssl.data.formats import SUFFIXES
 from rayfed_ssl.data.split_names import split_folders
-from rayfed_ssl.data.walking import SUFFIXES, unread_below
+from rayfed_ssl.data.walking import unread_below
 
 Layout = Literal["classes", "clients", "clients_flat", "flat"]
 WITH_CLIENTS = ("clients", "clients_flat")  # whose first folder is the client

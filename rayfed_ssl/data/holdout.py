@@ -17,6 +17,7 @@ from rayfed_ssl.base.text import printable
 
 Indices = NDArray[np.int64]
 TEST_SHARE = 0.2
+FAR_FROM_SHARE = 0.05  # of a class's images, from which on rounding is said
 MOST_NAMED = 20  # classes without a test image
 TOO_FEW = "no test image: too few images to hold"
 
@@ -188,6 +189,18 @@ def untested(
     return (f"{classes} {TOO_FEW} a share of {share:g} out{whole}",)
 
 
+def rounded(labels: NDArray[np.int64], held_out: Indices, subjects: NDArray[np.int64] | None = None) -> str:
+    """What to say after "a fifth of each class" where that is far from the share of some class, being a small one, such
+    as one image of three. Nothing where whole ``subjects`` are held out, which is said then.
+    """
+    if subjects is not None:
+        return ""
+    have = np.bincount(labels[labels >= 0])
+    taken = np.bincount(labels[held_out], minlength=len(have))
+    off = np.abs(taken - TEST_SHARE * have) > FAR_FROM_SHARE * have
+    return ", rounded to whole images" if off.any() else ""
+
+
 def held_out_notes(
     labels: NDArray[np.int64],
     held_out: NDArray[np.int64],
@@ -203,7 +216,7 @@ def held_out_notes(
     whole = "" if subjects is None else ", as near as whole groups of data.columns.group allow"
     which = "one Parquet file" if files == 1 else f"{files} Parquet files"
     note = (
-        f"{which} without a test split: a fifth of each class, {len(held_out)} of {len(labels)} images, is held out as "
-        f"test images{counted}{whole}"
+        f"{which} without a test split: a fifth of each class{rounded(labels, held_out, subjects)}, {len(held_out)} of "
+        f"{len(labels)} images, is held out as test images{counted}{whole}"
     )
     return (note, *untested(labels, held_out, names, TEST_SHARE, subjects))

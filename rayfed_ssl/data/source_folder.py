@@ -66,10 +66,10 @@ from rayfed_ssl.data.folder_splits import (
     test_splits,
     train_split,
 )
-from rayfed_ssl.data.holdout import TEST_SHARE, stratified_halves, untested
+from rayfed_ssl.data.holdout import TEST_SHARE, rounded, stratified_halves, untested
 from rayfed_ssl.data.images import NONE_HELD_OUT, Listing, Payload, Source
 from rayfed_ssl.data.limits import of_all, unseen_classes
-from rayfed_ssl.data.split_names import split_folders
+from rayfed_ssl.data.split_names import maybe_splits, split_folders
 from rayfed_ssl.data.walking import TABLES, entries, images_below, images_beside, unread_below
 from rayfed_ssl.data.whose import numbered_subjects, shared_notes
 
@@ -110,7 +110,8 @@ def folder_source(
         chosen = (test or Split(path / "test", [], [], [])) if split == "test" else train
         return _listing(split, chosen, class_names, client_names, subjects[split], limits[split])
 
-    if layout == "classes":
+    notes += (others := maybe_splits((*class_names, *client_names)))
+    if layout == "classes" and not others:
         notes += maybe_clients(train.files, train.classes, train.folder, group, key)
     notes += filter(None, [unread_below(*dict.fromkeys(split.folder for split in (train, test) if split))])
     deciding = (*train.files, *((*test.files, *test.named_in) if test else ()))
@@ -177,7 +178,8 @@ def _unsplit(
     counted = of_all(limits, train.files, test.files)
     note = (
         f"{printable(path)} has no train/ and test/: its {where} ({some(class_names)}) are the classes, and a fifth "
-        f"of each, {len(test.files)} of {len(files)} images, is held out as test images{counted}{together}{none}"
+        f"of each{rounded(labels, held_out, subjects)}, {len(test.files)} of {len(files)} images, is held out as test "
+        f"images{counted}{together}{none}"
     )
     return (
         train,

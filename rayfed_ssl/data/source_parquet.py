@@ -18,13 +18,12 @@ train. Other Parquet files, such as those of ``validation*`` beside ``test*``, a
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -35,8 +34,10 @@ from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.column_values import (
     encoded_images,
+    gaps,
     is_text,
     label_values,
+    names_in,
     no_images,
     plain,
     text_values,
@@ -105,6 +106,13 @@ class _Content:
         groups = client_groups(only.clients, only.clients)[0]
         return stratified_halves(only.labels, TEST_SHARE, groups, self.subjects["train"])
 
+    def notes(self, counted: str) -> tuple[str, ...]:
+        """Lines on blank cells, and on gaps between labels without names."""
+        (splits, texts), (parts, columns, key) = self.read, self.of
+        if texts or class_names(parts["train"][0], columns, key) is not None:
+            return _blank_notes(splits, counted)
+        return _blank_notes(splits, counted) + gaps([split.labels for split in splits.values()], counted)
+
 
 def parquet_source(
     path: Path,
@@ -142,7 +150,7 @@ def parquet_source(
         groups, names = client_groups(splits["train"].clients, splits[split].clients)
         mine = content.subjects[split]
         counted = of_all(limits, *(content.halves if divides else [of.labels for of in splits.values()]))
-        chosen, notes = np.arange(len(labels)), () if split == "test" else _blank_notes(splits, counted)
+        chosen, notes = np.arange(len(labels)), () if split == "test" else content.notes(counted)
         if divides:
             chosen = content.halves[1 if split == "test" else 0]
             told = held_out_notes(labels, content.halves[1], named, mine, len(parts["train"]), counted)
@@ -354,26 +362,13 @@ def class_names(file: Path, columns: Columns, key: str) -> tuple[str, ...] | Non
         schema = opened.schema_arrow
     label = column_named(schema, columns.label, LABEL_COLUMNS, "label", file, key)
     try:
-        names = _names_in(schema.metadata or {}, label)
+        names = names_in(schema.metadata or {}, label)
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         reason = printable(error)
         raise UserError(
             f"{key}.path: the class names in the metadata of {printable(file)} cannot be read ({reason})"
         ) from error
     return None if names is None else tuple(printable(name) for name in names)
-
-
-def _names_in(metadata: dict[bytes, bytes], label: str) -> list[str | int] | None:
-    """The list of class names in a schema's metadata, or None. Raises ValueError, TypeError or AttributeError."""
-    names: Any = json.loads(metadata.get(b"class_names", b"null"))
-    if names is None:
-        features = json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {})
-        names = features.get(label, {}).get("names")
-    if names is None:
-        return None
-    if not isinstance(names, list) or not all(isinstance(name, str | int) for name in names):
-        raise TypeError(f"found {type(names).__name__}; wanted a list of names")
-    return names
 
 
 # -- the images --------------------------------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import stat
 from collections import Counter
@@ -42,6 +41,7 @@ from rayfed_ssl.data.folder_layouts import Layout
 from rayfed_ssl.data.folder_names import expression
 from rayfed_ssl.data.images import MOST_CLASSES, Dataset, Images, Listing, Scaling, Source
 from rayfed_ssl.data.source_digits import digits_source
+from rayfed_ssl.data.source_files import add_files, root_of
 from rayfed_ssl.data.source_folder import folder_source
 from rayfed_ssl.data.source_hub import hub_source
 from rayfed_ssl.data.source_parquet import Columns, parquet_source
@@ -49,7 +49,6 @@ from rayfed_ssl.data.source_torchvision import torchvision_source
 from rayfed_ssl.data.store import FORMAT, NOTICED, Clipped, Stored, Undecodable, cached, default_cache
 from rayfed_ssl.data.walking import ARCHIVES, FROM_TABLE, TABLES
 
-CONTENT_DIGEST_BYTES = 256 * 2**20
 MOST_NAMED = 5  # clients with clipped images
 SAID = {  # of so many images, besides how deep ones were scaled
     "frames": "have several frames: the first is read",
@@ -255,7 +254,7 @@ def load(
     files = {split: cache / f"{stem}{part}-{split}.arrow" for split in splits}
     if "test" in files and not all(file.exists() for file in files.values()):
         source.check()
-    root = _root(source)
+    root = root_of(source)
     skips, skipping = config.on_bad_image == "skip", skipping or f"set {key}.on_bad_image=skip"
     found: dict[str, Stored] = {}
     broken: list[Undecodable] = []
@@ -273,7 +272,8 @@ def load(
         if not len(stored.images) and (split == "train" or (train.images.labels >= 0).any()):
             where = "" if config.path is None else f" in {printable(config.path)}"
             which = "training" if split == "train" else split
-            raise UserError(f"{key}.path: no {which} images{where} ({len(stored.skipped)} cannot be decoded)")
+            broken_ones = f" ({len(stored.skipped)} cannot be decoded)" if stored.skipped else ""
+            raise UserError(f"{key}.path: no {which} images{where}{broken_ones}")
     test = found["test"].images if "test" in found else _none_of(train.images)
     digest = hashlib.blake2b(" ".join(stored.digest for stored in found.values()).encode(), digest_size=16).hexdigest()
     skipped = tuple(_in_order([name for stored in found.values() for name in stored.skipped], source))
@@ -366,14 +366,8 @@ def _clipping(splits: Sequence[Clipped | None], scaling: Scaling) -> Iterator[st
     )
 
 
-def _root(source: Source) -> Path | None:
-    """The folder that a source's files are named from; None where there are none."""
-    return source.root or (Path(os.path.commonpath([path.parent for path in source.files])) if source.files else None)
-
-
 def _cache_key(config: SourceConfig, source: Source, key: str) -> str:
-    """A digest of the settings that change the pixels and of the files. Raises UserError for unreadable files."""
-    files = source.files
+    """A digest of the settings that change the pixels and of the files. Raises UserError as ``add_files`` does."""
     settings = config.model_dump(include=set(SourceConfig.model_fields) - NOT_PIXELS)
     for name in ("fit", "group"):
         if settings[name] == SourceConfig.model_fields[name].default:
@@ -381,16 +375,5 @@ def _cache_key(config: SourceConfig, source: Source, key: str) -> str:
     if config.range is not None:
         settings["clipped"] = "counted"  # files made before do not say how many were
     digest = hashlib.blake2b(json.dumps([FORMAT, settings], sort_keys=True).encode(), digest_size=12)
-    file = None
-    try:
-        stats = [(file := path).stat() for path in files]
-        if odd := [path for path, found in zip(files, stats, strict=True) if not stat.S_ISREG(found.st_mode)]:
-            raise UserError(f"{key}.path: {printable(odd[0])} is no regular file (a folder, FIFO, socket or device)")
-        root = _root(source) or Path()
-        whole = sum(found.st_size for found in stats) <= CONTENT_DIGEST_BYTES
-        for file, found in zip(files, stats, strict=True):
-            digest.update(b"\0%s\0%d\0" % (os.fsencode(file.relative_to(root)), found.st_size))
-            digest.update(file.read_bytes() if whole else str(found.st_mtime_ns).encode())
-    except OSError as error:
-        raise UserError(f"{key}.path: {printable(file)} cannot be read ({error.strerror})") from error
+    add_files(digest, source, key)
     return digest.hexdigest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from rayfed_ssl.base.schema import UserError
@@ -36,3 +37,14 @@ def split_folders(path: Path, key: str) -> dict[str, Path]:
 def split_named(name: str) -> str | None:
     """train, test or val where a folder of this name is that split; None where it is none."""
     return next((split for split, names in NAMES.items() if name.lower() in names), None)
+
+
+def maybe_splits(names: Iterable[str]) -> list[str]:
+    """A line where folders that are taken for classes or clients seem to be splits of other names, such as
+    ``training_set/`` and ``test_set/``.
+    """
+    found = {start: [name for name in names if name.lower().startswith(start)] for start in ("train", "test", "val")}
+    if not found["train"] or not (found["test"] or found["val"]):
+        return []
+    shown = ", ".join(printable(name, 80) for mine in found.values() for name in mine[:1])
+    return [f"{shown} are taken for classes or clients; if they are splits, rename them to train/ and test/ (or val/)"]

@@ -31,10 +31,11 @@ from numpy.typing import NDArray
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import as_utf8, printable
 from rayfed_ssl.data.decode import Decoded, Form
-from rayfed_ssl.data.decoding import BLOCK, THREADS, decoded_blocks
+from rayfed_ssl.data.decoding import BLOCK, THREADS, decoded_blocks, tell
 from rayfed_ssl.data.images import Images, Listing
 
 FORMAT = 10  # 8: enlarged images are counted, names in normal form C; 9: images have names; 10: bands are counted
+CACHE = "RAYFED_SSL_CACHE"
 MOST_NAMED = 20  # images that cannot be decoded
 NOTICED = ("deep", "frames", "bands", "transparent", "cropped", "enlarged")  # what of ``Decoded`` is counted
 
@@ -70,7 +71,7 @@ class Stored:
 
 def default_cache() -> Path:
     """``$RAYFED_SSL_CACHE``, or ``~/.cache/rayfed-ssl``."""
-    return Path(os.environ.get("RAYFED_SSL_CACHE") or "~/.cache/rayfed-ssl").expanduser()
+    return Path(os.environ.get(CACHE) or "~/.cache/rayfed-ssl").expanduser()
 
 
 def cached(
@@ -283,6 +284,7 @@ def _decode_to(raw: Path, listing: Listing, form: Form, skip_bad: bool, key: str
                     skipped.append(printable(name))
                     reason = reason or str(result)
                 row += 1
+            tell(row, len(kept))
     if skipped and not skip_bad:
         raise Undecodable.named(skipped, reason, key, skipping)
     if row != len(kept):

@@ -12,10 +12,8 @@ from pathlib import Path
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
+from rayfed_ssl.data.formats import ABSENT, HEIC, SUFFIXES
 
-SUFFIXES = {
-    ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm",
-}  # fmt: skip
 BESIDE_IMAGES = {
     ".csv", ".tsv", ".xls", ".xlsx", ".ods", ".json", ".jsonl", ".xml", ".yaml", ".yml", ".toml", ".ini", ".txt", ".md",
     ".rst", ".log", ".html", ".pdf", ".py", ".ipynb", ".sh", ".db", ".md5", ".sha256",
@@ -28,11 +26,12 @@ TABLES = {".csv", ".tsv", ".xlsx", ".json", ".jsonl"}
 FROM_TABLE = "docs/python.md makes one Parquet file of a table and the images beside it"
 ARCHIVES = {".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".7z", ".rar"}
 MOST_KINDS = 8  # of files that are not read, named with their number
+MOST_NAMED = 5  # links that lead nowhere
 MOST_WAYS = 1000  # links may lead to one folder in so many ways
 
 
 def images_below(root: Path, key: str) -> list[Path]:
-    """All image files below a folder, sorted by path. Raises UserError for links in a circle and unreadable entries."""
+    """All image files below a folder, sorted by path. Raises UserError for links in a circle and unreadable folders."""
     found: list[Path] = []
     ways: Counter[tuple[int, int]] = Counter()
     waiting: list[tuple[Path, frozenset[tuple[int, int]]]] = [(root, frozenset())]
@@ -54,7 +53,9 @@ def images_below(root: Path, key: str) -> list[Path]:
 
 
 def entries(folder: Path, key: str) -> tuple[list[Path], list[Path], tuple[int, int]]:
-    """The images and the folders in a folder, and the folder's identity (device, inode)."""
+    """The images and the folders in a folder, and the folder's identity (device, inode). Among the images are those
+    that cannot be read. Raises UserError for a folder that cannot be.
+    """
     files, folders = [], []
     try:
         own = os.stat(folder)
@@ -65,11 +66,8 @@ def entries(folder: Path, key: str) -> tuple[list[Path], list[Path], tuple[int, 
         entry, is_image = folder / name, Path(name).suffix.lower() in SUFFIXES
         try:
             mode = os.stat(entry).st_mode
-        except OSError as error:
-            if is_image:
-                where = f"; it is a link to {printable(os.readlink(entry))}" if entry.is_symlink() else ""
-                raise UserError(f"{key}.path: {printable(entry)} cannot be read ({error.strerror}){where}") from error
-            continue
+        except OSError:  # such as a link that leads nowhere: an image that cannot be decoded, if it is one
+            mode = 0
         if stat.S_ISDIR(mode):
             folders.append(entry)
         elif is_image:
@@ -95,24 +93,48 @@ def images_beside(root: Path, read: Iterable[Path], key: str) -> list[tuple[str,
         except UserError:
             continue
         if any(place.is_relative_to(own) for place in known):
-            images = [file for file in images if not any(file.resolve().is_relative_to(place) for place in known)]
+            images = [file for file in images if not any(_real(file).is_relative_to(place) for place in known)]
         if images:
             found.append((folder.name, len(images)))
     return found + ([("", len(files))] if files else [])
 
 
+def _real(file: Path) -> Path:
+    """Where a file lies; of links in a circle, where they begin to be one (``Path.resolve`` raises for them)."""
+    return Path(os.path.realpath(file))
+
+
 def unread_below(*roots: Path) -> str:
-    """How many files below folders are neither images nor files of words, by suffix; "" where there are none.
+    """How many files below folders are neither images nor files of words, by suffix, and which links lead nowhere, as
+    those to folders of a disk that is not there; "" where there are none.
 
     The folders are those whose images were found: links lead into no circle.
     """
-    found: Counter[str] = Counter()
+    found, lost = Counter[str](), list[str]()
     for root in roots:
-        for _, folders, names in os.walk(root, followlinks=True):
+        for folder, folders, names in os.walk(root, followlinks=True):
             folders[:] = [name for name in folders if not name.startswith(".")]
-            found.update(_suffix(name) for name in names if not name.startswith("."))
-    for suffix in SUFFIXES | BESIDE_IMAGES:
-        del found[suffix]
+            for name in names:
+                suffix = _suffix(name)
+                if name.startswith(".") or suffix in SUFFIXES or suffix in BESIDE_IMAGES:
+                    continue
+                if os.path.exists(path := os.path.join(folder, name)):
+                    found[suffix] += 1
+                else:
+                    lost.append(os.path.relpath(path, root))
+    return "; ".join(filter(None, [_links_nowhere(lost), _of_kinds(found)]))
+
+
+def _links_nowhere(lost: list[str]) -> str:
+    if not lost:
+        return ""
+    more = f" and {len(lost) - MOST_NAMED} more" if len(lost) > MOST_NAMED else ""
+    named = ", ".join(printable(name, 80) for name in sorted(lost)[:MOST_NAMED]) + more
+    return f"{named} {'leads' if len(lost) == 1 else 'lead'} nowhere: no image is read there"
+
+
+def _of_kinds(found: Counter[str]) -> str:
+    """So many files that are not read, by suffix; "" for none."""
     if not found:
         return ""
     kinds = sorted(found.items(), key=lambda item: (-item[1], item[0]))
@@ -122,6 +144,8 @@ def unread_below(*roots: Path) -> str:
     kinds_of = {
         "DICOM and NIfTI are to be converted to PNG or TIFF": SCANS,
         "Parquet files are read with name=parquet": {".parquet"},
+        "HEIC is to be converted to JPEG or PNG": HEIC,
+        **{f"{name} is not decoded by the installed Pillow": suffixes for name, suffixes in ABSENT.items()},
         "archives are to be unpacked (those of WebDataset are not read)": ARCHIVES,
     }
     advice = "".join(f"; {what}" for what, suffixes in kinds_of.items() if suffixes & set(found))

@@ -13,14 +13,12 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from rayfed_ssl.base.late import Late
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.seeding import numpy_generator
+from rayfed_ssl.evaluation.logistic import logistic_regression
 from rayfed_ssl.evaluation.material import Material, Split
 from rayfed_ssl.evaluation.protocol import Protocol
 from rayfed_ssl.evaluation.standard import moments, one_thread, standardise
-
-_linear_model = Late("sklearn.linear_model")
 
 
 class FewShotConfig(Block):
@@ -66,7 +64,7 @@ class FewShots:
         """scikit-learn's logistic regression on the rows of one draw."""
         rows = draw_rows(self.labels, self.labels_per_class, draw)
         shots = standardise(self.x[rows], *self.moments).double().numpy()
-        return _linear_model.LogisticRegression(C=self.C, max_iter=1000).fit(shots, self.labels[rows])
+        return logistic_regression(shots, self.labels[rows], self.C)
 
 
 def measure(material: Material, config: FewShotConfig) -> dict[str, float]:

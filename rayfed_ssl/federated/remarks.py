@@ -30,7 +30,8 @@ NO_CLASS = {
 
 def remarks(dataset: Dataset) -> list[str]:
     """All there is to know of images that no client holds."""
-    skipped = [f"{len(dataset.skipped)} broken images are left out"] if dataset.skipped else []
+    count = len(dataset.skipped)
+    skipped = [f"{count} broken image{' is' if count == 1 else 's are'} left out"] if count else []
     return [*skipped, *dataset.notes, *copied(dataset, (), None), *of_classes(dataset)]
 
 
@@ -86,8 +87,11 @@ def over_share(labels: NDArray[np.int64], held_out: NDArray[np.int64], share: fl
 
 
 def of_classes(dataset: Dataset) -> Iterator[str]:
-    """Lines on the classes: one that by its name is none, those without a test image, the largest, the smallest."""
+    """Lines on the classes: one that by its name is none, those of almost one name, those without a test image, the
+    largest, the smallest.
+    """
     yield from no_class(dataset)
+    yield from almost_one_name(dataset)
     yield from untested_classes(dataset)
     yield from largest_class(dataset)
     yield from smallest_classes(dataset)
@@ -103,6 +107,17 @@ def no_class(dataset: Dataset) -> Iterator[str]:
                 f"{printable(name, 80)} is taken for a class, of {count} images; images that nobody labelled lie in no "
                 "class folder, or have an empty label"
             )
+
+
+def almost_one_name(dataset: Dataset) -> Iterator[str]:
+    """A line on classes whose names differ by capitals and blanks alone, as people type them into tables."""
+    alike: dict[str, list[str]] = {}
+    for name in dataset.train.class_names:
+        alike.setdefault(" ".join(name.casefold().split()), []).append(name)
+    for names in alike.values():
+        if len(names) > 1:
+            shown = ", ".join(f"'{printable(name, 80)}'" for name in names[:MOST_NAMED])
+            yield f"classes {shown} differ by capitals or blanks alone, and are read as {len(names)} classes"
 
 
 def untested_classes(dataset: Dataset) -> Iterator[str]:

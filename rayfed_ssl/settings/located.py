@@ -15,8 +15,8 @@ import yaml
 
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.text import printable
+from rayfed_ssl.data.formats import SUFFIXES
 from rayfed_ssl.data.sources import SOURCES, SourceConfig
-from rayfed_ssl.data.walking import SUFFIXES
 from rayfed_ssl.settings.files import validate
 from rayfed_ssl.settings.plain_yaml import parse, problem
 

@@ -105,6 +105,11 @@ def _of_one_class(config: RunConfig, federation: Federation) -> Iterator[str]:
         )
 
 
+def of_dealing(config: RunConfig, federation: Federation) -> list[str]:
+    """Lines on what belongs together in the images, and is dealt apart."""
+    return [*ignored_clients(config, federation), *split_groups(config, federation)]
+
+
 def ignored_clients(config: RunConfig, federation: Federation) -> list[str]:
     """A line where images come in client folders, or with a client column, and are dealt without regard to them."""
     names = federation.dataset.train.group_names
@@ -114,6 +119,35 @@ def ignored_clients(config: RunConfig, federation: Federation) -> list[str]:
         f"data.partition.name: {config.data.partition.name} deals the images of {len(names)} client folders or values "
         f"anew; data.partition.name=folders with clients.count={len(names)} gives each client its own"
     ]
+
+
+def split_groups(config: RunConfig, federation: Federation) -> list[str]:
+    """A line where images of one group, such as a patient, are with several clients: groups bind what is held out."""
+    data, train = config.data, federation.dataset.train
+    if train.subjects is None:
+        return []
+    shards = [train.subjects[shard["train"]] for shard in federation.shards]
+    counts = np.bincount(np.concatenate([mine[mine >= 0] for mine in shards]))
+    holders = np.bincount(np.concatenate([np.unique(mine[mine >= 0]) for mine in shards]), minlength=len(counts))
+    if not (split := int((holders > 1).sum())):
+        return []
+    known = train.groups is not None and not data.partition.natural and not _spans_clients(train.subjects, train.groups)
+    rule = f"data.partition.name=natural with clients.count={len(train.group_names)}"
+    if not known:
+        given = "client folders (data.layout=clients)" if data.columns.group is None else "a column data.columns.client"
+        rule = f"data.partition.name=natural, of {given} whose clients have whole groups, or data.partition.name=file"
+    key = "data.group" if data.columns.group is None else "data.columns.group"
+    by = "gives them so" if data.partition.by_group else "deals image by image"
+    return [
+        f"{split} of {int((counts > 1).sum())} groups ({key}) with several images to train on have them with several "
+        f"clients: data.partition.name={data.partition.name} {by}; {rule} keeps them together"
+    ]
+
+
+def _spans_clients(subjects: np.ndarray, groups: np.ndarray) -> bool:
+    """Whether images of one subject are with several natural groups, as each of both is numbered (M,), -1 for none."""
+    pairs = np.unique(np.stack([subjects, groups])[:, (subjects >= 0) & (groups >= 0)], axis=1)
+    return bool(len(np.unique(pairs[0])) < pairs.shape[1])
 
 
 def check_comparisons(config: RunConfig, federation: Federation) -> None:
@@ -148,5 +182,5 @@ def describe(config: RunConfig, federation: Federation) -> str:
         use = "to choose by" if labelled else "for `rayfed-ssl leak` alone: they have no labels to choose by"
         line += f"; {len(federation.held_out)} training images held out {use}"
     if skipped := federation.dataset.skipped:
-        line += f"; {len(skipped)} broken images left out, named in skipped_images.txt"
+        line += f"; {len(skipped)} broken image{'' if len(skipped) == 1 else 's'} left out, named in skipped_images.txt"
     return line

@@ -1,4 +1,5 @@
-"""What a run will come to, before it is started: memory, bytes and training time. Nothing is written that stays.
+"""What a run will come to, before it is started: memory, bytes and training time. Nothing is written that stays, but
+for decoded images in a cache folder that the user named.
 
 Bytes are those the ledger will book, where the method knows them beforehand and nobody is lost. Time is an estimate: a
 local step is measured on this machine's device and multiplied; evaluation, server work and sending are left out.
@@ -7,11 +8,12 @@ local step is measured on this machine's device and multiplied; evaluation, serv
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,8 @@ import torch
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import amount, last_line
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.data.store import default_cache
+from rayfed_ssl.data.decoding import decoding_told
+from rayfed_ssl.data.store import CACHE, default_cache
 from rayfed_ssl.federated.bench import Initial, device_name
 from rayfed_ssl.federated.federation import Federation, deal
 from rayfed_ssl.federated.messages import TRAINS
@@ -32,7 +35,7 @@ from rayfed_ssl.methods.tasks import TaskConfig
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives import build as build_objective
 from rayfed_ssl.simulation.assembly import rehearse
-from rayfed_ssl.simulation.checks import check_run, describe, ignored_clients, image_notes, with_start
+from rayfed_ssl.simulation.checks import check_run, describe, image_notes, of_dealing, with_start
 from rayfed_ssl.simulation.memory import Estimate, Place, check_fits, estimate, free_memory
 from rayfed_ssl.simulation.worker import Worker
 
@@ -61,8 +64,13 @@ class Forecast:
 
 
 @contextlib.contextmanager
-def fleeting_cache() -> Iterator[Path]:
-    """A cache folder that is gone afterwards; what the real one holds is seen in it and not decoded again."""
+def cache_of_check() -> Iterator[Path]:
+    """The cache folder that the user named, for the run to find the images in; without one, a folder that is gone
+    afterwards, in which what the usual one holds is seen and not decoded again.
+    """
+    if os.environ.get(CACHE):
+        yield default_cache()
+        return
     with tempfile.TemporaryDirectory(prefix="rayfed-check-") as name:
         folder, real = Path(name), default_cache()
         for known in (*real.glob("*.arrow"), *real.glob("downloads")):
@@ -70,18 +78,18 @@ def fleeting_cache() -> Iterator[Path]:
         yield folder
 
 
-def forecast(config: RunConfig) -> Forecast:
-    """What the run would come to. Raises UserError for all that a run would refuse before its first round, but what
-    concerns its folder and its place.
+def forecast(config: RunConfig, say: Callable[[str], object] = lambda line: None) -> Forecast:
+    """What the run would come to; ``say`` takes lines while images are decoded. Raises UserError for all that a run
+    would refuse before its first round, but what concerns its folder and its place.
     """
     config = with_start(config)
     config = _offline(config)
-    with fleeting_cache() as cache:
+    with cache_of_check() as cache, decoding_told(say):
         federation = deal(config, cache)
         check_run(config, federation)
         parts, lines = rehearse(config, federation)
         server = parts.server
-        notes = [*image_notes(config, federation), *ignored_clients(config, federation), *lines, *_said_by(server)]
+        notes = [*image_notes(config, federation), *of_dealing(config, federation), *lines, *_said_by(server)]
         if config.system is not None:
             notes.append("bytes and time are those of a run in which no client is late or lost")
         kept, free = estimate(config, federation), free_memory()

@@ -19,6 +19,7 @@ from threadpoolctl import ThreadpoolController
 from rayfed_ssl import extensions
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
+from rayfed_ssl.data.decoding import decoding_told
 from rayfed_ssl.evaluation import by_client, recorded
 from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.clock import RoundVoid
@@ -34,7 +35,7 @@ from rayfed_ssl.federated.server_steps import optimised_round
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.run import due
 from rayfed_ssl.simulation.assembly import assemble
-from rayfed_ssl.simulation.checks import check_run, describe, ignored_clients, image_notes, with_start
+from rayfed_ssl.simulation.checks import check_run, describe, image_notes, of_dealing, with_start
 from rayfed_ssl.simulation.export import export_encoders
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.simulation.recorder import Recorder
@@ -87,7 +88,8 @@ class Run:
         # As in Ray's processes (actors/shares.py): sums of another number of threads have other bits.
         numpys = ThreadpoolController().select(user_api="blas")
         self.leaving.enter_context(numpys.limit(limits=config.resources.threads))
-        with began_earlier(config, (folder / "config.yaml").exists()):
+        began = began_earlier(config, (folder / "config.yaml").exists())
+        with began, decoding_told(lambda line: self.say(0, line)):
             self.federation = deal(config)
         self.say(0, describe(config, self.federation))
         if restored is not None or has_results(folder):
@@ -113,7 +115,7 @@ class Run:
             keep(self.server.state)
             self.cohort.commit()
         unreachable = check_reachable(self.clock, config) if self.clock else []
-        dealt = ignored_clients(config, self.federation)
+        dealt = of_dealing(config, self.federation)
         notes = [*image_notes(config, self.federation), *dealt, *begins, *self.server.notes(), *unreachable]
         for line in notes:
             self.say(self.start, line)

@@ -104,6 +104,9 @@ def test_what_is_no_image_folder_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.png")
     with pytest.raises(UserError, match=r"pipe\.png is no regular file"):
         rows(folder(tmp_path))
+    (tmp_path / "pipe.png").unlink()
+    (tmp_path / "gone.png").symlink_to("nowhere.png")
+    assert rows(folder(tmp_path)) == [("gone.png", -1)]  # one that cannot be decoded, like others
     put(tmp_path, {"a.png": pictures(1)[0]})
     for key in ("limit", "test_limit"):
         with pytest.raises(UserError, match=rf"^data\.{key}: found 1; every image is taken, allowed: null"):

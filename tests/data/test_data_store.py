@@ -149,7 +149,7 @@ def test_decode_brings_every_mode_to_rgb(tmp_path):
     [
         (encoded(photo(64, 64), "JPEG")[:-200], "truncated"),
         (encoded(photo(64, 64))[:-200], "truncated|unrecognized"),
-        (b"not an image", "cannot identify"),
+        (b"not an image", "no image of a format that is read"),
         (None, "no image bytes"),
         (Path("/no/such/file.jpg"), "No such file"),
         (encoded(np.zeros((400, 300), np.uint8)), "300x400 pixels, more than max_pixels=100000"),
@@ -179,7 +179,7 @@ def test_a_decompression_bomb_is_refused_before_its_pixels_are_read():
     import zlib
 
     header[29:33] = zlib.crc32(header[12:29]).to_bytes(4, "big")
-    with pytest.raises(BadImage, match=r"60000x60000|decompression bomb"):
+    with pytest.raises(BadImage, match=r"60000x60000|more than 178956970 pixels"):
         decode(bytes(header), 16, PLENTY)
 
 

@@ -188,7 +188,7 @@ def test_bytes_choose_no_other_decoder(kind):
         payload = b"8BPS\0\1" + bytes(6) + b"\0\3" + b"\0\0\0\x08\0\0\0\x08\0\x08\0\3" + bytes(12)
     else:
         payload = file_of(np.zeros((16, 16, 3), np.uint8), kind)
-    with pytest.raises(BadImage, match="cannot identify"):
+    with pytest.raises(BadImage, match="no image of a format that is read"):
         decode(payload, FORM)
 
 
@@ -247,9 +247,18 @@ def test_a_tiff_whose_bands_cannot_be_read_says_how_many_it_has(bands, bits, pho
     for given in (payload, tmp_path / "a.tif"):
         with pytest.raises(BadImage, match=said):
             decode(given, Form(8))
-    for damaged in (payload[:20], payload[:40], payload[:2], b"II*\0" + bytes(4), b""):
-        with pytest.raises(BadImage, match="cannot identify"):
+    for damaged in (payload[:20], payload[:40], payload[:2], b"II*\0" + bytes(4)):
+        with pytest.raises(BadImage, match="no image of a format that is read"):
             decode(damaged, Form(8))
+
+
+def test_an_empty_file_is_called_empty_and_no_reason_names_an_object_of_python(tmp_path):
+    (tmp_path / "a.png").write_bytes(b"")
+    for nothing in (b"", tmp_path / "a.png"):
+        with pytest.raises(BadImage, match=r"^it is empty$"):
+            decode(nothing, FORM)
+    with pytest.raises(BadImage, match=r"^its content is no image of a format that is read \((AVIF, )?BMP, GIF, .*\)"):
+        decode(b"<html>404</html>", FORM)
 
 
 def test_pillow_says_nothing_of_its_own(tmp_path):
@@ -335,3 +344,10 @@ def test_grey_with_an_alpha_channel_that_is_multiplied_in_is_laid_on_black():
     found = decode_opened(image.convert("La"), Form(2, channels=1))
     assert found.transparent
     assert np.abs(found.pixels[..., 0].astype(int) - grey * (128 / 255)).max() <= 1
+
+
+def test_an_image_that_is_too_large_for_pillow_is_told_in_our_words():
+    file = io.BytesIO()
+    Image.new("1", (20_000, 20_000)).save(file, "PNG")
+    with pytest.raises(BadImage, match=r"^more than 178956970 pixels, the most that max_pixels may be$"):
+        decode(file.getvalue(), FORM)

@@ -184,3 +184,18 @@ def test_images_that_are_dealt_anew_are_held_out_as_ever(tmp_path: Path) -> None
     assert federation.held_out.tolist() == stratified_share(labels, 0.3, config.seed).tolist()
     assert federation.held_out.tolist() != stratified_share(labels, 0.3, config.seed, groups).tolist()
     assert federation.partition_notes == ()
+
+
+@pytest.mark.parametrize(("sizes", "said"), [((3, 10), True), ((2, 10), True), ((10, 101), False), ((5, 6), False)])
+def test_a_fifth_that_is_none_is_called_rounded(tmp_path: Path, sizes: tuple[int, int], said: bool) -> None:
+    """One image of three is a third of them, and none of two nothing."""
+    labels = [0] * sizes[0] + [1] * sizes[1]
+    write(tmp_path / "a.parquet", label=labels)
+    put(tmp_path / "f", tree_of({"a": sizes[0], "b": sizes[1]}))
+    held_out = sum(round(size / 5) for size in sizes)
+    rounded = ", rounded to whole images" if said else ""
+    for path, name, each in (("a.parquet", "parquet", " class"), ("f", "imagefolder", "")):
+        config = SourceConfig.model_validate({"name": name, "path": tmp_path / path, "image_size": 8})
+        notes = load(config, tmp_path / "cache").notes
+        wanted = f"a fifth of each{each}{rounded}, {held_out} of {sum(sizes)} images, is held out as test images"
+        assert any(wanted in note for note in notes)

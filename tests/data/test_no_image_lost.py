@@ -371,6 +371,6 @@ def test_a_limit_that_leaves_classes_out_says_so(tmp_path: Path) -> None:
     spaced = read(tmp_path / "f", limit=5, test_limit=4)
     assert spaced.train.labels.tolist() == [0, 1, 2, 3, 4]
     assert spaced.notes == ("test_limit: 4 of 50 test images are taken, which show 4 of 5 classes",)
-    write_parquet(root / "train.parquet", pictures(50), [None, 3] + [None] * 48)
-    write_parquet(root / "test.parquet", pictures(2), [3, 3])
+    write_parquet(root / "train.parquet", pictures(50), [None, 0] + [None] * 48)
+    write_parquet(root / "test.parquet", pictures(2), [0, 0])
     assert read(root, "parquet", limit=2).notes == ()

@@ -180,9 +180,40 @@ def test_floats_beyond_the_classes_are_refused_as_integers_are(tmp_path: Path) -
 
 def test_classes_of_one_file_that_are_too_small_for_a_test_image_are_named(tmp_path: Path) -> None:
     write(tmp_path / "all.parquet", label=["x"] * 8 + ["y", "z", "z"])
-    write(tmp_path / "numbers.parquet", label=[0] * 8 + [3, 2, 2, -1])
-    for name, small in (("all", "y, z"), ("numbers", "2, 3")):
+    write(tmp_path / "numbers.parquet", label=[0] * 8 + [2, 1, 1, -1])
+    for name, small in (("all", "y, z"), ("numbers", "1, 2")):
         for _ in range(2):  # the second time from the cache
             data = read(tmp_path / f"{name}.parquet")
             assert data.notes[1:] == (f"classes {small} have no test image: too few images to hold a share of 0.2 out",)
             assert set(data.test.labels.tolist()) == {0}
+
+
+@pytest.mark.parametrize("single", [True, False])
+def test_numbers_with_gaps_are_classes_as_they_are_and_a_note_says_so(tmp_path: Path, single: bool) -> None:
+    labels = [0, 5, 900] * 10
+    write(tmp_path / "data/train.parquet", label=labels)
+    if not single:
+        write(tmp_path / "data/test.parquet", label=[900, 0])  # lacks one: the numbers are the same
+    path = tmp_path / "data/train.parquet" if single else tmp_path / "data"
+    data = read(path)
+    assert set(data.test.labels) <= set(data.train.labels) == {0, 5, 900}
+    assert len(data.train.class_names) == 901
+    said = "labels are 3 of the numbers 0 to 900 (0, 5, 900): they count as 901 classes, 898 of them without images; "
+    assert [note for note in data.notes if note.startswith("labels")] == [said + "written as text, they are 3"]
+    assert read(path).notes == data.notes  # of the cache
+    write(tmp_path / "text/train.parquet", label=[str(label) for label in labels])
+    assert not [note for note in read(tmp_path / "text/train.parquet").notes if note.startswith("labels")]
+    assert len(read(tmp_path / "text/train.parquet").train.class_names) == 3
+
+
+def test_gaps_between_named_classes_and_those_that_a_limit_leaves_are_no_gaps(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", label=[0, 1, 2] * 10)
+    limited = load(config(tmp_path / "a.parquet").model_copy(update={"limit": 1}), tmp_path / "cache")
+    assert not [note for note in limited.notes if note.startswith("labels")]
+    table = pq.read_table(tmp_path / "a.parquet")
+    for labels in ([0, 2] * 15, [1, 2, -1] * 10):
+        named = table.set_column(1, "label", pa.array(labels))
+        pq.write_table(named, tmp_path / "unnamed.parquet")
+        pq.write_table(named.replace_schema_metadata({"class_names": '["a", "b", "c"]'}), tmp_path / "named.parquet")
+        assert not [note for note in read(tmp_path / "named.parquet").notes if note.startswith("labels")]
+        assert len([note for note in read(tmp_path / "unnamed.parquet").notes if note.startswith("labels")]) == 1

@@ -331,6 +331,76 @@ def test_fifos_and_sockets_are_refused_and_never_read(tmp_path, make):
     refused(r"train\.parquet is no regular file", tmp_path, "parquet", path=tmp_path / "pq")
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_images_that_cannot_be_read_are_bad_images_like_any_other(tmp_path, monkeypatch, whole):
+    """Links to nowhere and to themselves, a file without permission (root may read it) and one whose read fails."""
+    monkeypatch.setattr("rayfed_ssl.data.source_files.CONTENT_DIGEST_BYTES", 2**28 if whole else 0)
+    root = tmp_path / "images"
+    put(root, {f"train/cat/{n}.png": image for n, image in enumerate(pictures(3))} | {"test/cat/t.png": pictures(1)[0]})
+    bad = [root / "train/cat/gone.png", root / "train/cat/self.png", root / "train/cat/failing.png"]
+    for link, target in zip(bad, ("nowhere.png", "self.png", "/proc/self/mem"), strict=True):
+        link.symlink_to(target)
+    if os.geteuid():
+        bad.append(root / "train/cat/2.png")
+        bad[-1].chmod(0)
+    refused(rf"data\.on_bad_image: {len(bad)} images cannot be decoded: .*failing", tmp_path, "imagefolder", path=root)
+    data = fetch(tmp_path, "imagefolder", path=root, on_bad_image="skip")
+    assert len(data.train) == (2 if os.geteuid() else 3)
+    assert data.skipped == tuple(str(path) for path in sorted(bad))
+    for path in bad:
+        path.chmod(0o600) if path.is_file() and not path.is_symlink() else path.unlink()
+    assert not fetch(tmp_path, "imagefolder", path=root, on_bad_image="skip").skipped  # another key of the cache
+
+
+def test_a_link_to_nowhere_beside_the_splits_harms_nobody(tmp_path):
+    put(tmp_path, {"more/tr/a/1.png": pictures(1)[0], "test/a/1.png": pictures(1)[0], "more/x.png": pictures(1)[0]})
+    (tmp_path / "more/self.png").symlink_to("self.png")
+    (tmp_path / "train").symlink_to("more/tr")
+    assert any(note.startswith("more/ (2 images) is not used") for note in fetch(tmp_path, "imagefolder").notes)
+
+
+@pytest.mark.parametrize("layout", ["classes", "clients"])
+def test_folders_that_seem_to_be_splits_by_other_names_are_named(tmp_path, layout):
+    places = [f"{split}_set/{label}/{n}.png" for split in ("training", "test") for label in "ab" for n in range(5)]
+    put(tmp_path / "d", dict(zip(places, pictures(20), strict=True)))
+    notes = fetch(tmp_path, "imagefolder", path=tmp_path / "d", layout=layout).notes
+    said = (
+        "training_set, test_set are taken for classes or clients; if they are splits, rename them to train/ and test/"
+    )
+    assert [note for note in notes if note.startswith(said)]
+    assert not [note for note in notes if "if they are clients" in note]
+    for name, other in (("training_set", "trains"), ("test_set", "buses")):  # one is no sign
+        (tmp_path / "d" / name).rename(tmp_path / "d" / other)
+    assert not [n for n in fetch(tmp_path, "imagefolder", path=tmp_path / "d", layout=layout).notes if "splits" in n]
+
+
+def test_no_training_images_are_said_with_those_that_cannot_be_decoded_if_any(tmp_path):
+    write_parquet(tmp_path / "bad.parquet", [b"x"] * 5, [0] * 5)
+    write_parquet(tmp_path / "none.parquet", [], [])
+    refused(
+        r"no training images in .*\(4 cannot be",
+        tmp_path,
+        "parquet",
+        path=tmp_path / "bad.parquet",
+        on_bad_image="skip",
+    )
+    refused(r"no training images in .*none\.parquet$", tmp_path, "parquet", path=tmp_path / "none.parquet")
+
+
+def test_a_class_folder_whose_disk_is_gone_is_named(tmp_path):
+    root = tmp_path / "images"
+    put(root, {f"{name}/{n}.png": image for name in "ab" for n, image in enumerate(pictures(5))})
+    (root / "cats").symlink_to("/mnt/gone/cats")
+    (root / "a/scan").write_bytes(b"DICM")
+    (root / "readme.txt").symlink_to("nowhere")  # nobody misses it
+    said = "cats leads nowhere: no image is read there; 1 file is not read: 1 without suffix; DICOM"
+    assert said in "; ".join(fetch(tmp_path, "imagefolder", path=root).notes)
+    for n in range(7):
+        (root / f"d{n}").symlink_to("nowhere")
+    said = "cats, d0, d1, d2, d3 and 3 more lead nowhere"
+    assert any(note.startswith(said) for note in fetch(tmp_path, "imagefolder", path=root).notes)
+
+
 @pytest.mark.timeout(30)
 def test_links_in_a_circle_end_in_one_line(tmp_path):
     put(
@@ -344,7 +414,7 @@ def test_links_in_a_circle_end_in_one_line(tmp_path):
     refused(r"a/up is a link back to a folder that contains it", tmp_path, "imagefolder")
     (tmp_path / "train/a/up").unlink()
     (tmp_path / "train/a/self.png").symlink_to("self.png")
-    refused(r"self\.png cannot be read \(Too many levels of symbolic links", tmp_path, "imagefolder")
+    refused(r"self\.png cannot be decoded \(it cannot be read: Too many levels of symbolic", tmp_path, "imagefolder")
     (tmp_path / "train/a/self.png").unlink()
     for level in range(40):  # 2^40 ways, none of them a circle
         (tmp_path / f"ladder/{level}").mkdir(parents=True)
@@ -458,12 +528,11 @@ def test_folder_errors_name_the_folder(tmp_path):
     said = r"train/cat/big\.png .*30x40 pixels, more than max_pixels=1000, which may be up to 178956970\)"
     refused(said, tmp_path, "imagefolder", max_pixels=1000)
     (tmp_path / "train/cat/gone.png").symlink_to("nowhere.png")
-    refused(
-        r"data\.path: .*gone\.png cannot be read \(No such file .*\); it is a link to nowhere\.png",
-        tmp_path,
-        "imagefolder",
-    )
-    refused(r"big\.png is a file; .*needs a folder of", tmp_path, "imagefolder", path=tmp_path / "train/cat/big.png")
+    refused(r"data\.on_bad_image: 2 images .*gone\.png", tmp_path, "imagefolder", max_pixels=1000)
+    (tmp_path / "train/cat/big.png").rename(tmp_path / "big.png")
+    said = r"gone\.png cannot be decoded \(it cannot be read: No such file .*; it is a link to nowhere\.png\); mend or"
+    refused(said, tmp_path, "imagefolder")
+    refused(r"big\.png is a file; .*needs a folder of", tmp_path, "imagefolder", path=tmp_path / "big.png")
     (tmp_path / "labels.CSV").write_text("file,label\n")
     table = r"labels\.CSV is a file; .*; docs/python\.md makes one Parquet file of a table"
     refused(table, tmp_path, "imagefolder", path=tmp_path / "labels.CSV")

@@ -304,7 +304,7 @@ def test_bytes_in_parquet_choose_no_other_decoder(tmp_path):
     eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n"
     write_parquet(tmp_path / "train.parquet", [eps, *pictures(2)], [0, 0, 0])
     write_parquet(tmp_path / "test.parquet", pictures(2), [0, 0])
-    refused(r"train\.parquet row 0 cannot be decoded .*cannot identify", tmp_path, "parquet")
+    refused(r"train\.parquet row 0 cannot be decoded .*no image of a format", tmp_path, "parquet")
 
 
 @pytest.mark.parametrize("layout", ["clients", "classes"])

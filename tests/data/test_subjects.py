@@ -17,6 +17,7 @@ from rayfed_ssl.data.holdout import stratified_halves, stratified_share
 from rayfed_ssl.data.sources import SourceConfig, load
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.settings.files import parse_overrides
+from rayfed_ssl.simulation.checks import split_groups
 from tests.data.test_own_columns import read, write
 
 
@@ -384,3 +385,32 @@ def test_what_finds_no_patient_in_paths_is_refused_in_one_line(tmp_path: Path) -
     document = {"data": {"name": "imagefolder", "path": str(tmp_path), "group": "("}}
     with pytest.raises(UserError, match=r"^data\.group: found '\('; must be a regular expression \(missing \).*\)$"):
         build(document | {"method": {"name": "fedsimclr"}, "clients": {"count": 2}}, {}, origin="a test")
+
+
+def dealt(tmp_path: Path, *changes: str) -> list[str]:
+    """What a run over 20 patients of 4 images in two hospitals says of those that it deals apart."""
+    patients = [f"p{number // 4}" for number in range(80)]
+    hospitals = [f"h{number // 40}" for number in range(80)]
+    if not (file := tmp_path / "all.parquet").exists():
+        write(file, label=[0, 1] * 40, patient=patients, hospital=hospitals, room=[number % 2 for number in range(80)])
+    data = {"name": "parquet", "path": str(file), "image_size": 8, "columns": {"group": "patient"}}
+    run = {"method": {"name": "fedsimclr"}, "clients": {"count": 2}, "data": data, "evaluation": {"select": None}}
+    config = build(run, parse_overrides(changes), origin="a test")
+    return split_groups(config, deal(config, tmp_path / "cache"))
+
+
+def test_patients_that_are_dealt_to_several_clients_are_counted(tmp_path: Path) -> None:
+    for partition, by in (("iid", "deals image by image"), ("dirichlet", "deals image by image")):
+        (note,) = dealt(tmp_path, f"data.partition.name={partition}")
+        count = re.match(r"(\d+) of 16 groups \(data\.columns\.group\) with several images to train on have them", note)
+        assert count is not None
+        assert 8 < int(count[1]) <= 16
+        assert f": data.partition.name={partition} {by}; data.partition.name=natural, of a column " in note
+    (note,) = dealt(tmp_path, "data.columns.client=hospital")
+    assert note.endswith("; data.partition.name=natural with clients.count=2 keeps them together")
+    assert dealt(tmp_path, "data.columns.client=hospital", "data.partition.name=natural") == []
+    (note,) = dealt(tmp_path, "data.columns.client=room", "data.partition.name=natural")
+    assert note.startswith("16 of 16 groups")
+    assert "data.partition.name=natural gives them so; data.partition.name=natural, of a column" in note
+    assert dealt(tmp_path, "data.columns.group=null") == []
+    assert dealt(tmp_path, "clients.count=1") == []

@@ -13,10 +13,13 @@ from PIL import Image
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.data.corruptions import rotation
+from rayfed_ssl.data.sources import SourceConfig, load
 from rayfed_ssl.federated.federation import Federation, deal, require_public
+from rayfed_ssl.federated.remarks import remarks
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.records.tables import write_partition
 from rayfed_ssl.simulation.checks import image_notes
+from tests.data.test_own_columns import write
 from tests.tiny import tiny
 
 
@@ -188,6 +191,13 @@ def test_a_class_that_makes_guessing_more_than_ten_points_better_than_chance_is_
     notes = [note for note in said if "fewer than" not in note and "no test image" not in note]
     expected = () if share is None else (f"{share} of the test images are of class {max(labels, key=labels.count)}: ",)
     assert tuple(note.startswith(text) for note, text in zip(notes, expected, strict=True)) == (True,) * len(expected)
+
+
+def test_classes_of_almost_one_name_are_named(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", label=["cat", "Cat ", "dog", "dogs", "CAT"] * 10)
+    data = load(SourceConfig(name="parquet", path=tmp_path / "a.parquet", image_size=8), tmp_path / "cache")
+    said = [note for note in remarks(data) if "differ by" in note]
+    assert said == ["classes 'CAT', 'Cat ', 'cat' differ by capitals or blanks alone, and are read as 3 classes"]
 
 
 def test_balanced_accuracy_is_advised_only_where_it_is_not_chosen(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from rayfed_ssl.simulation.forecast import (
     step_seconds,
 )
 from rayfed_ssl.simulation.memory import Place
+from tests.data.files import put, tree_of
 from tests.tiny import run_locally, tiny
 
 CASES = {
@@ -173,10 +174,11 @@ def test_steps_are_all_batches_of_all_rounds() -> None:
 
 @pytest.fixture
 def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder, a cache and a folder for temporary files, all empty."""
-    for name in ("work", "cache", "temporary"):
+    """A working folder, a home and a folder for temporary files, all empty; nobody named a cache."""
+    for name in ("work", "home", "temporary"):
         (tmp_path / name).mkdir()
-    monkeypatch.setenv("RAYFED_SSL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("RAYFED_SSL_CACHE")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     monkeypatch.chdir(tmp_path / "work")
@@ -202,7 +204,42 @@ def test_a_check_says_the_plan_and_leaves_nothing(empty: Path, capsys: pytest.Ca
     assert lines["bytes"].endswith("of all clients")
     assert f"{4 * 5} local steps" in lines["time"]
     assert ray.is_initialized() == before
-    assert [path.name for path in sorted(empty.rglob("*"))] == ["cache", "demo.yaml", "temporary", "work"]
+    assert [path.name for path in sorted(empty.rglob("*"))] == ["demo.yaml", "home", "temporary", "work"]
+
+
+def test_a_check_fills_a_cache_that_was_named_and_the_run_finds_it(
+    empty: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYFED_SSL_CACHE", str(empty / "cache"))
+    put(empty / "images", tree_of({"a": 20, "b": 20}))
+    images = ["data.name=imagefolder", f"data.path={empty / 'images'}", "data.image_size=8", "data.limit=null"]
+    images += ["clients.count=2", "resources.actors=1"]
+    assert check(capsys, str(empty / "demo.yaml"), *images)[0] == 0
+    assert len([*(empty / "cache").glob("*.arrow")]) == 2
+    monkeypatch.setattr("rayfed_ssl.data.store.decoded_blocks", None)  # nothing is decoded any more
+    assert check(capsys, str(empty / "demo.yaml"), *images)[0] == 0
+    assert [path.name for path in sorted(empty.iterdir())] == [
+        "cache", "demo.yaml", "home", "images", "temporary", "work",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_long_decoding_says_how_far_it_is(
+    empty: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, quiet: bool
+) -> None:
+    monkeypatch.setattr("rayfed_ssl.data.decoding.TOLD_S", 0.0)
+    put(empty / "images", tree_of({"a": 20, "b": 20}))
+    images = ["data.name=imagefolder", f"data.path={empty / 'images'}", "data.image_size=8", "data.limit=null"]
+    images += ["clients.count=2", "resources.actors=1"]
+    with pytest.raises(SystemExit):
+        main(["run", str(empty / "demo.yaml"), *images, "--check", *(["--quiet"] if quiet else [])])
+    told = ["decoding images: 32 of 32 (100%)", "decoding images: 8 of 8 (100%)"]
+    assert capsys.readouterr().err.splitlines() == ([] if quiet else told)
+    end = ["train.rounds=1", "evaluation.protocols=[rank]", "evaluation.select=null", "--executor", "local"]
+    with pytest.raises(SystemExit):
+        main(["run", str(empty / "demo.yaml"), *images, *end, *(["--quiet"] if quiet else [])])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("decoding")] == ([] if quiet else told)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,72 @@
+"""Which formats of images are read, by their names in Pillow and by suffixes: those that every Pillow decodes, and
+those that some are built without.
+"""
+
+from __future__ import annotations
+
+from PIL import Image, features
+
+_ALWAYS = {
+    "JPEG": {".jpg", ".jpeg", ".jpe", ".jfif"},
+    "PNG": {".png"},
+    "BMP": {".bmp"},
+    "GIF": {".gif"},
+    "WEBP": {".webp"},
+    "TIFF": {".tif", ".tiff"},
+    "PPM": {".ppm", ".pgm"},
+}
+_SOMETIMES = {
+    "AVIF": ("avif", {".avif"}),
+    "JPEG2000": ("jpg_2000", {".jp2", ".j2k", ".j2c", ".jpc", ".jpf", ".jpx"}),
+}  # with Pillow's name of what it was built with; AVIF from Pillow 11.3 on
+
+
+def _here(feature: str) -> bool:
+    return feature in {*features.modules, *features.codecs} and bool(features.check(feature))
+
+
+_HERE = {name: suffixes for name, (feature, suffixes) in _SOMETIMES.items() if _here(feature)}
+
+FORMATS = (*_ALWAYS, *_HERE)
+"""The decoders that image bytes may choose. Others would run programs (EPS starts Ghostscript) or open other files."""
+
+SUFFIXES = {suffix for suffixes in (*_ALWAYS.values(), *_HERE.values()) for suffix in suffixes}
+"""Of files that are images."""
+
+ABSENT = {name: suffixes for name, (_, suffixes) in _SOMETIMES.items() if name not in _HERE}
+"""Formats that the installed Pillow does not decode, and their suffixes."""
+
+HEIC = {".heic", ".heif", ".hif"}
+
+_BRANDS = {b"avif": "AVIF", b"avis": "AVIF", b"heic": "HEIC", b"heix": "HEIC", b"mif1": "HEIC"}  # ISO 14496-12, ftyp
+_CODESTREAM = b"\xff\x4f\xff\x51"  # of JPEG 2000: its markers SOC and SIZ
+_BEGINNINGS = {b"\0\0\0\x0cjP  ": "JPEG2000", _CODESTREAM: "JPEG2000"}
+_SIZ_DEPTH = 42  # from SOC to Ssiz of the first component: ITU-T T.800, A.5.1
+
+
+def undecodable(head: bytes) -> str:
+    """What to say of an image that begins like this and that Pillow does not know; "" where it is of no such format."""
+    if not head:
+        return "it is empty"
+    found = _BRANDS.get(head[8:12], "") if head[4:8] == b"ftyp" else ""
+    found = found or next((name for start, name in _BEGINNINGS.items() if head.startswith(start)), "")
+    if not found or found in FORMATS:
+        return ""
+    return f"it is {found}, which the installed Pillow does not decode; convert it to PNG or JPEG"
+
+
+def jpeg2000_depth(image: Image.Image) -> tuple[int, bool] | None:
+    """(bits of a sample, whether it is signed) of an unread JPEG 2000; None of other images.
+
+    Pillow moves samples of other depths to the high end of 8 or 16 bits.
+    """
+    file = getattr(image, "fp", None)
+    if image.format != "JPEG2000" or file is None:
+        return None
+    place = file.tell()
+    file.seek(0)
+    content = file.read()
+    file.seek(place)
+    start = content.find(_CODESTREAM)
+    depth = content[start + _SIZ_DEPTH]
+    return (depth & 0x7F) + 1, bool(depth & 0x80)

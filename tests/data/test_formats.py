@@ -1,0 +1,127 @@
+"""AVIF and JPEG 2000, where the installed Pillow decodes them, and what is said where it does not."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, features
+
+from rayfed_ssl.data import decode as decoding
+from rayfed_ssl.data import formats, walking
+from rayfed_ssl.data.decode import BadImage, Form, decode
+from tests.data.files import fetch, pictures, png, put, refused, write_parquet
+
+KINDS = [("AVIF", ".avif", "avif"), ("JPEG2000", ".jp2", "jpg_2000"), ("JPEG2000", ".JPX", "jpg_2000")]
+
+
+def needs(feature: str) -> None:
+    if not formats._here(feature):
+        pytest.skip(f"this Pillow is built without {feature}")
+
+
+@pytest.mark.parametrize(("kind", "suffix", "feature"), KINDS)
+def test_they_are_read_in_folders_and_in_parquet(tmp_path: Path, kind: str, suffix: str, feature: str) -> None:
+    needs(feature)
+    images = pictures(4)
+    encoded = [png(image, kind) for image in images]
+    for split in ("train", "test"):
+        for number, content in enumerate(encoded):
+            path = tmp_path / f"folder/{split}/{number % 2}/{number}{suffix}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        write_parquet(tmp_path / f"table/{split}.parquet", encoded, [0, 1, 0, 1])
+    wanted = {Image.open(io.BytesIO(content)).convert("RGB").tobytes() for content in encoded}
+    for name, where in (("imagefolder", "folder"), ("parquet", "table")):
+        data = fetch(tmp_path, name, path=tmp_path / where)
+        assert {pixels.tobytes() for pixels in data.train.pixels} == wanted
+        assert data.notes[1:] == ()  # the first counts copies
+    with pytest.raises(BadImage):
+        decode(encoded[0][: len(encoded[0]) // 2], Form(16))
+
+
+def test_an_animated_avif_and_one_that_is_turned_are_read_like_others() -> None:
+    needs("avif")
+    file, exif = io.BytesIO(), Image.Exif()
+    first = Image.new("RGB", (32, 16), "red")
+    first.save(file, "AVIF", save_all=True, append_images=[Image.new("RGB", (32, 16), "blue")])
+    decoded = decode(file.getvalue(), Form(16))
+    assert decoded.frames
+    assert decoded.pixels[..., 0].min() > 200
+    file, exif[274] = io.BytesIO(), 6
+    first.save(file, "AVIF", exif=exif)  # with several frames, Pillow 13 crashes
+    decoded = decode(file.getvalue(), Form(16, fit="pad"))
+    assert decoded.pixels[0, 8, 0] > 200  # upright: black is left and right of it
+    assert decoded.pixels[8, 0].max() < 50
+
+
+def twelve_bits(values: np.ndarray, signed: bool = False) -> bytes:
+    """A JPEG 2000 of 12 bits, of one of 16 whose samples are as far from the middle; Pillow writes no other depth."""
+    file = io.BytesIO()
+    Image.fromarray((values + (32768 if signed else 30720)).astype(np.uint16)).save(file, "JPEG2000")
+    content = bytearray(file.getvalue())
+    for place in (content.index(b"\xff\x4f\xff\x51") + 42, content.index(b"ihdr") + 14):
+        content[place] = 11 | (0x80 if signed else 0)
+    return bytes(content)
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_a_range_is_of_the_values_in_a_jpeg_2000_whatever_its_depth(signed: bool) -> None:
+    needs("jpg_2000")
+    values = np.arange(4096).reshape(64, 64) - (2048 if signed else 0)
+    low, high = (-500, 1500) if signed else (1000, 3000)
+    decoded = decode(twelve_bits(values, signed), Form(64, range=(low, high), channels=1))
+    assert decoded.deep
+    assert decoded.clipped == (values.min(), values.max())
+    wanted = np.rint((np.clip(values, low, high) - low) / (high - low) * 255)
+    assert np.array_equal(decoded.pixels[..., 0], wanted)
+
+
+def test_colours_of_more_than_eight_bits_need_their_range_said_as_in_png() -> None:
+    needs("jpg_2000")
+    file = io.BytesIO()
+    Image.fromarray(pictures(1)[0]).save(file, "JPEG2000")
+    content = bytearray(file.getvalue())
+    start = content.index(b"\xff\x4f\xff\x51") + 42
+    content[start : start + 9 : 3] = bytes([11] * 3)
+    content[content.index(b"ihdr") + 14] = 11
+    with pytest.raises(BadImage, match=r"12 bits per channel in mode RGB.*data\.range=\[0,4095\] if they use all"):
+        decode(bytes(content), Form(16))
+    assert decode(bytes(content), Form(16, range=(0, 4095))).deep
+
+
+@pytest.mark.parametrize(("kind", "suffix", "feature"), KINDS[:2])
+def test_where_pillow_lacks_a_decoder_one_line_says_so(tmp_path: Path, monkeypatch, kind, suffix, feature) -> None:
+    needs(feature)
+    write_parquet(tmp_path / "a.parquet", [png(pictures(1)[0], kind)] * 5, [0] * 5)
+    put(tmp_path / "folder", {f"a/{n}.png": image for n, image in enumerate(pictures(5))})
+    (tmp_path / f"folder/a/x{suffix}").write_bytes(png(pictures(1)[0], kind))
+    kept = tuple(name for name in formats.FORMATS if name != kind)
+    for module in (formats, decoding):
+        monkeypatch.setattr(module, "FORMATS", kept)
+    monkeypatch.setattr(walking, "SUFFIXES", formats.SUFFIXES - {suffix})
+    monkeypatch.setattr(walking, "ABSENT", {kind: {suffix}})
+    refused(
+        rf"it is {kind}, which the installed Pillow does not decode; convert",
+        tmp_path,
+        "parquet",
+        path=tmp_path / "a.parquet",
+    )
+    notes = fetch(tmp_path, "imagefolder", path=tmp_path / "folder").notes
+    assert f"1 file is not read: 1 {suffix}; {kind} is not decoded by the installed Pillow" in notes
+
+
+def test_heic_is_called_that(tmp_path: Path) -> None:
+    content = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic"
+    with pytest.raises(BadImage, match=r"^it is HEIC, which the installed Pillow does not decode"):
+        decode(content, Form(16))
+    put(tmp_path, {f"a/{n}.png": image for n, image in enumerate(pictures(5))})
+    (tmp_path / "a/IMG_1.HEIC").write_bytes(content)
+    assert "1 file is not read: 1 .heic; HEIC is to be converted to JPEG or PNG" in fetch(tmp_path, "imagefolder").notes
+
+
+def test_a_pillow_that_knows_no_such_feature_has_none() -> None:
+    assert not formats._here("a feature of another Pillow")
+    assert features.check("jpg_2000") == ("JPEG2000" in formats.FORMATS)
