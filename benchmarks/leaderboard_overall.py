@@ -22,12 +22,6 @@ MARGIN = 0.01  # what two methods differ by at most to be called level
 ALPHA = 0.05
 LOCAL = "local"
 PIXELS, UNTRAINED = "raw pixels", "untrained encoder"  # stand beside the methods, measured in the reference's runs
-VERDICTS = {
-    "above": "above `{}`",
-    "level": f"level with `{{}}` (the interval lies within ±{MARGIN:g})",
-    "open": "not told apart from `{}`",
-    "below": "below `{}`",
-}
 Differences = dict[
     str, dict[str, Difference]
 ]  # measure -> method -> difference to the reference, of LEAST clusters or more
@@ -101,38 +95,24 @@ def overall(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
     of_tables = tables_above(rows, board)
     heads = ["method", "clusters", *(f"{words} over {REFERENCE}" for words in MEASURES.values()), "tables above by kNN"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for method in _in_order(found, ranked, board):
+    for method in in_order(found, ranked, board):
         own = {measure: each.get(method) for measure, each in found.items()}
         count = max(one.count for one in own.values() if one is not None)
         shown = [_cell(one, (measure, method) in holm) for measure, one in own.items()]
         lines.append(f"| {_name(method)} | {count} | {' | '.join(shown)} | {of_tables.get(method, '-')} |")
     if len(lines) == 2:
         return f"No method has {LEAST} clusters yet."
-    tested = [one for each in found.values() for method, one in each.items() if method in ranked]
+    return "\n".join([*lines, "", corrected(found, ranked, " of ranked methods", holm)])
+
+
+def corrected(found: Differences, methods: Sequence[str], whose: str, holm: set[tuple[str, str]]) -> str:
+    """How many intervals leave zero out, and how many after Holm's correction."""
+    tested = [one for each in found.values() for method, one in each.items() if method in methods]
     without = sum(excludes_zero(one) for one in tested)
-    lines.append(
-        f"\nOf {len(tested)} intervals of ranked methods {without} leave zero out (bold), where chance alone would "
-        f"make about {ALPHA * len(tested):.0f}; {len(holm)} do after Holm's correction for all of them (†)."
+    return (
+        f"Of {len(tested)} intervals{whose} {without} leave zero out (bold), where chance alone would make about "
+        f"{ALPHA * len(tested):.0f}; {len(holm)} do after Holm's correction for all of them (†)."
     )
-    return "\n".join(lines)
-
-
-def told_apart(rows: Sequence[Record], board: Mapping[str, Any], table: str = ONE) -> str:
-    """Which methods are above a reference, level with it and below it, by each protocol, in tables of this kind."""
-    ranked = _ranked(rows, board)
-    lines = [f"| | {' | '.join(MEASURES.values())} |", "|---" * (len(MEASURES) + 1) + "|"]
-    for reference in (REFERENCE, LOCAL):
-        found = differences(rows, board, reference, table)
-        verdicts = {
-            measure: {method: verdict(one) for method, one in each.items() if method in ranked}
-            for measure, each in found.items()
-        }
-        for kind, name in VERDICTS.items():
-            sides = [[m for m in ranked if verdicts[measure].get(m) == kind] for measure in MEASURES]
-            if any(sides):
-                cells = [", ".join(f"`{method}`" for method in side) or "-" for side in sides]
-                lines.append(f"| {name.format(reference)} | {' | '.join(cells)} |")
-    return "\n".join(lines) if len(lines) > 2 else f"No method has {LEAST} clusters yet."
 
 
 def verdict(one: Difference) -> str:
@@ -157,7 +137,7 @@ def by_data(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
         heads += [f"{NAMES.get(data, data)}: {words}" for words in MEASURES.values()]
         heads += ["MB more", "s more"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for method in _in_order(found, ranked, board):
+    for method in in_order(found, ranked, board):
         cells = []
         for each in columns.values():
             cells += [_mean(each[measure].get(method), "+.3f") for measure in MEASURES]
@@ -194,17 +174,20 @@ def mixed(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
     Best by kNN first.
     """
     own = [row for row in rows if row["table"] == MIXED and row["seed"] in board["seeds"]]
-    found = differences(own, board, LOCAL, MIXED)
+    found, ranked = differences(own, board, LOCAL, MIXED), [m for m in board["mixed"]["methods"] if m != LOCAL]
+    holm = survive(found, ranked)
     heads = ["method", "clusters", *(f"{words} over {LOCAL}" for words in MEASURES.values()), "MB per round"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for method in _in_order(found, list(board["mixed"]["methods"]), board):
+    for method in in_order(found, list(board["mixed"]["methods"]), board):
         each = [by_method.get(method) for by_method in found.values()]
         sent = [row["bytes_per_round"] for row in own if row["method"] == method and row["bytes_per_round"] is not None]
-        shown = [_cell(one, holm=False) for one in each]
+        shown = [_cell(by.get(method), (m, method) in holm) for m, by in found.items()]
         count = max(one.count for one in each if one is not None)
         megabytes = _mean([1e-6 * one for one in sent], ".2f")
         lines.append(f"| `{method}` | {count} | {' | '.join(shown)} | {megabytes} |")
-    return "\n".join(lines) if len(lines) > 2 else f"No method has {LEAST} clusters yet."
+    if len(lines) == 2:
+        return f"No method has {LEAST} clusters yet."
+    return "\n".join([*lines, "", corrected(found, ranked, "", holm)])
 
 
 def tables_above(rows: Sequence[Record], board: Mapping[str, Any]) -> dict[str, str]:
@@ -222,7 +205,7 @@ def _ranked(rows: Sequence[Record], board: Mapping[str, Any]) -> list[str]:
     return [method for method in board["methods"] if method not in board["references"]]
 
 
-def _in_order(found: Differences, ranked: Sequence[str], board: Mapping[str, Any]) -> list[str]:
+def in_order(found: Differences, ranked: Sequence[str], board: Mapping[str, Any]) -> list[str]:
     """The best by kNN first, then references, then baselines."""
     by_knn = next(iter(found.values()))
     known = {method for each in found.values() for method in each}

@@ -27,6 +27,7 @@ import budgets  # noqa: E402
 import claims  # noqa: E402
 import claims_overview  # noqa: E402
 import claims_tables  # noqa: E402
+import leaderboard_absolute as board_absolute  # noqa: E402
 import leaderboard_agreement as board_agreement  # noqa: E402
 import leaderboard_grids as board_grids  # noqa: E402
 import leaderboard_longer as longer  # noqa: E402
@@ -35,6 +36,7 @@ import leaderboard_prediction as prediction  # noqa: E402
 import leaderboard_rows as board_rows  # noqa: E402
 import leaderboard_tables as board_tables  # noqa: E402
 import leaderboard_tuning as board_tuning  # noqa: E402
+import leaderboard_verdicts as board_verdicts  # noqa: E402
 import leaks  # noqa: E402
 import speed_table  # noqa: E402
 
@@ -178,8 +180,11 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/configuration.md": {file.value: partial(configuration, file.value) for file in File},
     "docs/results.md": {
         "overall": of_board(board_overall.overall),
-        "told apart": of_board(board_overall.told_apart),
-        "tuned apart": of_board(lambda rows, board: board_overall.told_apart(rows, board, board_rows.TUNED)),
+        "made with": of_board(board_absolute.made_with),
+        "absolute": of_board(board_absolute.absolute),
+        "inert": of_board(board_absolute.inert),
+        "told apart": of_board(board_verdicts.verdicts),
+        "tuned apart": of_board(lambda rows, board: board_verdicts.verdicts(rows, board, board_rows.TUNED)),
         "by data": of_board(board_overall.by_data),
         "by partition": of_board(board_overall.by_partition),
         "mixed": of_board(board_overall.mixed),

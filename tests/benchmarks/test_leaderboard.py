@@ -40,7 +40,7 @@ def test_every_method_of_the_board_fits_its_configs(path: Path) -> None:
     for name in board["data"]:
         for cell in rows.cells(board, [name], list(board["partitions"]), [0]):
             config = cell.built(Path("images"))
-            assert config.method.name == cell.method
+            assert config.method.name == board["methods"].get(cell.method, {}).get("method.name", cell.method)
             assert config.data.partition.name == board["partitions"][cell.partition]["data.partition.name"]
             assert config.clients.heterogeneous == (cell.table == rows.MIXED)
             if cell.table == rows.MIXED and cell.partition == "iid":
@@ -67,8 +67,13 @@ def test_a_configs_header_has_the_numbers_of_the_rows(data: str) -> None:
 
 def test_one_budget_of_local_steps() -> None:
     for name in BOARD["data"]:
-        configs = [cell.built(Path("images")) for cell in rows.cells(BOARD, [name], ["iid"], [0])]
-        assert {c.train.rounds * (c.train.local_steps or 0) for c in configs} == {200}
+        cells = list(rows.cells(BOARD, [name], ["iid"], [0]))
+        configs = [cell.built(Path("images")) for cell in cells]
+        steps = {
+            cell.method: c.train.rounds * (c.train.local_steps or 0) for cell, c in zip(cells, configs, strict=True)
+        }
+        assert steps.pop("centralized_equal_steps") == 200 * configs[0].clients.count
+        assert set(steps.values()) == {200}
         assert len({(c.train.batch_size, c.data.limit, c.evaluation.train_images) for c in configs}) == 1
 
 
@@ -315,7 +320,7 @@ def test_every_value_of_a_grid_makes_a_run(method: str) -> None:
         for value in values:
             keys = {"method.name": method, **BOARD["methods"][method], key: value}
             cell = rows.Cell("cifar10", "iid", rows.ONE, method, 100, rows.CONFIGS / BOARD["data"]["cifar10"], keys)
-            assert cell.built(rows.NOWHERE).method.name == method
+            assert cell.built(rows.NOWHERE).method.name == keys["method.name"]
 
 
 def test_the_grid_is_run_key_by_key_over_the_winners() -> None:

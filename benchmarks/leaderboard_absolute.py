@@ -1,0 +1,82 @@
+"""The leaderboard's plain facts: accuracies of references and baselines, methods that did next to nothing, what made
+the rows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from leaderboard_overall import LOCAL, PIXELS, UNTRAINED, with_baselines
+from leaderboard_rows import MEASURES, MIXED, ONE, REFERENCE, Record
+from leaderboard_tables import NAMES, NOT_RUN, complete, number, of_table, paired
+
+NOTHING = 0.003  # mean size of the differences below which a method did next to nothing
+
+
+def absolute(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
+    """Accuracies by data set of the untrained encoder, raw pixels, the reference of all comparisons and the board's
+    references: each a mean over the partitions, and over seeds its mean and standard deviation.
+    """
+    beside = with_baselines(rows, board)
+    heads = ["", *(f"{NAMES.get(data, data)}: {words}" for data in board["data"] for words in MEASURES.values())]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for method in (PIXELS, UNTRAINED, LOCAL, REFERENCE, *(name for name in board["references"] if name != LOCAL)):
+        cells = [number(by_seed(beside, board, data, method, m)) for data in board["data"] for m in MEASURES]
+        if any(cell != "-" for cell in cells):
+            name = method if method in (PIXELS, UNTRAINED) else f"`{method}`"
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines) if len(lines) > 2 else f"Accuracies: {NOT_RUN}."
+
+
+def by_seed(rows: Sequence[Record], board: Mapping[str, Any], data: str, method: str, measure: str) -> list[float]:
+    """The mean over the partitions, of every seed that is complete in all of them and has a value there."""
+    found: dict[int, list[float]] = {}
+    for partition in board["partitions"]:
+        for row in complete(of_table(rows, data, partition, ONE).get(method, {})):
+            if row[measure] is not None:
+                found.setdefault(row["seed"], []).append(row[measure])
+    return [fmean(values) for _, values in sorted(found.items()) if len(values) == len(board["partitions"])]
+
+
+def inert(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
+    """The methods whose runs end next to where a simpler one's do: by every protocol the paired difference is, in the
+    mean of its size over all runs, below ``NOTHING``.
+    """
+    heads = ["method", "ends where", "runs", *(f"{words}: mean size (largest)" for words in MEASURES.values())]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    known = [row for row in rows if row["seed"] in board["seeds"]]
+    for table, reference in ((ONE, REFERENCE), (ONE, LOCAL), (MIXED, LOCAL)):
+        for method in board["methods"]:
+            sizes = {m: differing(known, board, table, method, reference, m) for m in MEASURES}
+            if method != reference and all(each and fmean(each) < NOTHING for each in sizes.values()):
+                where = f"`{reference}`" + (f", {MIXED}" if table == MIXED else "")
+                shown = [f"{fmean(each):.4f} ({max(each):.4f})" for each in sizes.values()]
+                lines.append(f"| `{method}` | {where} | {len(sizes['knn'])} | {' | '.join(shown)} |")
+    return "\n".join(lines) if len(lines) > 2 else "No method ends within that of a simpler one."
+
+
+def differing(
+    rows: Sequence[Record], board: Mapping[str, Any], table: str, method: str, reference: str, measure: str
+) -> list[float]:
+    """The sizes of a method's paired differences, one for each run that the reference has, too."""
+    found: list[float] = []
+    for data in board["data"]:
+        for partition in board["partitions"]:
+            methods = of_table(rows, data, partition, table)
+            pairs = paired(methods.get(method, {}), methods.get(reference, {}), measure)
+            found += [abs(one) for one in pairs]
+    return found
+
+
+def made_with(rows: Sequence[Record], _: Mapping[str, Any]) -> str:
+    """On which processors and with which torch the rows were made, the most frequent first."""
+    if not rows:
+        return f"The rows of the leaderboard are {NOT_RUN}."
+    parts = [
+        ", ".join(f"{count} {what.format(value)}" for value, count in Counter(row[key] for row in rows).most_common())
+        for key, what in (("machine", "on {}"), ("torch", "with torch {}"))
+    ]
+    return f"Of the leaderboard's {len(rows)} rows {'; '.join(parts)}."

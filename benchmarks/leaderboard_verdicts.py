@@ -1,0 +1,104 @@
+"""What the leaderboard tells apart, at a glance: a sign per method and protocol, over both data sets and of each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from leaderboard_clusters import clusters
+from leaderboard_overall import (
+    ALPHA,
+    LEAST,
+    LOCAL,
+    MARGIN,
+    Differences,
+    differences,
+    in_order,
+    survive,
+    verdict,
+    with_baselines,
+)
+from leaderboard_rows import MEASURES, ONE, REFERENCE, Record
+from leaderboard_tables import NAMES
+from scipy import stats
+
+SIGNS = {"above": "+", "below": "−", "level": "=", "open": "?"}
+DEPENDS, HOLM = "≠", "†"
+
+
+def verdicts(rows: Sequence[Record], board: Mapping[str, Any], table: str = ONE) -> str:
+    """A row per ranked method, the best by kNN first: what is told apart from the reference, over all data sets and of
+    each, and from training alone. Tables of one data set have no columns by data set.
+    """
+    ranked = [method for method in board["methods"] if method not in board["references"]]
+    found = {reference: differences(rows, board, reference, table) for reference in (REFERENCE, LOCAL)}
+    if not any(found[REFERENCE].values()):
+        return f"No method has {LEAST} clusters yet."
+    sets = [name for name in board["data"] if any((row["data"], row["table"]) == (name, table) for row in rows)]
+    sets = sets if len(sets) > 1 else []
+    each = {name: differences(rows, {**board, "data": {name: None}}, REFERENCE, table) for name in sets}
+    odd = {pair for pair in disagreements(rows, board, sets, table) if pair[1] in ranked}
+    holm = {reference: survive(own, ranked) for reference, own in found.items()}
+    heads = ["method", *(f"{words} over `{REFERENCE}`" for words in MEASURES.values())]
+    heads += [f"{NAMES.get(name, name)} alone" for name in sets]
+    heads += [f"{words} over `{LOCAL}`" for words in MEASURES.values()]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for method in in_order(found[REFERENCE], ranked, board):
+        if method in ranked:
+            cells = [_sign(found[REFERENCE], method, m, holm[REFERENCE], odd) for m in MEASURES]
+            cells += [" ".join(_sign(own, method, m) for m in MEASURES) for own in each.values()]
+            cells += [_sign(found[LOCAL], method, m, holm[LOCAL]) for m in MEASURES]
+            lines.append(f"| `{method}` | {' | '.join(cells)} |")
+    asked = sum(method in ranked for own in found[REFERENCE].values() for method in own)
+    return "\n".join([*lines, "", legend(sets, len(odd), asked)])
+
+
+def legend(sets: Sequence[str], odd: int, asked: int) -> str:
+    """What the signs mean, and how often chance alone makes one of them."""
+    told = (
+        f"{SIGNS['above']} above, {SIGNS['below']} below, {SIGNS['level']} level (the interval lies within "
+        f"±{MARGIN:g}), {SIGNS['open']} not told apart; {HOLM} also after Holm's correction for the intervals of all "
+        "methods beside the same reference."
+    )
+    if sets:
+        told += (
+            f" {DEPENDS}: the data sets differ (t test at {100 * ALPHA:.0f}%, {odd} of {asked}, where chance alone "
+            f"would make about {ALPHA * asked:.0f}), so read their own columns: kNN linear few-shot, three clusters each."
+        )
+    return told
+
+
+def disagreements(
+    rows: Sequence[Record], board: Mapping[str, Any], sets: Sequence[str], table: str = ONE
+) -> set[tuple[str, str]]:
+    """The (measure, method) whose differences to the reference are not alike on two data sets: Student's two-sample t
+    test at ``ALPHA``, over the clusters of each.
+    """
+    if len(sets) != 2:
+        return set()
+    beside, found = with_baselines(rows, board), set()
+    for measure in MEASURES:
+        one, other = (clusters(beside, board, measure, data=name, table=table) for name in sets)
+        for method in one.keys() & other.keys() - {REFERENCE}:
+            if min(len(one[method]), len(other[method])) >= LEAST:
+                p = float(stats.ttest_ind(one[method], other[method]).pvalue)
+                if not math.isnan(p) and p < ALPHA:
+                    found.add((measure, method))
+    return found
+
+
+def _sign(
+    found: Differences,
+    method: str,
+    measure: str,
+    holm: set[tuple[str, str]] | None = None,
+    odd: set[tuple[str, str]] | None = None,
+) -> str:
+    """The sign of one method by one protocol; a dash where clusters are too few or the method is the reference."""
+    one = found[measure].get(method)
+    if one is None:
+        return "-"
+    if (measure, method) in (odd or ()):
+        return DEPENDS
+    return SIGNS[verdict(one)] + (HOLM if (measure, method) in (holm or ()) else "")
