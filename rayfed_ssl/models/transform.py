@@ -21,6 +21,7 @@ from PIL import Image
 from torch import Tensor
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.augment import clean
 from rayfed_ssl.data.decode import BadImage, Fit, Form, decode, decode_opened
 from rayfed_ssl.data.recipes import Recipe
@@ -182,4 +183,5 @@ class Transform:
                 return decode_opened(image, self.form).pixels
             return decode(Path(image) if isinstance(image, str) else image, self.form).pixels
         except BadImage as error:
-            raise UserError(f"image {position}: cannot be decoded ({error})") from None
+            file = f" ({printable(image)})" if isinstance(image, str | Path) else ""
+            raise UserError(f"image {position}{file}: cannot be decoded ({error})") from None

@@ -92,7 +92,7 @@ def test_an_opened_image_is_left_as_it_was() -> None:
     [
         ([PIXELS[0], b"no image"], r"^image 1: cannot be decoded \(its content is no image"),
         ([np.zeros((4, 4, 5), np.uint8)], r"^image 0: found an array of uint8"),
-        (Path("absent.png"), r"^image 0: cannot be decoded \(FileNotFoundError"),
+        (Path("absent.png"), r"^image 0 \(absent\.png\): cannot be decoded \(it cannot be read: No such file"),
         (np.zeros((9000, 9000), np.uint8), r"^image 0: cannot be decoded \(9000x9000 pixels, more than"),
     ],
 )
