@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.records.comparison import RAW_PIXELS, UNTRAINED, Comparison, Difference, Row, Spread
 from rayfed_ssl.records.comparison_choice import Selection
-from rayfed_ssl.records.intervals import counts_images
+from rayfed_ssl.records.drawn_images import not_counted, test_images
 from rayfed_ssl.records.judged import APART, MARGIN, margin_of
 from rayfed_ssl.records.leaked import INTERVAL, Area, largest
 from rayfed_ssl.records.noted import noted
@@ -123,7 +123,7 @@ def document(comparison: Comparison, folder: Path, selection: Selection | None =
         }
         values = {name: {str(seed): value for seed, value in of.items()} for name, of in row.values.items()}
         differing = {key: {"first": theirs, "own": own} for key, (theirs, own) in row.differing.items()}
-        images = {name: found for name in row.values if (found := _test_images(row, name)) is not None}
+        images = {name: found for name in row.values if (found := test_images(row, name)) is not None}
         private = None if row.guarantee is None else asdict(row.guarantee)
         more = {
             "values": values, "seeds": seeds, "differing": differing, "test_images": images, "privacy": private,
@@ -140,14 +140,6 @@ def document(comparison: Comparison, folder: Path, selection: Selection | None =
         "notes": notes(comparison),
         "rows": _finite(rows),
     }
-
-
-def _test_images(row: Row, measure: str) -> int | None:
-    """The fewest test images that an accuracy of the row's runs was measured on; None where a run did not say."""
-    if not counts_images(measure):
-        return None
-    known = [run.task_test_images if measure == "task" else run.test_images for run in row.runs.values()]
-    return None if not known or None in known else min(count for count in known if count is not None)
 
 
 def _finite(value: Any) -> Any:
@@ -252,6 +244,7 @@ def notes(comparison: Comparison) -> list[str]:
             f"Second line: paired difference to {first} with its 95% interval (Student's t over seeds); level: the "
             f"interval holds zero and lies within {MARGIN:g} of it; not told apart: it holds zero and reaches further."
         )
+        lines += not_counted(comparison)
     else:
         lines.append(f"Second line: difference to {first}; of one seed there is no interval, so it may be chance.")
     if alone := [row.name for row in comparison.trained if any(run.of_clients for run in row.runs.values())]:
