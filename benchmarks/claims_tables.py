@@ -11,11 +11,11 @@ from claims import Line
 from leaderboard_tables import NOT_RUN, number
 
 from rayfed_ssl.records.comparison import LEVEL, Difference, difference
+from rayfed_ssl.records.judged import APART
 
 UNTRAINED, WORST = "untrained", ", worst client"
 NAMES = {"knn": "kNN", "fewshot": "few-shot", "linear": "linear", "task": "own task", "select/knn": "held-out kNN"}
-WITHIN = 0.01  # an interval that holds zero is "level" where it lies between minus this and this
-ONE_SEED, APART = "one seed", "not told apart"
+ONE_SEED = "one seed"
 PAIRS = ("0_1", "0_2", "1_2")
 Values = dict[int, float]  # seed -> value
 Runs = Mapping[str, Mapping[int, Line]]  # variant -> seed -> line
@@ -93,16 +93,10 @@ def compared(runs: Runs, claim: Mapping[str, Any], pair: Sequence[str | Sequence
 
 
 def verdict(found: Difference | None) -> str:
-    """``above`` or ``below``; where the 95% interval holds zero ``level`` if all of it lies within ``WITHIN`` of zero,
-    otherwise ``not told apart``.
-    """
+    """The library's word (``rayfed_ssl.records.judged``) for the 95% interval."""
     if found is None:
         return NOT_RUN
-    if found.low is None or found.high is None:
-        return ONE_SEED
-    if not found.low <= 0 <= found.high:
-        return "above" if found.mean > 0 else "below"
-    return "level" if max(-found.low, found.high) <= WITHIN else APART
+    return found.judged() or ONE_SEED
 
 
 def verdicts(differences: Mapping[str, Difference | None]) -> str:
@@ -124,8 +118,8 @@ def _listed(names: Sequence[str]) -> str:
 
 def counted(pairs: Iterable[Compared]) -> tuple[int, int]:
     """How many intervals there are, and how many of them leave zero out."""
-    level = [found.level for pair in pairs for found in pair.known.values() if found.level is not None]
-    return len(level), level.count(False)
+    words = [word for pair in pairs for found in pair.known.values() if (word := found.judged()) is not None]
+    return len(words), sum(word in ("above", "below") for word in words)
 
 
 def by_chance(intervals: int) -> str:

@@ -16,9 +16,9 @@ from leaderboard_tables import NAMES, SPLITS, of_table, over
 from scipy import stats
 
 from rayfed_ssl.records.comparison import Difference, difference
+from rayfed_ssl.records.judged import Judgement
 
 LEAST = 3  # clusters, for an interval that says something
-MARGIN = 0.01  # what two methods differ by at most to be called level
 ALPHA = 0.05
 LOCAL = "local"
 PIXELS, UNTRAINED = "raw pixels", "untrained encoder"  # stand beside the methods, measured in the reference's runs
@@ -115,13 +115,11 @@ def corrected(found: Differences, methods: Sequence[str], whose: str, holm: set[
     )
 
 
-def verdict(one: Difference) -> str:
-    """``above``, ``below``, ``level`` or ``open``, by the interval alone."""
-    assert one.low is not None
-    assert one.high is not None
-    if excludes_zero(one):
-        return "above" if one.mean > 0 else "below"
-    return "level" if one.low >= -MARGIN and one.high <= MARGIN else "open"
+def verdict(one: Difference) -> Judgement:
+    """The library's word for the interval."""
+    word = one.judged()
+    assert word is not None
+    return word
 
 
 def by_data(rows: Sequence[Record], board: Mapping[str, Any]) -> str:

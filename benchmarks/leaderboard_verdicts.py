@@ -11,7 +11,6 @@ from leaderboard_overall import (
     ALPHA,
     LEAST,
     LOCAL,
-    MARGIN,
     Differences,
     differences,
     in_order,
@@ -23,7 +22,9 @@ from leaderboard_rows import MEASURES, ONE, REFERENCE, Record
 from leaderboard_tables import NAMES
 from scipy import stats
 
-SIGNS = {"above": "+", "below": "−", "level": "=", "open": "?"}
+from rayfed_ssl.records.judged import APART, MARGIN, Judgement
+
+SIGNS: dict[Judgement, str] = {"above": "+", "below": "−", "level": "=", APART: "?"}
 DEPENDS, HOLM = "≠", "†"
 
 
@@ -58,13 +59,14 @@ def legend(sets: Sequence[str], odd: int, asked: int) -> str:
     """What the signs mean, and how often chance alone makes one of them."""
     told = (
         f"{SIGNS['above']} above, {SIGNS['below']} below, {SIGNS['level']} level (the interval lies within "
-        f"±{MARGIN:g}), {SIGNS['open']} not told apart; {HOLM} also after Holm's correction for the intervals of all "
+        f"±{MARGIN:g}), {SIGNS[APART]} not told apart; {HOLM} also after Holm's correction for the intervals of all "
         "methods beside the same reference."
     )
     if sets:
         told += (
             f" {DEPENDS}: the data sets differ (t test at {100 * ALPHA:.0f}%, {odd} of {asked}, where chance alone "
-            f"would make about {ALPHA * asked:.0f}), so read their own columns: kNN linear few-shot, three clusters each."
+            f"would make about {ALPHA * asked:.0f}), so read their own columns: kNN linear few-shot, of three "
+            "clusters each."
         )
     return told
 

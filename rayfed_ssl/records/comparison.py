@@ -26,6 +26,7 @@ from rayfed_ssl.config import load_untrusted
 from rayfed_ssl.evaluation import OWN
 from rayfed_ssl.records.environment import recorded
 from rayfed_ssl.records.guarantee import Guarantee, guarantee
+from rayfed_ssl.records.judged import MARGIN, Judgement, judged
 from rayfed_ssl.records.leaked import Audited, read_leak
 from rayfed_ssl.records.same_images import have_other_images
 from rayfed_ssl.records.summary import PIXELS, history, rounds_s, virtual_seconds
@@ -118,10 +119,9 @@ class Difference:
     high: float | None
     count: int
 
-    @property
-    def level(self) -> bool | None:
-        """Whether the interval contains zero; None without an interval."""
-        return None if self.low is None or self.high is None else self.low <= 0.0 <= self.high
+    def judged(self, margin: float = MARGIN) -> Judgement | None:
+        """What it is called (see :mod:`rayfed_ssl.records.judged`); None without an interval."""
+        return None if self.low is None or self.high is None else judged(self.low, self.high, margin)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.evaluation import PROTOCOLS, Protocol
 from rayfed_ssl.records.comparison import Comparison, difference
+from rayfed_ssl.records.judged import APART, Judgement, margin_of
 
 SMALLER = ("features/alignment", "features/uniformity")  # the better
 PREFIXES = {"select": "held-out labels", "features": "no labels"}
@@ -65,7 +66,8 @@ def named(asked: str) -> str:
 class Selection:
     """What a measure without test labels chose. ``measure``: as in the records; ``labels``: what it reads. ``row``: the
     best, with its ``mean`` over ``seeds``; None where the rows have no seed in common. ``level``: the rows that are
-    level with it, None of one seed, which cannot say. ``left_out``: row -> ``1 of 3 seeds``.
+    level with it, ``not_told_apart``: those that are not told apart from it; None of one seed, which cannot say.
+    ``left_out``: row -> ``1 of 3 seeds``.
     """
 
     asked: str
@@ -75,15 +77,15 @@ class Selection:
     mean: float | None
     seeds: tuple[str, ...]
     level: tuple[str, ...] | None
+    not_told_apart: tuple[str, ...] | None
     left_out: dict[str, str]
     sentence: str
 
 
 def choice(comparison: Comparison, asked: str) -> Selection:
-    """The best row by a measure, and the rows that are level with it; rows on other images than the first row's are
-    left out, and those that :func:`in_order` leaves out are named.
-
-    Level is a 95% interval of the paired difference over seeds that holds zero; of one seed there is none.
+    """The best row by a measure, and the rows whose paired differences to it over seeds have an interval that holds
+    zero; of one seed there is none. Rows on other images than the first row's are left out, and those that
+    :func:`in_order` leaves out are named.
 
     Args:
         asked: ``rankme``, ``uniformity`` or ``alignment``, or ``select.PROTOCOL``.
@@ -107,16 +109,17 @@ def choice(comparison: Comparison, asked: str) -> Selection:
     }
     found = in_order(values, {row.name: len(row.unfinished) for row in alike}, smaller=measure in SMALLER)
     best, *others = found.means or [None]
-    level = None
+    level = open_ = None
     if best is not None and len(found.seeds) > 1:
-        level = tuple(name for name in others if name is not None and _level(values[name], values[best], found.seeds))
+        words = {row: _word(values[row], values[best], found.seeds, measure) for row in others if row is not None}
+        level, open_ = (tuple(row for row, own in words.items() if own == word) for word in ("level", APART))
     labels = PREFIXES[measure.partition("/")[0]]
     mean = None if best is None else found.means[best]
-    told = _sentence(asked, labels, found, level)
-    return Selection(asked, measure, labels, best, mean, found.seeds, level, found.left_out, told)
+    told = _sentence(asked, labels, found, level, open_)
+    return Selection(asked, measure, labels, best, mean, found.seeds, level, open_, found.left_out, told)
 
 
-def _sentence(asked: str, labels: str, found: Order, level: Sequence[str] | None) -> str:
+def _sentence(asked: str, labels: str, found: Order, level: Sequence[str] | None, open_: Sequence[str] | None) -> str:
     by = f"chosen by {asked}, by {labels}"
     less = "".join(f"; not ranked: {name} ({count})" for name, count in found.left_out.items())
     if not found.means:
@@ -125,14 +128,16 @@ def _sentence(asked: str, labels: str, found: Order, level: Sequence[str] | None
     over = f" over {count} seed{'s' if count > 1 else ''} that all have" if found.fewer else ""
     told = f"{by}: {best} ({found.means[best]:.4g}{over})"
     if len(found.means) > 1:
-        if level is None:
+        if level is None or open_ is None:
             told += "; of one seed, so differences may be chance"
         else:
-            told += f"; level with it: {', '.join(level)}" if level else "; no other is level with it"
+            told += f"; level with it: {', '.join(level)}" if level else ""
+            told += f"; not told apart from it: {', '.join(open_)}" if open_ else ""
+            told += "" if level or open_ else "; every other is told apart from it"
     return told + less
 
 
-def _level(own: Mapping[str, float], best: Mapping[str, float], seeds: Sequence[str]) -> bool:
-    """Whether the paired differences over ``seeds`` may be chance."""
+def _word(own: Mapping[str, float], best: Mapping[str, float], seeds: Sequence[str], measure: str) -> Judgement | None:
+    """What the paired differences over ``seeds`` are called."""
     found = difference([own[seed] - best[seed] for seed in seeds])
-    return found is None or found.level is not False
+    return None if found is None else found.judged(margin_of(measure))

@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.records.comparison import RAW_PIXELS, UNTRAINED, Comparison, Difference, Row, Spread
 from rayfed_ssl.records.comparison_choice import Selection
-from rayfed_ssl.records.intervals import counts_images
+from rayfed_ssl.records.drawn_images import not_counted, test_images
+from rayfed_ssl.records.judged import APART, MARGIN, margin_of
 from rayfed_ssl.records.leaked import INTERVAL, Area, largest
 from rayfed_ssl.records.noted import noted
 from rayfed_ssl.records.tables import replace_file, write_json
@@ -100,7 +101,7 @@ def _measured(comparison: Comparison, row: Row, measure: str) -> dict[str, Any]:
         f"{measure}.difference": None if to_first is None else to_first.mean,
         f"{measure}.low": None if to_first is None else to_first.low,
         f"{measure}.high": None if to_first is None else to_first.high,
-        f"{measure}.level": None if to_first is None else to_first.level,
+        f"{measure}.verdict": None if to_first is None else to_first.judged(margin_of(measure)),
     }
 
 
@@ -122,7 +123,7 @@ def document(comparison: Comparison, folder: Path, selection: Selection | None =
         }
         values = {name: {str(seed): value for seed, value in of.items()} for name, of in row.values.items()}
         differing = {key: {"first": theirs, "own": own} for key, (theirs, own) in row.differing.items()}
-        images = {name: found for name in row.values if (found := _test_images(row, name)) is not None}
+        images = {name: found for name in row.values if (found := test_images(row, name)) is not None}
         private = None if row.guarantee is None else asdict(row.guarantee)
         more = {
             "values": values, "seeds": seeds, "differing": differing, "test_images": images, "privacy": private,
@@ -141,14 +142,6 @@ def document(comparison: Comparison, folder: Path, selection: Selection | None =
     }
 
 
-def _test_images(row: Row, measure: str) -> int | None:
-    """The fewest test images that an accuracy of the row's runs was measured on; None where a run did not say."""
-    if not counts_images(measure):
-        return None
-    known = [run.task_test_images if measure == "task" else run.test_images for run in row.runs.values()]
-    return None if not known or None in known else min(count for count in known if count is not None)
-
-
 def _finite(value: Any) -> Any:
     """With null for numbers that JSON does not have."""
     if isinstance(value, dict):
@@ -162,7 +155,7 @@ def _finite(value: Any) -> Any:
 
 
 def cells(comparison: Comparison) -> tuple[list[str], list[list[tuple[str, ...]]]]:
-    """Head and rows of the table for readers; a cell has one or two lines, of which the second is the difference."""
+    """Head and rows of the table for readers; a cell has one to three lines: the mean, the difference, its word."""
     shown = comparison.measures
     main = comparison.main
     clock = any(row.virtual_hours is not None for row in comparison.rows)
@@ -182,7 +175,7 @@ def cells(comparison: Comparison) -> tuple[list[str], list[list[tuple[str, ...]]
         numbers += [_number(row.epsilon)] if private else []
         numbers += [_area(leaks[row.name])] if leaks else []
         numbers += ["-" if row.rounds_s is None else f"{row.rounds_s:.0f}"]
-        measured = [_cell(row.spread(m), row.difference(comparison.first, m)) for m in shown]
+        measured = [_cell(m, row.spread(m), row.difference(comparison.first, m)) for m in shown]
         rows.append(
             [
                 (_marked(comparison, row),),
@@ -202,7 +195,8 @@ def _marked(comparison: Comparison, row: Row) -> str:
     return printable(row.name) + "".join(mark for mark, holds in marks if holds)
 
 
-def _cell(found: Spread | None, to_first: Difference | None) -> tuple[str, ...]:
+def _cell(measure: str, found: Spread | None, to_first: Difference | None) -> tuple[str, ...]:
+    """The mean, the difference, and what that is called where its interval holds zero."""
     if found is None:
         return ("-",)
     mean = f"{found.mean:.3f}" + ("" if found.deviation is None else f" ± {found.deviation:.3f}")
@@ -210,8 +204,9 @@ def _cell(found: Spread | None, to_first: Difference | None) -> tuple[str, ...]:
         return (mean,)
     if to_first.low is None or to_first.high is None:
         return mean, f"{to_first.mean:+.3f}"
-    level = " level" if to_first.level else ""
-    return mean, f"{to_first.mean:+.3f} [{to_first.low:+.3f}, {to_first.high:+.3f}]{level}"
+    lines = (mean, f"{to_first.mean:+.3f} [{to_first.low:+.3f}, {to_first.high:+.3f}]")
+    word = to_first.judged(margin_of(measure))
+    return (*lines, word) if word in ("level", APART) else lines
 
 
 def _area(area: Area | None) -> tuple[str, ...]:
@@ -247,8 +242,9 @@ def notes(comparison: Comparison) -> list[str]:
     if len(seeds) > 1:
         lines.append(
             f"Second line: paired difference to {first} with its 95% interval (Student's t over seeds); level: the "
-            "interval contains zero."
+            f"interval holds zero and lies within {MARGIN:g} of it; not told apart: it holds zero and reaches further."
         )
+        lines += not_counted(comparison)
     else:
         lines.append(f"Second line: difference to {first}; of one seed there is no interval, so it may be chance.")
     if alone := [row.name for row in comparison.trained if any(run.of_clients for run in row.runs.values())]:
@@ -367,14 +363,15 @@ def _escaped(note: str) -> str:
 
 
 def latex(comparison: Comparison, selection: Selection | None = None) -> str:
-    """The table as LaTeX with booktabs rules; differences stand in rows of their own, notes are comments."""
+    """The table as LaTeX with booktabs rules; differences and words have rows of their own, notes are comments."""
     head, rows = cells(comparison)
     lines = [r"% \usepackage{booktabs}", *(f"% {note}" for note in _told(comparison, selection))]
     lines += [rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", r"\toprule", _texed(head), r"\midrule"]
     for row in rows:
         lines.append(_texed([cell[0] for cell in row]))
-        if any(len(cell) > 1 for cell in row):
-            lines.append(_texed([r"\scriptsize " + _tex(c[1]) if len(c) > 1 else "" for c in row], escape=False))
+        for line in range(1, max(map(len, row))):
+            shown = [r"\scriptsize " + _tex(cell[line]) if len(cell) > line else "" for cell in row]
+            lines.append(_texed(shown, escape=False))
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
 

@@ -15,6 +15,7 @@ from rayfed_ssl.base.text import printable
 from rayfed_ssl.records.comparison import RAW_PIXELS, UNTRAINED, OneRun, ordered, read_run, spread
 from rayfed_ssl.records.comparison_choice import SMALLER
 from rayfed_ssl.records.guarantee import guarantee
+from rayfed_ssl.records.judged import APART, judged, margin_of
 from rayfed_ssl.records.leaked import INTERVAL, largest
 from rayfed_ssl.report.comparison_verdict import Row, by_seed, value_of, verdict
 from rayfed_ssl.report.features import WORDS
@@ -122,13 +123,19 @@ def _tables(rows: Sequence[Row], measures: Sequence[str], caption: str) -> list[
             deviation, low, high = (value_of(row, f"{name}.{key}") for key in ("deviation", "low", "high"))
             note = "" if deviation is None else f"± {change(name, deviation).removeprefix('+')}"
             if further is not None:
-                interval = "" if low is None or high is None else f" {within(name, low, high)}"
+                interval = "" if low is None or high is None else _interval(name, low, high)
                 note = f"{note} · {change(name, further)}{interval}".removeprefix(" · ")
             cells.append(Cell(shown(name, value), value, f"rows/{place}/{name}.mean", note))
         body.append(cells)
     apart = "difference to the first row [95 % interval over seeds; none of one seed]"
     told = f"{caption}: mean over seeds ± deviation, {apart}"
     return [Table(told, ["", *(measure_name(name) for name in measures)], body)] if measures else []
+
+
+def _interval(name: str, low: float, high: float) -> str:
+    """The interval, and what the difference is called where that holds zero."""
+    word = judged(low, high, margin_of(name))
+    return f" {within(name, low, high)}{f' {word}' if word in ('level', APART) else ''}"
 
 
 def _promises(rows: Sequence[Row]) -> list[str]:

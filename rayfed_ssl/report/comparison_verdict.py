@@ -1,4 +1,4 @@
-"""A comparison in one sentence: which row is first, who is level with it, who beats the untrained encoder.
+"""A comparison in one sentence: which row is first, who is not told apart from it, who beats the untrained encoder.
 
 A row is one of ``comparison.json``. Where a difference has no interval, as of one seed whose number of test images is
 not known, or of one seed's areas and features, there is the difference and no word for it.
@@ -13,9 +13,10 @@ from typing import Any
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.records.comparison import UNTRAINED, difference
 from rayfed_ssl.records.comparison_choice import SMALLER, Order, in_order
+from rayfed_ssl.records.judged import APART, margin_of
 from rayfed_ssl.report.formats import plural
-from rayfed_ssl.report.measures import DESCRIBED, change, measure_name, shown, unit
-from rayfed_ssl.report.verdict import BETTER, LEVEL_WITH, WORSE, Compared, Verdict, compared
+from rayfed_ssl.report.measures import DESCRIBED, change, measure_name, shown, small, unit
+from rayfed_ssl.report.verdict import BETTER, LEVEL_WITH, WORDS, WORSE, Compared, Verdict, compared
 
 BY_FEATURES = ("rankme", "uniformity", "alignment")  # without an accuracy, by the first of these
 NOTHING = "Nothing was measured that could be compared."
@@ -36,7 +37,7 @@ def by_seed(row: Row, measure: str) -> dict[str, float]:
 
 def verdict(rows: Sequence[Row], scores: Sequence[str]) -> Verdict:
     """Which row is first by the first of ``scores`` that rows have, else by what describes features; whether others are
-    level with it, and how many beat the untrained encoder.
+    level with it or not told apart from it, and how many beat the untrained encoder.
 
     Rows on other images than the first row's are left out; which others are, and over which seeds the rows are
     ordered, :func:`in_order` says.
@@ -53,8 +54,7 @@ def verdict(rows: Sequence[Row], scores: Sequence[str]) -> Verdict:
 
 
 def against(row: Row, other: Row, name: str, seeds: Sequence[str]) -> Compared | None:
-    """How ``row`` does beside ``other``, over those of ``seeds`` that both have: level is a 95% interval of the
-    difference that holds zero.
+    """How ``row`` does beside ``other``, over those of ``seeds`` that both have.
 
     Of two seeds or more the interval is of the paired differences; of one seed it is what the number of test images
     allows, which knows nothing of the seed. None where no seed has both.
@@ -65,7 +65,9 @@ def against(row: Row, other: Row, name: str, seeds: Sequence[str]) -> Compared |
         images = (row.get("test_images") or {}).get(name) or (other.get("test_images") or {}).get(name)
         return compared(own[both[0]], theirs[both[0]], images)
     found = difference([own[seed] - theirs[seed] for seed in both])
-    return None if found is None else Compared(found.mean, found.low, found.high, plural(found.count, "seed"))
+    if found is None:
+        return None
+    return Compared(found.mean, found.low, found.high, plural(found.count, "seed"), margin_of(name))
 
 
 def _of(rows: Mapping[str, Row], order: Order, name: str) -> Verdict:
@@ -88,10 +90,10 @@ def _of(rows: Mapping[str, Row], order: Order, name: str) -> Verdict:
         text += f"; the untrained encoder has {shown(name, fmean(began))}"
         return Verdict(f"{text}. {rule}".rstrip(), None, name)
     found = [against(row, base, name, order.seeds) for row in (best, *others)]
-    counts = {kind: sum(of is not None and of.kind == kind for of in found) for kind in (BETTER, LEVEL_WITH, WORSE)}
+    counts = {kind: sum(of is not None and of.kind == kind for of in found) for kind in WORDS}
     told = "".join(
         f", {count} {word}"
-        for kind, word in ((LEVEL_WITH, "level with it"), (WORSE, "worse"))
+        for kind, word in ((LEVEL_WITH, "level with it"), (APART, "not told apart from it"), (WORSE, "worse"))
         if (count := counts[kind])
     )
     judged = f"{counts[BETTER]} of {len(found)} beat the untrained encoder ({shown(name, fmean(began))})"
@@ -100,13 +102,15 @@ def _of(rows: Mapping[str, Row], order: Order, name: str) -> Verdict:
 
 
 def _next(best: Row, others: Sequence[Row], order: Order, name: str) -> str:
-    """Who is level with the first row, or how far the second is from it."""
+    """Who is level with the first row or not told apart from it, or how far the second is from it."""
     if not others:
         return ""
     found = {row["row"]: against(row, best, name, order.seeds) for row in others}
-    level = [row for row, of in found.items() if of is not None and of.kind == LEVEL_WITH]
-    if level:
-        return f", and {plural(len(level), 'other')} {'is' if len(level) == 1 else 'are'} level with it"
+    kinds = [of.kind for of in found.values() if of is not None]
+    counts = [(kind, kinds.count(kind)) for kind in (LEVEL_WITH, APART) if kind in kinds]
+    if counts:
+        told = [f"{count} {'is' if count == 1 else 'are'} {WORDS[kind]} it" for kind, count in counts]
+        return f"; of the others {' and '.join(told)}"
     second = next(iter(found.values()))
     apart = order.means[best["row"]] - order.means[others[0]["row"]]
     how = "" if second is not None and second.kind is not None else ", no interval"
@@ -117,12 +121,20 @@ def _next(best: Row, others: Sequence[Row], order: Order, name: str) -> str:
 
 
 def _rule(best: Row, others: Sequence[Row], name: str, seeds: Sequence[str]) -> str:
-    """What level means here."""
+    """What the words mean here, and what the interval does not count."""
     found = [of for row in others if (of := against(row, best, name, seeds)) is not None]
     if not found:
         return ""
     known = [of for of in found if of.kind is not None]
     if not known:
         return "One seed and no interval: what is apart may be so by chance."
-    alone = "" if known[0].of.endswith(("seed", "seeds")) else "; of one seed, so another may order them otherwise"
-    return f"Level: the 95 % interval of the difference over {known[0].of} holds zero{alone}."
+    over, margin = known[0].of, known[0].margin
+    if over.endswith(("seed", "seeds")):
+        beyond = "; it counts seeds, not which test images were drawn" if margin else ""
+    else:
+        beyond = "; of one seed, so another may order them otherwise"
+    holds = f"the 95 % interval of the difference over {over} holds zero"
+    if not margin:
+        return f"Not told apart: {holds}{beyond}."
+    near = f"Level: {holds} and lies within {small(name, margin)}; not told apart: it holds zero and reaches further"
+    return f"{near}{beyond}."

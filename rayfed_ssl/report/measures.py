@@ -66,6 +66,11 @@ def within(measure: str, low: float, high: float) -> str:
     return bounds(low, high) if is_share(measure) else f"[{_signed(measure, low)}, {_signed(measure, high)}]"
 
 
+def small(measure: str, margin: float) -> str:
+    """What a difference has to lie within to be called small: ``±1 point`` of a share."""
+    return f"±{100 * margin:g} point" if is_share(measure) else f"±{margin:g}"
+
+
 def _signed(measure: str, value: float) -> str:
     return (f"{value:+.3g}" if measure.startswith(DESCRIBED) else f"{value:+.3f}").replace("-", "−")
 

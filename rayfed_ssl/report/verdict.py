@@ -1,7 +1,10 @@
-"""A run in one sentence: is its encoder better than, level with or worse than the untrained one, and by which measure?
+"""A run in one sentence: how does its encoder compare with the untrained one, and by which measure?
 
-Accuracies are fractions. Level is a 95% interval of the difference that holds zero: the interval that the number of
-test images allows, and, where clients are evaluated one by one, that of their paired differences; the wider counts.
+It is better or worse, level with it or not told apart from it.
+
+Accuracies are fractions. The word is that of the 95% interval of the difference (:mod:`rayfed_ssl.records.judged`): the
+interval that the number of test images allows, and, where clients are evaluated one by one, that of their paired
+differences; the wider counts.
 Where no interval is known, as of a run that did not record its number of test images, or of an area under a curve,
 there is the difference and no word for it.
 """
@@ -15,18 +18,20 @@ from typing import Any
 
 from rayfed_ssl.records.comparison import difference, ordered
 from rayfed_ssl.records.intervals import counts_images, of_difference
+from rayfed_ssl.records.judged import APART, MARGIN, Judgement, judged
 from rayfed_ssl.report.folder import UNFINISHED, UNKNOWN
 from rayfed_ssl.report.formats import number, plural, points
-from rayfed_ssl.report.measures import change, features_name, protocol_name, shown, subject, unit, within
+from rayfed_ssl.report.measures import change, features_name, protocol_name, shown, small, subject, unit, within
 
 BETTER, LEVEL_WITH, WORSE = "better", "level", "worse"
 NO_INTERVAL = "no interval"
-WORDS = {BETTER: "better than", LEVEL_WITH: "level with", WORSE: "worse than"}
+KINDS: Mapping[Judgement, str] = {"above": BETTER, "below": WORSE, "level": LEVEL_WITH, APART: APART}
+WORDS = {BETTER: "better than", LEVEL_WITH: "level with", APART: "not told apart from", WORSE: "worse than"}
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """``kind``: better, level, worse, or None where nothing can be compared. ``protocol``: by which measure."""
+    """``kind``: a key of ``WORDS``, or None where nothing can be compared. ``protocol``: by which measure."""
 
     sentence: str
     kind: str | None = None
@@ -43,20 +48,21 @@ def mean(accuracy: Any) -> float | None:
 @dataclass(frozen=True)
 class Compared:
     """``mean``: the difference; ``low``, ``high``: its 95% interval, None where the number of test images is not known,
-    or does not say, and there are no clients to compare. ``of``: what the interval is over.
+    or does not say, and there are no clients to compare. ``of``: what the interval is over. ``margin``: what is small.
     """
 
     mean: float
     low: float | None = None
     high: float | None = None
     of: str = ""
+    margin: float = MARGIN
 
     @property
     def kind(self) -> str | None:
-        """Better, level or worse; None without an interval."""
+        """A key of ``WORDS``; None without an interval."""
         if self.low is None or self.high is None:
             return None
-        return LEVEL_WITH if self.low <= 0 <= self.high else BETTER if self.mean > 0 else WORSE
+        return KINDS[judged(self.low, self.high, self.margin)]
 
     def interval(self, measure: str) -> str:
         """``[+1.2, +4.5]``, as differences of the measure are written; ``no interval`` without one."""
@@ -151,7 +157,9 @@ def _described(summary: Mapping[str, Any], began: str) -> str:
 
 def _interval(of: Compared, measure: str) -> str:
     """In brackets what the judgement rests on."""
-    return f"(95 % interval {of.interval(measure)} over {of.of}{', holds zero' if of.kind == LEVEL_WITH else ''})"
+    near = f", holds zero and lies within {small(measure, of.margin)}"
+    holds = {LEVEL_WITH: near, APART: ", holds zero"}.get(of.kind or "", "")
+    return f"(95 % interval {of.interval(measure)} over {of.of}{holds})"
 
 
 def _opening(summary: Mapping[str, Any]) -> str:
@@ -170,7 +178,8 @@ def _opening(summary: Mapping[str, Any]) -> str:
 def _others(known: Mapping[str, Compared], main: str) -> str:
     """What the other measures that have an interval say, where they say something else."""
     other = [
-        f"{protocol_name(name)} says {of.kind} ({change(name, of.mean)})"
+        f"{protocol_name(name)} {'does not tell them apart' if of.kind == APART else f'says {of.kind}'} "
+        f"({change(name, of.mean)})"
         for name, of in known.items()
         if name != main and of.kind not in (None, known[main].kind)
     ]
@@ -184,8 +193,8 @@ def _pixels(summary: Mapping[str, Any]) -> str:
         base = mean(pixels[name])
         found = None if base is None else compared(mean(accuracy.get(name)), base, test_images(summary, name))
         if found is not None and found.kind is not None:
-            if found.kind == LEVEL_WITH:
-                return f"; {protocol_name(name)} is level with the raw pixels ({points(found.mean)})"
+            if found.kind in (LEVEL_WITH, APART):
+                return f"; {protocol_name(name)} is {WORDS[found.kind]} the raw pixels ({points(found.mean)})"
             side = "above" if found.mean > 0 else "below"
             return f"; {protocol_name(name)} is {abs(100 * found.mean):.1f} points {side} the raw pixels"
     return ""

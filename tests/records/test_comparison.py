@@ -104,20 +104,15 @@ def test_mean_spread_and_paired_interval_are_scipys(tmp_path: Path) -> None:
     theirs = scipy.stats.ttest_rel(B, A).confidence_interval(0.95)
     assert (to_first.low, to_first.high) == (pytest.approx(theirs.low), pytest.approx(theirs.high))
     assert to_first.mean == pytest.approx(np.mean(B) - np.mean(A))
-    assert to_first.level is True  # +0.073 with n = 3 is within chance
+    assert to_first.judged() == "not told apart"  # +0.073 with n = 3 is within chance
     assert first.difference(first, "knn") is None
     assert second.spread("select/knn") == spread([v / 2 for v in B])
     assert made.scores == ["knn"]
     assert made.measures == ["knn", "select/knn", "features/rank"]  # none that only the raw pixels have
 
 
-def test_level_means_that_zero_is_in_the_interval() -> None:
-    for pairs, level in (([0.1, 0.11, 0.12], False), ([-0.3, 0.1, 0.2], True), ([0.0, 0.0], True), ([0.1], None)):
-        found = difference(pairs)
-        assert found is not None
-        assert found.level is level
+def test_an_interval_is_students() -> None:
     assert difference([]) is None
-    assert difference([-0.2, -0.21, -0.19]).level is False  # type: ignore[union-attr]
     half = 12.7062 * np.std([0.0, 0.2], ddof=1) / np.sqrt(2)  # t of one degree of freedom, from a table
     assert difference([0.0, 0.2]).high == pytest.approx(0.1 + half, rel=1e-5)  # type: ignore[union-attr]
 
@@ -299,13 +294,15 @@ def test_the_files_hold_the_same_numbers(tmp_path: Path) -> None:
     assert told["rows"][1]["seeds"]["2"]["folder"] == "../b-2"
     assert (told["same_split"], told["seeds"], told["first"]) == (True, [0, 1, 2], "a")
     lines = (out / "comparison.md").read_text().splitlines()
-    assert lines[3].startswith("| b | 0.623 ± 0.040<br>+0.073 [-0.027, +0.174] level |")
+    assert lines[3].startswith("| b | 0.623 ± 0.040<br>+0.073 [-0.027, +0.174]<br>not told apart |")
+    assert (expected[0]["knn.verdict"], expected[1]["knn.verdict"]) == (None, "not told apart")
     assert {line.count("|") for line in lines[:6]} == {lines[0].count("|")}
     tex = (out / "comparison.tex").read_text()
     columns = tex.split(r"\begin{tabular}{")[1].split("}")[0]
     body = [line for line in tex.splitlines() if line.endswith(r"\\")]
     assert {line.count("&") for line in body} == {len(columns) - 1}
     assert r"0.623 $\pm$ 0.040" in tex
+    assert r"\scriptsize not told apart &" in tex
     drawn = {path.name for path in (out / "figures").iterdir()}
     assert drawn == {f"accuracy_vs_{x}.png" for x in ("rounds", "bytes", "virtual_hours")}
 

@@ -33,17 +33,23 @@ def rows(seeds: int = 3) -> Comparison:
     return Comparison(tuple(made))
 
 
-def test_the_highest_mean_wins_and_what_is_level_is_named() -> None:
+def test_the_highest_mean_wins_and_what_is_not_told_apart_is_named() -> None:
     pairs = np.array(RANKS["c"]) - np.array(RANKS["b"])
     low, high = stats.t.interval(0.95, 2, loc=pairs.mean(), scale=stats.sem(pairs))
     assert low < 0 < high
-    assert choice(rows(), "rankme").sentence == "chosen by rankme, by no labels: b (63); level with it: c"
+    assert choice(rows(), "rankme").sentence == "chosen by rankme, by no labels: b (63); not told apart from it: c"
+    assert choice(rows(), "rankme").level == ()
+    near = {"a": [0.5, 0.52, 0.51], "b": [0.501, 0.519, 0.509]}
+    made = Comparison(
+        tuple(Row(n, {"select/knn": dict(enumerate(of))}, unfinished={"s": "w"}) for n, of in near.items())
+    )
+    assert choice(made, "select.knn").sentence == "chosen by select.knn, by held-out labels: a (0.51); level with it: b"
 
 
 def test_smaller_is_better_for_uniformity_and_labels_are_named() -> None:
     assert choice(rows(), "uniformity").sentence.startswith("chosen by uniformity, by no labels: b (-63)")
     told = choice(rows(), "select.knn").sentence
-    assert told == "chosen by select.knn, by held-out labels: a (-52); no other is level with it"
+    assert told == "chosen by select.knn, by held-out labels: a (-52); every other is told apart from it"
 
 
 def test_one_seed_decides_nothing() -> None:
@@ -94,7 +100,7 @@ def test_rows_are_ordered_over_the_seeds_that_all_have() -> None:
     a, b = (Row(row.name, row.values, unfinished={"seed 90": "waiting"}) for row in (a, b))
     assert chosen(a, b) == "b (72 over 1 seed that all have); of one seed, so differences may be chance"
     assert chosen(b, seen("c", {0: 71.5, 1: 51.5, 2: 41.6, 3: 99.0}, 1)) == (
-        "b (55.33 over 3 seeds that all have); no other is level with it"  # below by 0.5, 0.5 and 0.4
+        "b (55.33 over 3 seeds that all have); every other is told apart from it"  # below by 0.5, 0.5 and 0.4
     )
     assert chosen(a, seen("d", {7: 1.0}, 1)) == "none, because the rows have no seed in common"
 

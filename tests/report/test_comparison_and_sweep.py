@@ -85,12 +85,13 @@ def test_of_one_seed_the_test_images_say_what_is_level() -> None:
     found = comparison.verdict(rows, ["knn"])
     assert found.kind == "better"
     assert found.sentence == (
-        "By kNN, b is first of 3 with 90.3 %, and 1 other is level with it; 2 of 3 beat the untrained encoder (79.0 "
-        "%), 1 level with it. Level: the 95 % interval of the difference over 1,000 test images holds zero; of one "
-        "seed, so another may order them otherwise."
+        "By kNN, b is first of 3 with 90.3 %; of the others 1 is not told apart from it; 2 of 3 beat the untrained "
+        "encoder (79.0 %), 1 not told apart from it. Level: the 95 % interval of the difference over 1,000 test images "
+        "holds zero and lies within ±1 point; not told apart: it holds zero and reaches further; of one seed, so "
+        "another may order them otherwise."
     )
     few = [{**one, "test_images": {"knn": 20}} for one in rows]
-    assert comparison.verdict(few, ["knn"]).kind == "level"
+    assert comparison.verdict(few, ["knn"]).kind == "not told apart"
     unknown = comparison.verdict([{**one, "test_images": {}} for one in rows], ["knn"])
     assert unknown.kind is None
     assert unknown.sentence == (
@@ -111,12 +112,20 @@ def test_of_several_seeds_paired_differences_say_what_is_level() -> None:
     assert found.kind == "better"  # although 50 images allow ten points
     assert found.sentence == (
         "By kNN, a is first of 2 with 81.0 %, 1.7 points before b; 2 of 2 beat the untrained encoder (71.0 %). Level: "
-        "the 95 % interval of the difference over 3 seeds holds zero."
+        "the 95 % interval of the difference over 3 seeds holds zero and lies within ±1 point; not told apart: it "
+        "holds zero and reaches further; it counts seeds, not which test images were drawn."
     )
     wild = row("b", (0.90, 0.60, 0.90), 3, 50)  # 10, 21 and 8 points apart, up and down
     found = comparison.verdict([steady, wild, base], ["knn"])
     assert (
-        "and 1 other is level with it; 1 of 2 beat the untrained encoder (71.0 %), 1 level with it." in found.sentence
+        "; of the others 1 is not told apart from it; 1 of 2 beat the untrained encoder (71.0 %), 1 not told apart "
+        "from it." in found.sentence
+    )
+    near, alike = row("c", (0.799, 0.811, 0.818), 3, 50), row("d", (0.70, 0.712, 0.718), 3, 50)
+    assert (
+        "; of the others 1 is level with it and 1 is not told apart from it; 2 of 4 beat the untrained encoder (71.0 "
+        "%), 1 level with it, 1 not told apart from it."
+        in comparison.verdict([steady, near, wild, alike, base], ["knn"]).sentence
     )
 
 
@@ -135,13 +144,14 @@ def test_without_an_accuracy_features_order_the_rows_and_nobody_is_better() -> N
     found = comparison.verdict(rows, [])
     assert (found.kind, found.protocol) == (None, "features/rankme")
     assert found.sentence == (
-        "No accuracy was measured; by effective rank, b is first of 2 with 37.67, and 1 other is level with it; the "
-        "untrained encoder has 21. Level: the 95 % interval of the difference over 3 seeds holds zero."
+        "No accuracy was measured; by effective rank, b is first of 2 with 37.67; of the others 1 is not told apart "
+        "from it; the untrained encoder has 21. Not told apart: the 95 % interval of the difference over 3 seeds holds "
+        "zero."
     )
     for one in rows:
         del one["values"]["features/rankme"]
     assert comparison.verdict(rows, []).sentence.startswith(
-        "No accuracy was measured; by uniformity, b is first of 2 with −2.133, −1.03 to a. Level:"
+        "No accuracy was measured; by uniformity, b is first of 2 with −2.133, −1.03 to a. Not told apart:"
     )
     assert comparison.verdict([row("a", (0.5,))], []).sentence == "Nothing was measured that could be compared."
 
@@ -193,8 +203,8 @@ def test_rows_are_ordered_over_the_seeds_that_all_have() -> None:
     a, b = of_seeds("a", {0: 0.7 + seed[0]}), of_seeds("b", {s: 0.72 + of for s, of in seed.items()})
     found = comparison.verdict([a, b, {**of_seeds("untrained encoder", {0: 0.5, 1: 0.1}), "runs": 0}], ["knn"])
     assert found.sentence.startswith(
-        "By kNN, b is first of 2 with 92.0 % over the 1 seed that all have, and 1 other is level with it; 2 of 2 beat "
-        "the untrained encoder (50.0 %)."
+        "By kNN, b is first of 2 with 92.0 % over the 1 seed that all have; of the others 1 is not told apart from "
+        "it; 2 of 2 beat the untrained encoder (50.0 %)."
     )
     shared = of_seeds("a", {0: 0.90, 1: 0.70, 9: 0.99})
     assert (
@@ -214,7 +224,9 @@ def test_a_row_whose_runs_diverged_is_not_first() -> None:
     assert said == "By kNN, b is first of 1 with 78.0 %; not ranked: a (1 of 3 seeds); not ranked: c (0 of 3 seeds)."
     waiting = {**whole, "unfinished": "trial-00004: not finished"}  # none is whole: all that is there counts
     said = comparison.verdict([of_seeds("a", {0: 0.9}, "seed 1: diverged"), waiting], ["knn"]).sentence
-    assert said.startswith("By kNN, b is first of 2 with 93.0 % over the 1 seed that all have, and 1 other is level")
+    assert said.startswith(
+        "By kNN, b is first of 2 with 93.0 % over the 1 seed that all have; of the others 1 is not told"
+    )
     assert "not ranked" not in said
 
 

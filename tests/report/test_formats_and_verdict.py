@@ -47,19 +47,26 @@ def summary(accuracy: Any, untrained: Any, **more: Any) -> dict[str, Any]:
     ("last", "before", "images", "kind"),
     [
         (0.90, 0.80, 359, "better"),
-        (0.90, 0.80, 30, "level"),  # 3 images of 30
-        (0.83, 0.80, 359, "level"),
+        (0.90, 0.80, 30, "not told apart"),  # 3 images of 30
+        (0.83, 0.80, 359, "not told apart"),
+        (0.801, 0.80, 359, "not told apart"),  # as near as an image, but these images allow six points
+        (0.801, 0.80, 100_000, "level"),
         (0.83, 0.80, 10_000, "better"),
         (0.805, 0.80, 100_000, "better"),  # half a point
         (0.70, 0.80, 359, "worse"),
         (0.805, 0.80, None, None),  # not recorded: no interval, so no word
         (0.95, 0.80, None, None),
         ({"0": 0.9, "1": 0.92, "2": 0.91}, {"0": 0.8, "1": 0.81, "2": 0.8}, 1000, "better"),
-        ({"0": 0.9, "1": 0.92, "2": 0.91}, {"0": 0.8, "1": 0.81, "2": 0.8}, 40, "level"),  # so few images
-        ({"0": 0.9, "1": 0.5}, {"0": 0.5, "1": 0.8}, 1000, "level"),  # +40 and -30 points: the interval holds zero
+        ({"0": 0.9, "1": 0.92, "2": 0.91}, {"0": 0.8, "1": 0.81, "2": 0.8}, 40, "not told apart"),  # so few images
+        (
+            {"0": 0.9, "1": 0.5},
+            {"0": 0.5, "1": 0.8},
+            1000,
+            "not told apart",
+        ),  # +40 and -30 points: the interval holds zero
     ],
 )
-def test_better_level_or_worse(last: Any, before: Any, images: int | None, kind: str | None) -> None:
+def test_better_level_not_told_apart_or_worse(last: Any, before: Any, images: int | None, kind: str | None) -> None:
     evaluation = {} if images is None else {"test_images": images}
     assert verdict(summary({"knn": last}, {"knn": before}, evaluation=evaluation)).kind == kind
 
@@ -73,8 +80,21 @@ def test_the_sentence_says_by_what_and_what_disagrees() -> None:
         "points below the raw pixels."
     )
     assert found.protocol == "knn"
+    other = verdict(
+        {**told, "pixels": {}, "accuracy": {"knn": 0.7, "fewshot": 0.81}, "evaluation": {"test_images": 400}}
+    )
+    assert other.sentence.endswith("; but few-shot does not tell them apart (+1.0).")
+    alike = {"evaluation": {"test_images": 10**6}, "pixels": {"fewshot": 0.9}}
+    assert verdict({**summary({"fewshot": 0.9001}, {"fewshot": 0.9}), **alike}).sentence == (
+        "After 20 rounds, the encoder is level with the untrained encoder: few-shot accuracy 90.0 % against 90.0 %, "
+        "+0.0 points (95 % interval [−0.1, +0.1] over 1,000,000 test images, holds zero and lies within ±1 point); "
+        "few-shot is level with the raw pixels (+0.0)."
+    )
     level = verdict({**told, "evaluation": {"test_images": 20}}).sentence
-    assert "[−34.9, +16.6] over 20 test images, holds zero); few-shot is level with the raw pixels (−5.0)." in level
+    assert (
+        "[−34.9, +16.6] over 20 test images, holds zero); few-shot is not told apart from the raw pixels (−5.0)."
+        in level
+    )
     assert verdict(told).sentence == (
         "After 20 rounds, kNN accuracy is 70.0 %, and 80.0 % with the untrained encoder: −10.0 points, with no "
         "interval, so neither is called better."
@@ -84,7 +104,7 @@ def test_the_sentence_says_by_what_and_what_disagrees() -> None:
 def test_areas_have_no_interval_and_so_no_word() -> None:
     last, before = ({"linear": of, "linear_auc": of, "linear_balanced_accuracy": of} for of in (0.85, 0.80))
     found = verdict(summary({**last, "linear_auc": 0.60}, before, evaluation={"test_images": 20}))
-    assert found.kind == "level"
+    assert found.kind == "not told apart"
     assert "says" not in found.sentence
     alone = verdict(summary({"fewshot_auc": 0.90412}, {"fewshot_auc": 0.8}, evaluation={"test_images": 20}))
     assert alone.kind is None
@@ -111,7 +131,7 @@ def test_a_measure_is_written_by_its_kind(measure: str, name: str, value: str, d
 
 def test_own_tasks_count_their_own_images() -> None:
     told = summary({"task": {"0": 0.9}}, {"task": {"0": 0.8}})
-    for images, kind in ((1000, "better"), (30, "level")):
+    for images, kind in ((1000, "better"), (30, "not told apart")):
         assert verdict({**told, "evaluation": {"test_images": 99_999, "task_test_images": images}}).kind == kind
 
 

@@ -1,0 +1,29 @@
+"""What a difference with a 95% interval is called: one vocabulary for every table, page and sentence."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Judgement = Literal["above", "below", "level", "not told apart"]
+MARGIN = 0.01
+"""One point: what two shares differ by at most to be called level."""
+APART: Judgement = "not told apart"
+
+
+def judged(low: float, high: float, margin: float = MARGIN) -> Judgement:
+    """``above`` or ``below`` where the interval leaves zero out. Where it holds zero, ``level`` if it lies within
+    ``margin`` of zero, so that what there may be of a difference is small; otherwise ``not told apart``: there may be
+    one that was not shown.
+    """
+    if low > 0:
+        return "above"
+    if high < 0:
+        return "below"
+    return "level" if max(-low, high) <= margin else APART
+
+
+def margin_of(measure: str) -> float:
+    """What is small of a measure, named as in the records: one point of what lies between 0 and 1; of what describes
+    features, which has no unit, nothing but zero.
+    """
+    return 0.0 if measure.startswith("features/") else MARGIN

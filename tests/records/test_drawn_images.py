@@ -1,0 +1,65 @@
+"""What intervals over seeds leave out is said below the table, with its size."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from scipy import stats
+
+from rayfed_ssl.records.comparison import Comparison
+from rayfed_ssl.records.comparison_files import latex, markdown, notes
+from rayfed_ssl.records.comparison_rows import of_runs
+from rayfed_ssl.records.drawn_images import not_counted
+from rayfed_ssl.testing.tiny import run_locally, tiny_run
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two methods of one round, two seeds each, on the same 60 test images."""
+    root = tmp_path_factory.mktemp("runs")
+    folders = [root / f"{method}-{seed}" for method in ("fedsimclr", "local") for seed in (0, 1)]
+    for folder in folders:
+        method, seed = folder.name.split("-")
+        run_locally(tiny_run(method, {"train.rounds": 1, "clients.count": 3, "seed": int(seed)}), folder)
+    return folders
+
+
+def with_images(made: Comparison, images: int | None) -> Comparison:
+    rows = [
+        dataclasses.replace(
+            row, runs={seed: dataclasses.replace(run, test_images=images) for seed, run in row.runs.items()}
+        )
+        for row in made.rows
+    ]
+    return Comparison(tuple(rows))
+
+
+def test_several_seeds_are_told_what_their_intervals_leave_out(runs: list[Path]) -> None:
+    made = of_runs(runs)
+    [told] = not_counted(made)
+    mean = made.first.spread("knn").mean  # type: ignore[union-attr]
+    assert told.startswith("Intervals count seeds, not which test images were drawn: one of 60 is 0.017 of an accuracy")
+    begin, end = (float(text) for text in told.split("may be ")[1].split(" (95%)")[0].split(" to "))
+    assert begin < mean < end
+    assert 0.1 < end - begin < 0.26
+    assert told in notes(made)
+    assert told in latex(made)
+    assert told.split(":")[0] in markdown(made)
+
+
+def test_more_images_leave_less_out(runs: list[Path]) -> None:
+    made = of_runs(runs)
+    [told] = not_counted(with_images(made, 10_000))
+    mean = made.first.spread("knn").mean  # type: ignore[union-attr]
+    low, high = stats.binomtest(round(10_000 * mean), 10_000).proportion_ci(method="wilson")
+    assert f"one of 10,000 is 0.0001 of an accuracy, and with others {mean:.3f} of knn may be {low:.3f} to" in told
+    assert f" to {high:.3f} (95%)" in told
+    assert not_counted(with_images(made, None)) == [
+        "Intervals count seeds, not which test images were drawn; how many there are is not recorded."
+    ]
+
+
+def test_one_seed_has_no_interval_that_could_leave_something_out(runs: list[Path]) -> None:
+    assert "Intervals count" not in " ".join(notes(of_runs([runs[0], runs[2]])))
