@@ -88,8 +88,7 @@ class Run:
         # As in Ray's processes (actors/shares.py): sums of another number of threads have other bits.
         numpys = ThreadpoolController().select(user_api="blas")
         self.leaving.enter_context(numpys.limit(limits=config.resources.threads))
-        began = began_earlier(config, (folder / "config.yaml").exists())
-        with began, decoding_told(lambda line: self.say(0, line)):
+        with began_earlier(config, (folder / "config.yaml").exists()), decoding_told(lambda line: self.say(0, line)):
             self.federation = deal(config)
         self.say(0, describe(config, self.federation))
         if restored is not None or has_results(folder):
