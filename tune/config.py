@@ -76,8 +76,8 @@ class SweepConfig(Block):
     """Which trials end early; its name alone is short for its defaults."""
     repeat: Annotated[int, Field(ge=1)] = 1
     """Trials of each configuration, with seeds one apart."""
-    score: Literal["worst", "mean", "best"] = "worst"
-    """What of a configuration's repeats counts, worst and best by ``mode``."""
+    score: Literal["worst", "mean", "best"] = "mean"
+    """What of a configuration's repeats counts, worst and best by ``mode``. The worst is mostly the hardest split."""
     concurrent: Annotated[int, Field(ge=1)] | None = None
     """Trials at a time; null: as many as fit."""
 

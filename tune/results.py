@@ -1,6 +1,6 @@
 """What a sweep came to: a table, ``results.parquet``, the winner as ``best.yaml``, parallel coordinates.
 
-A configuration's score is the worst (or the mean, the best) of its repeats; :mod:`rayfed_ssl.records.sweep_choice`
+A configuration's score is the mean (or the worst, the best) of its repeats; :mod:`rayfed_ssl.records.sweep_choice`
 says which of them wins.
 """
 
@@ -150,7 +150,7 @@ def _number(value: Any) -> bool:
 def ranked(results: Results) -> Table:
     """The configurations for a terminal, the best first; failed and unfinished ones are not among them.
 
-    The first column marks the winner, ``*``, or, where others are level with it, all of them, ``=``.
+    The first column marks the winner, ``*``, those that are level with it, ``=``, or not told apart from it, ``~``.
     """
     settings = results.sweep.settings
     head = f"{settings.metric}, {settings.score} of {settings.repeat}" if settings.repeat > 1 else settings.metric
@@ -180,17 +180,22 @@ def remarks(results: Results) -> list[str]:
     lines = [f"chosen by {results.chosen_by}"] if results.chosen_by else []
     choice = results.choice
     if choice.level:
-        lines.append(f"level: {len(choice.level) + 1} configurations (=), because {choice.why_level}")
-    elif choice.winner is not None and results.sweep.settings.repeat == 1:
+        lines.append(f"level with it: {len(choice.level)} (=), because {choice.why_level}")
+    if choice.apart:
+        lines.append(f"not told apart from it: {len(choice.apart)} (~), because {choice.why_apart}")
+    if choice.ahead:
+        lines.append(f"better by the mean of repeats: configuration {', '.join(map(str, choice.ahead))}")
+    if choice.level or choice.apart:
+        return lines
+    if choice.winner is not None and results.sweep.settings.repeat == 1:
         lines.append("one training of each, so differences may be chance (repeat: 3 shows their spread)")
     return lines
 
 
 def _mark(results: Results, configuration: int) -> str:
     choice = results.choice
-    if choice.level:
-        return "=" if configuration in (choice.winner, *choice.level) else ""
-    return "*" if configuration == choice.winner else ""
+    marks = {**dict.fromkeys(choice.level, "="), **dict.fromkeys(choice.apart, "~")}
+    return "*" if configuration == choice.winner else marks.get(configuration, "")
 
 
 def _spread(values: Sequence[float]) -> str:

@@ -39,7 +39,8 @@ def tune(
     if results.choice.ranking:
         show(screen, ranked(results), keys=2)
     if results.choice.winner is not None:
-        name = f"first of {len(results.choice.level) + 1} level" if results.choice.level else "winner"
+        equals = len(results.choice.level) + len(results.choice.apart)
+        name = f"first of {equals + 1}" if equals else "winner"
         say(f"{name:<13} {folder / 'best.yaml'}")
     say(f"{'table':<13} {folder / 'results.parquet'}")
     say(f"{'curves':<13} tensorboard --logdir {folder}")

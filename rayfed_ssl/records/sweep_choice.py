@@ -1,7 +1,7 @@
-"""Which configuration a sweep chooses, from the rows of its ``results.parquet``, and which others are level with it.
+"""Which configuration a sweep chooses, from the rows of its ``results.parquet``, and which others are as good.
 
 Only a configuration whose repeats all ran to their last round can win: what was stopped has a value of another round.
-Those whose means cannot be told from the winner's are level with it.
+Repeats share their seeds, and so splits and first values: the others are judged by their paired differences to it.
 """
 
 from __future__ import annotations
@@ -10,23 +10,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from rayfed_ssl.records.comparison import difference
+from rayfed_ssl.records.judged import APART, MARGIN, Judgement
+
+INTERVAL = "the 95% interval of their paired differences over repeats (Student's t)"
+SHARES = ("accuracy.", "select.", "best.", "untrained.")  # metrics between 0 and 1
 
 
 @dataclass(frozen=True)
 class Choice:
     """``ranking``: configurations with a score, the best first; ``finished``: those of them that ran to their end.
 
-    ``level``: the other finished configurations whose interval (see :func:`interval`) overlaps the winner's, or whose
-    value is the same where there is one training of each. ``repeats``: trainings of each.
+    ``level`` and ``apart``: the other finished configurations that are level with the winner, or not told apart from it
+    (:mod:`rayfed_ssl.records.judged`), by the interval of their paired differences over repeats. Of one training
+    of each those with its value are level. ``ahead``: those that are better by that interval, as may be where
+    not the mean of repeats chooses. ``repeats``: trainings of each. ``margin``: the largest small difference.
     """
 
     ranking: tuple[int, ...]
     finished: tuple[int, ...]
     level: tuple[int, ...]
+    apart: tuple[int, ...]
+    ahead: tuple[int, ...]
     repeats: int
+    margin: float
 
     @property
     def winner(self) -> int | None:
@@ -34,14 +41,20 @@ class Choice:
 
     @property
     def why_level(self) -> str:
-        return "their means' 95% intervals (Student's t) overlap" if self.repeats > 1 else "their values are the same"
+        if self.repeats == 1:
+            return "their values are the same"
+        return f"{INTERVAL} holds zero and lies within ±{self.margin:g}"
+
+    @property
+    def why_apart(self) -> str:
+        return f"{INTERVAL} holds zero{' and reaches further' if self.margin else ''}"
 
 
 def choose(rows: Sequence[Mapping[str, Any]], metric: str, mode: str) -> Choice:
     """What a sweep chooses; of equal scores the configuration that was tried first.
 
     Args:
-        rows: one per trial, with ``configuration``, ``status``, the configuration's ``score``, and ``metric``.
+        rows: one per trial, with ``configuration``, ``repeat``, ``status``, the configuration's ``score``, ``metric``.
         mode: ``max`` where larger values are better, ``min`` where smaller ones are.
     """
     trials: dict[int, list[Mapping[str, Any]]] = {}
@@ -51,20 +64,20 @@ def choose(rows: Sequence[Mapping[str, Any]], metric: str, mode: str) -> Choice:
     scores = {c: sign * own[0]["score"] for c, own in trials.items() if own[0]["score"] is not None}
     ranking = sorted(scores, key=lambda c: (scores[c], c))
     finished = [c for c in ranking if all(row["status"] == "complete" for row in trials[c])]
-    values = {c: [row[metric] for row in trials[c] if row[metric] is not None] for c in finished}
-    level = [c for c in finished[1:] if overlap(values[finished[0]], values[c])]
-    return Choice(tuple(ranking), tuple(finished), tuple(level), max(map(len, trials.values()), default=1))
+    values = {c: {row["repeat"]: sign * row[metric] for row in trials[c] if row[metric] is not None} for c in finished}
+    margin = MARGIN if metric.startswith(SHARES) else 0.0
+    words = {c: _judged(values[c], values[finished[0]], margin) for c in finished[1:]}
+    level, apart, ahead = (tuple(c for c in words if words[c] == word) for word in ("level", APART, "below"))
+    repeats = max(map(len, trials.values()), default=1)
+    return Choice(tuple(ranking), tuple(finished), level, apart, ahead, repeats, margin)
 
 
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """The 95% confidence interval of the mean by Student's t; of a single value that value alone."""
-    found = difference(values)
-    if found is None or found.low is None or found.high is None:
-        return (mean := float(np.mean(values))), mean
-    return found.low, found.high
-
-
-def overlap(a: Sequence[float], b: Sequence[float]) -> bool:
-    """Whether the intervals of two configurations' values have a point in common."""
-    (low, high), (lower, higher) = interval(a), interval(b)
-    return low <= higher and lower <= high
+def _judged(own: Mapping[int, float], best: Mapping[int, float], margin: float) -> Judgement | None:
+    """What the paired differences over the repeats that both have are called; of a single one only level, where it is
+    zero.
+    """
+    pairs = [own[repeat] - best[repeat] for repeat in own if repeat in best]
+    found = difference(pairs)
+    if found is None or found.low is None:
+        return "level" if pairs == [0.0] else None
+    return found.judged(margin)

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
+from rayfed_ssl.records.judged import APART
 from rayfed_ssl.records.sweep_choice import Choice, choose
 from rayfed_ssl.report.formats import number, percent, plural, size, span
 from rayfed_ssl.report.page import Cell, Page, Section, Table, Text, Tile, words, write
@@ -106,8 +107,8 @@ def _score(value: float | None, metric: str) -> str:
 
 
 def verdict(rows: Sequence[Row], choice: Choice, keys: Sequence[str], metric: str) -> Verdict:
-    """The configuration that the sweep chose and what it is; others that are level with it, and those that have a score
-    and cannot win; a single training of each is said to be one.
+    """The configuration that the sweep chose and what it is; others that are level with it or not told apart, and those
+    that have a score and cannot win; a single training of each is said to be one.
     """
     if not choice.ranking:
         return Verdict("No configuration has a score yet.")
@@ -121,7 +122,11 @@ def verdict(rows: Sequence[Row], choice: Choice, keys: Sequence[str], metric: st
     text += f"the best by {printable(metric, 60)}{labels}: {_score(own[0]['score'], metric)} with {told}"
     if choice.level:
         text += f"; level with it: number {', '.join(map(str, choice.level))}, because {choice.why_level}"
-    elif choice.repeats == 1:
+    if choice.apart:
+        text += f"; not told apart from it: number {', '.join(map(str, choice.apart))}, because {choice.why_apart}"
+    if choice.ahead:
+        text += f"; better by the mean of repeats: number {', '.join(map(str, choice.ahead))}"
+    if choice.repeats == 1 and not choice.level:
         text += "; each was trained once, so differences may be chance"
     if others := len(choice.ranking) - len(choice.finished):
         text += f"; {plural(others, 'other')} with a score did not run to the end and cannot be chosen"
@@ -130,7 +135,9 @@ def verdict(rows: Sequence[Row], choice: Choice, keys: Sequence[str], metric: st
 
 def _table(rows: Sequence[Row], choice: Choice, keys: Sequence[str], metric: str) -> Table:
     body = []
-    marks: dict[int | None, str] = {**dict.fromkeys(choice.level, "level"), choice.winner: "chosen"}
+    marks: dict[int | None, str] = {
+        **dict.fromkeys(choice.level, "level"), **dict.fromkeys(choice.apart, APART), choice.winner: "chosen",
+    }  # fmt: skip
     for configuration in choice.ranking[:LISTED]:
         own = [row for row in rows if row["configuration"] == configuration]
         values = [row[metric] for row in own if row.get(metric) is not None]

@@ -275,7 +275,8 @@ def test_smaller_values_are_better_where_the_metric_says_so(tmp_path: Path, chan
 @pytest.mark.parametrize(
     ("changes", "score"),
     [
-        ([], "worst"),
+        ([], "mean"),
+        (["score=worst"], "worst"),
         (["score=min"], "worst"),  # of accuracies
         (["score=max"], "best"),
         (["score=min", "metric=features.alignment"], "best"),  # of which smaller ones are better
@@ -292,7 +293,7 @@ def test_a_score_of_min_or_max_is_read_as_what_it_said(tmp_path: Path, changes: 
 def test_an_older_sweeps_folder_is_resumed(tmp_path: Path) -> None:
     """Its ``sweep.yaml`` says min, the default then."""
     for repeat, metric in itertools.product((1, 3), ("train_images_per_s", "wall_s")):
-        made = sweep(tmp_path, f"repeat={repeat}", f"metric={metric}", space={LR: {"grid": [0.1]}})
+        made = sweep(tmp_path, f"repeat={repeat}", f"metric={metric}", "score=worst", space={LR: {"grid": [0.1]}})
         sweep_config.dump(made, out := tmp_path / f"{metric}{repeat}")
         found = yaml.safe_load((out / "sweep.yaml").read_text())
         assert found["score"] == "worst"

@@ -14,7 +14,7 @@ import scipy.stats
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.config import load as load_run
-from rayfed_ssl.records.sweep_choice import interval
+from rayfed_ssl.records.sweep_choice import choose
 from rayfed_ssl.report.any import report_of
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.blocks import ResourcesConfig
@@ -47,7 +47,7 @@ def booked(made: Sweep, folder: Path, values: dict[int, tuple[str, float | None]
 
 
 def test_the_winner_has_the_best_worst_repeat_among_complete_configurations(tmp_path: Path) -> None:
-    made = sweep(tmp_path, "overrides.seed=5", space={LR: {"grid": [0.1, 0.2, 0.3, 0.4]}}, repeat=2)
+    made = sweep(tmp_path, "overrides.seed=5", space={LR: {"grid": [0.1, 0.2, 0.3, 0.4]}}, repeat=2, score="worst")
     out = tmp_path / "out"
     statuses = ["complete"] * 5 + ["stopped", "complete", "failed"]
     ends = list(zip(statuses, [0.9, 0.1, 0.5, 0.4, 0.99, 0.98, 0.7, None], strict=True))
@@ -67,30 +67,59 @@ def test_the_winner_has_the_best_worst_repeat_among_complete_configurations(tmp_
     assert ranked(results).row_count == 3
 
 
-def test_configurations_whose_intervals_overlap_are_level(tmp_path: Path) -> None:
-    values = [0.80, 0.82, 0.84, 0.79, 0.81, 0.85, 0.60, 0.62, 0.61]  # means 0.82, 0.8167, 0.61
-    made = sweep(tmp_path, space={LR: {"grid": [0.1, 0.2, 0.3]}}, repeat=3, score="mean")
-    out = tmp_path / "out"
-    results = collect(made, booked(made, out, {n: ("complete", value) for n, value in enumerate(values)}))
-    assert (results.choice.winner, results.choice.level) == (0, (1,))
-    theirs = scipy.stats.t.interval(0.95, 2, loc=np.mean(values[3:6]), scale=scipy.stats.sem(values[3:6]))
-    assert interval(values[3:6]) == pytest.approx(theirs)
+def test_repeats_are_judged_by_their_paired_differences(tmp_path: Path) -> None:
+    """Seeds move all values by far more than configurations differ: separate intervals would overlap."""
+    hard = np.array([0.0, -0.2, 0.1])  # what a seed's split adds to everybody
+    values = {
+        0: 0.80 + hard,
+        1: 0.75 + hard + [0.001, 0.0, -0.001],
+        2: 0.799 + hard + [0.002, -0.002, 0.0],
+        3: 0.78 + hard + [0.02, 0.0, -0.02],
+    }
+    made = sweep(tmp_path, space={LR: {"grid": [0.1, 0.2, 0.3, 0.4]}}, repeat=3)
+    ends = enumerate(("complete", float(value)) for of in values.values() for value in of)
+    results = collect(made, booked(made, out := tmp_path / "out", dict(ends)))
+    choice = results.choice
+    assert (choice.winner, choice.level, choice.apart, choice.ahead) == (0, (2,), (3,), ())
+    low, high = scipy.stats.ttest_rel(values[3], values[0]).confidence_interval(0.95)
+    assert low < 0 < high
+    assert scipy.stats.ttest_rel(values[1], values[0]).confidence_interval(0.95).high < 0
+    alone = [scipy.stats.t.interval(0.95, 2, loc=np.mean(of), scale=scipy.stats.sem(of)) for of in values.values()]
+    assert alone[1][1] > alone[0][0]  # by which the second would not have been told apart
     shown = ranked(results)
-    assert list(shown.columns[0].cells) == ["=", "=", ""]
-    assert list(shown.columns[4].cells) == ["0.82 +- 0.02", "0.8167 +- 0.031", "0.61 +- 0.01"]
+    assert list(shown.columns[0].cells) == ["*", "=", "~", ""]
+    interval = "the 95% interval of their paired differences over repeats (Student's t) holds zero and"
     assert shown.caption == (
-        "chosen by test labels; level: 2 configurations (=), because their means' 95% intervals (Student's t) overlap"
+        f"chosen by test labels; level with it: 1 (=), because {interval} lies within ±0.01; not told apart from it: 1 "
+        f"(~), because {interval} reaches further"
     )
+    assert pq.read_table(out / "results.parquet")["score"][0].as_py() == pytest.approx(np.mean(values[0]))
+
+
+def test_what_is_better_by_the_mean_than_the_best_worst_is_named() -> None:
+    """And what has no unit is never level, unless it is the same."""
+    ends = {0: [5.0, 5.0, 5.0], 1: [4.9, 19.0, 19.1], 2: [5.0, 5.0, 5.0], 3: [4.8, 15.0, 25.0], 4: [9.0, 9.1, 4.5]}
+    for sign, mode in ((1, "max"), (-1, "min")):
+        rows = [
+            {"configuration": c, "repeat": repeat, "status": "complete", "score": sign * min(of), "x": sign * value}
+            for c, of in ends.items()
+            for repeat, value in enumerate(of)
+        ]
+        found = choose(rows, "x", mode)
+        assert (found.winner, found.level, found.apart, found.ahead) == (0, (2,), (1, 3, 4), ())
+        assert "reaches" not in found.why_apart
+        high = [{**row, "x": sign * (9.0 + 0.1 * row["repeat"])} if row["configuration"] == 1 else row for row in rows]
+        assert choose(high, "x", mode).ahead == (1,)
 
 
 def test_one_training_each_is_level_only_with_its_equals(tmp_path: Path) -> None:
     space = {LR: {"grid": [0.1, 0.2, 0.3]}}
-    for name, values, level, mark in (("a", [0.5, 0.5, 0.4], (1,), "="), ("b", [0.5, 0.49, 0.4], (), "*")):
+    for name, values, level, mark in (("a", [0.5, 0.5, 0.4], (1,), "="), ("b", [0.5, 0.49, 0.4], (), "")):
         made = sweep(tmp_path / name, space=space)
         ends = {n: ("complete", value) for n, value in enumerate(values)}
         results = collect(made, booked(made, tmp_path / name / "out", ends))
         assert (results.choice.winner, results.choice.level) == (0, level)
-        assert next(iter(ranked(results).columns[0].cells)) == mark
+        assert list(ranked(results).columns[0].cells) == ["*", mark, ""]
         assert ("same" in remarks(results)[1]) == bool(level)
         assert ("one training of each" in remarks(results)[1]) == (not level)
 
@@ -251,7 +280,13 @@ def test_the_report_names_the_configuration_of_best_yaml(tmp_path: Path, monkeyp
     draws, named = np.random.default_rng(7), 0
     for case in range(12):
         mode, repeat = ("max", "min")[case % 2], (1, 2)[case % 3 == 0]
-        made = sweep(tmp_path / str(case), f"mode={mode}", space={LR: {"grid": [0.1, 0.2, 0.3, 0.4]}}, repeat=repeat)
+        made = sweep(
+            tmp_path / str(case),
+            f"mode={mode}",
+            space={LR: {"grid": [0.1, 0.2, 0.3, 0.4]}},
+            repeat=repeat,
+            score="worst",
+        )
         statuses = draws.choice(["complete", "complete", "stopped", "waiting"], 4 * repeat)
         ends = {n: (str(s), round(float(draws.integers(1, 8)) / 10, 1)) for n, s in enumerate(statuses)}
         out = tmp_path / str(case) / "out"
@@ -268,6 +303,7 @@ def test_the_report_names_the_configuration_of_best_yaml(tmp_path: Path, monkeyp
         assert load_run(out / "best.yaml").train.optimizer.lr == pytest.approx(0.1 * (winner + 1))
         assert f"number {winner} is the best by" in text
         assert ("level with it" in text) == bool(results.choice.level)
+        assert ("not told apart from it" in text) == bool(results.choice.apart)
         chosen = [c for c in range(4) if all(ends[c * repeat + r][0] == "complete" for r in range(repeat))]
         worst = {c: (min if mode == "max" else max)(ends[c * repeat + r][1] for r in range(repeat)) for c in chosen}
         assert worst[winner] == (max if mode == "max" else min)(worst.values())

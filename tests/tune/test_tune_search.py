@@ -144,8 +144,8 @@ def test_scores_of_repeats() -> None:
     assert score([], "worst", "max") is None
 
 
-def test_of_a_metric_to_be_small_the_default_score_is_the_largest(tmp_path: Path) -> None:
-    made = sweep(tmp_path, "metric=communication.up_bytes", space={LR: {"grid": [0.1]}}, repeat=3)
+def test_of_a_metric_to_be_small_the_worst_is_the_largest(tmp_path: Path) -> None:
+    made = sweep(tmp_path, "metric=communication.up_bytes", space={LR: {"grid": [0.1]}}, repeat=3, score="worst")
     book = Book(tmp_path, 3)
     for entry, value in zip(book.add({LR: 0.1}), (1, 9, 9), strict=True):
         finish(tmp_path, entry.trial, 0.5)
@@ -162,7 +162,7 @@ def test_of_a_metric_to_be_small_the_default_score_is_the_largest(tmp_path: Path
 def test_a_configuration_has_a_score_when_all_its_repeats_are_over(
     tmp_path: Path, status: str, has_a_score: bool
 ) -> None:
-    made, book = sweep(tmp_path, space={LR: {"grid": [0.1]}}, repeat=2), Book(tmp_path, 2)
+    made, book = sweep(tmp_path, space={LR: {"grid": [0.1]}}, repeat=2, score="worst"), Book(tmp_path, 2)
     for entry, state in zip(book.add({LR: 0.1}), ("complete", status), strict=True):
         finish(tmp_path, entry.trial, 0.5 - entry.trial / 10, "complete" if state == "complete" else "stopped")
         entry.status = state
@@ -195,7 +195,7 @@ class Fake(Searcher):  # type: ignore[misc]
 def test_an_optimiser_is_told_the_worst_repeat_once_all_are_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = Fake()
     monkeypatch.setattr(search, "optimiser", lambda made, book: fake)
-    given, _ = proposals(sweep(tmp_path, search="optuna", repeat=2, **RANGE), tmp_path)
+    given, _ = proposals(sweep(tmp_path, search="optuna", repeat=2, score="worst", **RANGE), tmp_path)
     assert given.left == 6
     first, second, third = (given.suggest(name) for name in "abc")
     assert (first["trial"], second["trial"], third["trial"]) == (0, 1, 2)
