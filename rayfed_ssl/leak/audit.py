@@ -42,7 +42,7 @@ RIDGE = 1e-3  # of the surrogate, relative
 LEAST = 20  # members, below which an area says nothing
 BATCH = 256
 BESIDE = 15  # images in a batch with the one whose loss is asked for
-AGREEMENT, LOSS = "agreement of views", "loss of the objective"
+AGREEMENT, LOSS, FALL = "agreement of views", "loss of the objective", "fall of the loss"
 AUDITED = "audited"  # the role of the network that scores are computed with
 
 
@@ -142,6 +142,25 @@ def known_weights(*values: object) -> Weights | None:
 Scored = Callable[[np.ndarray], Tensor]  # rows (n,) -> scores (n,)
 
 
+def once(scored: Scored) -> Scored:
+    """The same scores, which are computed once for the same rows."""
+    known: dict[bytes, Tensor] = {}
+
+    def remembered(rows: np.ndarray) -> Tensor:
+        if (key := rows.tobytes()) not in known:
+            known[key] = scored(rows)
+        return known[key]
+
+    return remembered
+
+
+def gained(before: Scored, after: Scored) -> Scored:
+    """By how much a score rose from the weights that the server sent to those it got back: an image that is easy for
+    both has no high one (a score calibrated by difficulty, Watson et al. 2022, the model sent being the reference).
+    """
+    return lambda rows: after(rows) - before(rows)
+
+
 class Audit:
     """The scores of one client's messages of one round."""
 
@@ -171,7 +190,10 @@ class Audit:
             if isinstance(got, Weights):
                 yield "weights", AGREEMENT, self.agreeing(got)
                 if self.has_loss(got):
-                    yield "weights", LOSS, self.losing(got)
+                    after = once(self.losing(got))
+                    yield "weights", LOSS, after
+                    if isinstance(sent, Weights) and self.has_loss(sent):
+                        yield "weights", FALL, gained(self.losing(sent), after)
             known = known_weights(got, sent)
             for field in (field for field, value in reply.items() if value is not None):
                 match self.uploads.get(field):

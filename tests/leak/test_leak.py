@@ -24,7 +24,18 @@ from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.federated.uploads import Correlation
 from rayfed_ssl.leak.auc import Told, null_deviation
-from rayfed_ssl.leak.audit import AGREEMENT, LEAST, LOSS, UNTRAINED, Audit, Finding, draw_sets, summary, suspicious
+from rayfed_ssl.leak.audit import (
+    AGREEMENT,
+    FALL,
+    LEAST,
+    LOSS,
+    UNTRAINED,
+    Audit,
+    Finding,
+    draw_sets,
+    summary,
+    suspicious,
+)
 from rayfed_ssl.leak.replay import replayed
 from rayfed_ssl.leak.run import added, leak
 from rayfed_ssl.methods import METHODS
@@ -285,7 +296,10 @@ def test_the_command_writes_and_shows_what_was_found(averaged: Path, capsys: pyt
     assert f"95%: {INTERVAL}; {BY_CHANCE}" in out.replace("\n", " ")
     document = json.loads((averaged / "leak.json").read_text())
     assert [(row["client"], row["field"], row["score"]) for row in document["findings"]] == [
-        (client, field, score) for client in (1, 2) for field in (UNTRAINED, "weights") for score in (AGREEMENT, LOSS)
+        (client, field, score)
+        for client in (1, 2)
+        for field, scores in ((UNTRAINED, (AGREEMENT, LOSS)), ("weights", (AGREEMENT, LOSS, FALL)))
+        for score in scores
     ]
     for row in document["findings"]:
         assert 0 <= row["low"] <= row["auc"] <= row["high"] <= 1

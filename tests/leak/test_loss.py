@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from rayfed_ssl.base.weights import pack, unpack
+from rayfed_ssl.base.weights import Weights, pack, unpack
 from rayfed_ssl.federated.client import followed
-from rayfed_ssl.leak.audit import AGREEMENT, BESIDE, LOSS, UNTRAINED, Audit, draw_sets
+from rayfed_ssl.leak.auc import Told, null_deviation
+from rayfed_ssl.leak.audit import AGREEMENT, BESIDE, FALL, LOSS, UNTRAINED, Audit, Finding, Sets, draw_sets
 from rayfed_ssl.leak.loss import losses
-from rayfed_ssl.leak.replay import replayed
+from rayfed_ssl.leak.replay import Heard, replayed
 from rayfed_ssl.leak.run import leak
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives.base import Batch, Objective, ObjectiveConfig, Step
@@ -26,12 +27,14 @@ from tests import reference
 from tests.leak.test_leak import finished
 
 
-def audited(folder: Path, method: str, **changes: Any) -> tuple[Audit, Any]:
-    """An audit of client 0's messages of the last round, and its reply."""
-    run = finished(folder, method, data__limit=160, train__rounds=1, **changes)
-    tap, heard = replayed(load_moved(run, ()), run, 1, lambda federation: [0])
+def audited(folder: Path, method: str, **changes: Any) -> tuple[Audit, Heard]:
+    """An audit of client 0's messages of the last round, and its exchange with the server."""
+    run = finished(folder, method, **{"data__limit": 160, "train__rounds": 1, **changes})
+    rounds = load_moved(run, ()).train.rounds
+    tap, heard = replayed(load_moved(run, ()), run, rounds, lambda federation: [0])
     sets = draw_sets(tap.federation, 0, 20, 0)
-    return Audit(tap, 0, 1, sets), heard[0].reply
+    (one,) = heard
+    return Audit(tap, 0, rounds, sets), one
 
 
 def views_of(audit: Audit, rows: np.ndarray) -> Sequence[torch.Tensor]:
@@ -40,33 +43,67 @@ def views_of(audit: Audit, rows: np.ndarray) -> Sequence[torch.Tensor]:
     return list(torch.cat(list(seen), dim=1))
 
 
-def test_a_score_is_minus_the_mean_loss_in_five_batches_with_images_of_the_reference(tmp_path: Path) -> None:
-    """By hand: NT-Xent of one image's two views among the reference's, all of them seen by the uploaded encoder."""
-    audit, reply = audited(tmp_path / "run", "fedsimclr", data__image_size=8)
+def by_hand(audit: Audit, weights: Weights, rows: np.ndarray) -> list[float]:
+    """Minus NT-Xent of one image's two views among the reference's, all of them seen by an encoder with these weights:
+    the mean over five batches.
+    """
     beside, temperature = audit._beside(), audit.config.objective.temperature  # type: ignore[attr-defined]
     assert set(beside) <= set(audit.sets.reference)
     assert len(set(beside)) == min(BESIDE, len(audit.sets.reference)) > 5
-    network = audit.tap.network(audit.encoder).eval()
-    unpack(reply["weights"], network)
-    rows = audit.sets.members[:3]
+    network = audit.tap.network(audit.encoder, "by hand").eval()
+    unpack(weights, network)
     with torch.no_grad():
         mine = [network.project(view).double().numpy() for view in views_of(audit, rows)]
         theirs = [network.project(view).double().numpy() for view in views_of(audit, beside)]
-    wanted = [
+    return [
         -fmean(
             reference.nt_xent(
                 np.vstack([mine[v][row], theirs[v]]), np.vstack([mine[v + 1][row], theirs[v + 1]]), temperature
             )
             for v in range(0, 10, 2)
         )
-        for row in range(3)
+        for row in range(len(rows))
     ]
-    np.testing.assert_allclose(audit.losing(reply["weights"])(rows), wanted, rtol=1e-4)
+
+
+def test_a_score_is_minus_the_mean_loss_in_five_batches_with_images_of_the_reference(tmp_path: Path) -> None:
+    audit, heard = audited(tmp_path / "run", "fedsimclr", data__image_size=8)
+    rows, got = audit.sets.members[:3], heard.reply["weights"]
+    np.testing.assert_allclose(audit.losing(got)(rows), by_hand(audit, got, rows), rtol=1e-4)
+
+
+def test_the_fall_is_the_loss_under_what_was_sent_less_that_under_what_came_back(tmp_path: Path) -> None:
+    """In the second round, where what was sent is no client's first values any more; each loss is computed once."""
+    audit, heard = audited(tmp_path / "run", "fedsimclr", data__image_size=8, train__rounds=2)
+    rows = audit.sets.others[:3]
+    sent, got = heard.message["weights"], heard.reply["weights"]
+    assert not np.array_equal(sent.vector, audit.tap.initial(audit.encoder).vector)
+    scores = {(field, score): scored for field, score, scored in audit.scores([heard])}
+    after, before = (np.array(by_hand(audit, weights, rows)) for weights in (got, sent))
+    assert np.abs(after - before).min() > 1e-3
+    np.testing.assert_allclose(scores["weights", FALL](rows), after - before, atol=1e-4)
+    np.testing.assert_allclose(scores["weights", LOSS](rows), after, rtol=1e-4)
+
+
+def test_the_loss_under_what_came_back_is_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    audit, heard = audited(tmp_path / "run", "fedsimclr", data__image_size=8)
+    seen: list[int] = []
+
+    def counted(*given: Any) -> torch.Tensor:
+        seen.append(given[2].shape[1])
+        return losses(*given)
+
+    monkeypatch.setattr("rayfed_ssl.leak.audit.losses", counted)
+    found = [(one.field, one.score) for one in audit.findings([heard])]
+    assert found == [
+        (UNTRAINED, AGREEMENT), (UNTRAINED, LOSS), ("weights", AGREEMENT), ("weights", LOSS), ("weights", FALL)
+    ]  # fmt: skip
+    assert seen == [len(audit.sets.members), len(audit.sets.others)] * 3  # untrained, got, sent
 
 
 def test_features_in_place_of_images_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    audit, reply = audited(tmp_path / "run", "fedsimclr", data__image_size=8)
-    rows = audit.sets.others[:4]
+    audit, heard = audited(tmp_path / "run", "fedsimclr", data__image_size=8)
+    rows, reply = audit.sets.others[:4], heard.reply
     network = audit.tap.network(audit.encoder, "audited", audit.classes)
     encoder = network.encoder
     quick = audit.losing(reply["weights"])(rows)
@@ -116,34 +153,65 @@ def test_each_batch_has_its_image_first_its_label_and_a_fresh_memory() -> None:
     assert found.dtype == torch.float64
 
 
+def areas_of(findings: Sequence[Finding]) -> dict[tuple[str, str], list[Told]]:
+    found: dict[tuple[str, str], list[Told]] = {}
+    for one in findings:
+        found.setdefault((one.field, one.score), []).append(one.found)
+    return found
+
+
 def test_a_classifier_that_learned_its_images_by_heart_tells_them(tmp_path: Path) -> None:
     """Sixty epochs over fifty images: each client's interval lies above chance, further than by agreement of views,
     and the untrained encoder's does not.
     """
     heavy = {"train__local_epochs": 60, "data__limit": 240, "clients__count": 3}
     run = finished(tmp_path / "run", "fedavg_supervised", train__rounds=1, **heavy)
-    found = leak(run, clients=[0, 1, 2])
-    scores = [(one.field, one.score) for one in found.findings[:4]]
-    assert scores == [(UNTRAINED, AGREEMENT), (UNTRAINED, LOSS), ("weights", AGREEMENT), ("weights", LOSS)]
-    areas = {
-        (field, score): [one.found for one in found.findings if (one.field, one.score) == (field, score)]
-        for field, score in scores
-    }
-    assert all(area.low > 0.5 for area in areas["weights", LOSS])
+    areas = areas_of(leak(run, clients=[0, 1, 2]).findings)
+    assert all(area.low > 0.5 for score in (LOSS, FALL) for area in areas["weights", score])
     assert all(area.low < 0.5 < area.high for area in areas[UNTRAINED, LOSS])
     by_loss, by_agreement = (fmean(area.auc for area in areas["weights", score]) for score in (LOSS, AGREEMENT))
     assert by_loss > by_agreement
+
+
+def test_an_encoder_that_fits_a_handful_of_images_is_told_by_the_fall_of_its_loss(tmp_path: Path) -> None:
+    """No labels: NT-Xent, three hundred epochs over some fifty images: the mean over clients is three of its standard
+    deviations above chance, the untrained encoder's within two. Members and others swapped mirror every area.
+    """
+    heavy = {"train__local_epochs": 300, "data__limit": 240, "clients__count": 3}
+    run = finished(tmp_path / "run", "fedsimclr", train__rounds=1, **heavy)
+    tap, heard = replayed(load_moved(run, ()), run, 1, lambda federation: [0, 1, 2])
+    findings, mirrored = [], []
+    for client in range(3):
+        sets, own = draw_sets(tap.federation, client, 1000, 0), [one for one in heard if one.client == client]
+        findings += Audit(tap, client, 1, sets).findings(own)
+        mirrored += Audit(tap, client, 1, Sets(sets.others, sets.members, sets.reference)).findings(own)
+    areas, few = areas_of(findings), min(one.members for one in findings)
+    deviation = null_deviation(few, few) / 3**0.5
+    assert fmean(area.auc for area in areas["weights", FALL]) > 0.5 + 3 * deviation
+    assert abs(fmean(area.auc for area in areas[UNTRAINED, LOSS]) - 0.5) < 2 * deviation
+    for one, other in zip(findings, mirrored, strict=True):
+        assert (one.client, one.field, one.score) == (other.client, other.field, other.score)
+        assert one.found.auc == pytest.approx(1 - other.found.auc, abs=1e-9)
 
 
 @pytest.mark.parametrize(("method", "score"), [("fedae", True), ("fedbyol", True), ("fedmoco", True), ("flesd", False)])
 def test_whoever_sends_weights_with_their_heads_has_a_loss(method: str, score: bool, tmp_path: Path) -> None:
     found = leak(finished(tmp_path / "run", method, train__rounds=1, data__limit=260, data__image_size=8), images=24)
     assert {one.field for one in found.findings if one.score == LOSS} == ({UNTRAINED, "weights"} if score else set())
+    assert {one.field for one in found.findings if one.score == FALL} == ({"weights"} if score else set())
     assert all(np.isfinite(one.found.auc) for one in found.findings)
 
 
-def test_weights_without_the_objectives_heads_have_none(tmp_path: Path) -> None:
-    audit, reply = audited(tmp_path / "run", "fedbyol", data__image_size=8)
-    network = audit.tap.network(audit.encoder)
-    assert audit.has_loss(reply["weights"])
-    assert not audit.has_loss(pack(*followed(network)))  # no predictor
+def test_weights_without_the_objectives_heads_have_no_loss_and_so_no_fall(tmp_path: Path) -> None:
+    audit, heard = audited(tmp_path / "run", "fedbyol", data__image_size=8)
+    full, bare = heard.reply["weights"], pack(*followed(audit.tap.network(audit.encoder)))  # no predictor
+    assert audit.has_loss(full)
+    assert not audit.has_loss(bare)
+
+    def kinds(sent: Any, got: Weights) -> list[str]:
+        exchange = Heard(1, 0, "train", {"weights": sent}, {"weights": got})
+        return [score for field, score, _ in audit.scores([exchange]) if field == "weights"]
+
+    assert kinds(full, full) == [AGREEMENT, LOSS, FALL]
+    assert kinds(bare, full) == kinds(None, full) == [AGREEMENT, LOSS]
+    assert kinds(full, bare) == [AGREEMENT]
