@@ -22,6 +22,7 @@ from rayfed_ssl.records.comparison_files import markdown, notes, records
 from rayfed_ssl.terminal.comparison import comparison_table
 from rayfed_ssl.terminal.fitting import show
 from rayfed_ssl.terminal.progress import console
+from rayfed_ssl.terminal.shadow import refuse_shadows
 from rayfed_ssl.terminal.signals import interruptions
 
 
@@ -95,6 +96,8 @@ def compare(
     Raises:
         UserError: what the caller can mend, one line a mistake; no run is complete.
     """
+    with python_words():
+        refuse_shadows()
     from tune.request import of_request
 
     where = executor_named(executor)

@@ -115,6 +115,7 @@ class Run:
         self,
         *protocols: str,
         data: str | os.PathLike[str] | Mapping[str, object] | None = None,
+        exclude_trained: bool = False,
         **settings: object,
     ) -> dict[str, Any]:
         """Measure the encoders again, by these protocols, or by the run's own.
@@ -122,6 +123,7 @@ class Run:
         Args:
             data: images other than the run's, as ``evaluate --data`` takes them: a folder, a Parquet file,
                 ``hub:OWNER/NAME``, or a block such as ``{"name": "parquet", "path": "x.parquet"}``; None: the run's.
+            exclude_trained: whether test images of ``data`` that the run trained on are left out.
             settings: keys of ``evaluation``, with ``__`` for dots: ``linear__epochs=50``.
         Returns:
             What ``evaluation.json`` holds then: ``accuracy`` is ``{encoder: {protocol: value}}``; ``other data`` has
@@ -134,7 +136,10 @@ class Run:
         changes = [f"evaluation.{key}={json.dumps(value)}" for key, value in dotted(settings).items()]
         with python_words():
             renew = renewing(self.uri, self.folder, FILE)
-            found = reevaluate(self.folder, protocols, changes, data=data, trust_imports=True, renew=renew)
+            found = reevaluate(
+                self.folder, protocols, changes,
+                data=data, exclude_trained=exclude_trained, trust_imports=True, renew=renew,
+            )  # fmt: skip
         if self.uri is not None:
             Remote(self.uri).put(self.folder / FILE, FILE)
         return found

@@ -24,6 +24,9 @@ def evaluate(
         str | None,
         typer.Option(help="Other images than the run's: a folder, a Parquet file, digits, cifar10, hub:OWNER/NAME, .."),
     ] = None,
+    exclude_trained: Annotated[
+        bool, typer.Option("--exclude-trained", help="Leave out test images of --data that the run trained on.")
+    ] = False,
     trust_imports: Annotated[
         bool, typer.Option("--trust-imports", help="Run the code that the run folder brings along.")
     ] = False,
@@ -36,8 +39,8 @@ def evaluate(
 
     with at_hand(run, is_about_encoders, put_back=FILE) as folder:
         found = reevaluate(
-            folder, protocol or (), changes or (), data=data, trust_imports=trust_imports,
-            renew=renewing(run, folder, FILE),
+            folder, protocol or (), changes or (), data=data, exclude_trained=exclude_trained,
+            trust_imports=trust_imports, renew=renewing(run, folder, FILE),
         )  # fmt: skip
     told, tables = evaluation_tables(found, other=data is not None)
     if told is not None:

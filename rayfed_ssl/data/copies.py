@@ -12,12 +12,14 @@ import contextlib
 import hashlib
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rayfed_ssl.base.seeding import numpy_generator
+from rayfed_ssl.data.images import Dataset
 
 BLOCK = 4096  # images whose bytes are summed at a time
 WORD = 8  # bytes
@@ -62,6 +64,15 @@ def copies(*splits: NDArray[np.uint8]) -> NDArray[np.int64]:
         if known != row:
             found.append((row, known))
     return np.array(found, np.int64).reshape(-1, 2)
+
+
+def without_test(dataset: Dataset, left_out: NDArray[np.bool_]) -> Dataset:
+    """The data set without the test images (M,) ``left_out``; copies are counted anew where they had been."""
+    kept = np.flatnonzero(~left_out)
+    test = dataset.test.rows(kept)
+    found = None if dataset.copies is None else copies(dataset.train.pixels, test.pixels)
+    names = {split: of.take(kept) if split == "test" else of for split, of in dataset.names.items()}
+    return replace(dataset, test=test, copies=found, names=names)
 
 
 def _sums(flat: NDArray[np.uint8]) -> NDArray[np.uint64]:

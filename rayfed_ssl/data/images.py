@@ -78,7 +78,7 @@ class Dataset:
     ``copies`` (K, 2) are the images with the pixels of an earlier one: its row, and the first row that has them; rows
     count through training and then test images. None where nobody looked for them.
     ``names`` (split -> (n,) text) is what each image is called: its file, from the root of the data, or the row of a
-    Parquet file.
+    Parquet file. ``train_digests`` gives (N,) a number for the pixels of each training image, as it was decoded.
     """
 
     name: str
@@ -90,6 +90,7 @@ class Dataset:
     scaling: Scaling | None = None
     copies: NDArray[np.int64] | None = None
     names: Mapping[str, pa.StringArray] = field(default_factory=dict)
+    train_digests: Callable[[], NDArray[np.uint64]] = lambda: np.empty(0, np.uint64)
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ from rayfed_ssl.data.decode import CLIPPED_SHARE, ENLARGED, MOST_PIXELS, Fit, Fo
 from rayfed_ssl.data.folder_layouts import Layout
 from rayfed_ssl.data.folder_names import expression
 from rayfed_ssl.data.images import MOST_CLASSES, Dataset, Images, Listing, Scaling, Source
+from rayfed_ssl.data.pixel_digests import kept_digests
 from rayfed_ssl.data.source_digits import digits_source
 from rayfed_ssl.data.source_files import add_files, root_of
 from rayfed_ssl.data.source_folder import folder_source
@@ -286,7 +287,8 @@ def load(
     both = {"train", "test"} <= set(found)
     copies = kept_copies(train.images.pixels, test.pixels, digest, cache / f"{stem}-copies.json") if both else None
     called = {split: stored.names for split, stored in found.items()}
-    return Dataset(config.name, train.images, test, digest, skipped, notes, scaling, copies, called)
+    digests = partial(kept_digests, train.images.pixels, train.digest, cache / f"{stem}{part}-digests.npz")
+    return Dataset(config.name, train.images, test, digest, skipped, notes, scaling, copies, called, digests)
 
 
 def _listed(source: Source, split: str, key: str) -> Listing:

@@ -50,7 +50,7 @@ class Config(MethodConfig):
     alpha: Literal["decay", "share"] = "decay"
     """Linearly from 1 to the floor over rounds, or q_j throughout."""
     alpha_floor: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Alpha of the last round; null: q_j."""
+    """Alpha falls from 1 towards it: 1 - (1 - floor) (t - 1) / rounds in round t; null: q_j."""
     sharing_passes: Annotated[int, Field(ge=1)] = 10
     """V', views per image that R_j is averaged over."""
     rest: Literal["shares", "uniform"] = "shares"

@@ -32,6 +32,7 @@ from rayfed_ssl.records.journal import Journal
 from rayfed_ssl.records.settings_table import markdown
 from rayfed_ssl.records.summary import evaluated_rounds, rounds_to, summarise, virtual_seconds, write_summary
 from rayfed_ssl.records.tables import Drop, read_metrics, replace_file, write_images, write_partition
+from rayfed_ssl.records.trained import trained_digests, write_trained
 
 SKIPPED = "skipped_images.txt"  # by name, those that could not be decoded
 
@@ -84,6 +85,7 @@ class Recorder:
             replace_file(self.folder / SKIPPED, lambda draft: draft.write_text(text, encoding="utf-8"))
         if names := federation.dataset.names:
             write_images(self.folder, names)
+        write_trained(self.folder, trained_digests(federation, self.config.uses_public))
         public = federation.public_indices
         write_partition(
             self.folder,

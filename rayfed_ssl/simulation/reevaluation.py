@@ -18,6 +18,8 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import pack
 from rayfed_ssl.config import RunConfig, load_untrusted
 from rayfed_ssl.data import sources
+from rayfed_ssl.data.copies import without_test
+from rayfed_ssl.data.images import Dataset
 from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.evaluation import PROTOCOLS, EvaluationConfig
 from rayfed_ssl.evaluation.cache import digest
@@ -27,6 +29,8 @@ from rayfed_ssl.federated.remarks import advised, remarks
 from rayfed_ssl.models.exported import ExportedFile, exported_by
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.models.values import load_values, read_safetensors
+from rayfed_ssl.records.trained import FILE as TRAINED
+from rayfed_ssl.records.trained import among_trained, read_trained
 from rayfed_ssl.settings.files import of_run, parse_overrides
 from rayfed_ssl.settings.located import located_of_run, title
 from rayfed_ssl.simulation.resuming import began_earlier, check_same_files, check_same_images, places
@@ -45,6 +49,7 @@ def reevaluate(
     changes: Sequence[str] = (),
     *,
     data: SourceConfig | str | None = None,
+    exclude_trained: bool = False,
     trust_imports: bool = False,
     renew: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
@@ -57,6 +62,7 @@ def reevaluate(
             images have moved, ``data.public.images.path=..`` where its public ones have.
         data: images other than the run's, resized to the run's size and channels. Protocols use their training and
             their test images as they use the run's own. Text is read by :func:`located_of_run`.
+        exclude_trained: whether test images of ``data`` that the run trained on are left out; else they are noted.
         trust_imports: whether to run code that the run folder brings along.
         renew: brings ``evaluation.json`` up to date where ``run`` is a copy; called before it is added to.
     Returns:
@@ -72,12 +78,10 @@ def reevaluate(
             that was removed meanwhile.
     """
     load_untrusted(of_run(run), trust_imports=trust_imports)  # protocols may be among its imports
-    for name in protocols:
-        if name not in PROTOCOLS:
-            raise UserError(PROTOCOLS.unknown("--protocol", name))
+    if unknown := [name for name in protocols if name not in PROTOCOLS]:
+        raise UserError(PROTOCOLS.unknown("--protocol", unknown[0]))
     encoders = exported_by(run)
-    if not os.access(run, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
-        raise UserError(f"{run}: cannot be written to, and {FILE} belongs there; copy the run elsewhere")
+    _check_asked(run, other=data is not None, exclude_trained=exclude_trained)
     config = _configured(run, protocols, changes, trust_imports, several=len(encoders) > 1)
     earlier(run / FILE)  # what cannot be read is said before anything is measured
     data = located_of_run(data, config.data, "--data") if isinstance(data, str) else data
@@ -88,7 +92,7 @@ def reevaluate(
         check_same_files(config, run)
         found = _measured(config, federation, encoders)
     else:
-        federation, images = _other_images(config, data)
+        federation, images = _other_images(run, config, data, exclude_trained)
         if not protocols and not config.evaluation.labelled and (federation.dataset.test.labels >= 0).any():
             images["notes"].append("these images have labels: --protocol knn, linear or fewshot measures by them")
         found = {"images": images, **_measured(config, federation, encoders)}
@@ -101,7 +105,17 @@ def reevaluate(
     return found
 
 
-def _other_images(config: RunConfig, data: SourceConfig) -> tuple[Federation, dict[str, Any]]:
+def _check_asked(run: Path, *, other: bool, exclude_trained: bool) -> None:
+    """Refuse a folder that cannot be written to, and to leave out the run's own test images. Raises UserError."""
+    if not os.access(run, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise UserError(f"{run}: cannot be written to, and {FILE} belongs there; copy the run elsewhere")
+    if exclude_trained and not other:
+        raise UserError("--exclude-trained: found no --data; it leaves out test images of another data set")
+
+
+def _other_images(
+    run: Path, config: RunConfig, data: SourceConfig, exclude_trained: bool
+) -> tuple[Federation, dict[str, Any]]:
     """A data set that no client holds, in the run's size, channels and, unless its block says another, fit; and what is
     to be said of it.
     """
@@ -114,14 +128,38 @@ def _other_images(config: RunConfig, data: SourceConfig) -> tuple[Federation, di
     skip = {"name": data.name, **source, "on_bad_image": "skip"}
     block = yaml.safe_dump(skip, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**6).strip()
     dataset = sources.load(data.model_copy(update=form), skipping=f"give --data {shlex.quote(block)}")
+    dataset, trained = _seen(run, dataset, exclude_trained)
     said = {
         "source": source,
         "digest": dataset.digest,
         "train": len(dataset.train),
         "test": len(dataset.test),
-        "notes": advised(remarks(dataset), config.evaluation.metrics),
+        **({"without": "images that the run trained on"} if exclude_trained else {}),
+        "notes": [*trained, *advised(remarks(dataset), config.evaluation.metrics)],
     }
     return Federation(dataset, (), None, None, ()), said
+
+
+def _seen(run: Path, dataset: Dataset, exclude: bool) -> tuple[Dataset, list[str]]:
+    """The data set, and a line where the run trained on some of its test images: they are left out with ``exclude``.
+    Raises UserError where all would be, or nothing is known of what the run trained on.
+    """
+    known = read_trained(run)
+    if known is None:
+        if exclude:
+            raise UserError(f"--exclude-trained: found no {TRAINED} in {run}, which an earlier version made")
+        return dataset, [f"the run has no {TRAINED}: whether it trained on some of these images is not known"]
+    test = dataset.test
+    seen = among_trained(test.pixels, known)
+    count, there = int(seen.sum()), len(test)
+    if not count:
+        return dataset, []
+    said = f"the run trained on {count} of {there} test images (the same pixels)"
+    if not exclude:
+        return dataset, [f"{said}: what is measured on them is memory; --exclude-trained leaves them out"]
+    if count == there:
+        raise UserError(f"--exclude-trained: {said}, and so none is left to measure on")
+    return without_test(dataset, seen), [f"{said}: they are left out"]
 
 
 def _beside(known: Mapping[str, Any], name: str, now: Mapping[str, Any], measured: Sequence[str]) -> dict[str, Any]:

@@ -24,8 +24,9 @@ from rayfed_ssl.storage.claim import refuse_taken
 
 SUMMARY = "summary.json"
 WRITTEN = (  # what a run writes over, or deletes
-    "metrics.parquet", "communication.parquet", "dropped.parquet", "partition.parquet", "images.parquet", SUMMARY,
-    "environment.json", "environment-*.json", "checkpoints", "encoder", "figures", "events.out.tfevents.*",
+    "metrics.parquet", "communication.parquet", "dropped.parquet", "partition.parquet", "images.parquet",
+    "trained.parquet", SUMMARY, "environment.json", "environment-*.json", "checkpoints", "encoder", "figures",
+    "events.out.tfevents.*",
 )  # fmt: skip
 
 

@@ -218,8 +218,8 @@ def test_what_was_found_of_other_clients_and_rounds_stays(averaged: Path, tmp_pa
     before = rows()
     fewer = leak(run, clients=[1], images=20)
     again = rows()
-    assert again[:-4] == before[:-4]
-    assert [row["members"] for row in again[-4:]] == [20] * 4
+    assert again[:-5] == before[:-5]
+    assert [row["members"] for row in again[-5:]] == [20] * 5
     assert json.loads((run / "leak.json").read_text())["null_deviation"] == fewer.null_deviation
     assert leak(run, clients=[0]).null_deviation < fewer.null_deviation
     assert (
@@ -512,8 +512,8 @@ def test_a_method_of_ones_own_says_what_its_uploads_are(tmp_path: Path) -> None:
     imports = {"imports": ["tabled.py"], "train.rounds": 1}
     run_locally(tiny("tabled", {**HELD_OUT, **imports}, beside=tmp_path), tmp_path / "run")
     found = leak(tmp_path / "run", trust_imports=True)
-    assert [(one.field, one.score) for one in found.findings[4:]] == [("table", "nearest entry")]
-    assert found.findings[4].found.auc > 0.9  # every member's own projection is in it
+    assert [(one.field, one.score) for one in found.findings[5:]] == [("table", "nearest entry")]
+    assert found.findings[5].found.auc > 0.9  # every member's own projection is in it
     assert found.unaudited == ["table_of_none", "unsaid"]
 
 

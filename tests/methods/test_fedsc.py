@@ -29,7 +29,7 @@ from rayfed_ssl.federated.federation import Federation, deal
 from rayfed_ssl.federated.messages import Mean, Reply
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import privacy
-from rayfed_ssl.methods.fedsc import Server, alpha_of, weighted_sum, without
+from rayfed_ssl.methods.fedsc import Config, Server, alpha_of, weighted_sum, without
 from rayfed_ssl.objectives.spectral import correlation, spectral_loss
 from rayfed_ssl.simulation.worker import Worker
 from tests import reference
@@ -541,3 +541,9 @@ def test_a_missing_accountant_is_said_before_anything_is_written(
     with pytest.raises(UserError, match=r"pip install 'rayfed-ssl\[privacy\]'"):
         run_locally(tiny("fedsc", method__privacy={"sigma": 1}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_the_last_round_is_above_the_floor_as_its_key_says() -> None:
+    assert alpha_of(10, 10, 0.2) == pytest.approx(0.28)
+    said = Config.model_json_schema()["properties"]["alpha_floor"]["description"]
+    assert said == "Alpha falls from 1 towards it: 1 - (1 - floor) (t - 1) / rounds in round t; null: q_j."

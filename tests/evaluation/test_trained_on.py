@@ -1,0 +1,111 @@
+"""``evaluate --data`` knows which of the test images the run trained on, from what the run's folder keeps."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.config import RunConfig
+from rayfed_ssl.data.pixel_digests import kept_digests, pixel_digests
+from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.records.trained import read_trained
+from rayfed_ssl.simulation.reevaluation import reevaluate
+from rayfed_ssl.testing.tiny import run_locally
+from tests.tiny import tiny
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+def config() -> RunConfig:
+    return tiny("fedsimclr", train__rounds=1, evaluation__select={"share": 0.2})
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    run_locally(config(), folder)
+    return folder
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(finished, tmp_path / "run")
+
+
+def other_images(root: Path, seen: int) -> Path:
+    """Twelve test images: ``seen`` that clients held, two that were held out, and new ones."""
+    federation = deal(config())
+    assert federation.held_out is not None
+    held = np.concatenate([shard["train"] for shard in federation.shards])
+    pixels = federation.dataset.train.pixels
+    fresh = np.random.default_rng(0).integers(0, 256, (24, *pixels.shape[1:]), dtype=np.uint8)
+    tests = [*pixels[held[:seen]], *pixels[federation.held_out[:2]], *fresh[: 10 - seen]]
+    for split, images in {"test": tests, "train": [*fresh[12:]]}.items():
+        for number, image in enumerate(images):
+            path = root / split / "ab"[number >= len(images) // 2] / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image.squeeze()).save(path)
+    return root
+
+
+def test_test_images_that_the_run_trained_on_are_noted(run: Path, tmp_path: Path, call: Call) -> None:
+    other = other_images(tmp_path / "other", seen=4)
+    status, shown, _ = call("evaluate", str(run), "--data", str(other), "--protocol", "knn")
+    said = "the run trained on 4 of 12 test images (the same pixels)"
+    line = f"{said}: what is measured on them is memory; --exclude-trained leaves them out"
+    assert status == 0
+    assert line in shown.splitlines()
+    (found,) = json.loads((run / "evaluation.json").read_text())["other data"].values()
+    assert line in found["images"]["notes"]
+    assert found["images"]["test"] == 12
+    call("evaluate", str(run), "--data", str(other), "--protocol", "knn", "--exclude-trained")
+    (found,) = json.loads((run / "evaluation.json").read_text())["other data"].values()
+    assert f"{said}: they are left out" in found["images"]["notes"]
+    assert found["images"]["test"] == 8
+
+
+def test_where_none_was_trained_on_nothing_is_said(run: Path, tmp_path: Path) -> None:
+    other = str(other_images(tmp_path / "other", seen=0))
+    ((_, found),) = reevaluate(run, ["knn"], data=other)["other data"].items()
+    assert not [note for note in found["images"]["notes"] if "trained on" in note]
+
+
+def test_a_run_that_kept_no_digests_says_so(run: Path, tmp_path: Path) -> None:
+    other = str(other_images(tmp_path / "other", seen=2))
+    (run / "trained.parquet").unlink()
+    ((_, found),) = reevaluate(run, ["knn"], data=other)["other data"].items()
+    assert found["images"]["notes"][0].startswith("the run has no trained.parquet: ")
+    with pytest.raises(UserError, match=r"^--exclude-trained: found no trained\.parquet in "):
+        reevaluate(run, ["knn"], data=other, exclude_trained=True)
+    with pytest.raises(UserError, match=r"^--exclude-trained: found no --data; "):
+        reevaluate(run, ["knn"], exclude_trained=True)
+    (run / "trained.parquet").write_bytes(b"PAR1")
+    with pytest.raises(UserError, match=r"trained\.parquet: cannot be read "):
+        reevaluate(run, ["knn"], data=other)
+
+
+def test_what_is_kept_is_of_the_clients_images_alone(run: Path) -> None:
+    federation = deal(config())
+    held = np.concatenate([shard["train"] for shard in federation.shards])
+    expected = {int(one) for one in pixel_digests(federation.dataset.train.pixels[held])}
+    found = read_trained(run)
+    assert found is not None
+    assert found.tolist() == sorted(expected)
+
+
+def test_digests_are_kept_in_the_cache_and_found_anew_where_damaged(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(1).integers(0, 256, (5, 3, 3, 1), dtype=np.uint8)
+    expected, file = pixel_digests(pixels).tolist(), tmp_path / "digests.npz"
+    assert kept_digests(pixels, "a", file).tolist() == expected
+    assert kept_digests(pixels[::-1], "a", file).tolist() == expected  # read, not found anew
+    assert kept_digests(pixels[::-1], "b", file).tolist() == expected[::-1]
+    file.write_bytes(b"damaged")
+    assert kept_digests(pixels, "b", file).tolist() == expected
+    assert [path.name for path in tmp_path.iterdir()] == ["digests.npz"]
