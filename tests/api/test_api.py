@@ -289,7 +289,7 @@ def test_a_run_writes_its_report(finished: rayfed_ssl.Run) -> None:
 
 @pytest.mark.parametrize("wrong", [np.zeros((8, 8, 3)), np.zeros((8, 8, 4, 4, 4)), [None], ["missing.png"]])
 def test_what_is_no_image_is_refused(finished: rayfed_ssl.Run, wrong: Any) -> None:
-    with pytest.raises(rayfed_ssl.UserError, match=r"image 0: (cannot be decoded|found )"):
+    with pytest.raises(rayfed_ssl.UserError, match=r"image 0( \(missing\.png\))?: (cannot be decoded|found )"):
         finished.encoder().transform(wrong)
 
 
@@ -526,7 +526,10 @@ def test_on_ray_a_comparison_is_heard_and_stopped_in_this_process(
     )
     ended = [progress for progress in heard if "eval/knn" in progress.values]
     assert ended[0].rounds == 9
-    assert {progress.round for progress in ended} == set(range(1, len(ended) + 1))
+    over = [progress.round for progress in ended]  # those stopped under way have values, too, and are not over
+    assert over[0] == 1
+    assert over == sorted(over)
+    assert over[-1] <= 9 - found.left
     assert 0 < found.left < 9
 
 

@@ -40,7 +40,7 @@ CASES = {
     "fedfoa": {"participation__fraction": 0.5, "train__rounds": 4},
     "flesd": {"method__upload": "int8"},
     "fedca": {"train__rounds": 3, "participation__fraction": 0.75},
-    "fedca, everybody's own too": {"train__rounds": 3, "method__exclude_own": False, "method__alignment": False},
+    "fedca, everybody's own too": {"train__rounds": 3, "method__exclude_own": False},
     "fedca, no dictionary": {"method__dictionary_size": 0},
     "local": {},
     "centralized": {},
