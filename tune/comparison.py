@@ -16,7 +16,7 @@ OUT/comparison.{md,tex,csv,parquet,json}  figures/
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -82,15 +82,7 @@ class CompareConfig(Block):
     @property
     def points(self) -> dict[str, Point]:
         """Name -> what it changes in the base, by dotted keys."""
-        return {name: {"method.name": name} if v is None else dict(_flat(v)) for name, v in self.variants.items()}
-
-
-def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, item in value.items():
-        if isinstance(item, Mapping) and item:
-            yield from _flat(item, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", item
+        return {name: {"method.name": name} if v is None else configfile.flat(v) for name, v in self.variants.items()}
 
 
 @dataclass(frozen=True)

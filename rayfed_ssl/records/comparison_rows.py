@@ -10,7 +10,7 @@ from typing import Any
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RESULT_NEUTRAL
 from rayfed_ssl.records.comparison import RAW_PIXELS, UNTRAINED, Comparison, OneRun, Row, read_run
-from rayfed_ssl.settings.files import TAGGED
+from rayfed_ssl.settings.files import TAGGED, flat
 
 ALIKE = (*RESULT_NEUTRAL, "seed", "profile", "imports")  # what the runs of one row may differ in
 STILL = ("resources.threads", "resources.device")  # of them what changes bits
@@ -89,7 +89,7 @@ def differing(first: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, t
     """Dotted keys beyond ``method`` whose values are not the same: (the first's, the other's); a key that is absent is
     None. Of a block of another kind only the kind is named.
     """
-    a, b = (dict(_flat(_that_matter(settings))) for settings in (first, other))
+    a, b = (flat(_that_matter(settings)) for settings in (first, other))
     keys = [key for key in dict.fromkeys([*a, *b]) if a.get(key) != b.get(key) and not key.startswith("method.")]
     kinds = [block for block in TAGGED if f"{block}.name" in keys]
     kept = [key for key in keys if not any(key.startswith(f"{k}.") and key != f"{k}.name" for k in kinds)]
@@ -99,16 +99,8 @@ def differing(first: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, t
 def _that_matter(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that a row's runs share."""
     kept = {key: value for key, value in settings.items() if key not in ALIKE}
-    flat = dict(_flat(settings))
-    return {**kept, **{key: flat.get(key) for key in STILL}}
-
-
-def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, item in value.items():
-        if isinstance(item, Mapping) and item:
-            yield from _flat(item, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", item
+    found = flat(settings)
+    return {**kept, **{key: found.get(key) for key in STILL}}
 
 
 def _names(groups: Sequence[Sequence[OneRun]]) -> list[str]:
@@ -119,7 +111,7 @@ def _names(groups: Sequence[Sequence[OneRun]]) -> list[str]:
         if alike[0] is runs[0]:
             names.append(runs[0].method)
             continue
-        a, b = (dict(_flat(_that_matter(run.settings))) for run in (alike[0], runs[0]))
+        a, b = (flat(_that_matter(run.settings)) for run in (alike[0], runs[0]))
         keys = [key for key in sorted(a.keys() | b.keys()) if a.get(key) != b.get(key)]
         told = ", ".join(f"{key}={_text(b.get(key))}" for key in keys[:2])
         name = f"{runs[0].method} ({told}{', ..' if len(keys) > 2 else ''})"

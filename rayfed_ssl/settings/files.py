@@ -206,6 +206,11 @@ def leaves(changes: Mapping[str, object], path: tuple[str, ...] = ()) -> Iterato
             yield here, value
 
 
+def flat(changes: Mapping[str, object]) -> dict[str, Any]:
+    """The same by dotted key."""
+    return {".".join(path): value for path, value in leaves(changes)}
+
+
 def _at(tree: Any, path: Sequence[str]) -> Any:
     """What stands at ``path`` in nested mappings, or None."""
     for part in path:

@@ -11,7 +11,7 @@ from functools import reduce
 from typing import Any
 
 from rayfed_ssl.settings.blocks import TrainConfig, refuse_unused
-from rayfed_ssl.settings.files import ConfigError, leaves
+from rayfed_ssl.settings.files import ConfigError, flat
 from rayfed_ssl.settings.run import RunSettings
 
 
@@ -23,7 +23,7 @@ def refuse_given(config: RunSettings, changes: Mapping[str, object], unused: Map
     Raises:
         ConfigError: a line for each.
     """
-    given = _keys(changes)
+    given = flat(changes).keys()
     _refuse(config, {key: needs for key, needs in _all(config, unused).items() if key in given})
 
 
@@ -31,7 +31,7 @@ def refuse_beside(config: RunSettings, written: Mapping[str, Any], unused: Mappi
     """The same for a file, or a profile of it: what stands there beside the very key that leaves it without effect. A
     file with every key there is, as what was once resolved has, is left alone.
     """
-    given = _keys(written)
+    given = flat(written).keys()
     if not {f"train.{name}" for name in TrainConfig.model_fields} - {"train.optimizer"} <= given:
         _refuse(config, {key: n for key, n in _all(config, unused).items() if {key, n.partition("=")[0]} <= given})
 
@@ -52,7 +52,3 @@ def _refuse(config: RunSettings, unused: Mapping[str, str]) -> None:
             lines.append(str(refusal))
     if lines:
         raise ConfigError("\n".join(lines))
-
-
-def _keys(changes: Mapping[str, object]) -> set[str]:
-    return {".".join(path) for path, _ in leaves(changes)}

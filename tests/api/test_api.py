@@ -529,7 +529,8 @@ def test_on_ray_a_comparison_is_heard_and_stopped_in_this_process(
     over = [progress.round for progress in ended]  # those stopped under way have values, too, and are not over
     assert over[0] == 1
     assert over == sorted(over)
-    assert over[-1] <= 9 - found.left
+    assert set(range(1, over[-1] + 1)) == set(over)
+    assert heard[-1].round == 9 - found.left
     assert 0 < found.left < 9
 
 

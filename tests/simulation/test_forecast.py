@@ -40,7 +40,13 @@ CASES = {
     "fedfoa": {"participation__fraction": 0.5, "train__rounds": 4},
     "flesd": {"method__upload": "int8"},
     "fedca": {"train__rounds": 3, "participation__fraction": 0.75},
-    "fedca, everybody's own too": {"train__rounds": 3, "method__exclude_own": False},
+    "fedca, everybody's own too": {
+        "train__rounds": 3,
+        "method__exclude_own": False,
+        "method__alignment": False,
+        "method__alignment_epochs": 100,  # their defaults: given otherwise, they are refused without alignment
+        "method__alignment_batch": 128,
+    },
     "fedca, no dictionary": {"method__dictionary_size": 0},
     "local": {},
     "centralized": {},

@@ -1,0 +1,58 @@
+"""Every committed number names a commit that can be checked out; the few whose commit is gone are listed here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from leaderboard_rows import LONGER, read, results_of
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+LOST = {  # commit -> rows: their branches are gone; to be made again, and never more of them
+    "07434290": 48, "26e93237": 11, "dea31e4e": 10, "bdf3f9ef": 16, "075512bf": 4, "de46a59a": 3, "9fbe79e3": 4,
+    "49ca26cf": 2,
+}  # fmt: skip
+DIRTY = {"budgets.jsonl": 9, "speed.jsonl": 36}  # rows from trees with changes, beyond those of LOST
+
+
+def git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def made_at() -> Counter[tuple[str, str, bool]]:
+    """(file, commit, whether the tree had changes) -> rows."""
+    found: Counter[tuple[str, str, bool]] = Counter()
+    for path in sorted(RESULTS.glob("*.jsonl")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if commit := json.loads(line).get("commit"):
+                name, _, more = commit.partition("-")
+                found[path.name, name, more == "dirty"] += 1
+    for path in (results_of(RESULTS / "leaderboard.yaml"), results_of(LONGER)):
+        found.update((path.name, row["commit"], row["changed"]) for row in read(path))
+    return found
+
+
+def test_every_number_names_a_commit_of_this_history() -> None:
+    try:
+        if git("rev-parse", "--is-shallow-repository").strip() == "true":
+            pytest.skip("the history is not all here")
+        known = {commit[:8] for commit in git("rev-list", "HEAD").split()}
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("no git history here")
+    gone: Counter[str] = Counter()
+    for (_, commit, _), count in made_at().items():
+        if commit not in known:
+            gone[commit] += count
+    assert gone == LOST
+
+
+def test_no_number_was_made_from_a_tree_with_changes() -> None:
+    dirty: Counter[str] = Counter()
+    for (file, commit, changed), count in made_at().items():
+        if changed and commit not in LOST:
+            dirty[file] += count
+    assert dirty == DIRTY
