@@ -7,6 +7,7 @@
     python benchmarks/leaderboard.py --data ../shared/data --again       # rows from the run folders, without running
     python benchmarks/leaderboard.py --figure                            # docs/figures/leaderboard*.png
     python benchmarks/leaderboard.py --data ../shared/data --board benchmarks/longer.yaml       # five times the rounds
+    python benchmarks/leaderboard.py --data ../shared/data --board benchmarks/many_clients.yaml # 50 clients, 10 a round
     python benchmarks/leaderboard.py --data FOLDER --board benchmarks/field.yaml        # the papers' sizes, on a GPU
 
 Cells, keys and grid stand in ``leaderboard.yaml``. A cell is an ordinary run folder below ``--out``; stopped at any

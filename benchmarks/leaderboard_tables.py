@@ -23,6 +23,7 @@ SPLITS = {
     "dirichlet": "Dirichlet 0.1",
     "two_classes": "two classes per client",
     "cross_device": "Dirichlet 0.1, 50 clients of which 10 a round",
+    "many_clients": "two classes per client, 50 clients of which 10 a round",
 }
 COLUMNS = (
     "method", "seeds", "kNN", "linear", "few-shot", "1% labels", "effective rank", "MB per round", "MB to 90%",

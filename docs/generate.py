@@ -200,6 +200,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "tuned": of_board(board_tables.gained),
         "longer": other_board(board_rows.LONGER, board_tables.page),
         "change": other_board(board_rows.LONGER, lambda rows, board: longer.change(board_rows.read(), rows, board)),
+        "many clients": other_board(board_rows.MANY, board_tables.page),
         "field": other_board(board_rows.FIELD, board_tables.page),
         "budgets": lambda: budgets.table(budgets.read()),
         "confirmed": of_board(board_tables.confirmed),

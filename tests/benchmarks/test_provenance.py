@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from leaderboard_rows import LONGER, read, results_of
+from leaderboard_rows import BOARD, LONGER, MANY, read, results_of
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -31,7 +31,7 @@ def made_at() -> Counter[tuple[str, str, bool]]:
             if commit := json.loads(line).get("commit"):
                 name, _, more = commit.partition("-")
                 found[path.name, name, more == "dirty"] += 1
-    for path in (results_of(RESULTS / "leaderboard.yaml"), results_of(LONGER)):
+    for path in map(results_of, (BOARD, LONGER, MANY)):
         found.update((path.name, row["commit"], row["changed"]) for row in read(path))
     return found
 
