@@ -1,6 +1,7 @@
 """What messages give away: every variant audited on several seeds, each client's last messages told apart.
 
-    python benchmarks/leaks.py --data ../shared/data [--variants FedSC] [--seeds 3] [--out runs/leaks] [--jobs 2]
+    python benchmarks/leaks.py --data ../shared/data [--sets cifar10] [--variants FedSC] [--seeds 3] [--out runs/leaks]
+        [--jobs 2]
 
 Variants stand in ``leaks.yaml``. Runs what ``results/leaks.jsonl`` lacks, each an ordinary run folder below ``--out``,
 audits it with ``rayfed-ssl leak`` and appends a line. Stopped at any moment, the command goes on where it was. ``python
@@ -22,6 +23,7 @@ from typing import Any
 
 import yaml
 from claims import CONFIGS, Attempt, Line, read
+from leaderboard_tables import NAMES
 from machine import described
 from processes import THREADS, append_each, carry_out
 
@@ -31,30 +33,38 @@ from rayfed_ssl.settings import files as configfile
 HERE = Path(__file__).resolve().parent
 LEAKS = HERE / "leaks.yaml"
 RESULTS = HERE / "results" / "leaks.jsonl"
-NAME = "leaks"  # in the place of a claim's
+NAME = "leaks"  # in the place of a claim's, in lines
 CHANCE = 0.5
 COVERED = "correlation"  # the field that an epsilon is of
 
 
 def load() -> dict[str, Any]:
-    """``leaks.yaml``, with its base read and ``keys`` in it."""
+    """``leaks.yaml``, with the bases of its sets of images read."""
     document: dict[str, Any] = yaml.safe_load(LEAKS.read_text(encoding="utf-8"))
-    document["base"] = configfile.read(CONFIGS / document["base"])
+    document["sets"] = {data: configfile.read(CONFIGS / base) for data, base in document["sets"].items()}
     return document
 
 
-def attempts(document: Mapping[str, Any], seeds: int | None = None, variants: str = "") -> Iterator[Attempt]:
-    """All runs that are wanted, seed by seed; ``variants`` is a regular expression for their names."""
-    for seed in range(seeds or document["seeds"]):
-        for name, keys in document["variants"].items():
-            if re.search(variants, name):
-                yield Attempt(NAME, name, seed, {**document["keys"], **keys}, document["base"])
+def attempts(
+    document: Mapping[str, Any], seeds: int | None = None, variants: str = "", sets: Sequence[str] = ()
+) -> Iterator[Attempt]:
+    """All runs that are wanted, set by set and seed by seed; the set's name is in the place of a claim's.
+
+    Args:
+        variants: a regular expression for their names.
+        sets: only of these; none: of all.
+    """
+    for data, base in document["sets"].items():
+        for seed in range(seeds or document["seeds"]):
+            for name, keys in document["variants"].items():
+                if re.search(variants, name) and (not sets or data in sets):
+                    yield Attempt(data, name, seed, {**document["keys"], **keys}, base)
 
 
-def run_one(attempt: Attempt, document: Mapping[str, Any], data: Path, out: Path) -> Line:
+def run_one(attempt: Attempt, data: Path, out: Path) -> Line:
     """Run and audit an attempt now; what of it is there already is not made again."""
     folder = out / f"{attempt.settings}-{attempt.seed}"
-    path = str((data / document["data"]).resolve())
+    path = str((data / attempt.claim).resolve())
     carry_out(attempt.base, {**attempt.keys, "seed": attempt.seed, "data.path": path}, folder)
     clients = [each for client in range(attempt.base["clients"]["count"]) for each in ("--client", str(client))]
     if not (folder / "run" / "leak.json").exists():
@@ -71,8 +81,9 @@ def line_of(attempt: Attempt, run: Path) -> Line:
     summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     keep = ("client", "field", "score", "members", "auc", "low", "high")
     return {
-        "claim": NAME, "variant": attempt.variant, "seed": attempt.seed, "keys": dict(attempt.keys),
-        "settings": attempt.settings, "findings": [{name: one[name] for name in keep} for one in found["findings"]],
+        "claim": NAME, "data": attempt.claim, "variant": attempt.variant, "seed": attempt.seed,
+        "keys": dict(attempt.keys), "settings": attempt.settings,
+        "findings": [{name: one[name] for name in keep} for one in found["findings"]],
         "unaudited": found["unaudited"], "epsilon": (found["privacy"] or {}).get("epsilon"),
         "knn": summary["accuracy"]["knn"], "untrained": summary["untrained"]["knn"],
         "bytes": sum(summary["communication"].values()), "minutes": round(summary["wall_s"] / 60, 2), **described(),
@@ -82,9 +93,14 @@ def line_of(attempt: Attempt, run: Path) -> Line:
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 
-def table(lines: Sequence[Line], document: Mapping[str, Any]) -> str:
+def tables(lines: Sequence[Line], document: Mapping[str, Any]) -> str:
+    """A table for each set of images."""
+    return "\n\n".join(table(lines, document, data) for data in document["sets"])
+
+
+def table(lines: Sequence[Line], document: Mapping[str, Any], data: str) -> str:
     """A row per variant and attack: the area over seeds, each the mean over clients; how many clients it tells."""
-    wanted = {one.address[1:] for one in attempts(document)}
+    wanted = {one.address[1:] for one in attempts(document, sets=[data])}
     known = [line for line in lines if (line["variant"], line["seed"], line["settings"]) in wanted]
     commits = ", ".join(sorted({line["commit"] for line in known}))
     heads = ("variant", "field", "score", "seeds", "AUC", "clients above 0.5", "epsilon", "kNN", "MB in all")
@@ -100,10 +116,11 @@ def table(lines: Sequence[Line], document: Mapping[str, Any]) -> str:
             cells = [variant if at == 0 else "", *what, str(len(own)), shown(area(own, what)), above]
             cells += [_epsilon(own) if what[0] == COVERED else "", *(_costs(own) if at == 0 else ["", ""])]
             rows.append(f"| {' | '.join(cells)} |")
-    members = sorted({one["members"] for line in known for one in line["findings"]})
-    title = f"{document['setting'].strip()}; {' or '.join(map(str, members))} members and as many others each."
+    title = f"**{NAMES[data]}.** {document['setting'].strip()}."
     if known:
+        members = sorted({one["members"] for line in known for one in line["findings"]})
         minutes = sorted(line["minutes"] for line in known)
+        title = f"{title[:-1]}; {' or '.join(map(str, members))} members and as many others each."
         title += f" Made at {commits}, {minutes[0]:.1f} to {minutes[-1]:.1f} minutes a run beside other work."
     return "\n".join([title, "", *rows])
 
@@ -161,16 +178,17 @@ def main() -> None:
     document = load()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="the folder with a folder per data set")
+    parser.add_argument("--sets", nargs="+", choices=list(document["sets"]), default=[])
     parser.add_argument("--variants", default="", help="a regular expression for the names of variants")
     parser.add_argument("--seeds", type=int, default=document["seeds"])
     parser.add_argument("--out", type=Path, default=Path("runs/leaks"))
     parser.add_argument("--jobs", type=int, default=1)
     a = parser.parse_args()
     have = {(line["variant"], line["seed"], line["settings"]) for line in read(RESULTS)}
-    todo = [one for one in attempts(document, a.seeds, a.variants) if one.address[1:] not in have]
+    todo = [one for one in attempts(document, a.seeds, a.variants, a.sets) if one.address[1:] not in have]
     failed = append_each(
-        todo, lambda one: run_one(one, document, a.data, a.out.resolve()), RESULTS, a.jobs,
-        lambda one: f"{one.variant}, seed {one.seed}", said,
+        todo, lambda one: run_one(one, a.data, a.out.resolve()), RESULTS, a.jobs,
+        lambda one: f"{one.claim}, {one.variant}, seed {one.seed}", said,
     )  # fmt: skip
     raise SystemExit(1 if failed else 0)
 

@@ -205,7 +205,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "budgets": lambda: budgets.table(budgets.read()),
         "confirmed": of_board(board_tables.confirmed),
     },
-    "docs/leak.md": {"leaks": lambda: leaks.table(claims.read(leaks.RESULTS), leaks.load())},
+    "docs/leak.md": {"leaks": lambda: leaks.tables(claims.read(leaks.RESULTS), leaks.load())},
     "docs/performance.md": {
         "speed": lambda: speed_table.table(speed_table.read()),
         "parts": lambda: speed_table.parts(speed_table.read()),

@@ -18,6 +18,7 @@ from rayfed_ssl.leak.run import leak
 from rayfed_ssl.testing.tiny import run_locally, tiny_run
 
 DOCUMENT = {**leaks.load(), "variants": {"a": {"method.name": "x"}, "b": {}}}
+DATA, OTHER = DOCUMENT["sets"]
 AREAS = {
     ("weights", "views"): [[0.6, 0.7], [0.5, 0.6], [0.8, 0.6]],
     ("weights", "loss"): [[0.5, 0.6], [0.4, 0.6], [0.5, 0.5]],
@@ -25,8 +26,8 @@ AREAS = {
 }
 
 
-def line(variant: str, seed: int, **other: Any) -> claims.Line:
-    (attempt,) = [one for one in leaks.attempts(DOCUMENT) if (one.variant, one.seed) == (variant, seed)]
+def line(variant: str, seed: int, data: str = DATA, **other: Any) -> claims.Line:
+    (attempt,) = [one for one in leaks.attempts(DOCUMENT, sets=[data]) if (one.variant, one.seed) == (variant, seed)]
     findings = [
         {
             "client": client, "field": field, "score": score, "members": 135, "auc": auc, "low": auc - 0.1,
@@ -48,13 +49,14 @@ def cells(table: str) -> list[list[str]]:
 def test_every_variant_can_be_configured_and_has_settings_of_its_own() -> None:
     found = list(leaks.attempts(leaks.load(), seeds=1))
     assert len({one.settings for one in found}) == len(found) > 5
+    assert {one.claim for one in found} == {DATA, OTHER}
     for one in found:
         config = build(one.base, {**one.keys, "seed": 0, "data.path": "images"}, origin=one.variant)
         assert config.train.rounds == 10
 
 
 def test_an_area_is_over_seeds_each_the_mean_over_clients() -> None:
-    table = leaks.table([line("a", seed, epsilon=1.5 + seed) for seed in range(3)], DOCUMENT)
+    table = leaks.table([line("a", seed, epsilon=1.5 + seed) for seed in range(3)], DOCUMENT, DATA)
     _, _, weights, loss, correlation, absent = cells(table)
     for row, attack in zip((weights, loss, correlation), AREAS, strict=True):
         means = np.mean(AREAS[attack], axis=1)
@@ -68,14 +70,22 @@ def test_an_area_is_over_seeds_each_the_mean_over_clients() -> None:
 
 
 def test_lines_of_other_settings_do_not_count() -> None:
-    other = leaks.table([line("a", 0, settings="other")], DOCUMENT)
+    other = leaks.table([line("a", 0, settings="other")], DOCUMENT, DATA)
     assert [row[1] for row in cells(other)[2:]] == ["not run yet"] * 2
     assert "Made at" not in other
     assert leaks.accuracy({"knn": {"0": 0.2, "1": 0.4}}) == pytest.approx(0.3)  # of encoders of their own
-    one = leaks.table([line("a", 0)], DOCUMENT)
+    one = leaks.table([line("a", 0)], DOCUMENT, DATA)
     assert cells(one)[2][3:7] == ["1", "0.650", "1 of 2", ""]  # of one seed there is no interval
     assert cells(one)[4][6] == "none"
     assert leaks.said(line("a", 0)).startswith("weights (views) 0.650, weights (loss) 0.550, correlation (matrix) 0.45")
+
+
+def test_each_set_of_images_has_a_table_of_its_own_lines() -> None:
+    lines = [line("a", 0), line("a", 1), line("a", 0, data=OTHER, commit="def")]
+    first, second = leaks.tables(lines, DOCUMENT).split("\n\n**")
+    assert (cells(first)[2][3], cells(second)[2][3]) == ("2", "1")
+    assert ("Fashion-MNIST" in first, "CIFAR-10" in second) == (True, True)
+    assert ("def" in first.split("|")[0], "abc" in second.split("|")[0]) == (False, False)
 
 
 def test_a_line_says_what_the_audit_found(tmp_path: Path) -> None:
@@ -99,7 +109,8 @@ def test_the_table_has_all_that_was_measured() -> None:
     if not (lines := claims.read(leaks.RESULTS)):
         pytest.skip("no lines yet")
     document = leaks.load()
-    table = leaks.table(lines, document)
-    assert "not run yet" not in table
+    for data in document["sets"]:
+        table = leaks.table(lines, document, data)
+        assert "not run yet" not in table or "Made at" not in table  # all of a set's runs are there, or none
     wanted = {one.address[1:] for one in leaks.attempts(document)}
     assert {(one["variant"], one["seed"], one["settings"]) for one in lines} <= wanted  # none of other settings
