@@ -226,7 +226,7 @@ class _Panel:
         """A column to the right, evenly spaced in order of accuracy: lines to names cannot cross."""
         axes = self.axes
         (low, high), width = axes.get_ylim(), self.right - self.edge
-        bend, names, numbers = self.right + 0.015 * width, self.right + 0.08 * width, self.right + 0.76 * width
+        bend, names, numbers = self.right + 0.015 * width, self.right + 0.08 * width, self.right + 0.94 * width
         axes.annotate(f"points over {REFERENCE}", (numbers, high), (0, 5), textcoords="offset points", ha="right",
                       fontsize=7.5, color=GREY_TEXT, annotation_clip=False)  # fmt: skip
         for number, point in enumerate(self.found):
@@ -279,9 +279,9 @@ def figure(rows: Sequence[Record], board: Mapping[str, Any]) -> Figure | None:
     shown = [data for data in board["data"] if len(federated(points(rows, board, data), board)) > 1]
     if not shown:
         return None
-    made = Figure(figsize=(5 * len(shown), 7.6), dpi=200)
+    made = Figure(figsize=(5.3 * len(shown), 7.6), dpi=200)
     grid = made.subplots(1, len(shown), squeeze=False)
-    made.subplots_adjust(left=0.1 / len(shown), right=1 - 0.41 / len(shown), top=0.94, bottom=0.155, wspace=1.06)
+    made.subplots_adjust(left=0.1 / len(shown), right=1 - 0.45 / len(shown), top=0.94, bottom=0.155, wspace=1.2)
     for axes, data in zip(grid.flat, shown, strict=True):
         _Panel(axes, rows, board, data).draw(NAMES.get(data, data))
     made.text(0.5, 0.012, _note(rows, board, shown), fontsize=7.5, color=GREY_TEXT, ha="center", va="bottom")

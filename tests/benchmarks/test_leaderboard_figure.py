@@ -206,6 +206,20 @@ def test_names_stand_in_order_of_accuracy_and_their_lines_do_not_cross() -> None
         assert min(np.diff(places)) >= figure.GAP - 1e-9
 
 
+def test_no_name_runs_into_the_number_beside_it() -> None:
+    drawn = figure.figure(rows.read(), leaderboard.load_board())
+    assert drawn is not None
+    FigureCanvasAgg(drawn).draw()
+    for axes in drawn.axes:
+        rows_of: dict[float, list[Any]] = {}
+        for text in axes.texts:
+            rows_of.setdefault(text.get_position()[1], []).append(text.get_window_extent())
+        beside = [boxes for boxes in rows_of.values() if len(boxes) == 2]
+        assert len(beside) == len(figure.points(rows.read(), leaderboard.load_board(), "cifar10"))
+        assert all(name.x1 < number.x0 for name, number in beside)
+        assert max(number.x1 for _, number in beside) < drawn.bbox.x1
+
+
 # -- protocols ---------------------------------------------------------------------------------------------------------
 
 
