@@ -30,6 +30,7 @@ COLUMNS = (
     "virtual s to 90%", "epsilon", "kNN over {}", "linear over {}", "few-shot over {}", "rank", "minutes",
 )  # fmt: skip
 NOTHING = ("", "-", NOT_RUN)  # cells without a value
+LABELS = "semi_1"  # shown where every run of a table has it
 COMPARED = {ONE: REFERENCE, TUNED: REFERENCE, MIXED: "local"}  # the method that a table's others are compared with
 Seeds = dict[int, Record]
 
@@ -166,7 +167,7 @@ def _cells(method: str, seeds: Seeds, reference: Seeds, rank: float | None) -> l
     beside = [over_reference(seeds, reference, m) if seeds is not reference else "-" for m in MEASURES]
     count = str(len(runs)) if len(runs) == len(seeds) else f"{len(runs)} of {len(seeds)}"
     return [
-        f"`{method}`", count, of("knn"), of("linear"), of("fewshot"), of("semi_1", none=NOT_RUN),
+        f"`{method}`", count, of("knn"), of("linear"), of("fewshot"), of(LABELS, none=NOT_RUN),
         of("effective_rank", 1), megabytes(runs), of("bytes_to_90", 1, scale=1e-6),
         of("hours_to_90", 0, scale=3600.0), of("epsilon", 2), *beside, "-" if rank is None else f"{rank:g}",
         of("minutes", 1),
@@ -207,8 +208,14 @@ def table(rows: Sequence[Record], board: Mapping[str, Any], data: str, partition
 
 
 def _with_values(body: Sequence[Sequence[str]]) -> list[int]:
-    """The columns to show: the first three, which say what has not run, and those in which some row has a value."""
-    return [at for at in range(len(COLUMNS)) if at < 3 or any(row[at] not in NOTHING for row in body)]
+    """The columns to show: the first three, which say what has not run, and of the others those in which some row has a
+    value and none was left to be measured."""
+    columns = {at: [row[at] for row in body] for at in range(len(COLUMNS))}
+    return [
+        at
+        for at, cells in columns.items()
+        if at < 3 or (any(cell not in NOTHING for cell in cells) and NOT_RUN not in cells)
+    ]
 
 
 # -- the page ----------------------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ import claims_tables  # noqa: E402
 import leaderboard_absolute as board_absolute  # noqa: E402
 import leaderboard_agreement as board_agreement  # noqa: E402
 import leaderboard_grids as board_grids  # noqa: E402
+import leaderboard_labels as board_labels  # noqa: E402
 import leaderboard_longer as longer  # noqa: E402
 import leaderboard_overall as board_overall  # noqa: E402
 import leaderboard_prediction as prediction  # noqa: E402
@@ -188,6 +189,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "by data": of_board(board_overall.by_data),
         "by partition": of_board(board_overall.by_partition),
         "mixed": of_board(board_overall.mixed),
+        "labels": of_board(board_labels.resolved),
         "agreement": of_board(board_agreement.agreement),
         "verdicts": lambda: claims_overview.section(claims.read(), claims.load()),
         **{name: partial(claim, name) for name in dict.fromkeys(line["claim"] for line in claims.read())},

@@ -41,12 +41,13 @@ def test_a_table_shows_means_paired_differences_and_what_is_missing() -> None:
 
 
 def test_a_column_stands_where_some_run_of_the_table_has_a_value() -> None:
-    """1% of the labels is measured by a later command: no row has it, or some have and the others say so."""
+    """1% of the labels is measured by a later command: it stands where all runs have it, untrained too."""
     made = [row("fedca"), row("fedsimclr", linear=0.6)]
     assert {"1% labels", "epsilon", "few-shot"}.isdisjoint(lines_of(made)["`fedca`"])
     assert [lines_of(made)[name]["linear"] for name in ("`fedca`", "`fedsimclr`")] == ["-", "0.600"]
-    found = lines_of([row("fedca"), row("fedsimclr", semi_1=0.3)])
-    assert [found[name]["1% labels"] for name in ("`fedca`", "`fedsimclr`")] == ["not run yet", "0.300"]
+    assert "1% labels" not in lines_of([row("fedca"), row("fedsimclr", semi_1=0.3, untrained_semi_1=0.1)])["`fedca`"]
+    found = lines_of([row("fedca", semi_1=0.4), row("fedsimclr", semi_1=0.3, untrained_semi_1=0.1)])
+    assert [found[name]["1% labels"] for name in ("untrained", "`fedca`", "`fedsimclr`")] == ["0.100", "0.400", "0.300"]
 
 
 def test_among_mixed_architectures_those_that_both_end_with_are_compared() -> None:
