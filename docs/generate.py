@@ -32,6 +32,7 @@ import leaderboard_agreement as board_agreement  # noqa: E402
 import leaderboard_grids as board_grids  # noqa: E402
 import leaderboard_labels as board_labels  # noqa: E402
 import leaderboard_longer as longer  # noqa: E402
+import leaderboard_many as many  # noqa: E402
 import leaderboard_overall as board_overall  # noqa: E402
 import leaderboard_prediction as prediction  # noqa: E402
 import leaderboard_rows as board_rows  # noqa: E402
@@ -202,6 +203,9 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "tuned": of_board(board_tables.gained),
         "longer": other_board(board_rows.LONGER, board_tables.page),
         "change": other_board(board_rows.LONGER, lambda rows, board: longer.change(board_rows.read(), rows, board)),
+        "many beside few": other_board(
+            board_rows.MANY, lambda rows, board: many.beside(board_rows.read(), rows, board)
+        ),
         "many clients": other_board(board_rows.MANY, board_tables.page),
         "field": other_board(board_rows.FIELD, board_tables.page),
         "budgets": lambda: budgets.table(budgets.read()),

@@ -1,0 +1,57 @@
+"""What many clients change: each method's difference to the reference with few clients, all of them in every round, and
+with many of which a few take part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from leaderboard_rows import MEASURES, ONE, REFERENCE, Record
+from leaderboard_tables import NAMES, NOT_RUN, Seeds, of_table, over, over_reference, placed
+from scipy.stats import kendalltau
+
+FEW, MANY = "two_classes", "many_clients"  # partitions: of the leaderboard, and of the board of many clients
+
+
+def beside(few: Sequence[Record], many: Sequence[Record], board: Mapping[str, Any]) -> str:
+    """For each data set of ``board``, a row per method in the order of many clients: the mean paired difference to the
+    reference and its 95% interval, by each protocol, with few clients and with many; below it, whether the methods'
+    order is the same. The two are different splits, so runs of one are not paired with runs of the other.
+
+    Args:
+        few: the leaderboard's rows.
+        many: those of ``board``, the board of many clients.
+    """
+    parts = []
+    for data in board["data"]:
+        before, after = of_table(few, data, FEW, ONE), of_table(many, data, MANY, ONE)
+        if REFERENCE in before and REFERENCE in after:
+            parts.append(f"**{NAMES.get(data, data)}.** 5 clients -> 50, of whom 10 take part in a round.")
+            parts += [_table(before, after, board), _order(before, after, board)]
+    return "\n\n".join(parts) or f"Many clients are {NOT_RUN}."
+
+
+def _table(before: Mapping[str, Seeds], after: Mapping[str, Seeds], board: Mapping[str, Any]) -> str:
+    heads = ["method", *(f"{words} over {REFERENCE}" for words in MEASURES.values())]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for name in placed(after, board, REFERENCE):
+        if name != REFERENCE and name in before:
+            pairs = [[over_reference(table[name], table[REFERENCE], m) for table in (before, after)] for m in MEASURES]
+            lines.append(f"| `{name}` | {' | '.join(' -> '.join(pair) for pair in pairs)} |")
+    return "\n".join(lines)
+
+
+def _order(before: Mapping[str, Seeds], after: Mapping[str, Seeds], board: Mapping[str, Any]) -> str:
+    """Kendall's tau between the order with few clients and with many, ranked methods only, by each protocol."""
+    ranked = [name for name in after if name in before and name not in board["references"]]
+    told = []
+    for measure, words in MEASURES.items():
+        columns = [over({name: table[name] for name in ranked}, REFERENCE, measure) for table in (before, after)]
+        common = [name for name in ranked if all(name in column for column in columns)]
+        if len(common) > 1:
+            tau = kendalltau(*([column[name] for name in common] for column in columns)).statistic
+            told.append(f"{tau:+.2f} by {words}")
+    return (
+        f"Kendall's tau between the two orders of the {len(ranked)} ranked methods: {', '.join(told) or 'not known'}."
+    )
