@@ -25,6 +25,7 @@ from rayfed_ssl.evaluation.material import (
     labelled_rows,
     of_client,
 )
+from rayfed_ssl.evaluation.outcomes import EncoderValues, Outcomes, outcomes_of
 from rayfed_ssl.evaluation.protocol import EncoderComparison, Protocol
 from rayfed_ssl.evaluation.table import PROTOCOLS
 
@@ -34,9 +35,11 @@ __all__ = [
     "SELECT",
     "BrokenFeatures",
     "EncoderComparison",
+    "EncoderValues",
     "EvaluationConfig",
     "FrozenEncoder",
     "Material",
+    "Outcomes",
     "Protocol",
     "SelectConfig",
     "Split",
@@ -46,6 +49,7 @@ __all__ = [
     "extract",
     "labelled_rows",
     "of_client",
+    "outcomes_of",
     "recorded",
     "settings",
     "settings_of",
@@ -55,9 +59,9 @@ __all__ = [
 FEATURES = "backbone, clean images, eval mode"
 
 
-def evaluate(material: Material, config: EvaluationConfig) -> dict[str, float]:
+def evaluate(material: Material, config: EvaluationConfig) -> EncoderValues:
     """The values of each of ``config.protocols`` by tag, in that order; accuracies are fractions. ``by_client`` tells
-    those on clients' own test images from the others.
+    those on clients' own test images from the others; ``outcomes_of`` has what ``material.tally`` counted.
 
     Raises:
         UserError: if a protocol needs labels and no image has one, or a label is too large, or a feature is not finite.
@@ -65,7 +69,7 @@ def evaluate(material: Material, config: EvaluationConfig) -> dict[str, float]:
     values: dict[str, float] = {}
     for name, protocol in config.rows.items():
         values |= protocol.measure(material, config.of(name))
-    return values
+    return EncoderValues(values, None if material.tally is None else material.tally.outcomes(values))
 
 
 def recorded(tag: str) -> str:

@@ -20,6 +20,7 @@ from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.data.augment import augment, clean
 from rayfed_ssl.data.recipes import Recipe
 from rayfed_ssl.evaluation.metrics import ACCURACY, Metric, measured
+from rayfed_ssl.evaluation.outcomes import EncoderValues, Tally, outcomes_of
 
 SELECT = "select/"
 """Before the tag of a value measured on held-out training images."""
@@ -47,7 +48,8 @@ def of_client(values: dict[str, float], client: int | None) -> dict[str, float]:
     """An encoder's values without those on other clients' own test images; ``client`` None: all of them."""
     if client is None:
         return values
-    return {key: value for key, value in values.items() if "@" not in key or key.endswith(f"@{client}")}
+    kept = {key: value for key, value in values.items() if "@" not in key or key.endswith(f"@{client}")}
+    return EncoderValues(kept, outcomes_of(values))
 
 
 def drawn_rows(rows: NDArray[np.int64] | int, most: int, seed: int, purpose: str) -> NDArray[np.int64]:
@@ -186,6 +188,7 @@ class Material:
     ``tests`` are what is measured on, by what stands before a value's tag: "" the test images, and SELECT the held-out
     training images where there are any. ``own`` are the rows of the test images, labelled or not, that are a client's
     own. ``pool`` are all training images (n, S, S, 3), of which protocols that need no label look at ``pool_rows``.
+    ``tally`` counts the right answers on one of ``tests``, where somebody wants to know.
     """
 
     train: Split
@@ -197,6 +200,7 @@ class Material:
     metrics: tuple[Metric, ...] = ("accuracy",)
     frozen: FrozenEncoder | None = None  # None: raw pixels
     own: Mapping[int, NDArray[np.int64]] = field(default_factory=dict)
+    tally: Tally | None = None
 
     @property
     def encoder(self) -> FrozenEncoder:
@@ -223,6 +227,8 @@ class Material:
                 prefix + name: value
                 for name, value in measured(tag, predicted, scores, split.labels, self.metrics).items()
             }
+            if self.tally is not None:
+                self.tally.count(tag, split, np.asarray(predicted == split.labels))
             if prefix == "":
                 values |= self._on_own(tag, predicted, scores, split.labels)
         return values

@@ -7,6 +7,7 @@ the same answer.
 from __future__ import annotations
 
 from collections.abc import Set
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from rayfed_ssl.base.weights import Weights, pack, unpack
 from rayfed_ssl.data.augment import clean
 from rayfed_ssl.evaluation import FrozenEncoder, Material, Split, cache
 from rayfed_ssl.evaluation.fewshot import FEWSHOT
+from rayfed_ssl.evaluation.outcomes import Tally
 from rayfed_ssl.federated.device_images import DeviceImages
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.messages import SERVER
@@ -175,7 +177,7 @@ class Workbench:
         begins with. ``classes`` is what the weights' classifier was built for, by default all of the data.
 
         Of test images that are clients' own, those of ``client`` are measured too; those of every client where that is
-        None or the server.
+        None or the server. With the values come the outcomes on the test images, unless the values are remembered.
         """
         if not self.config.evaluation.protocols:
             return {}
@@ -189,7 +191,9 @@ class Workbench:
 
         def measured() -> dict[str, float]:
             unpack(weights, network)
-            return evaluation.evaluate(self.material(self.frozen(network), owner), self.config.evaluation)
+            material = self.material(self.frozen(network), owner)
+            material = replace(material, tally=Tally(material.tests[""]))
+            return evaluation.evaluate(material, self.config.evaluation)
 
         if not self.before_training or not cache.repeatable(self.config.evaluation.rows.values(), network.encoder):
             return measured()

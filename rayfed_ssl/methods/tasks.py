@@ -21,7 +21,7 @@ from pydantic import Field
 from torch import Tensor
 
 from rayfed_ssl.base.weights import Weights, unpack
-from rayfed_ssl.evaluation import SELECT
+from rayfed_ssl.evaluation import SELECT, EncoderValues, outcomes_of
 from rayfed_ssl.federated.client import EncoderClient, descend
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.method import ClientFootprint
@@ -190,7 +190,8 @@ class TaskClient(EncoderClient[Config]):
         network = self.bench.network(encoder, "evaluated", self.classes)
         unpack(self.bench.initial(encoder, self.classes, self.id) if own is None else own, network)
         chosen_by = self.accuracy(network, self.split("rb"), self.split_labels("rb"))
-        return {"task": self.accuracy(network, *self.tested()), f"{SELECT}task": chosen_by, **values}
+        of_task = {"task": self.accuracy(network, *self.tested()), f"{SELECT}task": chosen_by}
+        return EncoderValues({**of_task, **values}, outcomes_of(values))
 
 
 class EarlyStopping:

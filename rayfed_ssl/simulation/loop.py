@@ -13,14 +13,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from rayfed_ssl import extensions
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.decoding import decoding_told
-from rayfed_ssl.evaluation import by_client, recorded
 from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.clock import RoundVoid
 from rayfed_ssl.federated.cohort import Cohort
@@ -37,15 +35,16 @@ from rayfed_ssl.settings.run import due
 from rayfed_ssl.simulation.assembly import assemble
 from rayfed_ssl.simulation.checks import check_run, describe, image_notes, of_dealing, with_start
 from rayfed_ssl.simulation.export import export_encoders
+from rayfed_ssl.simulation.last_outcomes import LastOutcomes
 from rayfed_ssl.simulation.progress import Progress
-from rayfed_ssl.simulation.recorder import Recorder
+from rayfed_ssl.simulation.recorder import Recorder, means_by_tag
 from rayfed_ssl.simulation.resuming import (
-    SUMMARY,
     as_begun,
     began_earlier,
     check_same,
     digests_of,
     examine_folder,
+    forget_end,
     has_results,
     rounds_in,
 )
@@ -71,6 +70,7 @@ class Run:
         self.done = 0  # the round finished last
         self.ended = 0  # the last round of a run that is resumed, before it was extended
         self.shared = SharedEncoders(config)
+        self.outcomes = LastOutcomes()
         self.saved = -1  # the round of the newest checkpoint that is known to be intact
         self.claim = Claim(folder)
         self.leaving = ExitStack()  # closed in reverse order at exit
@@ -145,10 +145,11 @@ class Run:
                 self.say(self.start, f"checkpoints/{name}: set aside, so that it hides nothing that is saved from now")
             folder.mkdir(parents=True, exist_ok=True)
             if resumed is None or self.start < self.rounds:
-                (folder / SUMMARY).unlink(missing_ok=True)  # it said how the run had ended, which is to come again
+                forget_end(folder)
             extensions.save(config.extensions, folder)
             configfile.dump(config, folder / "config.yaml")
-            self.recorder = Recorder(config, folder, self.federation, self.cohort.device, resumed, files, notes)
+            device, last = self.cohort.device, self.outcomes
+            self.recorder = Recorder(config, folder, self.federation, device, resumed, files, notes, last)
             self.leaving.callback(self._close_records)
             if resumed is None:
                 self.recorder.measured(0, self.cohort)  # by what the server trained at the start
@@ -195,6 +196,7 @@ class Run:
             if self.buffered is not None:
                 self.buffered.state = tree["schedule"]
             self.cohort.setbacks.restore(tree.get("setbacks"))
+            self.outcomes.restore(tree.get("outcomes"))
             self.cohort.restore(clients)
         except checkpoint.Damaged as error:
             raise UserError(f"{error}; remove {folder} to go on from an earlier checkpoint, or from round 0") from None
@@ -298,10 +300,8 @@ class Run:
     def collect(self, *, wait: bool = False) -> None:
         """Record and report the evaluations that are finished; ``wait``: all that were started."""
         for t, client, values in self.shared.each(self.cohort.evaluations(wait=wait)):
-            parts = by_client(client, values)
             with self.writing(f"the evaluation of round {t}"):
-                for whom, part in parts.items():
-                    self.recorder.evaluation(t, whom, part)
+                parts = self.recorder.evaluation(t, client, values)
             self._show(t, parts)
 
     def _show(self, t: int, parts: dict[int | None, dict[str, float]]) -> None:
@@ -311,8 +311,7 @@ class Run:
         known = self.shown if t == self.shown_round else {}
         for client, values in parts.items():
             known[client] = {**known.get(client, {}), **values}
-        names = sorted({name for of_client in known.values() for name in of_client})
-        means = {recorded(name): float(np.mean([v[name] for v in known.values() if name in v])) for name in names}
+        means = means_by_tag(known)
         first = "the untrained encoder" if self.config.model.start is None else "the encoder as it started"
         if means:
             self.say(t, f"evaluated round {t}" if t else f"evaluated {first}", means)
@@ -330,6 +329,7 @@ class Run:
             "clock": self.clock and self.clock.state,
             "schedule": self.buffered and self.buffered.state,
             "setbacks": self.cohort.setbacks.state,
+            "outcomes": self.outcomes.state,
         }
         root, config = self.folder / "checkpoints", self.config.checkpoint
         with self.writing(f"the checkpoint of round {t}"):

@@ -17,7 +17,7 @@ import yaml
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.partition import label_histogram
-from rayfed_ssl.evaluation import recorded, settings
+from rayfed_ssl.evaluation import by_client, recorded, settings
 from rayfed_ssl.extensions import digests
 from rayfed_ssl.federated.bench import train_rows
 from rayfed_ssl.federated.cohort import Cohort
@@ -33,6 +33,7 @@ from rayfed_ssl.records.settings_table import markdown
 from rayfed_ssl.records.summary import evaluated_rounds, rounds_to, summarise, virtual_seconds, write_summary
 from rayfed_ssl.records.tables import Drop, read_metrics, replace_file, write_images, write_partition
 from rayfed_ssl.records.trained import trained_digests, write_trained
+from rayfed_ssl.simulation.last_outcomes import LastOutcomes
 
 SKIPPED = "skipped_images.txt"  # by name, those that could not be decoded
 
@@ -44,6 +45,7 @@ class Recorder:
         device: what clients train on, in words.
         resumed_from: the round of the checkpoint that the run goes on from; None: it begins.
         files: digests of what else the run read, by key.
+        outcomes: those of the last evaluation so far.
     """
 
     def __init__(
@@ -55,8 +57,9 @@ class Recorder:
         resumed_from: int | None,
         files: Mapping[str, str],
         notes: Sequence[str],
+        outcomes: LastOutcomes,
     ) -> None:
-        self.config, self.folder, self.federation = config, folder, federation
+        self.config, self.folder, self.federation, self.outcomes = config, folder, federation, outcomes
         self.records = Journal(
             folder, resume_round=resumed_from, clients=config.clients.count, names=federation.given_names
         )
@@ -178,10 +181,16 @@ class Recorder:
         """Record what was booked since the last call."""
         self.records.communication(ledger.drain())
 
-    def evaluation(self, t: int, client: int | None, values: dict[str, float]) -> None:
-        """Record what an evaluation of round t measured of a client; None: of the global encoder."""
-        for tag, value in values.items():
-            self.records.metric(t, recorded(tag), value, client)
+    def evaluation(self, t: int, client: int | None, values: dict[str, float]) -> dict[int | None, dict[str, float]]:
+        """Record what an evaluation of round t measured of a client's encoder (None: of the global one); returns it by
+        whom it is of.
+        """
+        self.outcomes.take(t, client, values)
+        parts = by_client(client, values)
+        for whom, part in parts.items():
+            for tag, value in part.items():
+                self.records.metric(t, recorded(tag), value, whom)
+        return parts
 
     def evaluated(self, t: int) -> bool:
         """Whether the committed tables hold round t's evaluation: a checkpoint has all of a round's, or none."""
@@ -214,7 +223,7 @@ class Recorder:
     def summary(
         self, t: int, status: str, privacy: dict[str, Any] | None, diverged: Diverged | None = None
     ) -> dict[str, Any]:
-        """Write and return summary.json, and the figures of accuracy.
+        """Write and return summary.json; before it the outcomes behind its accuracies, after it figures of them.
 
         Args:
             t: completed rounds.
@@ -253,6 +262,7 @@ class Recorder:
         passed = virtual_seconds(metrics)
         if passed:
             summary["virtual_s"] = passed[max(passed)]
+        self.outcomes.write(self.folder, self.federation.dataset.test.labels, self.federation.given_names)
         write_summary(self.folder, summary)
         if summary["accuracy"] and self.config.figures:
             self._curves(metrics, passed)
@@ -293,3 +303,11 @@ class Recorder:
 
     def close(self) -> None:
         self.records.close()
+
+
+def means_by_tag(parts: Mapping[int | None, Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each value over those that it was measured of, by its tag in the table of metrics."""
+    names = sorted({name for values in parts.values() for name in values})
+    return {
+        recorded(name): float(np.mean([values[name] for values in parts.values() if name in values])) for name in names
+    }

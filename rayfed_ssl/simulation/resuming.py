@@ -17,6 +17,7 @@ from rayfed_ssl.extensions import refuse_other
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.records.environment import recorded
+from rayfed_ssl.records.outcomes import FILE as OUTCOMES
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.run import IMAGES, OTHER_IMAGES, START
 from rayfed_ssl.storage import checkpoint
@@ -25,8 +26,8 @@ from rayfed_ssl.storage.claim import refuse_taken
 SUMMARY = "summary.json"
 WRITTEN = (  # what a run writes over, or deletes
     "metrics.parquet", "communication.parquet", "dropped.parquet", "partition.parquet", "images.parquet",
-    "trained.parquet", SUMMARY, "environment.json", "environment-*.json", "checkpoints", "encoder", "figures",
-    "events.out.tfevents.*",
+    "trained.parquet", OUTCOMES, SUMMARY, "environment.json", "environment-*.json", "checkpoints", "encoder",
+    "figures", "events.out.tfevents.*",
 )  # fmt: skip
 
 
@@ -90,6 +91,12 @@ def has_results(folder: Path) -> bool:
         return False
     except (OSError, ValueError, KeyError, TypeError):
         return True  # a damaged one, of a run that has ended
+
+
+def forget_end(folder: Path) -> None:
+    """Remove what says how the run in ``folder`` had ended, where that is to come again."""
+    for name in (SUMMARY, OUTCOMES):
+        (folder / name).unlink(missing_ok=True)
 
 
 def rounds_in(folder: Path) -> int:

@@ -34,7 +34,7 @@ CHECKPOINT = re.compile(rf"checkpoints/round-(\d+)/{re.escape(MARKER)}")
 SUMMARY = "summary.json"
 REPLACED = re.compile(  # where a run also deletes
     r"(checkpoints|metrics\.parquet|communication\.parquet|dropped\.parquet)/.*|events\.out\.tfevents\.[^/]*|"
-    rf"{re.escape(SUMMARY)}|{re.escape(ERROR)}"
+    rf"outcomes\.parquet|{re.escape(SUMMARY)}|{re.escape(ERROR)}"
 )
 WORK = re.compile(r"(rayfed-ssl-[0-9a-f]{32})\.lock")  # beside a working folder, held while its run lives
 FETCHING, COPYING = ".fetching", ".copying"

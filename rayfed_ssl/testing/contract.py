@@ -32,7 +32,7 @@ from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS, plugin_halves
 from rayfed_ssl.simulation import loop
-from rayfed_ssl.testing.tiny import booked, encoders, measured, run_locally, tiny_run
+from rayfed_ssl.testing.tiny import booked, encoders, measured, outcomes, run_locally, tiny_run
 
 SPEEDS = {"seconds_per_image": 0.05, "down_mbps": 1.0, "up_mbps": 0.5, "latency_s": 0.2}
 """Clients that take their time, all of them the same."""
@@ -126,6 +126,7 @@ class Contract:
         assert encoders(tmp_path / "run") == encoders(undisturbed)
         assert measured(tmp_path / "run") == measured(undisturbed)
         assert booked(tmp_path / "run") == booked(undisturbed)
+        assert outcomes(tmp_path / "run") == outcomes(undisturbed)
         assert summary["status"] == "complete"
 
     def test_bytes_are_those_predicted(self, undisturbed: Path) -> None:
@@ -194,6 +195,7 @@ class Contract:
         assert encoders(tmp_path / "ray") == encoders(undisturbed)
         assert measured(tmp_path / "ray") == measured(undisturbed)
         assert booked(tmp_path / "ray") == booked(undisturbed)
+        assert outcomes(tmp_path / "ray") == outcomes(undisturbed)
 
 
 def contract(

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 
 from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.extensions import gather
+from rayfed_ssl.records.outcomes import FILE as OUTCOMES
 from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.local import LocalCohort
 
@@ -68,3 +69,9 @@ def measured(folder: Path) -> dict[tuple[int, int | None, str], float]:
 def booked(folder: Path) -> list[tuple[Any, ...]]:
     """The communication table of a run, sorted."""
     return sorted(tuple(row.values()) for row in pq.read_table(folder / "communication.parquet").to_pylist())
+
+
+def outcomes(folder: Path) -> bytes | None:
+    """The outcomes of a run's last evaluation, byte for byte; None where it has no score that classifies."""
+    path = folder / OUTCOMES
+    return path.read_bytes() if path.exists() else None

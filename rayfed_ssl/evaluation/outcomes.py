@@ -1,0 +1,84 @@
+"""Which test images a score's classifiers had right: what pairs two encoders image by image.
+
+Whatever a protocol classifies through ``Material.classified`` is counted; no protocol has to do more for it. Shapes: M
+labelled test images.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+Counts = NDArray[np.integer]
+BYTE = 255  # the most classifiers whose right answers one byte can count
+ROUNDING = 1e-9  # by which a share of images may differ from a mean of shares
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """``right``: score -> (M,) how many of its classifiers were right about each test image, of ``draws``: score -> how
+    many there were: 1, and of few-shot accuracy one for each draw of labels.
+    """
+
+    right: Mapping[str, Counts]
+    draws: Mapping[str, int]
+
+    def share(self, score: str) -> float:
+        """The mean over images and classifiers: the accuracy."""
+        right = self.right[score]
+        return int(right.sum(dtype=np.int64)) / (self.draws[score] * len(right))
+
+
+class EncoderValues(dict[str, float]):
+    """An encoder's values by tag, and with them its outcomes on the test images where they are known.
+
+    A plain dictionary made from it has no outcomes, which is what to make where its values are changed.
+    """
+
+    def __init__(self, values: Mapping[str, float], outcomes: Outcomes | None = None) -> None:
+        super().__init__(values)
+        self.outcomes = outcomes
+
+
+def outcomes_of(values: Mapping[str, float]) -> Outcomes | None:
+    """The outcomes that came with an encoder's values; None where none did."""
+    return values.outcomes if isinstance(values, EncoderValues) else None
+
+
+@dataclass
+class Tally:
+    """Counts right answers on ``images`` while protocols classify them; on any other object's images it counts none."""
+
+    images: object
+    _right: dict[str, NDArray[np.int32]] = field(default_factory=dict)
+    _draws: dict[str, int] = field(default_factory=dict)
+
+    def count(self, score: str, images: object, right: NDArray[np.bool_]) -> None:
+        """Whether one classifier was right about each of these images (M,)."""
+        if images is self.images:
+            self._draws[score] = self._draws.get(score, 0) + 1
+            self._right[score] = self._right.get(score, 0) + right.astype(np.int32)
+
+    def outcomes(self, values: Mapping[str, float]) -> Outcomes:
+        """What was counted, of the scores whose ``values`` are its means: a protocol may have made something else of
+        its answers.
+        """
+        counted = Outcomes(self._right, self._draws)
+        kept = [
+            score
+            for score in self._right
+            if math.isclose(counted.share(score), values.get(score, math.nan), rel_tol=0, abs_tol=ROUNDING)
+        ]
+        return Outcomes(
+            {score: compact(self._right[score], self._draws[score]) for score in kept},
+            {score: self._draws[score] for score in kept},
+        )
+
+
+def compact(right: Counts, draws: int) -> Counts:
+    """Counts of at most ``draws`` in the smallest type that files of arrays know."""
+    return right.astype(np.uint8 if draws <= BYTE else np.int32)

@@ -1,0 +1,121 @@
+"""``outcomes.parquet``: how often each score of a run's last evaluation was right about each test image.
+
+A row is a test image and an encoder: ``client`` (null: the global encoder), ``index`` of the image in the test split
+(as in ``images.parquet``), its ``label``, and a column per score, which counts right answers. The file's metadata holds
+the round, and of each score how many ``draws`` there were: a column divided by its draws has the recorded accuracy as
+mean.
+
+Shapes: M labelled test images, E encoders.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.evaluation.outcomes import ROUNDING, Outcomes
+from rayfed_ssl.records.tables import replace_file, with_names
+
+FILE = "outcomes.parquet"
+FIXED = ("client", "index", "label", "client_name")  # columns that are no scores
+ROUND, DRAWS = b"round", b"draws"  # keys of the metadata
+
+
+def write_outcomes(
+    folder: Path,
+    round: int,
+    by_client: Mapping[int | None, Outcomes],
+    labels: NDArray[np.int64],
+    names: Sequence[str] | None = None,
+) -> None:
+    """Write ``outcomes.parquet`` with the scores that all encoders have; remove it where there is none.
+
+    Args:
+        round: which was evaluated.
+        by_client: client (None: the global encoder) -> its outcomes on the labelled test images.
+        labels: of all test images, negative where there is none.
+        names: of the clients, where they have any.
+    """
+    clients = sorted(by_client, key=lambda client: -1 if client is None else client)
+    rows = np.flatnonzero(labels >= 0)
+    first = by_client[clients[0]].draws if clients else {}
+    scores = [name for name in first if name not in FIXED and all(name in by_client[c].draws for c in clients)]
+    if not scores:
+        (folder / FILE).unlink(missing_ok=True)
+        return
+    each = np.repeat(np.arange(len(clients)), len(rows))
+    columns = {
+        "client": pa.array(clients, pa.int32()).take(pa.array(each)),
+        "index": pa.array(np.tile(rows, len(clients)), pa.int64()),
+        "label": pa.array(np.tile(labels[rows], len(clients)), pa.int64()),
+        **{name: pa.array(np.concatenate([by_client[c].right[name] for c in clients])) for name in scores},
+    }
+    told = {ROUND: str(round), DRAWS: json.dumps({name: first[name] for name in scores})}
+    table = with_names(pa.table(columns), names).replace_schema_metadata(told)
+    encodings = {"index": "DELTA_BINARY_PACKED"}
+    replace_file(
+        folder / FILE,
+        lambda path: pq.write_table(
+            table, path, compression="zstd", column_encoding=encodings,
+            use_dictionary=[name for name in table.column_names if name not in encodings],
+        ),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ImageShares:
+    """What a run's encoders had right in the last evaluated ``round``: ``index`` and ``labels`` of the test images
+    (M,), and ``shares``: score -> (M,) the share of classifiers that were right about each, of encoders the mean.
+    """
+
+    round: int
+    index: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    shares: Mapping[str, NDArray[np.float64]]
+
+    def same_images(self, other: ImageShares) -> bool:
+        """Whether they are of the same places in a test split, with the same labels."""
+        return np.array_equal(self.index, other.index) and np.array_equal(self.labels, other.labels)
+
+    def of(self, score: str, accuracy: float) -> NDArray[np.float64] | None:
+        """(M,) the shares of a score that was recorded as ``accuracy``; None where they are not of that number."""
+        shares = self.shares.get(score)
+        if shares is None or not math.isclose(float(shares.mean()), accuracy, rel_tol=0, abs_tol=ROUNDING):
+            return None
+        return shares
+
+
+def read_outcomes(folder: Path) -> ImageShares | None:
+    """What ``write_outcomes`` wrote; None in a folder without it. Raises UserError for a damaged file."""
+    path = folder / FILE
+    if not path.exists():
+        return None
+    try:
+        table = pq.ParquetFile(path).read()
+        metadata = table.schema.metadata
+        draws = {str(name): int(count) for name, count in json.loads(metadata[DRAWS]).items()}
+        encoders = pc.count_distinct(table["client"], mode="all").as_py()
+        by_encoder = {name: _by_encoder(table, name, encoders) for name in ("index", "label", *draws)}
+        for name in ("index", "label"):
+            if (by_encoder[name] != by_encoder[name][0]).any():
+                raise ValueError(f"column {name} is not the same for every encoder")
+        shares = {name: by_encoder[name].mean(axis=0) / count for name, count in draws.items()}
+        return ImageShares(int(metadata[ROUND]), by_encoder["index"][0], by_encoder["label"][0], shares)
+    except (OSError, pa.ArrowException, LookupError, ValueError, TypeError, AttributeError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path}: cannot be read ({reason}); move it away to go on without it") from None
+
+
+def _by_encoder(table: pa.Table, name: str, encoders: int) -> NDArray[np.int64]:
+    """A column as (E, M): encoders lie one after the other."""
+    return np.asarray(table[name].to_numpy(), np.int64).reshape(encoders, -1)
