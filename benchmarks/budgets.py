@@ -19,7 +19,7 @@ import yaml
 from machine import described
 from processes import carry_out
 
-from rayfed_ssl.records.comparison import OneRun, read_run
+from rayfed_ssl.records.one_run import OneRun, read_run
 
 HERE = Path(__file__).resolve().parent
 ATTEMPTS = HERE / "budgets.yaml"

@@ -10,7 +10,8 @@ from typing import Any
 from claims import Line
 from leaderboard_tables import NOT_RUN, number
 
-from rayfed_ssl.records.comparison import LEVEL, Difference, difference
+from rayfed_ssl.records.comparison import Difference, difference
+from rayfed_ssl.records.intervals import LEVEL
 from rayfed_ssl.records.judged import APART
 
 UNTRAINED, WORST = "untrained", ", worst client"

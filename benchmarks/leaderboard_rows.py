@@ -16,9 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rayfed_ssl.config import RunConfig, load
-from rayfed_ssl.records.comparison import OneRun, Row
+from rayfed_ssl.records.comparison import Row
 from rayfed_ssl.records.comparison_rows import of_variants
 from rayfed_ssl.records.environment import host
+from rayfed_ssl.records.one_run import OneRun
 from rayfed_ssl.records.tables import read_metrics
 from rayfed_ssl.settings import files as configfile
 

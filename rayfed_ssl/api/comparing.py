@@ -18,7 +18,8 @@ from rayfed_ssl.api.words import python_words
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.records.comparison import Comparison
 from rayfed_ssl.records.comparison_choice import Selection, named
-from rayfed_ssl.records.comparison_files import markdown, notes, records
+from rayfed_ssl.records.comparison_files import markdown, records
+from rayfed_ssl.records.comparison_notes import notes
 from rayfed_ssl.terminal.comparison import comparison_table
 from rayfed_ssl.terminal.fitting import show
 from rayfed_ssl.terminal.progress import console

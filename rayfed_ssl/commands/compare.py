@@ -39,7 +39,7 @@ def compare(
 ) -> None:
     """Compare methods over the same seeds and split: one table, and figures."""
     from rayfed_ssl.records.comparison_choice import named
-    from rayfed_ssl.records.comparison_files import notes
+    from rayfed_ssl.records.comparison_notes import notes
     from rayfed_ssl.terminal.comparison import comparison_table
     from rayfed_ssl.terminal.fitting import show
     from rayfed_ssl.terminal.progress import console, report_command

@@ -6,99 +6,29 @@ chosen by test labels. Shapes: n seeds that two rows have in common.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from rayfed_ssl.base.late import Late
-from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.config import load_untrusted
-from rayfed_ssl.evaluation import OWN
-from rayfed_ssl.records.environment import recorded
-from rayfed_ssl.records.guarantee import Guarantee, guarantee
+from rayfed_ssl.records.guarantee import Guarantee
+from rayfed_ssl.records.image_pairs import ImageInterval, image_interval
+from rayfed_ssl.records.intervals import LEVEL
 from rayfed_ssl.records.judged import MARGIN, Judgement, judged
-from rayfed_ssl.records.leaked import Audited, read_leak
-from rayfed_ssl.records.same_images import have_other_images
-from rayfed_ssl.records.summary import PIXELS, history, rounds_s, virtual_seconds
-from rayfed_ssl.records.tables import read_communication, read_metrics
-from rayfed_ssl.settings import files as configfile
+from rayfed_ssl.records.one_run import Curve, OneRun
 
 _stats = Late("scipy.stats")
-LEVEL = 0.95  # of confidence
 REACHED = 0.9  # of the way from the untrained encoder's accuracy to a run's own final one
 PREFERRED = ("linear", "knn", "fewshot", "task")  # of several scores, the first of these is the main one
-HOUR_S = 3600.0
 UNTRAINED, RAW_PIXELS = "untrained encoder", "raw pixels"
-Curve = dict[int, float]  # round -> value, of clients' values the mean
-
-
-@dataclass(frozen=True)
-class OneRun:
-    """What a run folder says. Measures are named by their tags, ``eval/`` left out: ``knn``, ``select/knn``, ..
-
-    ``curves``: accuracies over rounds. ``sent``: bytes up and down until the end of each round. ``virtual_s``: seconds
-    of the clients' clock until then, empty without one. ``wall_s``: seconds of the whole run, ``rounds_s``: of its
-    rounds. ``split``: a digest of who holds which images. ``of_clients``: whether values are means over clients with
-    encoders of their own. ``test_images``: what accuracies were measured on, of own tasks those of all clients; None
-    where the run did not say. ``images``: the digest of the data set, likewise. ``audited``: what ``leak`` found.
-    ``noted``: what it said before its first round.
-    """
-
-    folder: Path
-    seed: int
-    settings: dict[str, Any]
-    status: str
-    rounds: int
-    values: dict[str, float]
-    curves: dict[str, Curve]
-    untrained: dict[str, float]
-    pixels: dict[str, float]
-    up_bytes: int
-    down_bytes: int
-    sent: dict[int, int]
-    virtual_s: Curve
-    guarantee: Guarantee | None
-    wall_s: float
-    rounds_s: float
-    split: str | None
-    of_clients: bool
-    test_images: int | None = None
-    task_test_images: int | None = None
-    images: str | None = None
-    audited: Audited | None = None
-    noted: tuple[str, ...] = ()
-
-    @property
-    def method(self) -> str:
-        return str(self.settings["method"]["name"])
-
-    @property
-    def total_bytes(self) -> int:
-        return self.up_bytes + self.down_bytes
-
-    def has_other_images(self, other: OneRun) -> bool:
-        """Whether the data set is another one than the other run's."""
-        a, b = (run.settings.get("data") or {} for run in (self, other))
-        return have_other_images((self.images, a), (other.images, b))
-
-    def bytes_until(self, round: int) -> int:
-        """Bytes up and down until the end of ``round``."""
-        return max((count for t, count in self.sent.items() if t <= round), default=0)
-
-    def hours_until(self, round: int) -> float | None:
-        """Hours of the virtual clock until the end of ``round``; None without a clock."""
-        known = [seconds for t, seconds in self.virtual_s.items() if t <= round]
-        return max(known) / HOUR_S if known else None
+Over = Literal["seeds", "seeds and test images", "test images of one seed"]
+SEEDS: Over = "seeds"
+BOTH: Over = "seeds and test images"
+ONE_SEED: Over = "test images of one seed"
 
 
 @dataclass(frozen=True)
@@ -112,16 +42,35 @@ class Spread:
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean of n paired differences and its 95% confidence interval; None where n is 1."""
+    """The mean of n paired differences and its 95% confidence interval over them; None where n is 1.
+
+    ``images``: the interval that counts test images too, where accuracies are paired image by image; or, in words, why
+    there is none.
+    """
 
     mean: float
     low: float | None
     high: float | None
     count: int
+    images: ImageInterval | str = ""
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """What it is judged by: the interval that counts images, else that over seeds; None where there is neither."""
+        if isinstance(self.images, ImageInterval):
+            return self.images.low, self.images.high
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+    @property
+    def over(self) -> Over | None:
+        """What ``interval`` is over."""
+        if isinstance(self.images, ImageInterval):
+            return ONE_SEED if self.low is None else BOTH
+        return None if self.low is None else SEEDS
 
     def judged(self, margin: float = MARGIN) -> Judgement | None:
         """What it is called (see :mod:`rayfed_ssl.records.judged`); None without an interval."""
-        return None if self.low is None or self.high is None else judged(self.low, self.high, margin)
+        return None if self.interval is None else judged(*self.interval, margin)
 
 
 @dataclass(frozen=True)
@@ -151,8 +100,16 @@ class Row:
         if self is first:
             return None
         own, theirs = self.values.get(measure, {}), first.values.get(measure, {})
-        seeds = sorted((own.keys() & theirs.keys()) - set(self.on_other_images(first)))
-        return difference([own[seed] - theirs[seed] for seed in seeds])
+        seeds = self.common_seeds(first, measure)
+        found = difference([own[seed] - theirs[seed] for seed in seeds])
+        if found is None:
+            return None
+        return replace(found, images=image_interval(self.runs, first.runs, seeds, measure))
+
+    def common_seeds(self, first: Row, measure: str) -> list[int]:
+        """The seeds that both rows have a value of, on the same images."""
+        common = self.values.get(measure, {}).keys() & first.values.get(measure, {}).keys()
+        return sorted(common - set(self.on_other_images(first)))
 
     def on_other_images(self, first: Row) -> list[int]:
         """The seeds whose runs have other images than the first row's: nothing can be paired there."""
@@ -298,101 +255,3 @@ def reached(curve: Curve, share: float = REACHED) -> int | None:
 def ordered(scores: Sequence[str]) -> list[str]:
     """The scores, the main one first: linear probe, kNN, few-shot, own task, then the others by name."""
     return sorted(scores, key=lambda name: (PREFERRED.index(name) if name in PREFERRED else len(PREFERRED), name))
-
-
-# -- run folders -------------------------------------------------------------------------------------------------------
-
-
-def read_run(folder: Path) -> OneRun:
-    """What the run in ``folder`` came to. Runs no code of its ``imports``.
-
-    Raises:
-        UserError: there is no run that has ended, or its records are damaged.
-    """
-    settings = _settings(folder)
-    try:
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-        told = {key: summary[key] for key in ("status", "rounds", "communication", "epsilon", "wall_s")}
-    except FileNotFoundError:
-        raise UserError(f"{folder}: found no summary.json, so the run has not ended; --resume finishes it") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{folder / 'summary.json'}: cannot be read ({error!r}); the run's records are damaged"
-        ) from None
-    metrics, known = read_metrics(folder), recorded(folder)
-    values, curves, of_clients = {}, {}, False
-    for group in ("eval", "select", "features"):
-        for name, rounds in sorted(history(metrics, group).items()):
-            if not name.startswith(OWN):  # on clients' own test images, whoever's encoder it is
-                of_clients |= any(None not in values_of for t, values_of in rounds.items() if t)
-            curve = {t: fmean(values_of.values()) for t, values_of in sorted(rounds.items())}
-            curves[name if group == "eval" else f"{group}/{name}"] = curve
-    pixels = {name.removeprefix(PIXELS): curve[0] for name, curve in curves.items() if name.startswith(PIXELS)}
-    curves = {name: curve for name, curve in curves.items() if not name.startswith(PIXELS)}
-    values = {name: curve[max(curve)] for name, curve in curves.items() if max(curve) > 0}
-    return OneRun(
-        folder=folder,
-        seed=int(settings["seed"]),
-        settings=settings,
-        status=str(told["status"]),
-        rounds=int(told["rounds"]),
-        values=values,
-        curves={name: curve for name, curve in curves.items() if "/" not in name},
-        untrained={name: curve[0] for name, curve in curves.items() if 0 in curve},
-        pixels=pixels,
-        up_bytes=int(told["communication"]["up_bytes"]),
-        down_bytes=int(told["communication"]["down_bytes"]),
-        sent=_sent(folder),
-        virtual_s=virtual_seconds(metrics),
-        guarantee=guarantee(summary),
-        wall_s=float(told["wall_s"]),
-        rounds_s=rounds_s(metrics),
-        split=_split(folder),
-        of_clients=of_clients,
-        test_images=_images(summary, "test_images"),
-        task_test_images=_images(summary, "task_test_images"),
-        images=known.images,
-        audited=read_leak(folder),
-        noted=known.notes,
-    )
-
-
-def _images(summary: Mapping[str, Any], key: str) -> int | None:
-    """A number of images that the summary names."""
-    found = block.get(key) if isinstance(block := summary.get("evaluation"), Mapping) else None
-    return found if isinstance(found, int) and found > 0 else None
-
-
-def _settings(folder: Path) -> dict[str, Any]:
-    """The run's configuration; as it was written where it needs code that this process does not have."""
-    path = configfile.of_run(folder)
-    written = configfile.read(path)
-    try:
-        return load_untrusted(path).model_dump(mode="json")
-    except UserError:
-        if isinstance(written.get("method"), Mapping) and isinstance(written.get("seed"), int):
-            return written
-        raise
-
-
-def _sent(folder: Path) -> dict[int, int]:
-    """Bytes up and down until the end of each round that has any."""
-    sums = read_communication(folder).select(["round", "bytes"]).group_by("round").aggregate([("bytes", "sum")])
-    by_round = sorted(zip(sums["round"].to_pylist(), sums["bytes_sum"].to_pylist(), strict=True))
-    totals = np.cumsum([count for _, count in by_round], dtype=np.int64)
-    return {t: int(total) for (t, _), total in zip(by_round, totals, strict=True)}
-
-
-def _split(folder: Path) -> str | None:
-    """A digest of who holds which images: client, split and index of every row of ``partition.parquet``."""
-    path = folder / "partition.parquet"
-    if not path.is_file():
-        return None
-    rows = pq.read_table(path, columns=["client", "split", "index"]).sort_by(
-        [(n, "ascending") for n in ("client", "index")]
-    )
-    digest = hashlib.sha256()
-    digest.update(np.asarray(pc.fill_null(rows["client"], -1), np.int32).tobytes())
-    digest.update("\n".join(rows["split"].cast(pa.string()).to_pylist()).encode())
-    digest.update(np.asarray(rows["index"], np.int64).tobytes())
-    return digest.hexdigest()

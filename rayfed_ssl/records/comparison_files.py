@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,13 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.records.comparison import RAW_PIXELS, UNTRAINED, Comparison, Difference, Row, Spread
+from rayfed_ssl.records.comparison import ONE_SEED, Comparison, Difference, Row, Spread
 from rayfed_ssl.records.comparison_choice import Selection
-from rayfed_ssl.records.drawn_images import not_counted, test_images
-from rayfed_ssl.records.judged import APART, MARGIN, margin_of
-from rayfed_ssl.records.leaked import INTERVAL, Area, largest
-from rayfed_ssl.records.noted import noted
+from rayfed_ssl.records.comparison_notes import leaked, notes
+from rayfed_ssl.records.drawn_images import test_images
+from rayfed_ssl.records.image_pairs import ImageInterval
+from rayfed_ssl.records.judged import APART, margin_of
+from rayfed_ssl.records.leaked import Area
 from rayfed_ssl.records.tables import replace_file, write_json
 
 NAME = "comparison"
@@ -83,31 +85,25 @@ def records(comparison: Comparison) -> list[dict[str, Any]]:
     ]
 
 
-def leaked(comparison: Comparison) -> dict[str, Area | None]:
-    """Row -> the largest area by which its messages gave members away, None where nothing crossed; empty where some run
-    was not audited.
-    """
-    runs = {row.name: [run.audited for run in row.runs.values()] for row in comparison.rows}
-    if any(audit is None for audits in runs.values() for audit in audits):
-        return {}
-    return {name: largest([audit for audit in audits if audit is not None]) for name, audits in runs.items()}
-
-
 def _measured(comparison: Comparison, row: Row, measure: str) -> dict[str, Any]:
     found, to_first = row.spread(measure), row.difference(comparison.first, measure)
+    images = None if to_first is None or isinstance(to_first.images, str) else to_first.images
     return {
         f"{measure}.mean": None if found is None else found.mean,
         f"{measure}.deviation": None if found is None else found.deviation,
         f"{measure}.difference": None if to_first is None else to_first.mean,
         f"{measure}.low": None if to_first is None else to_first.low,
         f"{measure}.high": None if to_first is None else to_first.high,
+        f"{measure}.images_low": None if images is None else images.low,
+        f"{measure}.images_high": None if images is None else images.high,
         f"{measure}.verdict": None if to_first is None else to_first.judged(margin_of(measure)),
+        f"{measure}.verdict_over": None if to_first is None else to_first.over,
     }
 
 
 def document(comparison: Comparison, folder: Path, selection: Selection | None = None) -> dict[str, Any]:
-    """What the tables hold, with every seed's values and run folder, which is relative to ``folder``; ``selection`` is
-    null where nothing was to be chosen.
+    """What the tables hold, with every seed's values and run folder, which is relative to ``folder``, and the intervals
+    between every two rows that count test images; ``selection`` is null where nothing was to be chosen.
     """
     rows = []
     for row, record in zip(comparison.rows, records(comparison), strict=True):
@@ -127,6 +123,7 @@ def document(comparison: Comparison, folder: Path, selection: Selection | None =
         private = None if row.guarantee is None else asdict(row.guarantee)
         more = {
             "values": values, "seeds": seeds, "differing": differing, "test_images": images, "privacy": private,
+            "pairs": _pairs(comparison, row),
         }  # fmt: skip
         rows.append({**record, **more})
     return {
@@ -142,6 +139,21 @@ def document(comparison: Comparison, folder: Path, selection: Selection | None =
     }
 
 
+def _pairs(comparison: Comparison, row: Row) -> dict[str, dict[str, dict[str, Any]]]:
+    """Other row -> score -> the interval of the row's mean less the other's that counts ``test_images`` over ``seeds``:
+    of every two rows that can be paired image by image, with the earlier of them.
+    """
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    after = comparison.trained[comparison.trained.index(row) + 1 :] if row.trained else ()
+    for other, measure in product(after, comparison.scores):
+        apart = row.difference(other, measure)
+        if apart is not None and isinstance(of := apart.images, ImageInterval):
+            seeds = [str(seed) for seed in row.common_seeds(other, measure)]
+            numbers = {"seeds": seeds, "low": of.low, "high": of.high, "test_images": of.images}
+            found.setdefault(other.name, {})[measure] = numbers
+    return found
+
+
 def _finite(value: Any) -> Any:
     """With null for numbers that JSON does not have."""
     if isinstance(value, dict):
@@ -155,7 +167,9 @@ def _finite(value: Any) -> Any:
 
 
 def cells(comparison: Comparison) -> tuple[list[str], list[list[tuple[str, ...]]]]:
-    """Head and rows of the table for readers; a cell has one to three lines: the mean, the difference, its word."""
+    """Head and rows of the table for readers; a cell has one to four lines: the mean, the difference with its
+    interval over seeds, the interval that counts test images too, and its word.
+    """
     shown = comparison.measures
     main = comparison.main
     clock = any(row.virtual_hours is not None for row in comparison.rows)
@@ -196,17 +210,20 @@ def _marked(comparison: Comparison, row: Row) -> str:
 
 
 def _cell(measure: str, found: Spread | None, to_first: Difference | None) -> tuple[str, ...]:
-    """The mean, the difference, and what that is called where its interval holds zero."""
+    """The mean, the difference, its intervals, and what it is called where the interval judged by holds zero."""
     if found is None:
         return ("-",)
     mean = f"{found.mean:.3f}" + ("" if found.deviation is None else f" ± {found.deviation:.3f}")
     if to_first is None:
         return (mean,)
-    if to_first.low is None or to_first.high is None:
-        return mean, f"{to_first.mean:+.3f}"
-    lines = (mean, f"{to_first.mean:+.3f} [{to_first.low:+.3f}, {to_first.high:+.3f}]")
-    word = to_first.judged(margin_of(measure))
-    return (*lines, word) if word in ("level", APART) else lines
+    lines = [mean, f"{to_first.mean:+.3f}"]
+    if to_first.low is not None and to_first.high is not None:
+        lines[1] += f" [{to_first.low:+.3f}, {to_first.high:+.3f}]"
+    if isinstance(images := to_first.images, ImageInterval):
+        lines.append(f"images [{images.low:+.3f}, {images.high:+.3f}]")
+    if (word := to_first.judged(margin_of(measure))) in ("level", APART):
+        lines.append(f"{word}, one seed" if to_first.over == ONE_SEED else word)
+    return tuple(lines)
 
 
 def _area(area: Area | None) -> tuple[str, ...]:
@@ -219,121 +236,6 @@ def _megabytes(count: float | None) -> str:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3g}"
-
-
-def notes(comparison: Comparison) -> list[str]:
-    """What a reader has to know: seeds, split, intervals, who differs in what, what is missing."""
-    first, seeds = printable(comparison.first.name), comparison.seeds
-    elsewhere = comparison.other_images
-    lines = [
-        f"# {printable(name)}: other images than {first} in seed(s) {_listed(of)}, so accuracies cannot be compared, "
-        "and no difference counts them."
-        for name, of in elsewhere.items()
-    ]
-    lines += [f"Values are those of the last round, over seed(s) {_listed(seeds)}; nothing was chosen by test labels."]
-    if others := comparison.other_splits:
-        lines += [
-            f"+ {printable(name)}: another split than {first} in seed(s) {_listed(left)}."
-            for name, of in others.items()
-            if (left := [seed for seed in of if seed not in elsewhere.get(name, [])])
-        ]
-    else:
-        lines.append("The split is the same for all rows, seed by seed.")
-    if len(seeds) > 1:
-        lines.append(
-            f"Second line: paired difference to {first} with its 95% interval (Student's t over seeds); level: the "
-            f"interval holds zero and lies within {MARGIN:g} of it; not told apart: it holds zero and reaches further."
-        )
-        lines += not_counted(comparison)
-    else:
-        lines.append(f"Second line: difference to {first}; of one seed there is no interval, so it may be chance.")
-    if alone := [row.name for row in comparison.trained if any(run.of_clients for run in row.runs.values())]:
-        lines.append(f"Of {_listed(alone)}: the mean over clients, each measured with its own encoder.")
-    lines += [*_columns(comparison), *_private(comparison), *_leaks(comparison)]
-    lines += [f"* {_listed(names)}: beyond the method, {told}." for told, names in _differing(comparison).items()]
-    for row in comparison.trained:
-        if row.unfinished:
-            told = ", ".join(f"{name} {status}" for name, status in row.unfinished.items())
-            lines.append(f"! {printable(row.name)}: {told}; not counted.")
-    lines += [*_began_otherwise(comparison), *noted(comparison)]
-    lines += [f"Left out, {printable(name)}: {' '.join(why.split())}" for name, why in comparison.left_out.items()]
-    return lines
-
-
-def _columns(comparison: Comparison) -> list[str]:
-    """What the columns of costs count."""
-    main = comparison.main
-    until = (
-        ""
-        if main is None
-        else f"; to 90% of {main} gain: until the first evaluation that was 90% of the way from the untrained "
-        f"encoder's {main} to the run's last one, -: no gain, or the untrained encoder was not evaluated"
-    )
-    hours = "h: hours of the virtual clock; " if any(row.virtual_hours is not None for row in comparison.rows) else ""
-    return [f"MB: millions of bytes to and from all clients; {hours}seconds: those of a run's rounds{until}."]
-
-
-def _private(comparison: Comparison) -> list[str]:
-    """What each epsilon promises."""
-    found: dict[str, list[str]] = {}
-    for row in comparison.trained:
-        if row.guarantee is not None:
-            found.setdefault(row.guarantee.scope, []).append(row.name)
-    return [f"epsilon of {_listed(names)}: of the client that spent most, {scope}." for scope, names in found.items()]
-
-
-def _leaks(comparison: Comparison) -> list[str]:
-    """What the areas are of."""
-    known = [(name, area) for name, area in leaked(comparison).items() if area is not None]
-    told = [f"{printable(name)}: {area.of}" for name, area in known]
-    if not told:
-        return []
-    return [
-        "leak AUC: the largest area by which a message told members from others (rayfed-ssl leak), with its 95% "
-        f"interval ({'; '.join(told)}); 0.5 is chance, and of many areas the largest is above it by chance. The "
-        f"interval is {INTERVAL}."
-    ]
-
-
-def _differing(comparison: Comparison) -> dict[str, list[str]]:
-    """What rows differ in beyond the method, in words, and which do."""
-    found: dict[str, list[str]] = {}
-    for row in comparison.trained:
-        if row.differing:
-            pairs = row.differing.items()
-            told = "; ".join(f"{key} is {_said(own)} (not {_said(theirs)})" for key, (theirs, own) in pairs)
-            found.setdefault(told, []).append(row.name)
-    return found
-
-
-def _began_otherwise(comparison: Comparison) -> list[str]:
-    """Rows whose encoders before training were not measured as the untrained encoder's row says."""
-    found = {row.name: row.values for row in comparison.rows}
-    lines = []
-    for name, of in ((UNTRAINED, "untrained"), (RAW_PIXELS, "pixels")):
-        others = [
-            row.name
-            for row in comparison.trained
-            if any(
-                found[name].get(measure, {}).get(seed, value) != value
-                for seed, run in row.runs.items()
-                for measure, value in getattr(run, of).items()
-            )
-        ]
-        if others:
-            lines.append(
-                f"{name.capitalize()}: what the first row with that seed measured; {_listed(others)} measured "
-                "something else, as with other encoders (untrained, pixels in the summary.json of their runs)."
-            )
-    return lines
-
-
-def _listed(items: Sequence[Any]) -> str:
-    return ", ".join(printable(item) for item in items) or "none"
-
-
-def _said(value: Any) -> str:
-    return "absent" if value is None else printable(value, 60)
 
 
 # -- formats -----------------------------------------------------------------------------------------------------------

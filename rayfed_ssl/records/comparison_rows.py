@@ -9,7 +9,8 @@ from typing import Any
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RESULT_NEUTRAL
-from rayfed_ssl.records.comparison import RAW_PIXELS, UNTRAINED, Comparison, OneRun, Row, read_run
+from rayfed_ssl.records.comparison import RAW_PIXELS, UNTRAINED, Comparison, Row
+from rayfed_ssl.records.one_run import OneRun, read_run
 from rayfed_ssl.settings.files import TAGGED, flat
 
 ALIKE = (*RESULT_NEUTRAL, "seed", "profile", "imports")  # what the runs of one row may differ in

@@ -1,13 +1,18 @@
-"""What a comparison's intervals leave out: that other test images would have given other accuracies.
+"""What a comparison's intervals count, and where they leave out that other test images give other accuracies.
 
 An interval over seeds says how far another seed may move a difference. All seeds may share their test images, and then
 no number of seeds shows what these images did to it. How much that is of a difference depends on how often two encoders
-are right on the same image, which no run folder holds; of a single accuracy it is known, and is said.
+are right on the same image. Where run folders say so (``outcomes.parquet``), an interval counts it; where they do not,
+the reason is said, and of a single accuracy what other images may do to it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from rayfed_ssl.base.text import printable
 from rayfed_ssl.records.comparison import Comparison, Row
+from rayfed_ssl.records.image_pairs import NOT_OF_IMAGES
 from rayfed_ssl.records.intervals import counts_images, wilson
 
 
@@ -19,12 +24,42 @@ def test_images(row: Row, measure: str) -> int | None:
     return None if not known or None in known else min(count for count in known if count is not None)
 
 
+def counts_test_images(comparison: Comparison) -> bool:
+    """Whether an interval of the table does."""
+    return any(why is None for _, _, why in _compared(comparison))
+
+
+def _compared(comparison: Comparison) -> Iterator[tuple[Row, str, str | None]]:
+    """(row, score, why its difference to the first row has no interval that counts test images; None: it has one)."""
+    for row in comparison.trained[1:]:
+        for measure in comparison.scores:
+            if (found := row.difference(comparison.first, measure)) is not None:
+                yield row, measure, found.images if isinstance(found.images, str) else None
+
+
 def not_counted(comparison: Comparison) -> list[str]:
-    """The sentence below the table, with the 95% interval (Wilson 1927) that the number of test images allows for the
-    first row's main accuracy; none where no accuracy was measured.
+    """Sentences below the table: which intervals do not count the test images, and why. Where none of the main accuracy
+    does, over several seeds, what the number of images allows for the first row's (95%, Wilson 1927).
     """
-    if (main := comparison.main) is None:
-        return []
+    found: dict[str, dict[str, list[str]]] = {}
+    counted = set()
+    for row, measure, why in _compared(comparison):
+        if why is None:
+            counted.add(measure)
+        else:
+            found.setdefault(why, {}).setdefault(measure, []).append(printable(row.name))
+    several, main = len(comparison.seeds) > 1, comparison.main
+    lines = _size(comparison, main) if several and main is not None and main not in counted else []
+    beyond = "the interval counts seeds alone" if several else "there is no interval"
+    for why, by_measure in found.items():
+        if counted or why != NOT_OF_IMAGES:  # else no other kind is there to be told from
+            named = "; ".join(f"{measure} of {', '.join(rows)}" for measure, rows in by_measure.items())
+            lines.append(f"Of {named}: {beyond}, because {why}.")
+    return lines
+
+
+def _size(comparison: Comparison, main: str) -> list[str]:
+    """What an interval over seeds leaves out, in numbers."""
     told = "Intervals count seeds, not which test images were drawn"
     images, found = test_images(comparison.first, main), comparison.first.spread(main)
     if images is None or found is None or not 0 <= found.mean <= 1:

@@ -12,11 +12,12 @@ from matplotlib.figure import Figure
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.records.comparison import RAW_PIXELS, UNTRAINED, OneRun, ordered, read_run, spread
+from rayfed_ssl.records.comparison import RAW_PIXELS, UNTRAINED, ordered, spread
 from rayfed_ssl.records.comparison_choice import SMALLER
 from rayfed_ssl.records.guarantee import guarantee
 from rayfed_ssl.records.judged import APART, judged, margin_of
 from rayfed_ssl.records.leaked import INTERVAL, largest
+from rayfed_ssl.records.one_run import OneRun, read_run
 from rayfed_ssl.report.comparison_verdict import Row, by_seed, value_of, verdict
 from rayfed_ssl.report.features import WORDS
 from rayfed_ssl.report.formats import number, plural, size, span
@@ -120,22 +121,31 @@ def _tables(rows: Sequence[Row], measures: Sequence[str], caption: str) -> list[
         cells = [Cell(printable(row["row"], 60))]
         for name in measures:
             value, further = value_of(row, f"{name}.mean"), value_of(row, f"{name}.difference")
-            deviation, low, high = (value_of(row, f"{name}.{key}") for key in ("deviation", "low", "high"))
+            deviation = value_of(row, f"{name}.deviation")
             note = "" if deviation is None else f"± {change(name, deviation).removeprefix('+')}"
             if further is not None:
-                interval = "" if low is None or high is None else _interval(name, low, high)
-                note = f"{note} · {change(name, further)}{interval}".removeprefix(" · ")
+                note = f"{note} · {change(name, further)}{_intervals(row, name)}".removeprefix(" · ")
             cells.append(Cell(shown(name, value), value, f"rows/{place}/{name}.mean", note))
         body.append(cells)
     apart = "difference to the first row [95 % interval over seeds; none of one seed]"
+    if any(value_of(row, f"{name}.images_low") is not None for row in rows for name in measures):
+        apart += ", and the interval that counts test images too, by which it is judged"
     told = f"{caption}: mean over seeds ± deviation, {apart}"
     return [Table(told, ["", *(measure_name(name) for name in measures)], body)] if measures else []
 
 
-def _interval(name: str, low: float, high: float) -> str:
-    """The interval, and what the difference is called where that holds zero."""
-    word = judged(low, high, margin_of(name))
-    return f" {within(name, low, high)}{f' {word}' if word in ('level', APART) else ''}"
+def _intervals(row: Row, name: str) -> str:
+    """The intervals over seeds and with test images, and what the difference is called where the last of them holds
+    zero.
+    """
+    told, word, of_one = "", None, ""
+    for keys, what in ((("low", "high"), ""), (("images_low", "images_high"), "images ")):
+        low, high = (value_of(row, f"{name}.{key}") for key in keys)
+        if low is not None and high is not None:
+            of_one = ", one seed" if what and not told else ""
+            word = judged(low, high, margin_of(name))
+            told += f" {what}{within(name, low, high)}"
+    return f"{told} {word}{of_one}" if word in ("level", APART) else told
 
 
 def _promises(rows: Sequence[Row]) -> list[str]:

@@ -56,11 +56,14 @@ def verdict(rows: Sequence[Row], scores: Sequence[str]) -> Verdict:
 def against(row: Row, other: Row, name: str, seeds: Sequence[str]) -> Compared | None:
     """How ``row`` does beside ``other``, over those of ``seeds`` that both have.
 
-    Of two seeds or more the interval is of the paired differences; of one seed it is what the number of test images
-    allows, which knows nothing of the seed. None where no seed has both.
+    The interval is that of the paired differences by seed and test image, where the comparison has it. Otherwise it is
+    of two seeds or more that of the differences by seed, and of one seed what the number of test images allows, which
+    takes answers as independent. None where no seed has both.
     """
     own, theirs = by_seed(row, name), by_seed(other, name)
     both = [seed for seed in seeds if seed in own and seed in theirs]
+    if (paired := _paired(row, other, name, both)) is not None:
+        return paired
     if len(both) == 1:
         images = (row.get("test_images") or {}).get(name) or (other.get("test_images") or {}).get(name)
         return compared(own[both[0]], theirs[both[0]], images)
@@ -68,6 +71,22 @@ def against(row: Row, other: Row, name: str, seeds: Sequence[str]) -> Compared |
     if found is None:
         return None
     return Compared(found.mean, found.low, found.high, plural(found.count, "seed"), margin_of(name))
+
+
+def _paired(row: Row, other: Row, name: str, seeds: Sequence[str]) -> Compared | None:
+    """The rows compared by the interval that counts test images, over exactly these seeds; None where the comparison
+    has none.
+    """
+    for a, b, sign in ((row, other, 1.0), (other, row, -1.0)):
+        found = ((a.get("pairs") or {}).get(b["row"]) or {}).get(name) or {}
+        low, high, images = (value_of(found, key) for key in ("low", "high", "test_images"))
+        if low is None or high is None or images is None or found.get("seeds") != list(seeds):
+            continue
+        over = plural(int(images), "test image")
+        over = over if len(seeds) == 1 else f"{plural(len(seeds), 'seed')} and {over}"
+        low, high = sorted((sign * low, sign * high))
+        return Compared((low + high) / 2, low, high, over, margin_of(name))
+    return None
 
 
 def _of(rows: Mapping[str, Row], order: Order, name: str) -> Verdict:
@@ -129,10 +148,14 @@ def _rule(best: Row, others: Sequence[Row], name: str, seeds: Sequence[str]) -> 
     if not known:
         return "One seed and no interval: what is apart may be so by chance."
     over, margin = known[0].of, known[0].margin
-    if over.endswith(("seed", "seeds")):
-        beyond = "; it counts seeds, not which test images were drawn" if margin else ""
+    seeds_alone = [of.of for of in known if of.of.endswith(("seed", "seeds"))]
+    if not seeds_alone:
+        beyond = "" if " and " in over else "; of one seed, so another may order them otherwise"
     else:
-        beyond = "; of one seed, so another may order them otherwise"
+        beyond = "; it counts seeds, not which test images were drawn" if margin else ""
+        if over != seeds_alone[0] and not over.endswith(("seed", "seeds")):
+            over += f" (over {seeds_alone[0]} alone where no answers image by image are kept)"
+            beyond = ""
     holds = f"the 95 % interval of the difference over {over} holds zero"
     if not margin:
         return f"Not told apart: {holds}{beyond}."

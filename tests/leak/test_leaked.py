@@ -12,7 +12,8 @@ import yaml
 
 from rayfed_ssl import cli
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.records.comparison_files import cells, markdown, notes, records
+from rayfed_ssl.records.comparison_files import cells, markdown, records
+from rayfed_ssl.records.comparison_notes import notes
 from rayfed_ssl.records.comparison_rows import of_variants
 from rayfed_ssl.records.leaked import BY_CHANCE, INTERVAL, UNTRAINED, largest, read_leak
 from rayfed_ssl.report.any import report_of

@@ -15,10 +15,12 @@ import scipy.stats
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.federated.ledger import Booking
-from rayfed_ssl.records.comparison import Comparison, Row, difference, reached, read_run, spread
+from rayfed_ssl.records.comparison import Comparison, Row, difference, reached, spread
 from rayfed_ssl.records.comparison_figures import figure, line
-from rayfed_ssl.records.comparison_files import latex, markdown, notes, records, write
+from rayfed_ssl.records.comparison_files import latex, markdown, records, write
+from rayfed_ssl.records.comparison_notes import notes
 from rayfed_ssl.records.comparison_rows import differing, of_runs, of_variants
+from rayfed_ssl.records.one_run import read_run
 from rayfed_ssl.records.tables import (
     METRICS,
     Commit,

@@ -10,9 +10,11 @@ import pytest
 from scipy import stats
 
 from rayfed_ssl.records.comparison import Comparison
-from rayfed_ssl.records.comparison_files import latex, markdown, notes
+from rayfed_ssl.records.comparison_files import latex, markdown
+from rayfed_ssl.records.comparison_notes import notes
 from rayfed_ssl.records.comparison_rows import of_runs
-from rayfed_ssl.records.drawn_images import not_counted
+from rayfed_ssl.records.drawn_images import counts_test_images, not_counted
+from rayfed_ssl.records.image_pairs import LACKING
 from rayfed_ssl.testing.tiny import run_locally, tiny_run
 
 
@@ -27,10 +29,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return folders
 
 
-def with_images(made: Comparison, images: int | None) -> Comparison:
+def of_earlier_runs(folders: list[Path], images: int | None = 60) -> Comparison:
+    """The comparison of runs that kept no answers image by image, on so many test images."""
+    made = of_runs(folders)
     rows = [
         dataclasses.replace(
-            row, runs={seed: dataclasses.replace(run, test_images=images) for seed, run in row.runs.items()}
+            row,
+            runs={seed: dataclasses.replace(run, test_images=images, outcomes=None) for seed, run in row.runs.items()},
         )
         for row in made.rows
     ]
@@ -38,8 +43,9 @@ def with_images(made: Comparison, images: int | None) -> Comparison:
 
 
 def test_several_seeds_are_told_what_their_intervals_leave_out(runs: list[Path]) -> None:
-    made = of_runs(runs)
-    [told] = not_counted(made)
+    made = of_earlier_runs(runs)
+    told, why = not_counted(made)
+    assert why == f"Of knn of local: the interval counts seeds alone, because {LACKING}."
     mean = fmean(made.first.values["knn"].values())
     assert told.startswith("Intervals count seeds, not which test images were drawn: one of 60 is 0.017 of an accuracy")
     begin, end = (float(text) for text in told.split("may be ")[1].split(" (95%)")[0].split(" to "))
@@ -52,15 +58,26 @@ def test_several_seeds_are_told_what_their_intervals_leave_out(runs: list[Path])
 
 def test_more_images_leave_less_out(runs: list[Path]) -> None:
     made = of_runs(runs)
-    [told] = not_counted(with_images(made, 10_000))
+    told, _ = not_counted(of_earlier_runs(runs, 10_000))
     mean = fmean(made.first.values["knn"].values())
     low, high = stats.binomtest(round(10_000 * mean), 10_000).proportion_ci(method="wilson")
     assert f"one of 10,000 is 0.0001 of an accuracy, and with others {mean:.3f} of knn may be {low:.3f} to" in told
     assert f" to {high:.3f} (95%)" in told
-    assert not_counted(with_images(made, None)) == [
-        "Intervals count seeds, not which test images were drawn; how many there are is not recorded."
-    ]
+    assert (
+        not_counted(of_earlier_runs(runs, None))[0]
+        == "Intervals count seeds, not which test images were drawn; how many there are is not recorded."
+    )
 
 
 def test_one_seed_has_no_interval_that_could_leave_something_out(runs: list[Path]) -> None:
-    assert "Intervals count" not in " ".join(notes(of_runs([runs[0], runs[2]])))
+    made = of_earlier_runs([runs[0], runs[2]])
+    assert "Intervals count" not in " ".join(notes(made))
+    assert f"Of knn of local: there is no interval, because {LACKING}." in notes(made)
+
+
+def test_runs_as_they_are_leave_no_test_image_out(runs: list[Path]) -> None:
+    for folders in (runs, [runs[0], runs[2]]):
+        made = of_runs(folders)
+        assert counts_test_images(made)
+        assert not_counted(made) == []
+        assert "images [" in markdown(made)

@@ -11,7 +11,7 @@ from rayfed_ssl import load as load_run
 from rayfed_ssl.api.execution import preflight
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import load
-from rayfed_ssl.records.comparison import read_run
+from rayfed_ssl.records.one_run import read_run
 from rayfed_ssl.simulation.progress import Progress
 from tests.tiny import TASKS, booked, encoders, measured, run_locally, tiny
 

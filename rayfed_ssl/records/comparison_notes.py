@@ -1,0 +1,147 @@
+"""What a reader of a comparison has to know, in sentences below its table: seeds, split, intervals, what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rayfed_ssl.base.text import printable
+from rayfed_ssl.records.comparison import RAW_PIXELS, UNTRAINED, Comparison
+from rayfed_ssl.records.drawn_images import counts_test_images, not_counted
+from rayfed_ssl.records.judged import MARGIN
+from rayfed_ssl.records.leaked import INTERVAL, Area, largest
+from rayfed_ssl.records.noted import noted
+
+
+def notes(comparison: Comparison) -> list[str]:
+    """What a reader has to know: seeds, split, intervals, who differs in what, what is missing."""
+    first, seeds = printable(comparison.first.name), comparison.seeds
+    elsewhere = comparison.other_images
+    lines = [
+        f"# {printable(name)}: other images than {first} in seed(s) {_listed(of)}, so accuracies cannot be compared, "
+        "and no difference counts them."
+        for name, of in elsewhere.items()
+    ]
+    lines += [f"Values are those of the last round, over seed(s) {_listed(seeds)}; nothing was chosen by test labels."]
+    if others := comparison.other_splits:
+        lines += [
+            f"+ {printable(name)}: another split than {first} in seed(s) {_listed(left)}."
+            for name, of in others.items()
+            if (left := [seed for seed in of if seed not in elsewhere.get(name, [])])
+        ]
+    else:
+        lines.append("The split is the same for all rows, seed by seed.")
+    lines += [*_intervals(comparison), *not_counted(comparison)]
+    if alone := [row.name for row in comparison.trained if any(run.of_clients for run in row.runs.values())]:
+        lines.append(f"Of {_listed(alone)}: the mean over clients, each measured with its own encoder.")
+    lines += [*_columns(comparison), *_private(comparison), *_leaks(comparison)]
+    lines += [f"* {_listed(names)}: beyond the method, {told}." for told, names in _differing(comparison).items()]
+    for row in comparison.trained:
+        if row.unfinished:
+            told = ", ".join(f"{name} {status}" for name, status in row.unfinished.items())
+            lines.append(f"! {printable(row.name)}: {told}; not counted.")
+    lines += [*_began_otherwise(comparison), *noted(comparison)]
+    lines += [f"Left out, {printable(name)}: {' '.join(why.split())}" for name, why in comparison.left_out.items()]
+    return lines
+
+
+def _intervals(comparison: Comparison) -> list[str]:
+    """What the lines below a mean are."""
+    first, counted = printable(comparison.first.name), counts_test_images(comparison)
+    words = f"level: the interval holds zero and lies within {MARGIN:g} of it; not told apart: it holds zero and "
+    words += "reaches further."
+    if len(comparison.seeds) > 1:
+        second = f"Second line: paired difference to {first} with its 95% interval (Student's t over seeds)"
+        third = "images: its 95% interval that counts which test images were drawn, too; the words rest on it where "
+        third += "there is one"
+        return [f"{second}; {third}; {words}" if counted else f"{second}; {words}"]
+    if counted:
+        second = f"Second line: difference to {first}; images: its 95% interval over the test images of this one seed"
+        return [f"{second}, so another seed may say otherwise; {words}"]
+    return [f"Second line: difference to {first}; of one seed there is no interval, so it may be chance."]
+
+
+def _columns(comparison: Comparison) -> list[str]:
+    """What the columns of costs count."""
+    main = comparison.main
+    until = (
+        ""
+        if main is None
+        else f"; to 90% of {main} gain: until the first evaluation that was 90% of the way from the untrained "
+        f"encoder's {main} to the run's last one, -: no gain, or the untrained encoder was not evaluated"
+    )
+    hours = "h: hours of the virtual clock; " if any(row.virtual_hours is not None for row in comparison.rows) else ""
+    return [f"MB: millions of bytes to and from all clients; {hours}seconds: those of a run's rounds{until}."]
+
+
+def _private(comparison: Comparison) -> list[str]:
+    """What each epsilon promises."""
+    found: dict[str, list[str]] = {}
+    for row in comparison.trained:
+        if row.guarantee is not None:
+            found.setdefault(row.guarantee.scope, []).append(row.name)
+    return [f"epsilon of {_listed(names)}: of the client that spent most, {scope}." for scope, names in found.items()]
+
+
+def _leaks(comparison: Comparison) -> list[str]:
+    """What the areas are of."""
+    known = [(name, area) for name, area in leaked(comparison).items() if area is not None]
+    told = [f"{printable(name)}: {area.of}" for name, area in known]
+    if not told:
+        return []
+    return [
+        "leak AUC: the largest area by which a message told members from others (rayfed-ssl leak), with its 95% "
+        f"interval ({'; '.join(told)}); 0.5 is chance, and of many areas the largest is above it by chance. The "
+        f"interval is {INTERVAL}."
+    ]
+
+
+def _differing(comparison: Comparison) -> dict[str, list[str]]:
+    """What rows differ in beyond the method, in words, and which do."""
+    found: dict[str, list[str]] = {}
+    for row in comparison.trained:
+        if row.differing:
+            pairs = row.differing.items()
+            told = "; ".join(f"{key} is {_said(own)} (not {_said(theirs)})" for key, (theirs, own) in pairs)
+            found.setdefault(told, []).append(row.name)
+    return found
+
+
+def _began_otherwise(comparison: Comparison) -> list[str]:
+    """Rows whose encoders before training were not measured as the untrained encoder's row says."""
+    found = {row.name: row.values for row in comparison.rows}
+    lines = []
+    for name, of in ((UNTRAINED, "untrained"), (RAW_PIXELS, "pixels")):
+        others = [
+            row.name
+            for row in comparison.trained
+            if any(
+                found[name].get(measure, {}).get(seed, value) != value
+                for seed, run in row.runs.items()
+                for measure, value in getattr(run, of).items()
+            )
+        ]
+        if others:
+            lines.append(
+                f"{name.capitalize()}: what the first row with that seed measured; {_listed(others)} measured "
+                "something else, as with other encoders (untrained, pixels in the summary.json of their runs)."
+            )
+    return lines
+
+
+def _listed(items: Sequence[Any]) -> str:
+    return ", ".join(printable(item) for item in items) or "none"
+
+
+def _said(value: Any) -> str:
+    return "absent" if value is None else printable(value, 60)
+
+
+def leaked(comparison: Comparison) -> dict[str, Area | None]:
+    """Row -> the largest area by which its messages gave members away, None where nothing crossed; empty where some run
+    was not audited.
+    """
+    runs = {row.name: [run.audited for run in row.runs.values()] for row in comparison.rows}
+    if any(audit is None for audits in runs.values() for audit in audits):
+        return {}
+    return {name: largest([audit for audit in audits if audit is not None]) for name, audits in runs.items()}
