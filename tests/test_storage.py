@@ -451,7 +451,7 @@ def test_a_run_that_is_removed_at_its_uri_while_it_is_evaluated_does_not_come_ba
     write(run, "config.yaml")
 
     def removing() -> None:
-        with at_hand(uri, put_back="evaluation.json") as folder:
+        with at_hand(uri, put_back=("evaluation.json",)) as folder:
             (folder / "evaluation.json").write_text("{}")
             shutil.rmtree(run)
 

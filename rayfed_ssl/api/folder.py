@@ -20,6 +20,7 @@ from rayfed_ssl.api.executor import Executor
 from rayfed_ssl.api.words import python_words
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig, load_untrusted
+from rayfed_ssl.records.outcomes import FILE as OUTCOMES
 from rayfed_ssl.records.tables import read_communication, read_metrics
 from rayfed_ssl.settings.files import of_run
 from rayfed_ssl.simulation.reevaluation import FILE, reevaluate
@@ -141,7 +142,9 @@ class Run:
                 data=data, exclude_trained=exclude_trained, trust_imports=True, renew=renew,
             )  # fmt: skip
         if self.uri is not None:
-            Remote(self.uri).put(self.folder / FILE, FILE)
+            for name in (FILE, OUTCOMES):
+                if (self.folder / name).exists():
+                    Remote(self.uri).put(self.folder / name, name)
         return found
 
     def report(self, *, images: bool = True) -> Path:

@@ -14,7 +14,7 @@ from rayfed_ssl.records.outcomes import FILE
 
 NO_RUN = "what was there before training has no answers image by image"
 NOT_OF_IMAGES = "it is not counted image by image on the test images"
-LACKING = f"a run has no {FILE}, which earlier versions did not write"
+LACKING = f"a run has no {FILE}, which earlier versions did not write (rayfed-ssl evaluate RUN does)"
 OTHER_NUMBERS = f"the {FILE} of a run is not of the accuracy that it recorded"
 OTHER_IMAGES = "not all runs have the same test images"
 

@@ -1,8 +1,8 @@
 """Intervals of accuracies that were measured on a number of test images: what chance in the choice of images allows.
 
-An accuracy is a share of M images. Two encoders are measured on the same images, but a run keeps no answers image by
-image, so the interval of their difference takes them as independent: where answers agree, as they mostly do, the
-true interval is narrower.
+An accuracy is a share of M images. Two encoders are measured on the same images. Where nothing is known of their
+answers image by image (else see :mod:`rayfed_ssl.records.crossed`), the interval of their difference takes them as
+independent: where answers agree, as they mostly do, the true interval is narrower.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +24,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.evaluation.outcomes import ROUNDING, Outcomes
+from rayfed_ssl.evaluation.outcomes import ROUNDING, Outcomes, compact
 from rayfed_ssl.records.tables import replace_file, with_names
 
 FILE = "outcomes.parquet"
@@ -37,6 +38,7 @@ def write_outcomes(
     by_client: Mapping[int | None, Outcomes],
     labels: NDArray[np.int64],
     names: Sequence[str] | None = None,
+    within: Path | None = None,
 ) -> None:
     """Write ``outcomes.parquet`` with the scores that all encoders have; remove it where there is none.
 
@@ -45,6 +47,7 @@ def write_outcomes(
         by_client: client (None: the global encoder) -> its outcomes on the labelled test images.
         labels: of all test images, negative where there is none.
         names: of the clients, where they have any.
+        within: the folder, where it is not to be made again if it is gone.
     """
     clients = sorted(by_client, key=lambda client: -1 if client is None else client)
     rows = np.flatnonzero(labels >= 0)
@@ -69,6 +72,7 @@ def write_outcomes(
             table, path, compression="zstd", column_encoding=encodings,
             use_dictionary=[name for name in table.column_names if name not in encodings],
         ),
+        within,
     )  # fmt: skip
 
 
@@ -97,25 +101,50 @@ class ImageShares:
 
 def read_outcomes(folder: Path) -> ImageShares | None:
     """What ``write_outcomes`` wrote; None in a folder without it. Raises UserError for a damaged file."""
-    path = folder / FILE
+    if (found := _read(folder / FILE)) is None:
+        return None
+    shares = {name: found.columns[name].mean(axis=0) / count for name, count in found.draws.items()}
+    return ImageShares(found.round, found.columns["index"][0], found.columns["label"][0], shares)
+
+
+def outcomes_by_client(folder: Path) -> dict[int | None, Outcomes]:
+    """What ``write_outcomes`` was given; empty in a folder without it. Raises UserError for a damaged file."""
+    if (found := _read(folder / FILE)) is None:
+        return {}
+    return {
+        client: Outcomes(
+            {name: compact(found.columns[name][row], count) for name, count in found.draws.items()}, found.draws
+        )
+        for row, client in enumerate(found.clients)
+    }
+
+
+class _Read(NamedTuple):
+    """A file as it lies there: every column but the client's as (E, M), encoders being one after the other."""
+
+    round: int
+    draws: dict[str, int]
+    clients: list[int | None]
+    columns: dict[str, NDArray[np.int64]]
+
+
+def _read(path: Path) -> _Read | None:
+    """The file; None where there is none. Raises UserError for a damaged one."""
     if not path.exists():
         return None
     try:
         table = pq.ParquetFile(path).read()
         metadata = table.schema.metadata
         draws = {str(name): int(count) for name, count in json.loads(metadata[DRAWS]).items()}
-        encoders = pc.count_distinct(table["client"], mode="all").as_py()
-        by_encoder = {name: _by_encoder(table, name, encoders) for name in ("index", "label", *draws)}
+        clients = pc.unique(table["client"]).to_pylist()
+        columns = {
+            name: np.asarray(table[name].to_numpy(), np.int64).reshape(len(clients), -1)
+            for name in ("index", "label", *draws)
+        }
         for name in ("index", "label"):
-            if (by_encoder[name] != by_encoder[name][0]).any():
+            if (columns[name] != columns[name][0]).any():
                 raise ValueError(f"column {name} is not the same for every encoder")
-        shares = {name: by_encoder[name].mean(axis=0) / count for name, count in draws.items()}
-        return ImageShares(int(metadata[ROUND]), by_encoder["index"][0], by_encoder["label"][0], shares)
+        return _Read(int(metadata[ROUND]), draws, clients, columns)
     except (OSError, pa.ArrowException, LookupError, ValueError, TypeError, AttributeError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{path}: cannot be read ({reason}); move it away to go on without it") from None
-
-
-def _by_encoder(table: pa.Table, name: str, encoders: int) -> NDArray[np.int64]:
-    """A column as (E, M): encoders lie one after the other."""
-    return np.asarray(table[name].to_numpy(), np.int64).reshape(encoders, -1)

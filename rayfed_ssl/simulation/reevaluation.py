@@ -21,7 +21,7 @@ from rayfed_ssl.data import sources
 from rayfed_ssl.data.copies import without_test
 from rayfed_ssl.data.images import Dataset
 from rayfed_ssl.data.sources import SourceConfig
-from rayfed_ssl.evaluation import PROTOCOLS, EvaluationConfig
+from rayfed_ssl.evaluation import PROTOCOLS, EvaluationConfig, Outcomes
 from rayfed_ssl.evaluation.cache import digest
 from rayfed_ssl.federated.bench import Workbench, train_rows
 from rayfed_ssl.federated.federation import Federation, deal
@@ -33,6 +33,7 @@ from rayfed_ssl.records.trained import FILE as TRAINED
 from rayfed_ssl.records.trained import among_trained, read_trained
 from rayfed_ssl.settings.files import of_run, parse_overrides
 from rayfed_ssl.settings.located import located_of_run, title
+from rayfed_ssl.simulation.outcomes_again import add_outcomes, as_in_the_run
 from rayfed_ssl.simulation.resuming import began_earlier, check_same_files, check_same_images, places
 from rayfed_ssl.simulation.shared_encoders import shareable
 from rayfed_ssl.storage.claim import rewriting
@@ -54,7 +55,8 @@ def reevaluate(
     renew: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Measure each exported encoder, the untrained ones and the raw pixels; what it finds is added to
-    ``evaluation.json``, where results of other protocols, and of other images, stay.
+    ``evaluation.json``, where results of other protocols, and of other images, stay. ``outcomes.parquet`` gets the
+    scores of a run that did not keep them (:func:`add_outcomes`).
 
     Args:
         protocols: which; by default the run's own, comparisons of encoders only where there are several.
@@ -77,7 +79,7 @@ def reevaluate(
         UserError: no encoder there, an unknown protocol, a change that is not allowed, images that are gone, or a run
             that was removed meanwhile.
     """
-    load_untrusted(of_run(run), trust_imports=trust_imports)  # protocols may be among its imports
+    own = load_untrusted(of_run(run), trust_imports=trust_imports)  # protocols may be among its imports
     if unknown := [name for name in protocols if name not in PROTOCOLS]:
         raise UserError(PROTOCOLS.unknown("--protocol", unknown[0]))
     encoders = exported_by(run)
@@ -90,18 +92,22 @@ def reevaluate(
             federation = deal(config)
         check_same_images(run, federation)
         check_same_files(config, run)
-        found = _measured(config, federation, encoders)
+        measured = _measured(config, federation, encoders)
+        found = measured.document
     else:
         federation, images = _other_images(run, config, data, exclude_trained)
         if not protocols and not config.evaluation.labelled and (federation.dataset.test.labels >= 0).any():
             images["notes"].append("these images have labels: --protocol knn, linear or fewshot measures by them")
-        found = {"images": images, **_measured(config, federation, encoders)}
+        measured = _measured(config, federation, encoders)
+        found = {"images": images, **measured.document}
     protocols = config.evaluation.protocols
     with rewriting(run / FILE) as write:  # another command may have added to it since
         renew()
         known = with_untrained(earlier(run / FILE), _began(config, encoders))
         found = added(known, found, protocols) if data is None else _beside(known, title(data), found, protocols)
         write(found)
+        if data is None:
+            add_outcomes(run, measured.outcomes, as_in_the_run(own, config), federation)
     return found
 
 
@@ -176,7 +182,7 @@ def _without_notes(images: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in images.items() if key != "notes"}
 
 
-def _measured(config: RunConfig, federation: Federation, encoders: Sequence[ExportedFile]) -> dict[str, Any]:
+def _measured(config: RunConfig, federation: Federation, encoders: Sequence[ExportedFile]) -> Found:
     """The configured protocols on these images."""
     train, test = federation.dataset.train, federation.dataset.test
     evaluation.check(config.evaluation, train.labels, test.labels, config.data.image_size)
@@ -188,12 +194,12 @@ def _measured(config: RunConfig, federation: Federation, encoders: Sequence[Expo
     for one in encoders if config.evaluation.rows else []:
         weights, client = pack(_loaded(bench, one)), one.client
         if client is None or not shareable(config.evaluation, one.architecture):
-            found.note("accuracy", one.stem, one.stem, bench.evaluate(one.architecture, weights, client=client))
+            found.exported(one, bench.evaluate(one.architecture, weights, client=client))
             continue
         key = one.architecture, digest(weights.layout, weights.vector)
         if key not in known:
             known[key] = bench.evaluate(one.architecture, weights)
-        found.note("accuracy", one.stem, one.stem, evaluation.of_client(known[key], client))
+        found.exported(one, evaluation.of_client(known[key], client))
     if config.evaluation.labelled:
         found.document["pixels"] = {"fewshot": bench.evaluate_pixels()}
     if config.evaluation.comparisons:
@@ -203,7 +209,7 @@ def _measured(config: RunConfig, federation: Federation, encoders: Sequence[Expo
         name: evaluation.settings_of(config.evaluation, name, len(train_rows(federation, config)[0]))
         for name in config.evaluation.protocols
     }
-    return found.document
+    return found
 
 
 def _began(config: RunConfig, encoders: Sequence[ExportedFile]) -> dict[str, tuple[str, int | None]]:
@@ -244,10 +250,18 @@ def _compared(looks: Mapping[str, Mapping[str, NDArray[Any]]], config: Evaluatio
 
 
 class Found:
-    """Values sorted by what they are: scores, values on held-out images, descriptions of features."""
+    """Values sorted by what they are: scores, values on held-out images, descriptions of features. ``outcomes``: those
+    of exported encoders, by client.
+    """
 
     def __init__(self) -> None:
         self.document: dict[str, Any] = {}
+        self.outcomes: dict[int | None, Outcomes] = {}
+
+    def exported(self, one: ExportedFile, values: Mapping[str, float]) -> None:
+        """What was measured of an exported encoder."""
+        self.note("accuracy", one.stem, one.stem, values)
+        self.outcomes[one.client] = evaluation.outcomes_of(values) or Outcomes({}, {})
 
     def note(self, block: str, name: str, described: str, values: Mapping[str, float]) -> None:
         """Scores go to ``block`` under ``name``, all else to the block its tag begins with, under ``described``."""

@@ -108,9 +108,9 @@ def renewing(where: str | None, folder: Path, name: str) -> Callable[[], None]:
 
 
 @contextmanager
-def at_hand(where: str, wanted: Callable[[str], bool] = is_kept, put_back: str | None = None) -> Iterator[Path]:
-    """The run folder at ``where``, or, of a URI, a copy that lives as long as the context; the file ``put_back`` of it
-    is copied to the URI in the end, unless something was raised.
+def at_hand(where: str, wanted: Callable[[str], bool] = is_kept, put_back: tuple[str, ...] = ()) -> Iterator[Path]:
+    """The run folder at ``where``, or, of a URI, a copy that lives as long as the context; those files of it
+    that ``put_back`` names are copied to the URI in the end, unless something was raised.
     """
     if not is_uri(where):
         yield Path(where).expanduser()
@@ -120,8 +120,9 @@ def at_hand(where: str, wanted: Callable[[str], bool] = is_kept, put_back: str |
         folder = Path(name)
         remote.fetch(folder, wanted)
         yield folder
-        if put_back is not None and (folder / put_back).exists():
-            remote.put(folder / put_back, put_back)
+        for file in put_back:
+            if (folder / file).exists():
+                remote.put(folder / file, file)
 
 
 def _line(error: BaseException) -> str:
