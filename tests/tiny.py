@@ -17,11 +17,6 @@ MIXED = {"clients.encoders": ["small_cnn", "small_cnn_bn", "small_cnn", "fedlink
 UNPREDICTED = {
     "fedlinked": "early stopping decides",
     "fedavg_trunk": "early stopping decides",
-    "fedmd": "not written down",
-    "feddf": "not written down",
-    "fedmkd": "not written down",
-    "orchestra": "not written down",
-    "ssd": "not written down",
 }
 
 # What a method needs beside BASE to exercise what is its own.

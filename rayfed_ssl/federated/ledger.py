@@ -12,6 +12,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, TypedDict, runtime_checkable
 
 import numpy as np
@@ -47,6 +48,20 @@ class OnTheWire(Protocol):
     """A value that knows its own size at float32, in parts: "" is the field itself, ".buffers" a row beside it."""
 
     def wire_bytes(self) -> dict[str, int]: ...
+
+
+@dataclass(frozen=True)
+class WireSize:
+    """Stands for a value of which only the size is known: ``parts`` as its ``wire_bytes`` would give them."""
+
+    parts: Mapping[str, int]
+
+    @property
+    def total(self) -> int:
+        return sum(self.parts.values())
+
+    def wire_bytes(self) -> dict[str, int]:
+        return dict(self.parts)
 
 
 def array_bytes(array: np.ndarray | Tensor) -> int:

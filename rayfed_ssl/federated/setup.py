@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from rayfed_ssl.base.weights import Weights
+from rayfed_ssl.base.weights import Weights, pack
+from rayfed_ssl.federated.bench import Initial
+from rayfed_ssl.federated.client import followed
 from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.ledger import WireSize
 from rayfed_ssl.settings.run import RunSettings
 
 
@@ -19,14 +22,30 @@ class Setup:
     config: RunSettings
     federation: Federation
     initial: Callable[[str], Weights]  # an architecture's untrained values
+    _sizes: dict[tuple[str, str], WireSize] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def clients(self) -> tuple[int, ...]:
         return self.federation.clients
 
+    def network_size(self, encoder: str) -> WireSize:
+        """The whole network of an architecture, buffers included, as it crosses."""
+        return self._size("network", encoder, self.initial)
+
+    def target_size(self, encoder: str) -> WireSize:
+        """What follows a network of an architecture as its momentum target (``client.followed``), as it crosses."""
+        network = Initial(self.config, self.federation).network
+        return self._size("target", encoder, lambda name: pack(*followed(network(name))))
+
+    def _size(self, what: str, encoder: str, made: Callable[[str], Weights]) -> WireSize:
+        """The size of an architecture's values, which are made once for it and not kept."""
+        if (what, encoder) not in self._sizes:
+            self._sizes[what, encoder] = WireSize(made(encoder).wire_bytes())
+        return self._sizes[what, encoder]
+
     def weight_bytes(self, encoder: str) -> int:
         """What the whole network of an architecture takes on the wire, buffers included."""
-        return sum(self.initial(encoder).wire_bytes().values())
+        return self.network_size(encoder).total
 
     @property
     def shares(self) -> np.ndarray:

@@ -100,13 +100,18 @@ class Server(MethodServer[AnyConfig]):
     """The global model, which each round becomes the mean of its clients' models."""
 
     def workload(self, operation: str, client: int) -> Workload | None:
-        return None if self.config.averages_target else self.fitting(client, weights=self.weights)
+        """Local epochs; where momentum targets are averaged, too, the reply has one."""
+        if not self.config.averages_target:
+            return self.fitting(client, weights=self.weights)
+        return self.fitting(client, weights=self.weights, target=self.setup.target_size(self.common_encoder))
 
     def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
-        if self.config.averages_target:
-            return None
-        size = self.setup.weight_bytes(self.config.clients.encoder(client)) if t else 0
-        return Traffic(size, size)
+        """Weights both ways. A target that is averaged goes up, too, and from the second round on comes down."""
+        if t == 0:
+            return Traffic(0, 0)
+        size = self.setup.weight_bytes(self.common_encoder)
+        target = self.setup.target_size(self.common_encoder).total if self.config.averages_target else 0
+        return Traffic(size + (target if t > 1 else 0), size + target)
 
     def start(self, cohort: Cohort) -> None:
         self.weights = self.initial_weights()

@@ -16,7 +16,7 @@ Shape legend: M public images, B batch, D projection.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -35,6 +35,7 @@ from rayfed_ssl.federated.messages import Reply
 from rayfed_ssl.federated.method import Info, Method, projecting
 from rayfed_ssl.federated.results import Subject
 from rayfed_ssl.federated.server import MethodServer
+from rayfed_ssl.federated.workload import Traffic, Workload
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives.distillation import consensus, ensemble_divergence
 from rayfed_ssl.settings.blocks import MethodConfig, refuse_unused
@@ -145,6 +146,13 @@ class Server(MethodServer[Config]):
     def start(self, cohort: Cohort) -> None:
         encoders = {self.encoder(c) for c in self.setup.clients}
         self.state["models"] = {encoder: self.setup.initial(encoder) for encoder in sorted(encoders)}
+
+    def workload(self, operation: str, client: int) -> Workload | None:
+        return self.fitting(client, weights=self.setup.network_size(self.encoder(client)))
+
+    def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
+        size = self.setup.weight_bytes(self.encoder(client)) if t else 0
+        return Traffic(size, size)
 
     def round(self, t: int, cohort: Cohort) -> None:
         models = self.models

@@ -16,6 +16,7 @@ Shape legend: M public images of a round, D projection.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -33,6 +34,7 @@ from rayfed_ssl.federated.method import ClientFootprint, Info, Method, projectin
 from rayfed_ssl.federated.results import Subject
 from rayfed_ssl.federated.server import MethodServer, counting, pretrain
 from rayfed_ssl.federated.uploads import PublicOutputs
+from rayfed_ssl.federated.workload import Traffic, Workload, local_batches
 from rayfed_ssl.objectives.distillation import digest
 from rayfed_ssl.settings.blocks import MethodConfig
 from rayfed_ssl.settings.run import RunSettings
@@ -120,6 +122,31 @@ class Server(MethodServer[Config]):
     def start(self, cohort: Cohort) -> None:
         self.state |= {"consensus": None, "agreed": 0, "pretrained": []}  # agreed: the consensus's round
         cohort.publish(PUBLIC, self.setup.federation.public_images.pixels)
+
+    def workload(self, operation: str, client: int) -> Workload | None:
+        """Before a client's first round, epochs on the public images. In a round, passes over the subset of the last
+        consensus, where there is one, local epochs, and one pass over the round's own subset.
+        """
+        method, public = self.method, len(self.setup.federation.public_images)
+        if operation == "pretrain":
+            return Workload(local_batches(self.config, public, method.public_epochs).images)
+        chosen = min(method.subset or public, public)
+        work = self.fitting(client) + Workload(chosen, {"outputs": self.output_bytes})
+        if self.state.get("consensus") is not None:
+            work += Workload(local_batches(self.config, chosen, method.digest_epochs, method.digest_batch).images)
+        return work
+
+    def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
+        """Once the public images; then outputs up, and from the second round on the consensus down."""
+        if t == 0:
+            return Traffic(self.setup.federation.public_images.pixels.nbytes, 0)
+        return Traffic(self.output_bytes if t > 1 else 0, self.output_bytes)
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of outputs (M, D), float32, a client's or the consensus."""
+        public = len(self.setup.federation.public_images)
+        return 4 * min(self.method.subset or public, public) * self.config.projection_dim
 
     def round(self, t: int, cohort: Cohort) -> None:
         if self.method.public_epochs:

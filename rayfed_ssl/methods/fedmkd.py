@@ -19,7 +19,7 @@ Shape legend: N teachers, B rows (two views of a batch), D projection, H attenti
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import torch
@@ -34,6 +34,7 @@ from rayfed_ssl.federated.federation import Federation, require_public
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, only
 from rayfed_ssl.federated.results import Subject
 from rayfed_ssl.federated.server import MethodServer
+from rayfed_ssl.federated.workload import Traffic, Workload
 from rayfed_ssl.models.encoders import EncoderName
 from rayfed_ssl.models.heads import HeadConfig, mlp
 from rayfed_ssl.models.network import Network
@@ -218,6 +219,18 @@ class Service(EncoderClient[Config]):
 class Server(MethodServer[Config]):
     def start(self, cohort: Cohort) -> None:
         self.state["student"] = {"student": self.setup.initial(student_encoder(self.config))}
+
+    def workload(self, operation: str, client: int) -> Workload | None:
+        """Local epochs; to adopt a target costs nothing but its download."""
+        if operation == "adopt":
+            return Workload(0)
+        return self.fitting(client, weights=self.setup.network_size(self.config.clients.encoder(client)))
+
+    def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
+        if t == 0:
+            return Traffic(0, 0)
+        encoder = self.config.clients.encoder(client)
+        return Traffic(self.setup.target_size(encoder).total, self.setup.weight_bytes(encoder))
 
     def round(self, t: int, cohort: Cohort) -> None:
         teachers = {r.client: (self.config.clients.encoder(r.client), r.fields) for r in cohort.gather("train")}

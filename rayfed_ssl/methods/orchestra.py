@@ -18,7 +18,8 @@ Shape legend: B batch, D projection, G global centroids, L local centroids, M me
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -34,6 +35,7 @@ from rayfed_ssl.federated.messages import Reply
 from rayfed_ssl.federated.method import Info, Method, only
 from rayfed_ssl.federated.server import MethodServer, counting
 from rayfed_ssl.federated.uploads import Entries
+from rayfed_ssl.federated.workload import Traffic, Workload
 from rayfed_ssl.methods.centroids import fit_centroids, local_centroids, spread
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives.base import Step, encoded_together, full_precision, random_rows
@@ -154,6 +156,35 @@ class Server(MethodServer[Config]):
     def start(self, cohort: Cohort) -> None:
         self.weights = self.initial_weights()
         self.state |= {"target": None, "centroids": None}  # no target: a copy of the weights
+
+    def workload(self, operation: str, client: int) -> Workload | None:
+        """A view of each image of the memory; where the client trains, local epochs, with a third view of every image
+        where turns are predicted.
+        """
+        remembered = min(self.method.memory, int(self.setup.federation.sizes[client]))
+        memory = Workload(remembered, {"centroids": self.centroid_bytes(client)})
+        if operation == "cluster":
+            return memory
+        cost = self.fitting(client, weights=self.weights, target=self.setup.target_size(self.common_encoder))
+        return (replace(cost, images=2 * cost.images) if self.method.rotation else cost) + memory
+
+    def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
+        """Both networks and global centroids down, both networks and local centroids up. In the first round the target
+        is a copy that does not come down, and clients cluster twice.
+        """
+        if t == 0:
+            return Traffic(0, 0)
+        weights, target = (
+            size(self.common_encoder).total for size in (self.setup.network_size, self.setup.target_size)
+        )
+        clusters = 4 * self.method.global_clusters * self.config.projection_dim
+        found = self.centroid_bytes(client) * (2 if t == 1 else 1)
+        return Traffic(weights + (target if t > 1 else 0) + clusters, weights + target + found)
+
+    def centroid_bytes(self, client: int) -> int:
+        """Bytes of a client's local centroids (L, D), float32: no more than its memory has rows."""
+        rows = min(self.method.local_clusters, self.method.memory, int(self.setup.federation.sizes[client]))
+        return 4 * rows * self.config.projection_dim
 
     def round(self, t: int, cohort: Cohort) -> None:
         networks = {"weights": self.weights, "target": self.state["target"]}

@@ -14,6 +14,7 @@ Shape legend: B batch, D projection and feature, w dimensions of a subspace.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -29,6 +30,7 @@ from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, only
 from rayfed_ssl.federated.server import MethodServer, counting
+from rayfed_ssl.federated.workload import Traffic, Workload
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.models.encoders import build_encoder
 from rayfed_ssl.objectives.align_uniform import AlignUniformConfig, align_uniform
@@ -91,6 +93,16 @@ class Server(MethodServer[Config]):
         self.state["subspaces"] = subspaces(self.config.projection_dim, self.config.clients.count, draws).numpy()
         self.state["met"] = []
 
+    def workload(self, operation: str, client: int) -> Workload | None:
+        return self.fitting(client, weights=self.weights)
+
+    def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
+        """Weights both ways; a client that is asked for the first time gets its dimensions."""
+        if t == 0:
+            return Traffic(0, 0)
+        weights = self.setup.weight_bytes(self.common_encoder)
+        return Traffic(weights + (0 if client in met else dimensions_bytes(self.config)), weights)
+
     def round(self, t: int, cohort: Cohort) -> None:
         by, met, rows = counting(self.method.weights, cohort.clients), self.state["met"], self.state["subspaces"]
         result = cohort.mean(
@@ -101,6 +113,11 @@ class Server(MethodServer[Config]):
         )
         self.weights = result["weights"]
         self.state["met"] = sorted({*met, *(reply.client for reply in result.replies)})
+
+
+def dimensions_bytes(config: RunSettings) -> int:
+    """Bytes of a client's dimensions, w int64."""
+    return 8 * (config.projection_dim // config.clients.count)
 
 
 def check(config: RunSettings) -> None:
@@ -136,5 +153,5 @@ SSD = Method(
     step="mean",
     check=check,
     check_federation=check_federation,
-    footprint=lambda config, images: ClientFootprint(state=8 * (config.projection_dim // config.clients.count)),
+    footprint=lambda config, images: ClientFootprint(state=dimensions_bytes(config)),
 )
