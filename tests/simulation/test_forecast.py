@@ -29,7 +29,7 @@ from rayfed_ssl.simulation.forecast import (
 )
 from rayfed_ssl.simulation.memory import Place
 from tests.data.files import put, tree_of
-from tests.tiny import run_locally, tiny
+from tests.tiny import UNPREDICTED, run_locally, tiny
 
 CASES = {
     "fedsimclr": {"participation__fraction": 0.5},
@@ -51,6 +51,12 @@ CASES = {
     "local": {},
     "centralized": {},
     "fedbyol": {"plugins": [{"name": "fedfoa", "warmup": 0}, {"name": "feddecorr"}]},
+    "fedbyol, averaged": {"objective__target": "averaged"},
+    "orchestra": {"train__rounds": 3},
+    "ssd": {"train__rounds": 3, "participation__fraction": 0.5},
+    "fedmd": {"train__rounds": 3},
+    "feddf": {"participation__fraction": 0.5},
+    "fedmkd": {"participation__fraction": 0.5},
 }
 
 
@@ -128,12 +134,9 @@ def test_bytes_are_those_the_ledger_books(case: str, tmp_path: Path) -> None:
     assert (expected.down, expected.up) == (booked["down_bytes"], booked["up_bytes"])
 
 
-@pytest.mark.parametrize(
-    ("method", "changes"),
-    [("orchestra", {}), ("fedmd", {}), ("fedbyol", {"objective__target": "averaged"})],
-)
-def test_bytes_that_are_not_known_are_not_made_up(method: str, changes: dict[str, object]) -> None:
-    assert forecast(tiny(method, **changes)).traffic is None
+@pytest.mark.parametrize("method", UNPREDICTED)
+def test_bytes_that_are_not_known_are_not_made_up(method: str) -> None:
+    assert forecast(tiny(method)).traffic is None
 
 
 @pytest.mark.parametrize(
