@@ -292,6 +292,12 @@ class EncoderClient(Generic[Config]):
         made = augment(pixels, self.bench.recipe, draws, views=count).contiguous(memory_format=self.bench.memory_format)
         return made.chunk(count)
 
+    def count_images(self, images: int) -> None:
+        """Count source images that the operation reads past ``views`` and ``bench.clean``, which count theirs: virtual
+        time passes by them.
+        """
+        self.bench.images_read += images
+
     def autocast(self) -> torch.autocast:
         """A context for forward passes: bfloat16 on a GPU where ``train.precision`` says so, else no change."""
         wanted = self.config.train.precision == "bfloat16" and self.bench.device.type == "cuda"

@@ -2,8 +2,9 @@
 
 An exchange begins when the server asks, and takes each client ``latency + bytes down / bandwidth + images * seconds per
 image + bytes up / bandwidth``: the images it reads, the bytes the ledger books. It closes with the last reply that is
-wanted, at the deadline, or when everybody who can reply has. A round is the sum of its exchanges, each with a barrier.
-Server work takes no virtual time.
+wanted, at the deadline, or when everybody who can reply has. A round is the sum of its exchanges, each with a barrier,
+and of the server's own work (``Cohort.serve``): the images it reads, times seconds per image of its own. That decides
+on nobody's reply, so it is counted once it is done.
 
 Who replies is decided before anybody trains: a client that would be too late, or lost in mid-round, gets its message
 booked and does no work here. So images and bytes have to be known beforehand (``workload``); what was predicted is
@@ -104,6 +105,7 @@ class Clock:
         self.devices: Devices = make_devices(system, settings.seed, count)
         self.availability: Availability = make_availability(system.availability, settings.seed, count)
         self.now = 0.0
+        self.server_s = 0.0  # of that, in which the server worked
         self.sent: Counter[int] = Counter()  # client -> bytes on their way down that no exchange has counted yet
         self.received: Counter[int] = Counter()  # client -> bytes up of the current exchange
         self.fates: Counter[str] = Counter()  # of this round: asked, late, dropped_out, gone; FedBuff: lost, stale
@@ -120,11 +122,12 @@ class Clock:
     @property
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
-        return {"now": self.now, "sent": dict(self.sent)}
+        return {"now": self.now, "server_s": self.server_s, "sent": dict(self.sent)}
 
     @state.setter
     def state(self, value: Mapping[str, Any]) -> None:
         self.now, self.sent = float(value["now"]), Counter(value["sent"])
+        self.server_s = float(value.get("server_s", 0.0))  # older checkpoints have none: server work was free
 
     def hear(self, client: int, direction: Direction, count: int) -> None:
         """Note that the ledger booked so many bytes to a client."""
@@ -225,6 +228,12 @@ class Clock:
         self.now += seconds
         for client in (*exchange.replying, *exchange.lost):
             self.sent.pop(client, None)
+
+    def served(self, images: int) -> None:
+        """Let the time of the server's own work pass, which has read so many images."""
+        seconds = images * self.system.server_seconds_per_image
+        self.now += seconds
+        self.server_s += seconds
 
     def expected(self, operation: str, client: int) -> Workload:
         """What the operation will cost. Raises UserError where the method does not know."""

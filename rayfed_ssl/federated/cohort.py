@@ -220,7 +220,7 @@ class Cohort(abc.ABC):
 
     def serve(self, operation: str, *, call: int = 0, **message: Any) -> Reply:
         """Run heavy server work where the clients run, seeded and retried like a client's call. Nothing crosses the
-        wire.
+        wire; virtual time passes by the images that it reads, where ``system.server_seconds_per_image`` says so.
 
         Args:
             call: tells apart calls of one operation in one round, such as the client each is for; other than 0 it is
@@ -230,8 +230,11 @@ class Cohort(abc.ABC):
         for chunk in self._run(task, (SERVER,), lambda _: {}, None):
             for error in chunk.errors:
                 raise error
-            self.metrics.setdefault(SERVER, {}).update(chunk.outcomes[0].metrics)
-            return Reply(SERVER, Fields(chunk.outcomes[0].reply))
+            (outcome,) = chunk.outcomes
+            self.metrics.setdefault(SERVER, {}).update(outcome.metrics)
+            if self.clock is not None:
+                self.clock.served(outcome.images)
+            return Reply(SERVER, Fields(outcome.reply))
         raise AssertionError("no reply to server work")
 
     def conclude(self, operation: str, clients: Sequence[int]) -> None:

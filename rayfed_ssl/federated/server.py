@@ -101,6 +101,13 @@ class MethodServer(Generic[Config]):
         """
         return None if self.reaches_clients else Traffic(0, 0)
 
+    def server_images(self, t: int, clients: Sequence[int]) -> int | None:
+        """How many images the server's own work (``cohort.serve``) will read in round t, exactly, where these clients
+        are asked and nobody is lost; each once per pass, as clients' are counted. Round 0 is ``start``. None where that
+        is known only afterwards, or not written down: virtual time needs it not, ``run --check`` does.
+        """
+        return None
+
     def asks_everybody(self, t: int) -> bool:
         """True where round t needs all clients, whatever the participation fraction."""
         return False

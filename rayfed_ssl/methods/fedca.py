@@ -15,7 +15,7 @@ images.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -32,7 +32,7 @@ from rayfed_ssl.federated.federation import Federation, require_public
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, only
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.uploads import Entries
-from rayfed_ssl.federated.workload import Traffic, Workload
+from rayfed_ssl.federated.workload import Traffic, Workload, local_batches
 from rayfed_ssl.objectives.base import Step, encoded_together, full_precision
 from rayfed_ssl.objectives.simclr import SimCLRConfig, info_nce
 from rayfed_ssl.settings.blocks import MethodConfig
@@ -203,6 +203,13 @@ class Server(MethodServer[Config]):
         if self.method.dictionary_size:
             work += Workload(count, {"dictionary": 4 * count * self.config.projection_dim})
         return work
+
+    def server_images(self, t: int, clients: Sequence[int]) -> int | None:
+        """The alignment model's epochs, before the first round."""
+        public = self.setup.federation.public
+        if t or not self.method.alignment or public is None:
+            return 0
+        return local_batches(self.config, len(public), self.method.alignment_epochs).images
 
     def dictionary(self, t: int) -> Callable[[int], np.ndarray | None]:
         """client -> the (K, D) entries it gets in round t: the same for all, or each one's draw from the others'."""

@@ -165,6 +165,12 @@ class Server(MethodServer[Config]):
             distilled[encoder] = cohort.serve("distil", encoder=encoder, weights=start, agreed=agreed)["weights"]
         self.state["models"] = distilled
 
+    def server_images(self, t: int, clients: Sequence[int]) -> int | None:
+        """A pass over the public images for each teacher; then the steps of each architecture's distillation."""
+        public, architectures = len(self.setup.federation.public_images), {self.encoder(c) for c in self.setup.clients}
+        steps = len(architectures) * self.method.steps * min(self.method.batch_size, public)
+        return public * len(clients) + steps if t else 0
+
     def start_of(self, encoder: str, replies: Sequence[Reply]) -> Weights:
         """The mean of the architecture's clients; its last model where none of them was asked."""
         members = [r for r in replies if self.encoder(r.client) == encoder]

@@ -207,6 +207,10 @@ class Server(TaskServer[Config]):
             cohort.tell("follow", each=own, clients=clients)  # (4), (5)
         cohort.tell("train")  # (6), (7)
 
+    def server_images(self, t: int, clients: Sequence[int]) -> int | None:
+        """None are read: utilities and targets come from representations."""
+        return 0
+
     def note(self, clients: list[int], utility: np.ndarray, likeness: np.ndarray) -> None:
         """Remember and record the utilities, and record the likenesses, of this round's pairs."""
         whole = np.array(self.state["utility"])

@@ -34,7 +34,7 @@ from rayfed_ssl.federated.federation import Federation, require_public
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, only
 from rayfed_ssl.federated.results import Subject
 from rayfed_ssl.federated.server import MethodServer
-from rayfed_ssl.federated.workload import Traffic, Workload
+from rayfed_ssl.federated.workload import Traffic, Workload, local_batches
 from rayfed_ssl.models.encoders import EncoderName
 from rayfed_ssl.models.heads import HeadConfig, mlp
 from rayfed_ssl.models.network import Network
@@ -244,6 +244,17 @@ class Server(MethodServer[Config]):
 
         targets = {client: aligned(client) for client in teachers}
         cohort.tell("adopt", clients=list(teachers), each=targets.__getitem__)
+
+    def server_images(self, t: int, clients: Sequence[int]) -> int | None:
+        """The student's epochs on the public images, and those of each client's copy. All teachers look at one batch,
+        which is read once.
+        """
+        method, public = self.method, len(self.setup.federation.public_images)
+        student, aligned = (
+            local_batches(self.config, public, epochs, method.batch_size).images
+            for epochs in (method.epochs, method.alignment_epochs)
+        )
+        return student + len(clients) * aligned if t else 0
 
     def subjects(self) -> list[Subject]:
         student = Subject(None, student_encoder(self.config), self.state["student"]["student"])

@@ -36,7 +36,7 @@ from rayfed_ssl.federated.results import Subject
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.federated.uploads import PublicOutputs
-from rayfed_ssl.federated.workload import Traffic, Workload
+from rayfed_ssl.federated.workload import Traffic, Workload, local_batches
 from rayfed_ssl.models.encoders import EncoderName, build_encoder
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives.base import kl_divergence
@@ -312,6 +312,12 @@ class Server(MethodServer[Options]):
     def workload(self, operation: str, client: int) -> Workload | None:
         """Local epochs, then one pass over the public images for their representations."""
         return self.fitting(client) + Workload(self.images, self.uploaded(self.config.clients.encoder(client)))
+
+    def server_images(self, t: int, clients: Sequence[int]) -> int | None:
+        """The first anchors, then the epochs of the distillation."""
+        anchors = anchors_of(self.method, self.images)
+        batch = min(self.method.batch_size, anchors)
+        return anchors + local_batches(self.config, self.images, self.method.epochs, batch).images if t else 0
 
     def ratio(self, encoder: str) -> float:
         """Bytes of a client's representations over those of its weights; below 1 they are the cheaper (eq. 11)."""

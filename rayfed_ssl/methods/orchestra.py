@@ -181,6 +181,10 @@ class Server(MethodServer[Config]):
         found = self.centroid_bytes(client) * (2 if t == 1 else 1)
         return Traffic(weights + (target if t > 1 else 0) + clusters, weights + target + found)
 
+    def server_images(self, t: int, clients: Sequence[int]) -> int | None:
+        """None are read: global centroids are fitted to local ones."""
+        return 0
+
     def centroid_bytes(self, client: int) -> int:
         """Bytes of a client's local centroids (L, D), float32: no more than its memory has rows."""
         rows = min(self.method.local_clusters, self.method.memory, int(self.setup.federation.sizes[client]))

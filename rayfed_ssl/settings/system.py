@@ -74,6 +74,8 @@ class SystemConfig(Block):
     """Of every exchange; later replies are not used; null: none."""
     minimum_replies: Annotated[int, Field(ge=1)] = 1
     """With fewer, a round comes to nothing."""
+    server_seconds_per_image: NotNegative = 0.0
+    """Of the server's own work, such as distillation, for each image it reads, counted like a client's; 0: free."""
 
 
 class Average(Block):

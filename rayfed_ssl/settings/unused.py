@@ -39,7 +39,9 @@ def refuse_beside(config: RunSettings, written: Mapping[str, Any], unused: Mappi
 def _all(config: RunSettings, unused: Mapping[str, str]) -> dict[str, str]:
     """Those of the method, and the run's own."""
     epochs = {} if config.train.local_steps is None else {"train.local_epochs": "train.local_steps=null"}
-    return {**epochs, **unused}
+    buffered = config.server.schedule == "fedbuff"  # its server adds up replies and does nothing else
+    served = {"system.server_seconds_per_image": "server.schedule=sync"} if buffered else {}
+    return {**epochs, **served, **unused}
 
 
 def _refuse(config: RunSettings, unused: Mapping[str, str]) -> None:

@@ -15,7 +15,7 @@ from rayfed_ssl.federated.plugin import ServerPlugin
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS, plugin_halves
-from rayfed_ssl.simulation.timing import check_reachable, make_clock
+from rayfed_ssl.simulation.timing import clock_notes, make_clock
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,8 @@ def assemble(config: RunConfig, federation: Federation, initial: Callable[[str],
 
 
 def rehearse(config: RunConfig, federation: Federation) -> tuple[Parts, list[str]]:
-    """The parts of a run that is not begun, and lines on what it begins with and whom it never hears of.
+    """The parts of a run that is not begun, and lines on what it begins with, whom it never hears of, and
+    how long its server works.
 
     Raises:
         UserError: what ``model.start`` names does not fit, or the run's ``system`` allows no round.
@@ -55,7 +56,7 @@ def rehearse(config: RunConfig, federation: Federation) -> tuple[Parts, list[str
     if parts.clock is not None:  # how long a reply takes depends on its size
         first = parts.server.setup.initial(config.clients.encoder(federation.clients[0]))
         parts.server.state.setdefault("weights", first)
-        lines += check_reachable(parts.clock, config)
+        lines += clock_notes(parts.clock, config, parts.server)
     return parts, lines
 
 

@@ -49,7 +49,7 @@ from rayfed_ssl.simulation.resuming import (
     rounds_in,
 )
 from rayfed_ssl.simulation.shared_encoders import SharedEncoders
-from rayfed_ssl.simulation.timing import check_reachable
+from rayfed_ssl.simulation.timing import clock_notes
 from rayfed_ssl.storage import checkpoint, failure
 from rayfed_ssl.storage.claim import Claim
 
@@ -113,9 +113,9 @@ class Run:
             self.cohort.check_read()
             keep(self.server.state)
             self.cohort.commit()
-        unreachable = check_reachable(self.clock, config) if self.clock else []
+        of_time = clock_notes(self.clock, config, self.server) if self.clock else []
         dealt = of_dealing(config, self.federation)
-        notes = [*image_notes(config, self.federation), *dealt, *begins, *self.server.notes(), *unreachable]
+        notes = [*image_notes(config, self.federation), *dealt, *begins, *self.server.notes(), *of_time]
         for line in notes:
             self.say(self.start, line)
         self._open_records(None if restored is None else self.start, files, notes)

@@ -143,6 +143,8 @@ class Recorder:
             values["system/images_per_s"] = values["train/images"] / seconds
         if cohort.clock is not None:
             values["time/virtual_s"] = cohort.clock.now
+            if cohort.clock.system.server_seconds_per_image:
+                values["time/server_s"] = cohort.clock.server_s
             values |= {f"system/{fate}": float(count) for fate, count in cohort.clock.fates.items()}
         if cohort.dropped:
             values["system/dropped_clients"] = float(len({error.client for error in cohort.dropped}))

@@ -16,6 +16,7 @@ from rayfed_ssl.federated.messages import TRAINS, qualified
 from rayfed_ssl.federated.plugin import ServerPlugin
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.workload import Workload
+from rayfed_ssl.methods import METHODS
 
 NAMED = 5  # clients that a line lists
 
@@ -50,6 +51,32 @@ def make_clock(
         return work
 
     return Clock(config, config.system, federation.clients, workload_of)
+
+
+def clock_notes(clock: Clock, config: RunConfig, server: MethodServer[Any]) -> list[str]:
+    """Lines on virtual time worth saying before the first round. Raises UserError as :func:`check_reachable`."""
+    return [*check_reachable(clock, config), *server_time(config, server)]
+
+
+def server_time(config: RunConfig, server: MethodServer[Any]) -> list[str]:
+    """A line on what the server's own work comes to, where it takes virtual time."""
+    if config.system is None or not (each := config.system.server_seconds_per_image):
+        return []
+    images, key = images_of_server(config, server), "system.server_seconds_per_image"
+    if images is None:
+        return [f"{key}: how many images the server of {config.method.name} reads is counted once it has read them"]
+    if not images:
+        return [f"{key}: the server of {config.method.name} reads no images, so its work takes no time"]
+    return [f"{key}: the server reads {images} images in all rounds, which takes {images * each:g} virtual seconds"]
+
+
+def images_of_server(config: RunConfig, server: MethodServer[Any]) -> int | None:
+    """Images that the server's own work reads over the whole run, where nobody is lost; None: not known beforehand."""
+    if METHODS[config.method.name].service is None:
+        return 0
+    rounds = 0 if config.server.schedule == "fedbuff" else config.train.rounds  # FedBuff stands in for them
+    found = [server.server_images(t, server.asked(t) if t else ()) for t in range(rounds + 1)]
+    return None if None in found else sum(images or 0 for images in found)
 
 
 def check_reachable(clock: Clock, config: RunConfig) -> list[str]:

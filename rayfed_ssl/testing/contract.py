@@ -32,12 +32,16 @@ from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS, plugin_halves
 from rayfed_ssl.simulation import loop
+from rayfed_ssl.simulation.timing import images_of_server
 from rayfed_ssl.testing.tiny import booked, encoders, measured, outcomes, run_locally, tiny_run
 
 SPEEDS = {"seconds_per_image": 0.05, "down_mbps": 1.0, "up_mbps": 0.5, "latency_s": 0.2}
 """Clients that take their time, all of them the same."""
 
-TIMED = {"time/virtual_s", "system/asked", "system/late", "system/gone", "system/dropped_out"}
+SERVER_S = 0.25
+"""Seconds per image of a server, in the clock's runs: a sum of them is exact."""
+
+TIMED = {"time/virtual_s", "time/server_s", "system/asked", "system/late", "system/gone", "system/dropped_out"}
 """What is measured only by a virtual clock."""
 
 UNSEEN: dict[str, Any] = {"evaluation__protocols": [], "checkpoint__every": 0}
@@ -157,16 +161,18 @@ class Contract:
     def test_work_is_that_predicted(self, undisturbed: Path, tmp_path: Path) -> None:
         """``workload``, the method's and its plug-ins': the images that each operation read, and the bytes of its reply
         by field, of which a virtual clock with a deadline keeps account. A deadline that nobody misses changes nothing,
-        nor does a clock without one, which any method may have.
+        nor does a clock without one, which any method may have. Where the server says beforehand how many images it
+        will read itself (``server_images``), so many it reads.
         """
         refusal, timed = "", tmp_path / "timed"
+        system: dict[str, float] = {**SPEEDS, "server_seconds_per_image": SERVER_S} if self.served() else SPEEDS
         try:
-            run_locally(self.config(system={**SPEEDS, "deadline_s": 1e9}, **UNSEEN), timed)
+            run_locally(self.config(system={**system, "deadline_s": 1e9}, **UNSEEN), timed)
         except UserError as refused:
             refusal = str(refused)
             if "does not know beforehand" not in refusal:
                 raise
-            run_locally(self.config(system=SPEEDS, **UNSEEN), timed)
+            run_locally(self.config(system=system, **UNSEEN), timed)
         assert encoders(timed) == encoders(undisturbed)
         assert booked(timed) == booked(undisturbed)
         known, values = measured(undisturbed), measured(timed)
@@ -174,8 +180,24 @@ class Contract:
         assert all(tag.startswith("eval/") for _, _, tag in known.keys() - values.keys())
         rounds = self.config().train.rounds if METHODS[self.method].server.reaches_clients else 0
         assert [tag for _, _, tag in values].count("time/virtual_s") == rounds
+        if self.served() and self.config().participation.over == 1 and (images := self.server_images()) is not None:
+            found = values[rounds, None, "time/server_s"]
+            assert found == images * SERVER_S, f"Server.server_images says {images}, the server read {found / SERVER_S}"
         if refusal:
             pytest.skip(refusal)
+
+    @classmethod
+    def served(cls) -> bool:
+        """Whether the clock counts work of the server's own."""
+        method = METHODS[cls.method]
+        return method.service is not None and method.server.reaches_clients
+
+    def server_images(self) -> int | None:
+        """What the server says it will read over the whole run."""
+        config = self.config()
+        federation = deal(config)
+        server: MethodServer[Any] = METHODS[self.method].server(Setup(config, federation, Initial(config, federation)))
+        return images_of_server(config, server)
 
     @pytest.mark.parametrize("actors", [1, 2])
     def test_on_ray_equals_in_process(

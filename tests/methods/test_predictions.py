@@ -110,9 +110,10 @@ def test_a_client_gets_its_dimensions_when_it_is_first_asked_and_again_where_it_
 
 VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "orchestra, no turns": ("orchestra", {"method__rotation": 0.0}),
-    "orchestra, few images": ("orchestra", {"method__local_clusters": 30, "method__memory": 40, "clients__count": 6}),
+    "orchestra, few rows": ("orchestra", {"method__local_clusters": 30, "method__memory": 24, "clients__count": 6}),
     "orchestra, steps": ("orchestra", {"train__local_steps": 3, "participation__fraction": 1.0}),
     "ssd, large batches": ("ssd", {"train__batch_size": 200, "method__weights": "uniform"}),
+    "fedmd, a subset": ("fedmd", {"method__subset": 20}),
     "fedmd, all public": ("fedmd", {"method__subset": None, "method__digest_epochs": 2, "method__digest_batch": 5}),
     "fedmd, no epochs on them": ("fedmd", {"method__public_epochs": 0, "method__distance": "mse"}),
     "fedmd, steps": ("fedmd", {"train__local_steps": 5, "method__public_epochs": 2}),

@@ -54,7 +54,7 @@ CASES = {
     "fedbyol, averaged": {"objective__target": "averaged"},
     "orchestra": {"train__rounds": 3},
     "ssd": {"train__rounds": 3, "participation__fraction": 0.5},
-    "fedmd": {"train__rounds": 3},
+    "fedmd": {"train__rounds": 3, "method__subset": 20},
     "feddf": {"participation__fraction": 0.5},
     "fedmkd": {"participation__fraction": 0.5},
 }

@@ -44,7 +44,9 @@ CASES = {
     "sync": ("fedbyol", {**SYNC, **LOOKED}),
     "two exchanges": ("fedsc", SYNC),
     "fedbuff": ("fedbyol", {**FEDBUFF, **LOOKED}),
-}
+    "server work": ("fedmkd", {**SYNC, "system": {**UNRELIABLE, "server_seconds_per_image": 0.05}, "clients__encoders":
+                               "small_cnn_bn", "model__width": 0.25}),
+}  # fmt: skip
 
 
 def blind(method: str, **changes: object) -> RunConfig:
