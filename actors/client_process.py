@@ -11,6 +11,7 @@ from typing import Any
 import ray
 from ray.actor import ActorHandle
 
+from actors.ending import end_at_sigterm
 from actors.shares import Plan, Reservation, environment, request_bundles
 from rayfed_ssl.base.late import importing
 
@@ -57,6 +58,7 @@ class ClientActorProcess:
     """The process of a :class:`actors.client.ClientActor`, whose methods these are."""
 
     def __init__(self, actor: int, variables: dict[str, str]) -> None:
+        end_at_sigterm()
         os.environ.update(variables)
         with importing():
             from actors.client import ClientActor

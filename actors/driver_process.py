@@ -10,6 +10,7 @@ import pickle
 from typing import Any
 
 from actors.client_process import begin
+from actors.ending import end_at_sigterm
 from actors.shares import Plan, restarted
 from rayfed_ssl.base.late import importing
 
@@ -25,6 +26,7 @@ class DriverProcess:
     """
 
     def __init__(self, variables: dict[str, str], early: tuple[Plan, str] | None, order: bytes) -> None:
+        end_at_sigterm()
         os.environ.update(variables)
         begun = None
         if early is not None and not restarted():

@@ -25,6 +25,7 @@ from ray import tune
 
 from actors.cohort import RayCohort
 from actors.driver import persisting
+from actors.ending import end_at_sigterm
 from actors.plan import planned, reserve
 from actors.pool import Pool
 from rayfed_ssl.config import RunConfig
@@ -101,6 +102,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
     """Tune's view of a run: a step lasts from one evaluation to the next, or to the end where nobody schedules."""
 
     def setup(self, config: dict[str, Any], order: TrialOrder) -> None:
+        end_at_sigterm()
         self.order, self.sweep = order, order.sweep
         self.pool: Pool | None = None
         sys.argv = list(order.argv)  # what environment.json records

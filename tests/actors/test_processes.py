@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +16,9 @@ from typing import Any
 
 import pytest
 
+from actors import client_process, driver_process
+from actors.client_process import ClientActorProcess
+from actors.driver_process import DriverProcess
 from actors.follow import run_on_ray
 from actors.shares import Plan, environment
 from rayfed_ssl.base.schema import UserError
@@ -20,8 +26,10 @@ from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.messages import Outcome, State
 from rayfed_ssl.simulation.worker import Worker
-from tests.cluster.processes import until
+from tests.cluster.processes import orphans, stat, until
 from tests.tiny import tiny
+from tune import trial
+from tune.trial import Trial
 
 ON_RAY = {"resources__actors": 2, "resources__cpus_per_client": 0.5, "resources__device": "cpu"}
 UNUSED = {"tensorboard", "matplotlib", "sklearn", "pandas", "torchvision", "ray.data", "ray.tune", "torch._dynamo"}
@@ -102,6 +110,61 @@ def test_actors_that_die_while_they_start_end_the_run_in_one_line(ray_session: M
         run_on_ray(tiny("fedsimclr", **ON_RAY), tmp_path / "run", factory=dying)
     assert "\n" not in str(error.value)
     assert until(lambda: groups_left(ray_session) <= before, 30)
+
+
+class Held(ClientActorProcess):
+    """A client's actor that can be kept in the callback of a weak reference."""
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def hold(self, begun: Path) -> None:
+        class Thing:
+            pass
+
+        def callback(_: object) -> None:
+            begun.touch()
+            time.sleep(60)
+
+        thing = Thing()
+        kept = weakref.ref(thing, callback)
+        del thing  # calls it, here
+        assert kept() is None
+
+
+def test_an_actor_that_is_ended_in_a_callback_ends_without_a_word(ray_session: ModuleType, tmp_path: Path) -> None:
+    """Ray sends SIGTERM to the actors of a placement group that is removed. Python prints what a callback raises, and
+    goes on."""
+    ray_session.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    actor = ray_session.remote(Held).options(num_cpus=0.1, max_restarts=0).remote(0, {})
+    pid = ray_session.get(actor.pid.remote())
+    found = stat(pid)
+    assert found is not None
+    actor.hold.remote(tmp_path / "begun")
+    assert until((tmp_path / "begun").exists, 60)
+    os.kill(pid, signal.SIGTERM)
+    assert not orphans([(pid, found[2])], 20)
+    logs = Path(ray_session._private.worker._global_node.get_logs_dir_path())
+    (errors,) = logs.glob(f"worker-*-{pid}.err")
+    assert "ignored" not in errors.read_text()
+
+
+class Called(Exception):
+    pass
+
+
+def test_every_actor_of_ours_ends_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def called() -> None:
+        raise Called
+
+    for module in (client_process, driver_process, trial):
+        monkeypatch.setattr(module, "end_at_sigterm", called)
+    with pytest.raises(Called):
+        ClientActorProcess(0, {})
+    with pytest.raises(Called):
+        DriverProcess({}, None, b"")
+    with pytest.raises(Called):
+        Trial.setup(object.__new__(Trial), {}, None)  # type: ignore[arg-type]
 
 
 def test_a_mistake_in_a_configuration_is_answered_before_ray_starts(tmp_path: Path) -> None:
