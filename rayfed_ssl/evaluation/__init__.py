@@ -116,9 +116,11 @@ def check(config: EvaluationConfig, train: NDArray[np.int64], test: NDArray[np.i
     """
     for split, labels in (("train", train), ("test", test)):
         if config.labelled and not (labels >= 0).any():
+            held_out = config.select is not None and not (train >= 0).any()
+            unused = ", with evaluation.select=null: nothing can be chosen by what it holds out" if held_out else ""
             raise UserError(
                 f"evaluation.protocols: found {', '.join(config.labelled)}, but none of the {len(labels)} {split} "
-                "images has a label; allowed without labels: rank, or []"
+                f"images has a label; allowed without labels: rank, or []{unused}"
             )
     if config.labelled and len(np.unique(train[train >= 0])) < 2:
         raise UserError(

@@ -25,7 +25,7 @@ from rayfed_ssl.data.partition_base import Partition
 from rayfed_ssl.data.partition_file import CLIENT_0, NONE, SHARE, Origin
 from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.data.tasks import split_tasks
-from rayfed_ssl.federated.remarks import copied, of_classes, over_share
+from rayfed_ssl.federated.remarks import copied, not_chosen_by, of_classes, over_share
 from rayfed_ssl.settings.run import RunSettings
 
 PUBLIC = "data.public.images"
@@ -176,7 +176,8 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
     partition_notes = tuple(split.notes(train, rest, shards))
     if config.evaluation.select is not None and held_out is not None:
         shown = over_share(train.labels, held_out, config.evaluation.select.share, train.subjects is not None)
-        partition_notes = (*shown, *partition_notes)
+        unused = not_chosen_by(train.labels, held_out, config.evaluation.selecting)
+        partition_notes = (*shown, *unused, *partition_notes)
     if any(split.corruption(client) is not None for client in range(len(shards))):
         dataset = skew_features(dataset, split, shards, config.seed, cache)
         train = dataset.train

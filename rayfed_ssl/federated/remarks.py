@@ -86,6 +86,20 @@ def over_share(labels: NDArray[np.int64], held_out: NDArray[np.int64], share: fl
         )
 
 
+def not_chosen_by(labels: NDArray[np.int64], held_out: NDArray[np.int64], protocols: Collection[str]) -> Iterator[str]:
+    """A line where no protocol measures on the images held out to choose by: none of them has a label, or none of the
+    ``protocols`` needs one. ``labels`` (N,) of the training images.
+    """
+    labelled = bool((labels[held_out] >= 0).any())
+    if labelled and protocols:
+        return
+    why = "evaluation.protocols names none that needs labels" if labelled else "they have no labels to choose by"
+    yield (
+        f"evaluation.select holds out {len(held_out)} of {len(labels)} training images for `rayfed-ssl leak` alone: "
+        f"{why}; evaluation.select=null trains on them, too"
+    )
+
+
 def of_classes(dataset: Dataset) -> Iterator[str]:
     """Lines on the classes: one that by its name is none, those of almost one name, those without a test image, the
     largest, the smallest.

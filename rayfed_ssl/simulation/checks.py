@@ -179,7 +179,7 @@ def describe(config: RunConfig, federation: Federation) -> str:
         line += f"; batches of min({config.train.batch_size}, shard)"
     if federation.held_out is not None:
         labelled = (federation.dataset.train.labels[federation.held_out] >= 0).any()
-        use = "to choose by" if labelled else "for `rayfed-ssl leak` alone: they have no labels to choose by"
+        use = "to choose by" if labelled and config.evaluation.selecting else "for `rayfed-ssl leak` alone"
         line += f"; {len(federation.held_out)} training images held out {use}"
     if skipped := federation.dataset.skipped:
         line += f"; {len(skipped)} broken image{'' if len(skipped) == 1 else 's'} left out, named in skipped_images.txt"

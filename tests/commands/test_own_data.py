@@ -191,3 +191,45 @@ def test_what_was_made_of_the_images_is_written_down_and_stands_in_the_report(ca
     (folder / "environment.json").write_text(json.dumps(environment))
     assert call(*asked, "--resume", "train.rounds=4")[0] == 0
     assert not (folder / "environment-2.json").exists()
+
+
+def test_of_images_without_labels_none_is_held_out_unseen(call: Call, tmp_path: Path) -> None:
+    """What `configs/own_images.yaml` says of a folder of unlabelled images, and what it comes to as one follows it."""
+    rng = np.random.default_rng(0)
+    (tmp_path / "scans").mkdir()
+    for i in range(40):
+        Image.fromarray(rng.integers(0, 255, (8, 8, 3), dtype=np.uint8)).save(tmp_path / f"scans/{i:02d}.png")
+    config = Path(__file__).parents[2] / "configs" / "own_images.yaml"
+    command = ("run", str(config), f"data.path={tmp_path / 'scans'}", "data.image_size=8", *LOCAL, "--check")
+    status, _, error = call(*command)
+    assert status == 2
+    assert "allowed without labels: rank, or [], with evaluation.select=null: nothing can be chosen by" in error
+    unlabelled = (*command, "evaluation.protocols=[rank]")
+    status, out, _ = call(*unlabelled, "evaluation.select=null")
+    assert status == 0
+    assert "5 clients x 8 images" in out
+    assert "held out" not in out
+    assert "evaluation.select" not in out
+    for asked, taken in (((), 4), (("evaluation.select.share=0.3",), 12)):
+        status, out, _ = call(*unlabelled, *asked)
+        assert status == 0
+        assert f"{taken} training images held out for `rayfed-ssl leak` alone" in out
+        (note,) = (line for line in out.splitlines() if "evaluation.select" in line)
+        assert note.removeprefix("note").strip() == (
+            f"evaluation.select holds out {taken} of 40 training images for `rayfed-ssl leak` alone: they have no "
+            "labels to choose by; evaluation.select=null trains on them, too"
+        )
+
+
+@pytest.mark.parametrize(
+    ("protocols", "said"), [("[rank]", "names none that needs labels"), ("[]", "names none"), ("[knn, rank]", "")]
+)
+def test_labelled_images_that_no_protocol_measures_on_are_said_to_be_held_out_for_nothing_else(
+    call: Call, protocols: str, said: str
+) -> None:
+    shown = call("run", "tiny.yaml", "evaluation.select.share=0.3", f"evaluation.protocols={protocols}", "--check")
+    assert shown[0] == 0
+    notes = [line for line in shown[1].splitlines() if "for `rayfed-ssl leak` alone: " in line]
+    assert len(notes) == bool(said)
+    assert all(f"alone: evaluation.protocols {said}" in note for note in notes)
+    assert ("held out to choose by" in shown[1]) == (not said)
