@@ -45,6 +45,7 @@ def checked(
     yield (
         f"{'time':<13} about {_duration(found.seconds(plan[1]))} of training: {found.steps} local steps of "
         f"{found.step_s:.3g} s, measured on {found.device}"
+        + (f", and {found.passes} passes of an image beside them" if found.passes else "")
     )
     yield f"{'':<13} evaluation, server work and sending come on top"
     yield from (f"{'note':<13} {note}" for note in [*taken, *found.notes])

@@ -9,6 +9,7 @@ from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.federated.clock import selected
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.ledger import sizes
+from rayfed_ssl.federated.messages import TRAINS
 from rayfed_ssl.federated.results import ClientMatrix, Subject
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.federated.workload import Batches, Traffic, Workload, local_batches
@@ -90,6 +91,10 @@ class MethodServer(Generic[Config]):
         bytes by field, exactly. None where that is known only afterwards; then deadlines cannot be kept.
         """
         return None
+
+    def operations(self, t: int) -> tuple[str, ...]:
+        """What each client of round t is asked for, in order, where ``workload`` knows what it costs."""
+        return (TRAINS,)
 
     def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
         """What a client that is asked in round t will be sent and send, exactly, where nobody is lost; without the

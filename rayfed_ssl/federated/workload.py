@@ -9,22 +9,26 @@ from dataclasses import dataclass, field
 
 from rayfed_ssl.settings.run import RunSettings
 
+BOTH_WAYS = 3  # passes forward that one forward and back takes: back is about two
+
 
 @dataclass(frozen=True)
 class Workload:
     """``images``: source images the operation reads, each once per pass over it. ``up``: bytes of the reply by field,
-    as the ledger books them.
+    as the ledger books them. ``passes``: what is computed beside `fit` on the objective's views, in passes of one image
+    forward through a network; one forward and back counts ``BOTH_WAYS``. Only the time of `run --check` asks for it.
     """
 
     images: int
     up: Mapping[str, int] = field(default_factory=dict)
+    passes: int = 0
 
     @property
     def up_bytes(self) -> int:
         return sum(self.up.values())
 
     def __add__(self, other: Workload) -> Workload:
-        return Workload(self.images + other.images, {**self.up, **other.up})
+        return Workload(self.images + other.images, {**self.up, **other.up}, self.passes + other.passes)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from rayfed_ssl.federated.federation import Federation, require_public
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, only
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.uploads import Entries
-from rayfed_ssl.federated.workload import Traffic, Workload, local_batches
+from rayfed_ssl.federated.workload import BOTH_WAYS, Traffic, Workload, local_batches
 from rayfed_ssl.objectives.base import Step, encoded_together, full_precision
 from rayfed_ssl.objectives.simclr import SimCLRConfig, info_nce
 from rayfed_ssl.settings.blocks import MethodConfig
@@ -198,10 +198,10 @@ class Server(MethodServer[Config]):
         work = self.fitting(client, weights=self.weights)
         public = self.setup.federation.public
         if self.method.alignment and public is not None:
-            each_step = min(self.method.alignment_batch, len(public))
-            work += Workload(len(public) + self.fit_batches(client).steps * each_step)
+            each_step = self.fit_batches(client).steps * min(self.method.alignment_batch, len(public))
+            work += Workload(len(public) + each_step, passes=len(public) + BOTH_WAYS * each_step)
         if self.method.dictionary_size:
-            work += Workload(count, {"dictionary": 4 * count * self.config.projection_dim})
+            work += Workload(count, {"dictionary": 4 * count * self.config.projection_dim}, passes=count)
         return work
 
     def server_images(self, t: int, clients: Sequence[int]) -> int | None:

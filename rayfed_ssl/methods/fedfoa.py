@@ -193,7 +193,7 @@ class ServerHalf(ServerPlugin[Config]):
     def workload(self, client: int) -> Workload | None:
         n, config = self.setup.config.projection_dim, self.config
         images = int(self.setup.federation.sizes[client]) if config.correlation == "round" else 0
-        return Workload(images, {"correlation": 2 * n * (n + 1)})
+        return Workload(images, {"correlation": 2 * n * (n + 1)}, passes=images)
 
     def end_round(self, t: int) -> None:
         self.state["bank"] = {**self.state["bank"], **self.incoming}

@@ -34,7 +34,7 @@ from rayfed_ssl.federated.method import ClientFootprint, Info, Method, projectin
 from rayfed_ssl.federated.results import Subject
 from rayfed_ssl.federated.server import MethodServer, counting, pretrain
 from rayfed_ssl.federated.uploads import PublicOutputs
-from rayfed_ssl.federated.workload import Traffic, Workload, local_batches
+from rayfed_ssl.federated.workload import BOTH_WAYS, Traffic, Workload, local_batches
 from rayfed_ssl.objectives.distillation import digest
 from rayfed_ssl.settings.blocks import MethodConfig
 from rayfed_ssl.settings.run import RunSettings
@@ -131,9 +131,10 @@ class Server(MethodServer[Config]):
         if operation == "pretrain":
             return Workload(local_batches(self.config, public, method.public_epochs).images)
         chosen = min(method.subset or public, public)
-        work = self.fitting(client) + Workload(chosen, {"outputs": self.output_bytes})
+        work = self.fitting(client) + Workload(chosen, {"outputs": self.output_bytes}, passes=chosen)
         if self.state.get("consensus") is not None:
-            work += Workload(local_batches(self.config, chosen, method.digest_epochs, method.digest_batch).images)
+            digested = local_batches(self.config, chosen, method.digest_epochs, method.digest_batch).images
+            work += Workload(digested, passes=BOTH_WAYS * digested)
         return work
 
     def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:

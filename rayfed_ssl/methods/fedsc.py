@@ -31,6 +31,7 @@ from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.messages import TRAINS
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, only
 from rayfed_ssl.federated.server import MethodServer, counting
 from rayfed_ssl.federated.setup import Setup
@@ -205,8 +206,12 @@ class Server(MethodServer[Config]):
     def workload(self, operation: str, client: int) -> Workload | None:
         if operation == "correlation":  # float32
             images = int(self.setup.federation.sizes[client])
-            return Workload(images, {"correlation": 4 * self.config.projection_dim**2})
+            matrix = {"correlation": 4 * self.config.projection_dim**2}
+            return Workload(images, matrix, passes=images * self.method.sharing_passes)
         return self.fitting(client, weights=self.weights)
+
+    def operations(self, t: int) -> tuple[str, ...]:
+        return ("correlation", TRAINS) if t in self.sharing else (TRAINS,)
 
     def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
         if t == 0:

@@ -36,7 +36,7 @@ from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.messages import Reply
 from rayfed_ssl.federated.method import Info, Method, projecting
 from rayfed_ssl.federated.plugin import ClientPlugin, ServerPlugin
-from rayfed_ssl.federated.workload import Batches, Workload, local_batches
+from rayfed_ssl.federated.workload import BOTH_WAYS, Batches, Workload, local_batches
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.methods.unified import equalised_epochs, sharpened, unified_step
 from rayfed_ssl.objectives.base import Step, full_precision
@@ -144,7 +144,9 @@ class Server(fedavg.Server[Config]):
     def workload(self, operation: str, client: int) -> Workload | None:
         """A third view of every image, where turns are predicted."""
         cost = self.fitting(client, weights=self.weights)
-        return replace(cost, images=2 * cost.images) if self.method.rotation else cost
+        if not self.method.rotation:
+            return cost
+        return replace(cost, images=2 * cost.images, passes=BOTH_WAYS * cost.images)
 
     def round(self, t: int, cohort: Cohort) -> None:
         by = self.client_shares(cohort.clients)

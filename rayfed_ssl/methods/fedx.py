@@ -25,7 +25,7 @@ from torch import Tensor
 
 from rayfed_ssl.base.weights import Weights, unpack
 from rayfed_ssl.federated.method import Info, Method, only
-from rayfed_ssl.federated.workload import Workload
+from rayfed_ssl.federated.workload import BOTH_WAYS, Workload
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives.base import Step, encoded_together
@@ -108,8 +108,14 @@ class Server(fedavg.Server[Config]):
     def workload(self, operation: str, client: int) -> Workload | None:
         """As FedAvg's, and as many random images again where the views' relations to them count."""
         cost = super().workload(operation, client)
-        related = self.method.local_relation or self.method.global_relation
-        return replace(cost, images=2 * cost.images) if cost is not None and related else cost
+        if cost is None:
+            return None
+        options, seen = self.method, cost.images
+        passes = seen if options.global_contrast else 0
+        passes += BOTH_WAYS * seen if options.local_relation else 0
+        passes += seen if options.global_relation else 0
+        related = options.local_relation or options.global_relation
+        return replace(cost, images=2 * seen if related else seen, passes=passes)
 
 
 def check(config: RunSettings) -> None:

@@ -311,7 +311,9 @@ class Server(MethodServer[Options]):
 
     def workload(self, operation: str, client: int) -> Workload | None:
         """Local epochs, then one pass over the public images for their representations."""
-        return self.fitting(client) + Workload(self.images, self.uploaded(self.config.clients.encoder(client)))
+        return self.fitting(client) + Workload(
+            self.images, self.uploaded(self.config.clients.encoder(client)), passes=self.images
+        )
 
     def server_images(self, t: int, clients: Sequence[int]) -> int | None:
         """The first anchors, then the epochs of the distillation."""

@@ -31,11 +31,11 @@ from torch import Tensor
 from rayfed_ssl.base.weights import Weights, pack, unpack
 from rayfed_ssl.federated.client import EncoderClient, Loss, followed
 from rayfed_ssl.federated.cohort import Cohort
-from rayfed_ssl.federated.messages import Reply
+from rayfed_ssl.federated.messages import TRAINS, Reply
 from rayfed_ssl.federated.method import Info, Method, only
 from rayfed_ssl.federated.server import MethodServer, counting
 from rayfed_ssl.federated.uploads import Entries
-from rayfed_ssl.federated.workload import Traffic, Workload
+from rayfed_ssl.federated.workload import BOTH_WAYS, Traffic, Workload
 from rayfed_ssl.methods.centroids import fit_centroids, local_centroids, spread
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives.base import Step, encoded_together, full_precision, random_rows
@@ -162,11 +162,16 @@ class Server(MethodServer[Config]):
         where turns are predicted.
         """
         remembered = min(self.method.memory, int(self.setup.federation.sizes[client]))
-        memory = Workload(remembered, {"centroids": self.centroid_bytes(client)})
+        memory = Workload(remembered, {"centroids": self.centroid_bytes(client)}, passes=remembered)
         if operation == "cluster":
             return memory
         cost = self.fitting(client, weights=self.weights, target=self.setup.target_size(self.common_encoder))
-        return (replace(cost, images=2 * cost.images) if self.method.rotation else cost) + memory
+        if self.method.rotation:
+            cost = replace(cost, images=2 * cost.images, passes=BOTH_WAYS * cost.images)
+        return cost + memory
+
+    def operations(self, t: int) -> tuple[str, ...]:
+        return ("cluster", TRAINS) if t == 1 else (TRAINS,)
 
     def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
         """Both networks and global centroids down, both networks and local centroids up. In the first round the target

@@ -2,7 +2,8 @@
 for decoded images in a cache folder that the user named.
 
 Bytes are those the ledger will book, where the method knows them beforehand and nobody is lost. Time is an estimate: a
-local step is measured on this machine's device and multiplied; evaluation, server work and sending are left out.
+local step is measured on this machine's device and multiplied, and what the method's ``workload`` says that clients
+compute beside steps is added by it; evaluation, server work and sending are left out.
 """
 
 from __future__ import annotations
@@ -30,13 +31,14 @@ from rayfed_ssl.federated.federation import Federation, deal
 from rayfed_ssl.federated.messages import TRAINS
 from rayfed_ssl.federated.plugin import ServerPlugin
 from rayfed_ssl.federated.server import MethodServer
-from rayfed_ssl.federated.workload import Traffic, local_batches
+from rayfed_ssl.federated.workload import BOTH_WAYS, Traffic, local_batches
 from rayfed_ssl.methods.tasks import TaskConfig
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives import build as build_objective
-from rayfed_ssl.simulation.assembly import rehearse
+from rayfed_ssl.simulation.assembly import Parts, rehearse
 from rayfed_ssl.simulation.checks import check_run, describe, image_notes, of_dealing, with_start
 from rayfed_ssl.simulation.memory import Estimate, Place, check_fits, estimate, free_memory
+from rayfed_ssl.simulation.timing import workloads
 from rayfed_ssl.simulation.worker import Worker
 
 STEPS = 2  # measured, after one that warms up ..
@@ -56,11 +58,13 @@ class Forecast:
     step_s: float  # seconds of one, the mean over architectures
     step_bytes: int  # most memory that this process, or its GPU, has had at a step
     device: str
+    passes: int | None  # of an image forward through a network beside local steps, over the run; None: not known
+    pass_s: float  # seconds of one, as a part of a step
     notes: tuple[str, ...] = ()
 
     def seconds(self, actors: int) -> float:
         """Of training with so many clients at a time, each on a device like this one."""
-        return self.steps * self.step_s / actors
+        return (self.steps * self.step_s + (self.passes or 0) * self.pass_s) / actors
 
 
 @contextlib.contextmanager
@@ -99,11 +103,17 @@ def forecast(config: RunConfig, say: Callable[[str], object] = lambda line: None
             notes.append(f"{config.method.name} does not know its bytes beforehand; rayfed-ssl run counts them")
         device = Worker(config, federation).device
         notes += check_steps_fit(config, federation, _free(device))
-        steps, step_s = _steps(config, federation, server)
+        steps, step_s, pass_s = _steps(config, federation, server)
+        passes = _passes(config, parts)
+        if passes is None:
+            notes.append(
+                f"{config.method.name} does not know beforehand what its clients compute beside local steps: the time "
+                "is without it"
+            )
         train, test = federation.dataset.train.pixels, federation.dataset.test.pixels
         return Forecast(
             describe(config, federation), kept, free, int(train.nbytes + test.nbytes), sent, steps, step_s, _peak(),
-            device_name(device), tuple(notes),
+            device_name(device), passes, pass_s, tuple(notes),
         )  # fmt: skip
 
 
@@ -145,20 +155,57 @@ def _traffic(
     return total
 
 
-def _steps(config: RunConfig, federation: Federation, server: MethodServer[Any]) -> tuple[int, float]:
-    """Local steps of the run, and the seconds of one: measured for each architecture, weighted by its steps."""
-    rounds, counts = config.train.rounds, dict[str, int]()
+def _steps(config: RunConfig, federation: Federation, server: MethodServer[Any]) -> tuple[int, float, float]:
+    """Local steps of the run; the seconds of one, measured for each architecture, weighted by its steps; and of those
+    the seconds of one image's pass forward.
+    """
+    counts, images = dict[str, int](), 0
     if not server.reaches_clients:  # one trains on everybody's images
-        steps = local_batches(config, int(federation.sizes.sum())).steps
-        counts[config.clients.encoder(federation.clients[0])] = rounds * steps
+        made = local_batches(config, int(federation.sizes.sum()))
+        counts[config.clients.encoder(federation.clients[0])] = config.train.rounds * made.steps
+        images = config.train.rounds * made.images
     else:
-        for t in range(1, rounds + 1):
-            for client in server.asked(t)[: config.cohort_size if _buffered(config) else None]:
-                encoder = config.clients.encoder(client)
-                counts[encoder] = counts.get(encoder, 0) + server.fit_batches(client).steps
+        for _, client in _visits(config, server):
+            encoder, made = config.clients.encoder(client), server.fit_batches(client)
+            counts[encoder] = counts.get(encoder, 0) + made.steps
+            images += made.images
     total = sum(counts.values())
     seconds = sum(count * step_seconds(config, federation, encoder) for encoder, count in counts.items())
-    return total, seconds / max(total, 1)
+    forward = BOTH_WAYS * build_objective(config.objective).views * images
+    return total, seconds / max(total, 1), seconds / max(forward, 1)
+
+
+def _visits(config: RunConfig, server: MethodServer[Any]) -> Iterator[tuple[int, int]]:
+    """Every round with every client that it asks."""
+    for t in range(1, config.train.rounds + 1):
+        for client in server.asked(t)[: config.cohort_size if _buffered(config) else None]:
+            yield t, client
+
+
+def _passes(config: RunConfig, parts: Parts) -> int | None:
+    """Passes of an image forward that the method's and the plug-ins' workloads have beside local steps, over the run:
+    as many as they say, and at least one for each image that is read beside those of `fit`. None where one does not
+    know.
+    """
+    server = parts.server
+    if not server.reaches_clients:
+        return 0
+    server.state.setdefault("weights", server.initial_weights())  # how large a reply is
+    workload_of, known = workloads(server, parts.plugins), dict[tuple[str, int], int]()
+    total = 0
+    for t, client in _visits(config, server):
+        for asked in server.operations(t):
+            if (asked, client) not in known:
+                try:
+                    work = workload_of(asked, client)
+                except LookupError:  # a method of one's own, whose state only `start` brings
+                    work = None
+                if work is None:
+                    return None
+                fitted = server.fit_batches(client).images if asked == TRAINS else 0
+                known[asked, client] = max(work.passes, work.images - fitted)
+            total += known[asked, client]
+    return total
 
 
 def _buffered(config: RunConfig) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.federated.clock import Clock
+from rayfed_ssl.federated.clock import Clock, WorkloadOf
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.messages import TRAINS, qualified
 from rayfed_ssl.federated.plugin import ServerPlugin
@@ -38,8 +38,13 @@ def make_clock(
             f"allowed: 1 to {most}"
         )
 
+    return Clock(config, config.system, federation.clients, workloads(server, plugins))
+
+
+def workloads(server: MethodServer[Any], plugins: Mapping[str, ServerPlugin[Any]]) -> WorkloadOf:
+    """The method's workload and, where the client trains, what the plug-ins add to it."""
+
     def workload_of(operation: str, client: int) -> Workload | None:
-        """The method's workload and, where the client trains, what the plug-ins add to it."""
         work = server.workload(operation, client)
         if operation != TRAINS:
             return work
@@ -47,10 +52,10 @@ def make_clock(
             more = plugin.workload(client)
             if work is None or more is None:
                 return None
-            work += Workload(more.images, qualified(name, more.up))
+            work += Workload(more.images, qualified(name, more.up), more.passes)
         return work
 
-    return Clock(config, config.system, federation.clients, workload_of)
+    return workload_of
 
 
 def clock_notes(clock: Clock, config: RunConfig, server: MethodServer[Any]) -> list[str]:

@@ -29,7 +29,7 @@ from rayfed_ssl.simulation.forecast import (
 )
 from rayfed_ssl.simulation.memory import Place
 from tests.data.files import put, tree_of
-from tests.tiny import UNPREDICTED, run_locally, tiny
+from tests.tiny import UNPREDICTED, measured, run_locally, tiny
 
 CASES = {
     "fedsimclr": {"participation__fraction": 0.5},
@@ -179,6 +179,61 @@ def test_steps_are_all_batches_of_all_rounds() -> None:
     assert found.steps == 3 * 2 * batches
     assert found.step_s > 0
     assert found.seconds(2) == pytest.approx(found.steps * found.step_s / 2)
+
+
+BESIDE = {
+    "fedsimclr": {},
+    "fedsc": {"method__sharing_passes": 3, "participation__fraction": 0.5, "train__rounds": 4},
+    "fedx": {},
+    "fedx, no local relation": {"method__local_relation": 0.0},
+    "fedx, no global terms": {"method__global_relation": 0.0, "method__global_contrast": 0.0},
+    "fedca": {"method__alignment_epochs": 1, "method__alignment_batch": 16},
+    "fedu2": {},
+    "fedu2, no turns": {"method__rotation": 0.0},
+    "flesd": {},
+    "fedbyol": {"plugins": [{"name": "fedfoa", "warmup": 0, "correlation": "round"}]},
+}
+
+
+@pytest.mark.parametrize("case", BESIDE)
+def test_passes_are_those_that_clients_make_beside_their_steps(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside the forward passes of a run's clients, counted: with a gradient, which is taken back, three each."""
+    config = tiny(case.split(",")[0], **{"evaluation__protocols": [], **BESIDE[case]})
+    expected = forecast(config)
+    made, at_work = [0], [False]
+    represent, perform = Network.represent, EncoderClient.perform
+
+    def counted(network: Network, images: torch.Tensor) -> torch.Tensor:
+        if at_work[0]:
+            made[0] += len(images) * (3 if torch.is_grad_enabled() else 1)
+        return represent(network, images)
+
+    def watched(client: EncoderClient, message: dict[str, object]) -> dict[str, object]:
+        at_work[0] = client.id >= 0
+        reply = perform(client, message)
+        at_work[0] = False
+        return reply
+
+    monkeypatch.setattr(Network, "represent", counted)
+    monkeypatch.setattr(EncoderClient, "perform", watched)
+    run_locally(config, tmp_path / "run")
+    fitted = sum(int(value) for (_, _, tag), value in measured(tmp_path / "run").items() if tag == "train/images")
+    target = 1 if config.objective.momentum_target is not None else 0  # of each view, in a step: not beside it
+    assert expected.passes == made[0] - (3 + target) * 2 * fitted
+    assert expected.seconds(1) == pytest.approx(
+        expected.steps * expected.step_s + (expected.passes or 0) * expected.pass_s
+    )
+    whole = 3 * 2 * fitted * expected.pass_s  # a step's passes are all of its time
+    assert whole == pytest.approx(expected.steps * expected.step_s)
+
+
+def test_passes_that_a_method_does_not_know_are_not_made_up() -> None:
+    found = forecast(tiny("orchestra"))
+    assert found.passes is None
+    said = "orchestra does not know beforehand what its clients compute beside local steps: the time is without it"
+    assert said in found.notes
 
 
 @pytest.fixture
