@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
+import textwrap
 from pathlib import Path
 
 import generate
 import pytest
 
 from rayfed_ssl.config import load
+from rayfed_ssl.federated.client import EncoderClient
+from rayfed_ssl.federated.cohort import Cohort
+from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.simulation.forecast import forecast
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -51,3 +57,37 @@ def test_every_module_says_what_it_is() -> None:
     files = [path for package in ("rayfed_ssl", "actors", "tune") for path in (ROOT / package).rglob("*.py")]
     silent = [str(path) for path in files if path.stat().st_size and not generate.first_sentence(path)]
     assert silent == []
+
+
+MEMBERS = {"EncoderClient": EncoderClient, "MethodServer": MethodServer, "Cohort": Cohort}
+
+
+def public_members(kind: type) -> set[str]:
+    """What the class and its instances have, but for what begins with _: from its source and as Python sees it."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
+    targets = [
+        target
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+    ]
+    attributes = [target for target in targets if isinstance(target, ast.Attribute)]
+    own = {found.attr for found in attributes if isinstance(found.value, ast.Name) and found.value.id == "self"}
+    inherited = {name for base in kind.__mro__ if base.__module__.startswith("rayfed_ssl") for name in vars(base)}
+    return {name for name in own | inherited if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_every_member_that_a_method_can_use_has_its_line(name: str) -> None:
+    page = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
+    found = re.search(rf"<!-- members of {name} -->(.*?)<!-- end members of {name} -->", page, re.DOTALL)
+    assert found
+    rows = [line.split(" | ") for line in found[1].strip().splitlines()[2:]]
+    assert all(len(row) == 2 and len(row[1]) > 5 for row in rows)
+    listed = [member for row in rows for member in re.findall(r"`(?:self|cohort)\.(\w+)", row[0])]
+    assert len(listed) == len(set(listed))
+    assert set(listed) == public_members(MEMBERS[name])
+    for row in rows:
+        for member, given in re.findall(r"`(?:self|cohort)\.(\w+)\(([^`]*)\)`", row[0]):
+            accepts = inspect.signature(getattr(MEMBERS[name], member)).parameters
+            assert {part.strip(" *=") for part in given.split(",") if part} <= set(accepts)
