@@ -6,7 +6,7 @@ Shape legend: n images.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -201,6 +201,18 @@ def rounded(labels: NDArray[np.int64], held_out: Indices, subjects: NDArray[np.i
     return ", rounded to whole images" if off.any() else ""
 
 
+def fifth_of(held_out: int, images: int) -> str:
+    """How many of how many images a note says are held out as test images."""
+    return f", {held_out} of {images} images, is held out as test images"
+
+
+def recounted(notes: Iterable[str], listed: tuple[int, int], left: tuple[int, int]) -> tuple[str, ...]:
+    """The notes where some images cannot be decoded: those that say how many of all images are held out say how many
+    are ``left`` (test images, all images) of those ``listed``. A note on images before a limit stays.
+    """
+    return tuple(note.replace(fifth_of(*listed), fifth_of(*left)) for note in notes)
+
+
 def held_out_notes(
     labels: NDArray[np.int64],
     held_out: NDArray[np.int64],
@@ -216,7 +228,7 @@ def held_out_notes(
     whole = "" if subjects is None else ", as near as whole groups of data.columns.group allow"
     which = "one Parquet file" if files == 1 else f"{files} Parquet files"
     note = (
-        f"{which} without a test split: a fifth of each class{rounded(labels, held_out, subjects)}, {len(held_out)} of "
-        f"{len(labels)} images, is held out as test images{counted}{whole}"
+        f"{which} without a test split: a fifth of each class{rounded(labels, held_out, subjects)}"
+        f"{fifth_of(len(held_out), len(labels))}{counted}{whole}"
     )
     return (note, *untested(labels, held_out, names, TEST_SHARE, subjects))

@@ -66,7 +66,7 @@ from rayfed_ssl.data.folder_splits import (
     test_splits,
     train_split,
 )
-from rayfed_ssl.data.holdout import TEST_SHARE, rounded, stratified_halves, untested
+from rayfed_ssl.data.holdout import TEST_SHARE, fifth_of, rounded, stratified_halves, untested
 from rayfed_ssl.data.images import NONE_HELD_OUT, Listing, Payload, Source
 from rayfed_ssl.data.limits import of_all, unseen_classes
 from rayfed_ssl.data.split_names import maybe_splits, split_folders
@@ -178,8 +178,7 @@ def _unsplit(
     counted = of_all(limits, train.files, test.files)
     note = (
         f"{printable(path)} has no train/ and test/: its {where} ({some(class_names)}) are the classes, and a fifth "
-        f"of each{rounded(labels, held_out, subjects)}, {len(test.files)} of {len(files)} images, is held out as test "
-        f"images{counted}{together}{none}"
+        f"of each{rounded(labels, held_out, subjects)}{fifth_of(len(test.files), len(files))}{counted}{together}{none}"
     )
     return (
         train,

@@ -39,6 +39,7 @@ from rayfed_ssl.data.copies import kept_copies
 from rayfed_ssl.data.decode import CLIPPED_SHARE, ENLARGED, MOST_PIXELS, Fit, Form
 from rayfed_ssl.data.folder_layouts import Layout
 from rayfed_ssl.data.folder_names import expression
+from rayfed_ssl.data.holdout import recounted
 from rayfed_ssl.data.images import MOST_CLASSES, Dataset, Images, Listing, Scaling, Source
 from rayfed_ssl.data.pixel_digests import kept_digests
 from rayfed_ssl.data.source_digits import digits_source
@@ -285,6 +286,9 @@ def load(
     deep = () if scaling is None else (str(scaling), *_clipping([stored.clipped for stored in found.values()], scaling))
     notes = source.notes + listed + deep + read
     both = {"train", "test"} <= set(found)
+    if both and skipped:
+        left = len(test), len(test) + len(train.images)
+        notes = recounted(notes, (left[0] + len(found["test"].skipped), left[1] + len(skipped)), left)
     copies = kept_copies(train.images.pixels, test.pixels, digest, cache / f"{stem}-copies.json") if both else None
     called = {split: stored.names for split, stored in found.items()}
     digests = partial(kept_digests, train.images.pixels, train.digest, cache / f"{stem}{part}-digests.npz")

@@ -135,10 +135,13 @@ def almost_one_name(dataset: Dataset) -> Iterator[str]:
 
 
 def untested_classes(dataset: Dataset) -> Iterator[str]:
-    """A line on classes of the training images that no test image shows, unless the source has said why."""
+    """A line on classes of the training images that no test image shows, unless the source has said why: images that
+    cannot be decoded are left out after it has.
+    """
     trained, tested = (np.unique(images.labels[images.labels >= 0]) for images in (dataset.train, dataset.test))
     missing = np.setdiff1d(trained, tested)
-    if not len(missing) or not len(tested) or any(TOO_FEW in note for note in dataset.notes):
+    said = not dataset.skipped and any(TOO_FEW in note for note in dataset.notes)
+    if not len(missing) or not len(tested) or said:
         return
     have = "has" if len(missing) == 1 else "have"
     yield (

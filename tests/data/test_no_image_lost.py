@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from rayfed_ssl.data.images import Dataset
 from rayfed_ssl.data.sources import SourceConfig, load
 from rayfed_ssl.data.store import FORMAT
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.remarks import untested_classes
 from rayfed_ssl.simulation.checks import check_labels
 from tests.data.files import pictures, put, tree_of, write_parquet
 
@@ -304,6 +306,41 @@ def test_what_is_counted_before_the_limits_says_so(tmp_path: Path) -> None:
         note, blank, *_ = notes("parquet", "all.parquet", **limits)
         assert note.endswith(f", 8 of 50 images, is held out as test images{counted}")
         assert blank == f"10 images have an empty label: unlabelled{counted}"
+
+
+def test_what_is_held_out_is_counted_without_the_images_that_are_skipped(tmp_path: Path) -> None:
+    pixels, labels = pictures(40), [0, 1] * 20
+    names = [f"d/c{label}/{n:03}.png" for n, label in enumerate(labels)]
+    put(tmp_path, dict(zip(names, pixels, strict=True)))
+    write_parquet(tmp_path / "all.parquet", pixels, labels)
+    held_out = {"d": sorted(f"d/{name.as_py()}" for name in read(tmp_path / "d").names["test"])}
+    rows = [int(name.as_py().rsplit(" ", 1)[1]) for name in read(tmp_path / "all.parquet", "parquet").names["test"]]
+    held_out["all.parquet"] = [names[row] for row in rows]
+    for source, tests in held_out.items():
+        assert len(tests) == 8
+        broken = [*tests[:2], *[name for name in names if name not in tests][:5]]
+        shutil.rmtree(tmp_path / "d")
+        put(tmp_path, dict(zip(names, pixels, strict=True)))
+        for name in broken:
+            (tmp_path / name).write_bytes(b"no image")
+        write_parquet(tmp_path / "all.parquet", [(tmp_path / name).read_bytes() for name in names], labels)
+        kind = "imagefolder" if source == "d" else "parquet"
+        for _ in range(2):  # decoded, and from the cache
+            data = read(tmp_path / source, kind, on_bad_image="skip")
+            assert (len(data.skipped), len(data.test), len(data.train)) == (7, 6, 27)
+            assert ", 6 of 33 images, is held out as test images" in data.notes[0]
+        limited = read(tmp_path / source, kind, on_bad_image="skip", limit=20).notes[0]
+        assert ", 8 of 40 images, is held out as test images (of all images; limit takes fewer)" in limited
+
+
+def test_a_class_whose_test_images_are_all_skipped_is_said_to_have_none(tmp_path: Path) -> None:
+    put(tmp_path / "d", tree_of({"a": 20, "b": 5, "tiny": 1}))
+    (test_of_b,) = (name.as_py() for name in read(tmp_path / "d").names["test"] if name.as_py().startswith("b/"))
+    (tmp_path / "d" / test_of_b).write_bytes(b"no image")
+    data = read(tmp_path / "d", on_bad_image="skip")
+    assert any("class tiny has no test image: too few" in note for note in data.notes)
+    said = "2 of 3 classes of the training images have no test image (b, tiny): accuracies are over the other 1 alone"
+    assert said in list(untested_classes(data))
 
 
 def test_rows_without_a_label_all_train_as_those_of_a_folder_do(tmp_path: Path) -> None:
