@@ -87,7 +87,10 @@ class Remote:
             raise UserError(f"{self.uri}: {name} cannot be fetched ({_line(error)})") from None
 
     def put(self, file: Path, name: str) -> None:
-        """Copy one file there, under ``name``. Raises UserError where it cannot be written, or the run is gone."""
+        """Copy one file there, under ``name``. What another command has written there since :meth:`renew` is replaced:
+        pyarrow's file systems have no write on a condition. Raises UserError where it cannot be written, or the run is
+        gone.
+        """
         try:
             if self.system.get_file_info(f"{self.root}/config.yaml").type == fs.FileType.NotFound:
                 raise UserError(
