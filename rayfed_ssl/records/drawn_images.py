@@ -47,13 +47,13 @@ def not_counted(comparison: Comparison) -> list[str]:
         if why is None:
             counted.add(measure)
         else:
-            found.setdefault(why, {}).setdefault(measure, []).append(printable(row.name))
+            found.setdefault(why, {}).setdefault(printable(row.name), []).append(measure)
     several, main = len(comparison.seeds) > 1, comparison.main
     lines = _size(comparison, main) if several and main is not None and main not in counted else []
     beyond = "the interval counts seeds alone" if several else "there is no interval"
-    for why, by_measure in found.items():
+    for why, by_row in found.items():
         if counted or why != NOT_OF_IMAGES:  # else no other kind is there to be told from
-            named = "; ".join(f"{measure} of {', '.join(rows)}" for measure, rows in by_measure.items())
+            named = "; ".join(f"{row} ({', '.join(measures)})" for row, measures in by_row.items())
             lines.append(f"Of {named}: {beyond}, because {why}.")
     return lines
 

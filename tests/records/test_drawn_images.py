@@ -45,7 +45,7 @@ def of_earlier_runs(folders: list[Path], images: int | None = 60) -> Comparison:
 def test_several_seeds_are_told_what_their_intervals_leave_out(runs: list[Path]) -> None:
     made = of_earlier_runs(runs)
     told, why = not_counted(made)
-    assert why == f"Of knn of local: the interval counts seeds alone, because {LACKING}."
+    assert why == f"Of local (knn): the interval counts seeds alone, because {LACKING}."
     mean = fmean(made.first.values["knn"].values())
     assert told.startswith("Intervals count seeds, not which test images were drawn: one of 60 is 0.017 of an accuracy")
     begin, end = (float(text) for text in told.split("may be ")[1].split(" (95%)")[0].split(" to "))
@@ -72,7 +72,7 @@ def test_more_images_leave_less_out(runs: list[Path]) -> None:
 def test_one_seed_has_no_interval_that_could_leave_something_out(runs: list[Path]) -> None:
     made = of_earlier_runs([runs[0], runs[2]])
     assert "Intervals count" not in " ".join(notes(made))
-    assert f"Of knn of local: there is no interval, because {LACKING}." in notes(made)
+    assert f"Of local (knn): there is no interval, because {LACKING}." in notes(made)
 
 
 def test_runs_as_they_are_leave_no_test_image_out(runs: list[Path]) -> None:

@@ -169,7 +169,7 @@ def test_a_table_says_which_of_two_intervals_it_has(tmp_path: Path) -> None:
     runs = {name: [tmp_path / "whole" / f"{name}-{seed}" for seed in range(3)] for name in ("a", "b")}
     older = of_variants(runs)
     assert second(older).over == "seeds"
-    assert f"Of knn of b: the interval counts seeds alone, because {LACKING}." in notes(older)
+    assert f"Of b (knn): the interval counts seeds alone, because {LACKING}." in notes(older)
     assert any(note.startswith("Intervals count seeds, not which test images were drawn") for note in notes(older))
     assert "images [" not in markdown(older)
     one = compared(tmp_path / "one", answers(5, seeds=1))
