@@ -22,7 +22,7 @@ import json
 import re
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -269,13 +269,8 @@ def load(
         names = _in_order([name for error in broken for name in error.names], source)
         first = next(error for error in broken if error.names[0] == names[0])
         raise Undecodable.named(names, first.reason, key, skipping)
+    _refuse_empty(found, config, key)
     train = found["train"]
-    for split, stored in found.items():
-        if not len(stored.images) and (split == "train" or (train.images.labels >= 0).any()):
-            where = "" if config.path is None else f" in {printable(config.path)}"
-            which = "training" if split == "train" else split
-            broken_ones = f" ({len(stored.skipped)} cannot be decoded)" if stored.skipped else ""
-            raise UserError(f"{key}.path: no {which} images{where}{broken_ones}")
     test = found["test"].images if "test" in found else _none_of(train.images)
     digest = hashlib.blake2b(" ".join(stored.digest for stored in found.values()).encode(), digest_size=16).hexdigest()
     skipped = tuple(_in_order([name for stored in found.values() for name in stored.skipped], source))
@@ -293,6 +288,18 @@ def load(
     called = {split: stored.names for split, stored in found.items()}
     digests = partial(kept_digests, train.images.pixels, train.digest, cache / f"{stem}{part}-digests.npz")
     return Dataset(config.name, train.images, test, digest, skipped, notes, scaling, copies, called, digests)
+
+
+def _refuse_empty(found: Mapping[str, Stored], config: SourceConfig, key: str) -> None:
+    """Raise UserError where a split holds no image; test images are not needed where none of the training images has a
+    label.
+    """
+    for split, stored in found.items():
+        if not len(stored.images) and (split == "train" or (found["train"].images.labels >= 0).any()):
+            where = "" if config.path is None else f" in {printable(config.path)}"
+            which = "training" if split == "train" else split
+            broken_ones = f" ({len(stored.skipped)} cannot be decoded)" if stored.skipped else ""
+            raise UserError(f"{key}.path: no {which} images{where}{broken_ones}")
 
 
 def _listed(source: Source, split: str, key: str) -> Listing:

@@ -88,18 +88,13 @@ def reevaluate(
     earlier(run / FILE)  # what cannot be read is said before anything is measured
     data = located_of_run(data, config.data, "--data") if isinstance(data, str) else data
     if data is None:
-        with began_earlier(config):
-            federation = deal(config)
-        check_same_images(run, federation)
-        check_same_files(config, run)
-        measured = _measured(config, federation, encoders)
-        found = measured.document
+        federation, images = _own_images(run, config), None
     else:
         federation, images = _other_images(run, config, data, exclude_trained)
         if not protocols and not config.evaluation.labelled and (federation.dataset.test.labels >= 0).any():
             images["notes"].append("these images have labels: --protocol knn, linear or fewshot measures by them")
-        measured = _measured(config, federation, encoders)
-        found = {"images": images, **measured.document}
+    measured = _measured(config, federation, encoders)
+    found = measured.document if images is None else {"images": images, **measured.document}
     protocols = config.evaluation.protocols
     with rewriting(run / FILE) as write:  # another command may have added to it since
         renew()
@@ -109,6 +104,15 @@ def reevaluate(
         if data is None:
             add_outcomes(run, measured.outcomes, as_in_the_run(own, config), federation)
     return found
+
+
+def _own_images(run: Path, config: RunConfig) -> Federation:
+    """The run's own images, dealt as they were. Raises UserError where they are not the same any more."""
+    with began_earlier(config):
+        federation = deal(config)
+    check_same_images(run, federation)
+    check_same_files(config, run)
+    return federation
 
 
 def _check_asked(run: Path, *, other: bool, exclude_trained: bool) -> None:
