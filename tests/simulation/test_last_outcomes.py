@@ -10,6 +10,7 @@ import pytest
 
 from rayfed_ssl.evaluation import EncoderValues, Outcomes
 from rayfed_ssl.records.outcomes import FILE
+from rayfed_ssl.records.tables import METRICS, Commit, Metric, metrics_parts, table
 from rayfed_ssl.simulation.last_outcomes import LastOutcomes
 from rayfed_ssl.storage.mirror import Mirror
 from tests.tiny import run_locally, tiny
@@ -105,6 +106,17 @@ def test_of_rounds_that_come_in_late_the_last_counts() -> None:
     assert again.round == 2
     last.take(3, None, values(1, 1))
     assert (last.round, set(last.by_client)) == (3, {None})
+
+
+def test_outcomes_of_another_round_than_the_recorded_one_are_not_written(tmp_path: Path) -> None:
+    """As after a population's exchange of checkpoints, where records and states may be of two runs."""
+    last, labels = LastOutcomes(), np.array([0, 1])
+    last.take(2, None, EncoderValues({"knn": 0.5}, Outcomes({"knn": np.array([1, 0], np.uint8)}, {"knn": 1})))
+    for t, there in ((2, True), (3, False)):
+        rows = [Metric(t, None, "eval/knn", 0.5, 0.0)]
+        metrics_parts(tmp_path).write(Commit(t, 0), table(rows, METRICS))
+        last.write(tmp_path, labels, None)
+        assert (tmp_path / FILE).exists() == there
 
 
 def test_a_uri_holds_it_and_loses_it_with_the_run(tmp_path: Path) -> None:
