@@ -41,6 +41,26 @@ def by_seed(rows: Sequence[Record], board: Mapping[str, Any], data: str, method:
     return [fmean(values) for _, values in sorted(found.items()) if len(values) == len(board["partitions"])]
 
 
+def below_pixels(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
+    """For each data set and protocol what raw pixels reach, and the methods whose mean is lower: these learnt nothing
+    there that the protocol can see. Means are over the partitions and seeds.
+    """
+    beside = with_baselines(rows, board)
+    heads = ["", "raw pixels", "below them"]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for data in board["data"]:
+        for measure, words in MEASURES.items():
+            of_pixels = by_seed(beside, board, data, PIXELS, measure)
+            means = {name: by_seed(beside, board, data, name, measure) for name in board["methods"]}
+            known = {name: fmean(values) for name, values in means.items() if values}
+            if of_pixels and known:
+                below = [f"`{name}`" for name, value in known.items() if value < fmean(of_pixels)]
+                told = f"{len(below)} of {len(known)}: {', '.join(below)}" if 0 < len(below) < len(known) else "none"
+                told = f"all {len(known)}" if len(below) == len(known) else told
+                lines.append(f"| {NAMES.get(data, data)}, {words} | {fmean(of_pixels):.3f} | {told} |")
+    return "\n".join(lines) if len(lines) > 2 else f"Raw pixels: {NOT_RUN}."
+
+
 def inert(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
     """The methods whose runs end next to where a simpler one's do: by every protocol the paired difference is, in the
     mean of its size over all runs, below ``NOTHING``.

@@ -34,6 +34,7 @@ import leaderboard_labels as board_labels  # noqa: E402
 import leaderboard_longer as longer  # noqa: E402
 import leaderboard_many as many  # noqa: E402
 import leaderboard_overall as board_overall  # noqa: E402
+import leaderboard_pixels as board_pixels  # noqa: E402
 import leaderboard_prediction as prediction  # noqa: E402
 import leaderboard_rows as board_rows  # noqa: E402
 import leaderboard_tables as board_tables  # noqa: E402
@@ -163,7 +164,12 @@ def of_board(make: FromRows) -> Callable[[], str]:
 
 def other_board(path: Path, make: FromRows) -> Callable[[], str]:
     """A part that is made of the rows of the board at ``path``."""
-    return lambda: make(board_rows.read(board_rows.results_of(path)), board_tables.load_board(path))
+
+    def made() -> str:
+        rows = board_pixels.onto(board_rows.read(board_rows.results_of(path)), board_pixels.read())
+        return make(rows, board_tables.load_board(path))
+
+    return made
 
 
 def claim(name: str) -> str:
@@ -184,6 +190,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "overall": of_board(board_overall.overall),
         "made with": of_board(board_absolute.made_with),
         "absolute": of_board(board_absolute.absolute),
+        "pixels": of_board(board_absolute.below_pixels),
         "inert": of_board(board_absolute.inert),
         "told apart": of_board(board_verdicts.verdicts),
         "tuned apart": of_board(lambda rows, board: board_verdicts.verdicts(rows, board, board_rows.TUNED)),

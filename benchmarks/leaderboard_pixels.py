@@ -1,0 +1,102 @@
+"""What raw pixels are worth by the protocols that the leaderboard measures encoders by: a rival that learns nothing.
+
+    python benchmarks/leaderboard_pixels.py --data ../shared/data
+
+Trains nothing. For every data set and seed of ``leaderboard.yaml``: the train and test images that a run of this seed
+is measured on, flattened, their values divided by 255, in the place of features; protocols and their settings are
+the config's. Appends a line for each to ``results/pixels.jsonl``, which ``python docs/generate.py`` reads. Partitions
+share these images.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import leaderboard_rows as rows
+import numpy as np
+import torch
+from leaderboard_tables import load_board
+from machine import described
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rayfed_ssl.evaluation import PROTOCOLS
+from rayfed_ssl.evaluation.material import Split
+from rayfed_ssl.federated.bench import Workbench
+from rayfed_ssl.federated.federation import Federation, deal
+from rayfed_ssl.settings.run import RunSettings
+
+RESULTS = rows.RESULTS.with_name("pixels.jsonl")
+Line = dict[str, Any]
+
+
+def read(path: Path = RESULTS) -> list[Line]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def measured(config: RunSettings, federation: Federation) -> dict[str, float]:
+    """The accuracies of raw pixels by name: of each protocol that is among the leaderboard's measures."""
+    material = Workbench(config, federation).material(None)
+    train, test = (
+        Split(part.name, part.pixels, part.labels.numpy(), material.classes, flattened)
+        for part in (material.train, material.tests[""])
+    )
+    of_pixels = replace(material, train=train, tests={"": test})
+    return {
+        measure: PROTOCOLS[measure].measure(of_pixels, config.evaluation.of(measure))[measure]
+        for measure in rows.MEASURES
+    }
+
+
+def flattened(pixels: NDArray[np.uint8]) -> Tensor:
+    """(N, H, W, C) uint8 to (N, H * W * C) float32 in [0, 1]."""
+    return torch.from_numpy(np.array(pixels)).reshape(len(pixels), -1).float() / 255
+
+
+def of_cell(board: dict[str, Any], data: str, seed: int, images: Path) -> Line:
+    """The line of a data set and seed; ``images``: the folder with a folder per data set."""
+    (cell,) = rows.cells(board, [data], ["iid"], [seed], [rows.REFERENCE])
+    config = cell.built(images)
+    return {"data": data, "seed": seed, **measured(config, deal(config)), **described()}
+
+
+def onto(found: Sequence[rows.Record], lines: Sequence[Line]) -> list[rows.Record]:
+    """The rows with what raw pixels are worth as ``pixels_<measure>``, of lines of their data set and seed; few-shot
+    accuracy is the run's own.
+    """
+    known = {(line["data"], line["seed"]): line for line in lines}
+    return [_with(row, known.get((row["data"], row["seed"]), {})) for row in found]
+
+
+def _with(row: rows.Record, line: Line) -> rows.Record:
+    measured_alone = [measure for measure in rows.MEASURES if f"pixels_{measure}" not in row]
+    return {**row, **{f"pixels_{measure}": line.get(measure) for measure in measured_alone}}
+
+
+def main() -> None:
+    board = load_board()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="the folder with a folder per data set")
+    images = parser.parse_args().data.resolve()
+    known = {(line["data"], line["seed"]) for line in read()}
+    for data in board["data"]:
+        for seed in board["seeds"]:
+            if (data, seed) not in known:
+                line = of_cell(board, data, seed, images)
+                with RESULTS.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(line) + "\n")
+                print({name: line[name] for name in ("data", "seed", *rows.MEASURES)}, flush=True)
+
+
+if __name__ == "__main__":
+    main()
