@@ -81,6 +81,10 @@ class ServerPlugin(Generic[Config]):
     def end_round(self, t: int) -> None:
         """Everybody of round t has replied."""
 
+    def notes(self) -> list[str]:
+        """Lines worth saying once, before the first round; see ``MethodServer.notes``."""
+        return []
+
     def client_matrices(self) -> dict[str, ClientMatrix]:
         """Matrices over pairs of clients, like a server's."""
         return {}

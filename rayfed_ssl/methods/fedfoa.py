@@ -195,6 +195,21 @@ class ServerHalf(ServerPlugin[Config]):
         images = int(self.setup.federation.sizes[client]) if config.correlation == "round" else 0
         return Workload(images, {"correlation": 2 * n * (n + 1)}, passes=images)
 
+    def notes(self) -> list[str]:
+        """The bank is filled at the end of a round, so not even a warm-up of 0 gives round 1 the term."""
+        config, warmup = self.setup.config, self.config.warmup
+        rounds, first = config.train.rounds, max(warmup, 1) + 1
+        if rounds >= first:
+            return []
+        alone = self.config is config.method
+        key = "method.warmup" if alone else f"plugins.{config.plugins.index(self.config)}.warmup"
+        so = "clients train alone" if alone else f"clients train as {config.method.name}'s do without the plug-in"
+        sooner = f"a {key} of at most {rounds - 1}, or " if rounds > 1 else ""
+        return [
+            f"no round applies fedfoa's term: found train.rounds={rounds} and {key}={warmup}, by which it begins in "
+            f"round {first}, so {so}; to have some, {sooner}train.rounds of at least {first}"
+        ]
+
     def end_round(self, t: int) -> None:
         self.state["bank"] = {**self.state["bank"], **self.incoming}
         self.incoming = {}

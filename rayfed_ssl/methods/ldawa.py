@@ -96,6 +96,15 @@ class Server(fedavg.Server[Config]):
         """The common architecture, for the names and shapes of its tensors."""
         return Initial(self.config, self.setup.federation).network(self.common_encoder)
 
+    def notes(self) -> list[str]:
+        rounds, warmup = self.config.train.rounds, self.method.warmup
+        if rounds > warmup:
+            return []
+        return [
+            f"every round takes FedAvg's mean: found train.rounds={rounds} and method.warmup={warmup}; for ldawa's "
+            f"own, a method.warmup of at most {rounds - 1}, or train.rounds of at least {warmup + 1}"
+        ]
+
     def round(self, t: int, cohort: Cohort) -> None:
         if t <= self.method.warmup:
             super().round(t, cohort)

@@ -26,6 +26,14 @@ class Parts:
     plugins: dict[str, ServerPlugin[Any]]
     clock: Clock | None
 
+    def notes(self) -> list[str]:
+        """What the method and its plug-ins have to say before the first round."""
+        return [*self.server.notes(), *self.plugin_notes()]
+
+    def plugin_notes(self) -> list[str]:
+        """What the plug-ins alone have to say."""
+        return [line for plugin in self.plugins.values() for line in plugin.notes()]
+
 
 def assemble(config: RunConfig, federation: Federation, initial: Callable[[str], Weights]) -> Parts:
     """The parts of a run as they are before ``server.start``, or a checkpoint, gives them a state.

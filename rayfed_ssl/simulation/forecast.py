@@ -93,7 +93,7 @@ def forecast(config: RunConfig, say: Callable[[str], object] = lambda line: None
         check_run(config, federation)
         parts, lines = rehearse(config, federation)
         server = parts.server
-        notes = [*image_notes(config, federation), *of_dealing(config, federation), *lines, *_said_by(server)]
+        notes = [*image_notes(config, federation), *of_dealing(config, federation), *lines, *_said_by(parts)]
         if config.system is not None:
             notes.append("bytes and time are those of a run in which no client is late or lost")
         kept, free = estimate(config, federation), free_memory()
@@ -117,14 +117,14 @@ def forecast(config: RunConfig, say: Callable[[str], object] = lambda line: None
         )  # fmt: skip
 
 
-def _said_by(server: MethodServer[Any]) -> list[str]:
-    """The method's own lines, which a run says before its first round. A method of one's own may need a state that only
-    ``server.start`` brings; then that is said.
+def _said_by(parts: Parts) -> list[str]:
+    """The method's and its plug-ins' own lines, which a run says before its first round. A method of one's own may need
+    a state that only ``server.start`` brings; then that is said.
     """
     try:
-        return server.notes()
+        return parts.notes()
     except LookupError:
-        return [f"what {server.method.name} has to say is known once a run has started"]
+        return [f"what {parts.server.method.name} has to say is known once a run has started", *parts.plugin_notes()]
 
 
 def _offline(config: RunConfig) -> RunConfig:

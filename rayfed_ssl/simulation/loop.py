@@ -115,7 +115,7 @@ class Run:
             self.cohort.commit()
         of_time = clock_notes(self.clock, config, self.server) if self.clock else []
         dealt = of_dealing(config, self.federation)
-        notes = [*image_notes(config, self.federation), *dealt, *begins, *self.server.notes(), *of_time]
+        notes = [*image_notes(config, self.federation), *dealt, *begins, *parts.notes(), *of_time]
         for line in notes:
             self.say(self.start, line)
         self._open_records(None if restored is None else self.start, files, notes)

@@ -7,6 +7,7 @@ Shape legend: m batch rows, n projection dimension, P peers.
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,6 +34,8 @@ from rayfed_ssl.methods.fedfoa import (
     prepared,
     unpack_triangle,
 )
+from rayfed_ssl.simulation.assembly import rehearse
+from rayfed_ssl.simulation.forecast import forecast
 from rayfed_ssl.simulation.worker import Worker
 from tests.tiny import BASE, encoders, measured, run_locally, tiny
 
@@ -295,6 +298,39 @@ def test_weight_zero_is_the_method_without_the_plug_in(tmp_path: Path) -> None:
     assert run("some", weight=0.1) != plain
     values = measured(tmp_path / "zero")
     assert any(value > 0 for (t, _, tag), value in values.items() if t == 2 and tag == "client/admitted")
+
+
+@pytest.mark.parametrize(("rounds", "warmup", "first"), [(1, 0, 2), (2, 0, 2), (2, 2, 3), (3, 2, 3)])
+def test_a_run_without_the_term_says_so(tmp_path: Path, rounds: int, warmup: int, first: int) -> None:
+    """The truth is in the weights: those of the method without the plug-in, exactly where the line is said."""
+    common: dict[str, Any] = {"train__rounds": rounds, "evaluation__protocols": [], "clients__count": 3}
+    run_locally(tiny("fedbyol", **common), tmp_path / "plain")
+    plugged = tiny("fedbyol", **common, plugins=[{"name": "feddecorr", "weight": 0},
+                                                 {"name": "fedfoa", "warmup": warmup, "weight": 0.1}])  # fmt: skip
+    run_locally(plugged, tmp_path / "plugged")
+    said = json.loads((tmp_path / "plugged" / "environment.json").read_text()).get("notes", [])
+    lines = [note for note in said if "fedfoa" in note]
+    assert bool(lines) == (encoders(tmp_path / "plugged") == encoders(tmp_path / "plain"))
+    sooner = f"a plugins.1.warmup of at most {rounds - 1}, or " if rounds > 1 else ""
+    assert (
+        lines
+        == [
+            f"no round applies fedfoa's term: found train.rounds={rounds} and plugins.1.warmup={warmup}, by which it "
+            f"begins in round {first}, so clients train as fedbyol's do without the plug-in; to have some, {sooner}"
+            f"train.rounds of at least {first}"
+        ][rounds >= first :]
+    )
+    assert [note for note in forecast(plugged).notes if "fedfoa" in note] == lines
+
+
+def test_without_the_term_the_method_trains_its_clients_alone() -> None:
+    """The reviewer's: three rounds by the default warm-up."""
+    config = tiny("fedfoa", train__rounds=3, method__warmup=5)
+    (line,) = rehearse(config, deal(config))[0].notes()
+    assert line == (
+        "no round applies fedfoa's term: found train.rounds=3 and method.warmup=5, by which it begins in round 6, so "
+        "clients train alone; to have some, a method.warmup of at most 2, or train.rounds of at least 6"
+    )
 
 
 def test_a_run_records_traces_distances_and_rounds_to_an_accuracy(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -186,3 +187,9 @@ def test_warm_up_is_fedavg(tmp_path: Path) -> None:
         found[name] = encoders(tmp_path / name)
     assert found["warm"] == found["avg"]
     assert found["not"] != found["avg"]
+    said = {name: json.loads((tmp_path / name / "environment.json").read_text()).get("notes", []) for name in found}
+    assert [note for note in said["warm"] if note not in said["avg"]] == [
+        "every round takes FedAvg's mean: found train.rounds=2 and method.warmup=2; for ldawa's own, a method.warmup "
+        "of at most 1, or train.rounds of at least 3"
+    ]
+    assert said["not"] == said["avg"]
