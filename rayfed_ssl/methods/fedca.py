@@ -16,6 +16,7 @@ images.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -38,11 +39,15 @@ from rayfed_ssl.objectives.simclr import SimCLRConfig, info_nce
 from rayfed_ssl.settings.blocks import MethodConfig
 from rayfed_ssl.settings.run import RunSettings
 
+LARGEST = 1024  # entries of a dictionary whose size is not given
+
 
 class Config(MethodConfig):
     name: Literal["fedca"] = "fedca"
-    dictionary_size: Annotated[int, Field(ge=0)] = 1024
-    """K, entries a client downloads; 0: no dictionary, nothing but weights goes up."""
+    dictionary_size: Annotated[int, Field(ge=0)] | None = None
+    """K, entries a client downloads; null: 1024, or as many as a round is sure to have, where these are fewer; 0: no
+    dictionary, nothing but weights goes up.
+    """
     ensembling: Annotated[float, Field(ge=0, lt=1)] = 0.5
     """a, what an entry keeps of its last value; 0: entries are this round's projections."""
     exclude_own: bool = True
@@ -59,6 +64,10 @@ class Config(MethodConfig):
     @property
     def needs_public(self) -> bool:
         return self.alignment
+
+    @property
+    def has_dictionary(self) -> bool:
+        return self.dictionary_size != 0
 
 
 def ensemble(previous: np.ndarray | None, z: np.ndarray, a: float) -> np.ndarray:
@@ -107,7 +116,7 @@ class Client(EncoderClient[Config]):
 
         self.fit(loss)
         reply: dict[str, Any] = {"weights": self.weights}
-        if self.method.dictionary_size:
+        if self.method.has_dictionary:
             reply["dictionary"] = self.entries()
         return reply
 
@@ -165,6 +174,20 @@ class Service(EncoderClient[Config]):
 
 
 class Server(MethodServer[Config]):
+    @cached_property
+    def dictionary_size(self) -> int:
+        """K of this run."""
+        given = self.method.dictionary_size
+        return min(LARGEST, smallest_union(self.config, self.setup.federation)) if given is None else given
+
+    def notes(self) -> list[str]:
+        if self.method.dictionary_size is not None or self.dictionary_size == LARGEST:
+            return []
+        return [
+            f"method.dictionary_size: {self.dictionary_size} entries, not {LARGEST}: the {sources(self.method)} may "
+            "upload no more"
+        ]
+
     def start(self, cohort: Cohort) -> None:
         self.weights = self.initial_weights()
         self.state["dictionaries"] = {}  # client -> (n_u, D), what it uploaded last
@@ -176,7 +199,7 @@ class Server(MethodServer[Config]):
         dictionary = self.dictionary(t)
         result = cohort.mean("train", weights=self.weights, each=lambda client: {"dictionary": dictionary(client)})
         self.weights = result["weights"]
-        if self.method.dictionary_size:
+        if self.method.has_dictionary:
             self.state["dictionaries"] |= {r.client: r["dictionary"] for r in result.replies}
 
     def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
@@ -186,9 +209,9 @@ class Server(MethodServer[Config]):
             if not method.alignment or public is None:
                 return Traffic(0, 0)
             return Traffic(public.pixels.nbytes + weights, 0)
-        row = 4 * self.config.projection_dim if method.dictionary_size else 0
+        row = 4 * self.config.projection_dim if method.has_dictionary else 0
         others = int(sizes[sorted(set(met) - {client} if method.exclude_own else met)].sum())
-        return Traffic(weights + row * min(method.dictionary_size, others), weights + row * int(sizes[client]))
+        return Traffic(weights + row * min(self.dictionary_size, others), weights + row * int(sizes[client]))
 
     def workload(self, operation: str, client: int) -> Workload | None:
         """Local epochs with public images at every step; a pass over the public images for the targets, one over the
@@ -200,7 +223,7 @@ class Server(MethodServer[Config]):
         if self.method.alignment and public is not None:
             each_step = self.fit_batches(client).steps * min(self.method.alignment_batch, len(public))
             work += Workload(len(public) + each_step, passes=len(public) + BOTH_WAYS * each_step)
-        if self.method.dictionary_size:
+        if self.method.has_dictionary:
             work += Workload(count, {"dictionary": 4 * count * self.config.projection_dim}, passes=count)
         return work
 
@@ -220,7 +243,7 @@ class Server(MethodServer[Config]):
         union = np.concatenate([uploads[client] for client in owners])  # (U, D)
         ends = np.cumsum([len(uploads[client]) for client in owners])
         spans = {c: (int(end) - len(uploads[c]), int(end)) for c, end in zip(owners, ends, strict=True)}
-        seed, size = self.config.seed, self.method.dictionary_size
+        seed, size = self.config.seed, self.dictionary_size
         self.metrics["fedca/union"] = float(len(union))
         if not self.method.exclude_own:
             common = union[draw_rows(len(union), size, numpy_generator(seed, t, "dictionary"))]
@@ -241,21 +264,33 @@ def unused(config: RunSettings) -> dict[str, str]:
     if not method.alignment:
         own = "method.beta", "method.alignment_epochs", "method.alignment_batch", "objective.directional"
         keys |= dict.fromkeys(own, "method.alignment=true")
-    if not method.dictionary_size:
+    if not method.has_dictionary:
         keys["method.exclude_own"] = "method.dictionary_size=1 or more"
     return keys
 
 
-def check_federation(config: RunSettings, federation: Federation) -> None:
-    """Refuse K above the smallest union to draw it from, and too few public images to contrast. Raises UserError."""
-    method = config.method_as(Config)
+def smallest_union(config: RunSettings, federation: Federation) -> int:
+    """The fewest entries that a client's draw may be made from: those of the smallest clients a round can have."""
     sizes = np.sort(federation.sizes[list(federation.clients)])
     asked = config.participants(len(sizes))
-    smallest = int(sizes[: asked - 1 if method.exclude_own else asked].sum())
-    if method.dictionary_size > smallest:
-        whose = "others of a round" if method.exclude_own else "participants of a round"
+    return int(sizes[: asked - 1 if config.method_as(Config).exclude_own else asked].sum())
+
+
+def sources(method: Config) -> str:
+    """Whose entries a client draws from."""
+    return "others of a round" if method.exclude_own else "participants of a round"
+
+
+def check_federation(config: RunSettings, federation: Federation) -> None:
+    """Refuse K above the smallest union to draw it from, one by default that would be 0, and too few public images to
+    contrast. Raises UserError.
+    """
+    method, smallest = config.method_as(Config), smallest_union(config, federation)
+    least = 1 if method.dictionary_size is None else method.dictionary_size
+    if least > smallest:
+        found = "null" if method.dictionary_size is None else str(method.dictionary_size)
         raise UserError(
-            f"method.dictionary_size: found {method.dictionary_size}, but the {whose} may upload as few as {smallest} "
+            f"method.dictionary_size: found {found}, but the {sources(method)} may upload as few as {smallest} "
             f"entries, one per image; allowed: 0 (no dictionary) to {smallest}"
         )
     if method.alignment:
@@ -265,7 +300,7 @@ def check_federation(config: RunSettings, federation: Federation) -> None:
 def footprint(config: RunSettings, images: int) -> ClientFootprint:
     """The ensemble on the client, the dictionary at the server: a row per image."""
     method = config.method_as(Config)
-    rows = 4 * images * config.projection_dim if method.dictionary_size else 0
+    rows = 4 * images * config.projection_dim if method.has_dictionary else 0
     return ClientFootprint(state=rows if method.ensembling else 0, bank=rows)
 
 

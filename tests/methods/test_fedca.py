@@ -23,8 +23,10 @@ from rayfed_ssl.federated.messages import SERVER, Outcome, State
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS, fedca
 from rayfed_ssl.methods.fedca import alignment_loss, draw_rows, ensemble, unit_rows
+from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.local import LocalCohort
+from rayfed_ssl.simulation.resuming import as_begun
 from rayfed_ssl.simulation.worker import Worker
 from tests import reference
 
@@ -373,6 +375,62 @@ def test_the_largest_dictionary(exclude: bool, fraction: float) -> None:
         else:
             with pytest.raises(UserError, match=f"to {largest}$"):
                 fedca.check_federation(config, federation)
+
+
+def test_the_default_dictionary_is_as_large_as_the_shards_allow() -> None:
+    """Small shards: the largest number that may be given; larger ones: 1024. The same bits, bytes and room as given."""
+    iid = {
+        "data__partition": {"name": "iid"},
+        "data__public__share": 0.05,
+        "clients__count": 6,
+        "train__local_steps": 1,
+    }
+    large: dict[str, Any] = {"data__limit": None, **iid}
+    cases: list[tuple[dict[str, Any], int | None]] = [({}, None), (large, 1024)]
+    for changes, entries in cases:
+        default = config_of(**{"method__dictionary_size": None, **changes})
+        sizes = sorted(deal(default).sizes.tolist())
+        size = min(1024, sum(sizes[:-1])) if entries is None else entries
+        assert (size == 1024) == (entries is not None)
+        given = default.model_copy(update={"method": default.method.model_copy(update={"dictionary_size": size})})
+        servers = [started(config)[0] for config in (default, given)]
+        met = set(range(len(sizes)))
+        assert servers[0].traffic(2, 0, met) == servers[1].traffic(2, 0, met)
+        assert fedca.footprint(default, 30) == fedca.footprint(given, 30) != fedca.footprint(config_of(**NONE), 30)
+        assert servers[1].notes() == []
+        said = f"method.dictionary_size: {size} entries, not 1024: the others of a round may upload no more"
+        assert servers[0].notes() == ([said] if entries is None else [])
+        ran = [played(config, tuple(met)) for config in (default, given)]
+        assert ran[0] == ran[1]
+
+
+NONE = {"method__dictionary_size": 0}
+
+
+def played(config: RunConfig, clients: tuple[int, ...]) -> tuple[bytes, int]:
+    """The weights after two rounds, and the rows that client 0 got in the second."""
+    server, cohort = started(config)
+    play(server, cohort, 1, clients)
+    rows = len(server.dictionary(2)(0))
+    play(server, cohort, 2, clients)
+    return bytes(server.weights.vector.tobytes()), rows
+
+
+def test_a_default_dictionary_without_anybody_to_draw_from_is_refused() -> None:
+    alone = config_of(method__dictionary_size=None, participation__fraction=0.3)  # one of three a round
+    with pytest.raises(UserError, match=r"dictionary_size: found null, .* as few as 0 .* 0 \(no dictionary\) to 0$"):
+        fedca.check_federation(alone, deal(alone))
+
+
+def test_a_run_of_the_earlier_default_goes_on_with_it(tmp_path: Path) -> None:
+    begun = config_of(method__dictionary_size=1024)
+    now = config_of(method__dictionary_size=None)
+    configfile.dump(begun, tmp_path / "config.yaml")
+    said: list[str] = []
+    assert as_begun(now, tmp_path, said.append) == begun
+    assert said == ["method.dictionary_size: 1024, as this run began (its default is null since)"]
+    configfile.dump(config_of(), tmp_path / "config.yaml")  # K was given: another default is a change
+    assert as_begun(now, tmp_path, said.append) == now
 
 
 def test_public_images_are_needed_for_the_alignment_only() -> None:
