@@ -318,14 +318,14 @@ def test_client_folders_that_are_taken_for_classes_are_named(tmp_path: Path) -> 
     data = {"data.name": "imagefolder", "data.path": str(trees(tmp_path)), "data.image_size": 8}
     sizes = {"data.limit": None, "data.test_limit": None, "train.batch_size": 4, "clients.count": 2}
     config = tiny_run("fedsimclr", {**data, **sizes})
-    with pytest.raises(UserError, match=r"may be clients: data\.layout=clients with data\.partition\.name=folders"):
+    with pytest.raises(UserError, match=r"may be clients: data\.layout=clients with data\.partition\.name=natural"):
         deal(config)
     dealt = tiny_run("fedsimclr", {**data, **sizes, "data.layout": "clients", "train.rounds": 1})
     told: list[str] = []
     run_locally(dealt, tmp_path / "run", report=lambda progress: told.append(progress.line))
     note = (
         "data.partition.name: dirichlet deals the images of 2 client folders or values anew; "
-        "data.partition.name=folders with clients.count=2 gives each client its own"
+        "data.partition.name=natural with clients.count=2 gives each client its own"
     )
     assert note in told
     assert note in forecast(dealt).notes

@@ -167,11 +167,11 @@ def given_groups(groups: NDArray[np.int64] | None, clients: int, names: Sequence
     """The natural group of each image, if there are as many (named, or seen) as clients. Raises UserError."""
     if groups is None:
         raise UserError(
-            "data.partition.name: folders (natural), but the images have no clients of their own; use"
+            "data.partition.name: natural, but the images have no clients of their own; use"
             " data.name=imagefolder with data.layout=clients, or data.columns.client"
         )
     if not (groups >= 0).any():
-        raise UserError("data.partition.name: folders (natural), but no training image has a client (folder or value)")
+        raise UserError("data.partition.name: natural, but no training image has a client (folder or value)")
     if (count := len(names) or int(groups.max()) + 1) != clients:
         raise UserError(
             f"clients.count: {clients}, but the images are of {count} client folders or values; set "

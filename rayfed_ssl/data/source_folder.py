@@ -151,7 +151,7 @@ def _unsplit(
     if within and layout in WITH_CLIENTS:
         return _split_within(path, folders, layout, key)
     if within:
-        hint = f"if its folders are clients: {key}.layout=clients with {key}.partition.name=folders"
+        hint = f"if its folders are clients: {key}.layout=clients with {key}.partition.name=natural"
         shown = printable(within[0].relative_to(path))
         raise layout_error(path, layout, f"has no folder train/, but {shown}/; {hint}", key)
     files = images_below(path, key)
@@ -250,7 +250,7 @@ def _check_trained(
         within = {folder_at(file, train.folder, 1) for file in train.files}
         if layout == "classes" and unknown[0] in within:
             hint += f"; the folders in train/ hold it, so they may be clients: {key}.layout=clients with "
-            hint += f"{key}.partition.name=folders"
+            hint += f"{key}.partition.name=natural"
         if not (class_names or client_names or hint):
             hint = f"; {key}.layout=flat reads no labels, and `rayfed-ssl evaluate RUN --data FOLDER` measures the run "
             hint += "on a labelled set, with training and test images of its own"

@@ -5,8 +5,12 @@ Shapes: N train images, M test images, B test rows of one block, D embedding, C 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
@@ -17,6 +21,9 @@ from rayfed_ssl.evaluation.standard import capped
 
 SIMILARITIES = 2**24
 """Entries of the similarity matrix held at once: 64 MiB of float32, whatever the number of images."""
+
+MIXED = 1.5
+"""Times the median class's train images, above which the neighbours that vote are said to be too many."""
 
 
 class KnnConfig(Block):
@@ -72,9 +79,25 @@ def measure(material: Material, config: KnnConfig) -> dict[str, float]:
     return material.classified("knn", answer)
 
 
+def remarks(settings: KnnConfig, labels: NDArray[np.int64]) -> Iterator[str]:
+    """A line where clearly more neighbours vote than the median class has train images. By ten classes k may be a tenth
+    of the images, a class's mean: so few more are not said.
+    """
+    counts = np.bincount(labels)
+    median = float(np.median(counts[counts > 0])) if len(labels) else np.inf
+    used = capped(settings.k, len(labels))
+    if used > MIXED * median:
+        yield (
+            f"evaluation.knn.k: found {settings.k}, of which {used} are used, but the median class has {median:g} of "
+            f"the {len(labels)} labelled train images, so most neighbours that vote are of other classes; "
+            f"evaluation.knn.k={max(1, int(median) // 2)}, say, tells such classes better apart"
+        )
+
+
 KNN = Protocol(
     KnnConfig,
     measure,
     lambda settings: ("knn",),
+    remarks=remarks,
     effective=lambda settings, train: {"k_used": capped(settings.k, train)},
 )

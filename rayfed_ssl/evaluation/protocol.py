@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -47,6 +47,8 @@ class Protocol(Generic[Settings]):
     """Other images than the run's that it measures on, by the key that names them: a run notes how they were read.
     Raises UserError where ``ready`` does.
     """
+    remarks: Callable[[Settings, NDArray[np.int64]], Iterable[str]] = lambda settings, labels: ()
+    """Lines that a run says before its first round, of the labels (N,) of the train images that it will use."""
     effective: Callable[[Settings, int], dict[str, int]] = lambda settings, train: {}
     """What is used in place of settings that so many labelled train images cut, by ``<setting>_used``: written beside
     the settings."""

@@ -12,7 +12,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.partition_base import GivenClients
 from rayfed_ssl.evaluation.metrics import ACCURACY
-from rayfed_ssl.federated.bench import Initial
+from rayfed_ssl.federated.bench import Initial, train_rows
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.remarks import advised, remarks
 from rayfed_ssl.methods import METHODS
@@ -87,7 +87,11 @@ def image_notes(config: RunConfig, federation: Federation) -> list[str]:
         for key, found in protocol.images(config.evaluation.of(name), config.data.image_size).items()
         for note in remarks(found)
     ]
-    return advised((*federation.notes, *_of_one_class(config, federation), *others), config.evaluation.metrics)
+    labels = federation.dataset.train.labels[train_rows(federation, config)[0]]
+    used = [
+        line for name, row in config.evaluation.rows.items() for line in row.remarks(config.evaluation.of(name), labels)
+    ]
+    return advised((*federation.notes, *_of_one_class(config, federation), *used, *others), config.evaluation.metrics)
 
 
 def _of_one_class(config: RunConfig, federation: Federation) -> Iterator[str]:
@@ -117,7 +121,7 @@ def ignored_clients(config: RunConfig, federation: Federation) -> list[str]:
         return []
     return [
         f"data.partition.name: {config.data.partition.name} deals the images of {len(names)} client folders or values "
-        f"anew; data.partition.name=folders with clients.count={len(names)} gives each client its own"
+        f"anew; data.partition.name=natural with clients.count={len(names)} gives each client its own"
     ]
 
 
