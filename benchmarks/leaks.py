@@ -27,6 +27,7 @@ from leaderboard_tables import NAMES
 from machine import described
 from processes import THREADS, append_each, carry_out
 
+from rayfed_ssl.config import build
 from rayfed_ssl.records.comparison import Difference, difference
 from rayfed_ssl.settings import files as configfile
 
@@ -114,7 +115,10 @@ def table(lines: Sequence[Line], document: Mapping[str, Any], data: str) -> str:
             told = [one for line in own for one in line["findings"] if attack(one) == what]
             above = f"{sum(one['low'] > CHANCE for one in told)} of {len(told)}"
             cells = [variant if at == 0 else "", *what, str(len(own)), shown(area(own, what)), above]
-            cells += [_epsilon(own) if what[0] == COVERED else "", *(_costs(own) if at == 0 else ["", ""])]
+            cells += [
+                _epsilon(own, document, data) if what[0] == COVERED else "",
+                *(_costs(own) if at == 0 else ["", ""]),
+            ]
             rows.append(f"| {' | '.join(cells)} |")
     title = f"**{NAMES[data]}.** {document['setting'].strip()}."
     if known:
@@ -154,9 +158,14 @@ def shown(found: Difference | None) -> str:
     return f"**{text}**" if found.low > 0 or found.high < 0 else text
 
 
-def _epsilon(lines: Sequence[Line]) -> str:
-    epsilons = [line["epsilon"] for line in lines]
-    return "none" if None in epsilons else f"{max(epsilons):.2f}"
+def _epsilon(lines: Sequence[Line], document: Mapping[str, Any], data: str) -> str:
+    """The largest epsilon of a variant's lines, at the delta of its configuration."""
+    epsilons, variant = [line["epsilon"] for line in lines], lines[0]["variant"]
+    if None in epsilons:
+        return "none"
+    keys = {**document["keys"], **document["variants"][variant], "data.path": "images"}
+    method = build(document["sets"][data], keys, origin=variant).method.model_dump()
+    return f"{max(epsilons):.2f} at delta {method['privacy']['delta']:g}"
 
 
 def accuracy(line: Line) -> float:

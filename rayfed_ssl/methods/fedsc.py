@@ -316,10 +316,16 @@ class Server(MethodServer[Config]):
             return []
         planned = [(*self.calibration(c), len(self.sharing)) for c in self.setup.clients]
         most = spent(*max(planned, key=lambda m: rho(*m)), self.method.privacy.delta)
+        delta, images = self.method.privacy.delta, max(c[2] for c in planned)
+        large = (
+            f"method.privacy.delta: found {delta:g}, but clients have up to {images} images: a delta of 1/{images} or "
+            f"more allows a mechanism that publishes one of them; set method.privacy.delta below 1/{images}"
+        )
         return [
+            *([large] if delta * images >= 1 else []),
             f"privacy: after all {most.releases} planned releases of {most.covers}, at most epsilon {most.epsilon:.4g} "
             f"(closed form {most.epsilon_closed_form:.4g}) per client at delta {most.delta:g}; neighbours: "
-            f"{most.neighbours}; not covered: {most.not_covered}"
+            f"{most.neighbours}; not covered: {most.not_covered}",
         ]
 
 

@@ -17,7 +17,8 @@ from rayfed_ssl.config import build
 from rayfed_ssl.leak.run import leak
 from rayfed_ssl.testing.tiny import run_locally, tiny_run
 
-DOCUMENT = {**leaks.load(), "variants": {"a": {"method.name": "x"}, "b": {}}}
+PRIVATE = {"method.name": "fedsc", "method.privacy.epsilon": 8, "method.privacy.delta": 0.002}
+DOCUMENT = {**leaks.load(), "variants": {"a": PRIVATE, "b": {}}}
 DATA, OTHER = DOCUMENT["sets"]
 AREAS = {
     ("weights", "views"): [[0.6, 0.7], [0.5, 0.6], [0.8, 0.6]],
@@ -64,7 +65,7 @@ def test_an_area_is_over_seeds_each_the_mean_over_clients() -> None:
         text = f"{means.mean():.3f} [{low:.3f}, {high:.3f}]"
         assert row[1:5] == [*attack, "3", f"**{text}**" if low > 0.5 else text]
     assert weights[5:] == ["2 of 6", "", "0.600", "2.0"]  # 0.7 and 0.8 less 0.1 are above chance
-    assert correlation[5:] == ["0 of 6", "3.50", "", ""]  # an epsilon is of the correlation alone
+    assert correlation[5:] == ["0 of 6", "3.50 at delta 0.002", "", ""]  # an epsilon is of the correlation alone
     assert absent[:2] == ["b", "not run yet"]
     assert "135 members and as many others each. Made at abc, 1.0 to 3.0 minutes a run beside other work." in table
 

@@ -31,6 +31,7 @@ from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import privacy
 from rayfed_ssl.methods.fedsc import Config, Server, alpha_of, weighted_sum, without
 from rayfed_ssl.objectives.spectral import correlation, spectral_loss
+from rayfed_ssl.simulation.assembly import rehearse
 from rayfed_ssl.simulation.worker import Worker
 from tests import reference
 from tests.tiny import measured, run_locally, tiny
@@ -479,6 +480,16 @@ def test_a_target_is_kept_by_whoever_is_asked_every_time(every: int, tmp_path: P
     text = statement.tensor_proto.string_val[0].decode()
     for words in ("epsilon", "delta: 0.01", "replace one image of one client", "not_covered: weights theta_j"):
         assert words in text
+
+
+@needs_accounting
+def test_a_delta_that_allows_publishing_an_image_is_said() -> None:
+    sizes = deal(tiny("fedsc")).sizes
+    largest = int(sizes.max())
+    for delta, said in ((1 / largest, True), (0.99 / largest, False)):
+        config = tiny("fedsc", method__privacy={"epsilon": 3.0, "delta": delta})
+        lines = rehearse(config, deal(config))[0].notes()
+        assert any(f"set method.privacy.delta below 1/{largest}" in line for line in lines) == said
 
 
 @needs_accounting
