@@ -53,7 +53,7 @@ class Config(PluginConfig):
     views: Literal["first", "both"] = "first"
     """Whose projections the term reads: the first view's, or both views'."""
     normalize: Literal["none", "rows", "columns"] = "none"
-    """What of Z is scaled to length 1 before QR."""
+    """Of Z before QR: rows to length 1, or columns to mean 0 and variance 1."""
     scale: bool = False
     """Whether R is divided by sqrt(m), which makes traces comparable between batch sizes."""
     correlation: Literal["batches", "round"] = "batches"
