@@ -41,5 +41,6 @@ class ImageEncoder(nn.Module):
 def encoder_of(folder: Path, config: RunConfig, client: int | None) -> ImageEncoder:
     """The encoder that the run in ``folder`` exported: the global one, or a client's. Raises UserError."""
     file, data = find(folder, client), config.data
-    transform = Transform.described(file.description, range=data.range, max_pixels=data.max_pixels, fit=data.fit)
+    options = data.model_dump(include={"range", "max_pixels", "fit", "background"})
+    transform = Transform.described(file.description, **options)
     return ImageEncoder(file.load(), transform)

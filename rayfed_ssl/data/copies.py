@@ -66,6 +66,22 @@ def copies(*splits: NDArray[np.uint8]) -> NDArray[np.int64]:
     return np.array(found, np.int64).reshape(-1, 2)
 
 
+def of_one_colour(*splits: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """(K, C) the colour of every image whose pixels are all the same. Only images that have one colour in two corners
+    and in the middle are read in full.
+    """
+    found = [np.empty((0, splits[0].shape[-1]), np.uint8)]
+    for pixels in splits:
+        middle = pixels.shape[1] // 2
+        first = pixels[:, 0, 0]
+        likely = np.flatnonzero(((first == pixels[:, -1, -1]) & (first == pixels[:, middle, middle])).all(axis=1))
+        for start in range(0, len(likely), BLOCK):
+            rows = likely[start : start + BLOCK]
+            same = (pixels[rows] == first[rows, None, None]).all(axis=(1, 2, 3))
+            found.append(first[rows[same]])
+    return np.concatenate(found)
+
+
 def without_test(dataset: Dataset, left_out: NDArray[np.bool_]) -> Dataset:
     """The data set without the test images (M,) ``left_out``; copies are counted anew where they had been."""
     kept = np.flatnonzero(~left_out)

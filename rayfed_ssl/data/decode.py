@@ -4,7 +4,7 @@ Images of at most 8 bits keep their values. Grey images of more (12-bit and 16-b
 to 0..255 by ``data.range`` or, without one, by their own smallest and largest value. Images that carry an orientation
 (EXIF) are turned upright. Of several frames (TIFF, GIF) the first is read; of TIFFs with more bands, those of the
 colours and of transparency.
-Transparent pixels are laid on black, whatever colour lies hidden in them.
+Transparent pixels are laid on black, or on what ``data.background`` says, whatever colour lies hidden in them.
 
 Shape legend: S image size, C channels (1 or 3).
 """
@@ -30,6 +30,9 @@ from rayfed_ssl.data.images import Payload
 
 Fit = Literal["crop", "pad", "stretch"]
 """How an image becomes a square: its central one; all of it, within a black square; all of it, of other proportions."""
+
+Background = Literal["black", "white", "grey"]
+"""What transparent pixels are laid on; Pillow's grey is 128."""
 
 MOST_PIXELS = 178_956_970  # twice as many, and Pillow refuses an image
 logging.getLogger("PIL").addHandler(logging.NullHandler())  # else some bad images are a line on stderr, unnamed
@@ -62,7 +65,7 @@ class Form:
     """What every image is brought to: (size, size, channels), from images of at most ``max_pixels`` pixels.
 
     ``range`` is the (lowest, highest) value of images of more than 8 bits; None: each image's own. ``fit`` says how
-    images that are no squares become some.
+    images that are no squares become some, ``background`` what transparent pixels are laid on.
     """
 
     size: int
@@ -70,6 +73,7 @@ class Form:
     channels: int = 3
     range: tuple[float, float] | None = None
     fit: Fit = "crop"
+    background: Background = "black"
 
     @property
     def mode(self) -> str:
@@ -80,11 +84,11 @@ class Form:
 @dataclass(frozen=True)
 class Decoded:
     """``pixels`` (S, S, C) uint8; ``deep`` if the image had more than 8 bits and was scaled; ``frames`` if the file has
-    more than one, of which the first was read; ``transparent`` if any pixel was, and was laid on black; ``cropped`` if
-    only the central square is taken, and is less than half of the image; ``enlarged`` if it was made larger by
-    ``ENLARGED`` or more, to ``LEAST_ENLARGED`` or more pixels a side; ``clipped``, the image's (smallest, largest)
-    value, if more than ``CLIPPED_SHARE`` of its pixels lie outside the range that it was scaled by; ``bands`` if the
-    file has more than those of the colours and of transparency, which alone were read."""
+    more than one, of which the first was read; ``transparent`` if any pixel was, and was laid on ``background``;
+    ``cropped`` if only the central square is taken, and is less than half of the image; ``enlarged`` if it was made
+    larger by ``ENLARGED`` or more, to ``LEAST_ENLARGED`` or more pixels a side; ``clipped``, the image's (smallest,
+    largest) value, if more than ``CLIPPED_SHARE`` of its pixels lie outside the range that it was scaled by;
+    ``bands`` if the file has more than those of the colours and of transparency, which alone were read."""
 
     pixels: NDArray[np.uint8]
     deep: bool
@@ -169,7 +173,7 @@ def _decoded(image: Image.Image, form: Form, draft: Callable[[Image.Image], obje
     image = _upright(image)
     deep = _is_deep(image)
     shallow, clipped = _scaled(image, form.range, depth) if deep else (image, None)
-    opaque = _on_black(shallow)
+    opaque = _laid_on(shallow, form.background)
     pixels = _square(opaque.convert(form.mode), form)
     cropped = form.fit == "crop" and max(width, height) > 2 * min(width, height)
     transparent, enlarged = opaque is not shallow, _is_enlarged(width, height, form)
@@ -245,14 +249,14 @@ def _upright(image: Image.Image) -> Image.Image:
     return image if turn is None else image.transpose(turn)
 
 
-def _on_black(image: Image.Image) -> Image.Image:
-    """The image itself where every pixel is opaque, else laid on black."""
+def _laid_on(image: Image.Image, background: Background) -> Image.Image:
+    """The image itself where every pixel is opaque, else laid on this colour."""
     if image.mode not in ("LA", "La", "PA", "RGBA", "RGBa") and "transparency" not in image.info:
         return image
     coloured = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")  # Pillow knows no other way
     if coloured.getchannel("A").getextrema() == (255, 255):
         return image
-    return Image.alpha_composite(Image.new("RGBA", image.size, "black"), coloured)
+    return Image.alpha_composite(Image.new("RGBA", image.size, background), coloured)
 
 
 def _is_deep(image: Image.Image) -> bool:

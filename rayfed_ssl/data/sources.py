@@ -21,8 +21,7 @@ import hashlib
 import json
 import re
 import stat
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -35,8 +34,9 @@ from rayfed_ssl.base.choice import NameOf
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.table import Table
 from rayfed_ssl.base.text import composed, printable
-from rayfed_ssl.data.copies import kept_copies
-from rayfed_ssl.data.decode import CLIPPED_SHARE, ENLARGED, MOST_PIXELS, Fit, Form
+from rayfed_ssl.data.copies import kept_copies, of_one_colour
+from rayfed_ssl.data.decode import MOST_PIXELS, Background, Fit, Form
+from rayfed_ssl.data.decoded_notes import clipping, counted, plain
 from rayfed_ssl.data.folder_layouts import Layout
 from rayfed_ssl.data.folder_names import expression
 from rayfed_ssl.data.holdout import recounted
@@ -48,24 +48,8 @@ from rayfed_ssl.data.source_folder import folder_source
 from rayfed_ssl.data.source_hub import hub_source
 from rayfed_ssl.data.source_parquet import Columns, parquet_source
 from rayfed_ssl.data.source_torchvision import torchvision_source
-from rayfed_ssl.data.store import FORMAT, NOTICED, Clipped, Stored, Undecodable, cached, default_cache
+from rayfed_ssl.data.store import FORMAT, NOTICED, Stored, Undecodable, cached, default_cache
 from rayfed_ssl.data.walking import ARCHIVES, FROM_TABLE, TABLES
-
-MOST_NAMED = 5  # clients with clipped images
-SAID = {  # of so many images, besides how deep ones were scaled
-    "frames": "have several frames: the first is read",
-    "bands": "have bands (TIFF) beside their colours and transparency, which are not read",
-    "transparent": "have transparent pixels, which are laid on black",
-    "cropped": (
-        "lose more than half of their area: of each the central square is taken; {key}.fit=pad or stretch keeps all of "
-        "it"
-    ),
-    "enlarged": (
-        f"are enlarged {ENLARGED:g} times or more: they are smaller than {{key}}.image_size, which shows no more of "
-        "them"
-    ),
-}
-
 
 SourceName = Annotated[str, NameOf(lambda: SOURCES)]
 
@@ -105,6 +89,10 @@ class SourceConfig(Block):
     """How images become squares: ``crop`` takes the central square, as large as the short side, and what lies beside it
     is lost, two thirds of an image three times as wide as high; ``pad`` keeps all of an image, within a black square;
     ``stretch`` keeps all of it and changes its proportions.
+    """
+    background: Background = "black"
+    """What transparent pixels are laid on. Dark drawings on a transparent ground need ``white`` or ``grey`` (128): on
+    ``black`` nothing is seen of them.
     """
     channels: Literal[1, 3] = 3
     """3: RGB; 1: grey."""
@@ -251,7 +239,7 @@ def load(
     source = SOURCES[config.name].open(config, cache, key)
     file_name = re.sub(r"[^\w.-]", "_", config.name)
     stem = f"{file_name}-{config.image_size}-{_cache_key(config, source, key)}"
-    form = Form(config.image_size, config.max_pixels, config.channels, config.range, config.fit)
+    form = Form(config.image_size, config.max_pixels, config.channels, config.range, config.fit, config.background)
     source, part = (source, "") if source.alone is None or "test" in splits else (_undivided(source), "-alone")
     files = {split: cache / f"{stem}{part}-{split}.arrow" for split in splits}
     if "test" in files and not all(file.exists() for file in files.values()):
@@ -276,10 +264,11 @@ def load(
     skipped = tuple(_in_order([name for stored in found.values() for name in stored.skipped], source))
     counts = {trait: sum(stored.counts[trait] for stored in found.values()) for trait in NOTICED}
     scaling = _scaling(config, counts["deep"], key)
-    read = tuple(f"{counts[trait]} images {said.format(key=key)}" for trait, said in SAID.items() if counts[trait])
+    read = counted(counts, config.background, key)
     listed = tuple(note for stored in found.values() for note in stored.notes)
-    deep = () if scaling is None else (str(scaling), *_clipping([stored.clipped for stored in found.values()], scaling))
-    notes = source.notes + listed + deep + read
+    deep = () if scaling is None else (str(scaling), *clipping([stored.clipped for stored in found.values()], scaling))
+    shown = of_one_colour(train.images.pixels, test.pixels)
+    notes = source.notes + listed + deep + read + plain(shown, counts["transparent"], config.background, key)
     both = {"train", "test"} <= set(found)
     if both and skipped:
         left = len(test), len(test) + len(train.images)
@@ -364,25 +353,10 @@ def _scaling(config: SourceConfig, deep: int, key: str) -> Scaling | None:
     return None
 
 
-def _clipping(splits: Sequence[Clipped | None], scaling: Scaling) -> Iterator[str]:
-    """A line on images of which many pixels lie outside the range, and whose they are, where there are any."""
-    clipped = [split for split in splits if split is not None]
-    if not clipped:
-        return
-    images, low, high = sum(c.images for c in clipped), min(c.low for c in clipped), max(c.high for c in clipped)
-    whose = sum((Counter(split.groups) for split in clipped), Counter[str]()).most_common()
-    more = f" and {len(whose) - MOST_NAMED} more" if len(whose) > MOST_NAMED else ""
-    named = ", ".join(f"{name} {count}" for name, count in whose[:MOST_NAMED]) + more
-    yield (
-        f"{images} of them have over {CLIPPED_SHARE:.0%} of their pixels outside {scaling.by}, and these are clipped: "
-        f"their values go from {low:g} to {high:g}" + (f"; by client: {named}" if whose else "")
-    )
-
-
 def _cache_key(config: SourceConfig, source: Source, key: str) -> str:
     """A digest of the settings that change the pixels and of the files. Raises UserError as ``add_files`` does."""
     settings = config.model_dump(include=set(SourceConfig.model_fields) - NOT_PIXELS)
-    for name in ("fit", "group"):
+    for name in ("fit", "group", "background"):
         if settings[name] == SourceConfig.model_fields[name].default:
             del settings[name]  # its default changes no key
     if config.range is not None:

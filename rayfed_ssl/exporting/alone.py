@@ -40,7 +40,8 @@ def square(image: Any, folder: Path | str = HERE) -> Tensor:
     The image is turned as its EXIF orientation says. A JPEG of more than twice the size is read at a half, quarter or
     eighth of it, as the encoder's run read it: by its path, or as an opened file whose pixels nobody has read. A Pillow
     image that is read already, or was opened from memory, is resized in full, which is not quite the same.
-    What is transparent is laid on black. Grey images of more than 8 bits are scaled to 0..255 first: by the range that
+    What is transparent is laid on ``background`` of the input.
+    Grey images of more than 8 bits are scaled to 0..255 first: by the range that
     the encoder's run was given (``range_of_deep_images``), else by their own smallest and largest value.
 
     Raises:
@@ -55,7 +56,7 @@ def square(image: Any, folder: Path | str = HERE) -> Tensor:
     _refuse_deep_colour(image, range)
     white_is_zero = getattr(image, "tag_v2", {}).get(262) == 0  # TIFF 6.0, section 4
     image = _shallow(_upright(image), range, white_is_zero=white_is_zero)
-    image = _on_black(image).convert(mode)
+    image = _laid_on(image, config["input"].get("background", "black")).convert(mode)
     if image.size != (side, side):
         image = _fitted(image, side, config["input"].get("fit", "crop"))
     return torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).view(side, side, channels)
@@ -115,8 +116,8 @@ def _upright(image: Any) -> Any:
     return image if turn is None else image.transpose(turn)
 
 
-def _on_black(image: Any) -> Any:
-    """The image itself where every pixel is opaque, else laid on black."""
+def _laid_on(image: Any, background: str) -> Any:
+    """The image itself where every pixel is opaque, else laid on this colour."""
     if image.mode not in ("LA", "La", "PA", "RGBA", "RGBa") and "transparency" not in image.info:
         return image
     coloured = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
@@ -124,7 +125,7 @@ def _on_black(image: Any) -> Any:
         return image
     from PIL import Image
 
-    return Image.alpha_composite(Image.new("RGBA", image.size, "black"), coloured)
+    return Image.alpha_composite(Image.new("RGBA", image.size, background), coloured)
 
 
 def _shallow(image: Any, range: list[float] | None, *, white_is_zero: bool) -> Any:

@@ -100,6 +100,7 @@ def _form(encoder: RunEncoder, source: SourceConfig | None) -> Form:
     if source is None:
         return form
     known: dict[str, object] = {"image_size": form.size, "channels": form.channels, "fit": form.fit}
+    known["background"] = form.background
     if form.range is not None or encoder.file.description["input"].get(DEEP):
         known["range"] = form.range
     for name, value in known.items():

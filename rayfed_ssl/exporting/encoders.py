@@ -53,5 +53,6 @@ def run_encoder(run: Path, client: int | None = None, *, trust_imports: bool = F
     file = find(run, client)
     config = load_untrusted(path, trust_imports=trust_imports)
     data = config.data
-    transform = Transform.described(file.description, range=data.range, max_pixels=data.max_pixels, fit=data.fit)
+    options = data.model_dump(include={"range", "max_pixels", "fit", "background"})
+    transform = Transform.described(file.description, **options)
     return RunEncoder(run, file, file.load(), transform, config)

@@ -23,7 +23,7 @@ from torch import Tensor
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.augment import clean
-from rayfed_ssl.data.decode import BadImage, Fit, Form, decode, decode_opened
+from rayfed_ssl.data.decode import Background, BadImage, Fit, Form, decode, decode_opened
 from rayfed_ssl.data.recipes import Recipe
 from rayfed_ssl.data.sources import SourceConfig
 
@@ -36,6 +36,7 @@ ALLOWED = (
     "float32 or float64 (H, W)"
 )
 RANGE, DEEP = "range_of_deep_images", "deep_images"  # keys of the json beside an encoder: whether its run had any
+WORDS = {"fit": get_args(Fit), "background": get_args(Background)}  # likewise, with what each may be
 NO_PIXELS = ("int64", "uint64", "uint32", "object")  # of grey images; more bits than 8 are read otherwise
 
 
@@ -60,22 +61,21 @@ def _check_array(pixels: NDArray[Any], position: int) -> None:
 
 def as_input(config: SourceConfig) -> dict[str, Any]:
     """What the json beside an encoder says, under ``input``, of how the images of its run became squares of 8 bits."""
-    return {"fit": config.fit, RANGE: None if config.range is None else list(config.range)}
+    deep = None if config.range is None else list(config.range)
+    return {"fit": config.fit, "background": config.background, RANGE: deep}
 
 
 def _recorded(said: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """``fit`` and ``range`` as the json's ``input`` says them, where it does. Raises UserError where it cannot mean
-    them, and where ``options`` say another.
+    """``fit``, ``background`` and ``range`` as the json's ``input`` says them, where it does. Raises UserError where it
+    cannot mean them, and where ``options`` say another.
     """
-    found: dict[str, Any] = {}
-    if "fit" in said:
-        found["fit"] = said["fit"]
+    found: dict[str, Any] = {name: said[name] for name in WORDS if name in said}
     if RANGE in said:
         given = said[RANGE]
         found["range"] = tuple(given) if isinstance(given, list) else given
-    fits = get_args(Fit)
-    if found.get("fit", "crop") not in fits:
-        raise UserError(f"encoder description: found input.fit {found['fit']!r}; allowed: {', '.join(fits)}")
+    for name, words in WORDS.items():
+        if name in found and found[name] not in words:
+            raise UserError(f"encoder description: found input.{name} {found[name]!r}; allowed: {', '.join(words)}")
     if (range := found.get("range")) is not None and not _is_range(range):
         raise UserError(f"encoder description: found input.{RANGE} {said[RANGE]!r}; allowed: null, or [low, high]")
     for name, value in found.items():
@@ -104,7 +104,8 @@ class Transform:
     """Images -> float32 tensors of the run's size, channels and normalisation.
 
     ``range`` is the (lowest, highest) value of images of more than 8 bits; None: each image's own. ``fit`` says how
-    images become squares. Grey images take the mean over the three channels of ``mean`` and of ``std``, as in training.
+    images become squares, ``background`` what transparent pixels are laid on.
+    Grey images take the mean over the three channels of ``mean`` and of ``std``, as in training.
     """
 
     image_size: int
@@ -114,14 +115,16 @@ class Transform:
     range: tuple[float, float] | None = None
     max_pixels: int = 50_000_000
     fit: Fit = "crop"
+    background: Background = "black"
 
     @classmethod
     def described(cls, description: Mapping[str, Any], **options: Any) -> Self:
-        """The transform that the json beside an exported encoder names; ``options`` are ``range``, ``max_pixels`` and
-        ``fit``, by default what the json says of them.
+        """The transform that the json beside an exported encoder names; ``options`` are ``range``, ``max_pixels``,
+        ``fit`` and ``background``, by default what the json says of them.
 
         Raises:
-            UserError: the json says nothing of an input, or another ``range`` or ``fit`` than ``options``.
+            UserError: the json says nothing of an input, or another ``range``, ``fit`` or ``background`` than
+                ``options``.
         """
         try:
             size, channels = int(description["image_size"]), int(description.get("channels", 3))
@@ -138,7 +141,7 @@ class Transform:
     @property
     def form(self) -> Form:
         """What images are brought to before they are scaled and normalised."""
-        return Form(self.image_size, self.max_pixels, self.channels, self.range, self.fit)
+        return Form(self.image_size, self.max_pixels, self.channels, self.range, self.fit, self.background)
 
     @property
     def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -126,15 +126,15 @@ def _check_asked(run: Path, *, other: bool, exclude_trained: bool) -> None:
 def _other_images(
     run: Path, config: RunConfig, data: SourceConfig, exclude_trained: bool
 ) -> tuple[Federation, dict[str, Any]]:
-    """A data set that no client holds, in the run's size, channels and, unless its block says another, fit; and what is
-    to be said of it.
+    """A data set that no client holds, in the run's size, channels and, unless its block says another, fit and
+    background; and what is to be said of it.
     """
     form: dict[str, Any] = {"image_size": config.data.image_size, "channels": config.data.channels}
-    if "fit" not in data.model_fields_set:
-        form["fit"] = config.data.fit
+    free = ("fit", "background")
+    form |= {key: getattr(config.data, key) for key in free if key not in data.model_fields_set}
     source = data.model_dump(mode="json", exclude_defaults=True, exclude=set(form)) | {"name": data.name}
-    if "fit" in data.model_fields_set:
-        source["fit"] = data.fit  # also where it is the default, which the run's may not be
+    for key in data.model_fields_set.intersection(free):
+        source[key] = getattr(data, key)  # also where it is the default, which the run's may not be
     skip = {"name": data.name, **source, "on_bad_image": "skip"}
     block = yaml.safe_dump(skip, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**6).strip()
     dataset = sources.load(data.model_copy(update=form), skipping=f"give --data {shlex.quote(block)}")

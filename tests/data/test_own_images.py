@@ -15,6 +15,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.catalogue import catalogued
 from rayfed_ssl.data.images import Dataset
 from rayfed_ssl.data.sources import SourceConfig, load
+from rayfed_ssl.models.transform import Transform
 from tests.data.test_decode import banded
 
 SIZE = 16
@@ -286,7 +287,7 @@ def test_images_with_more_bands_than_are_read_are_counted(tmp_path: Path) -> Non
         (root / f"train/{name}.tif").write_bytes(banded(bands, 8, 2, 0 if bands > 3 else None))
     note = "2 images have bands (TIFF) beside their colours and transparency, which are not read"
     for _ in range(2):  # the second time from the cache
-        assert folder(root, image_size=8).notes == (note,)
+        assert folder(root, image_size=8).notes == (note, "3 images are of one single colour throughout")
     (root / "train/d.tif").write_bytes(banded(13, 16, 1, 0))
     assert "(a TIFF of 13 bands of 16 bits, which Pillow does not read; write three" in refusal(root)
 
@@ -329,6 +330,53 @@ def palette() -> Image.Image:
     return image
 
 
+GLASS = "1 images have transparent pixels, which are laid on {}; data.background says on what"
+
+
+@pytest.mark.parametrize(("background", "value"), [("black", 0), ("white", 255), ("grey", 128)])
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_transparent_pixels_are_laid_on_the_background_in_run_and_transform(
+    tmp_path: Path, mode: str, background: str, value: int
+) -> None:
+    (tmp_path / "d/train").mkdir(parents=True)
+    file = tmp_path / "d/train/a.png"
+    hidden(mode).save(file)
+    data = folder(tmp_path / "d", background=background)
+    with Image.open(file) as image:
+        ground = Image.new("RGBA", image.size, (value, value, value, 255))
+        expected = np.asarray(Image.alpha_composite(ground, image.convert("RGBA")).convert("RGB"))
+    assert np.array_equal(data.train.pixels, [expected])
+    assert data.notes == (GLASS.format(background),)
+    said = {"mean": [0, 0, 0], "std": [1, 1, 1], "background": background}
+    transform = Transform.described({"image_size": SIZE, "input": said})
+    assert np.array_equal(transform.pixels([file, Image.open(file)]), [expected, expected])
+    with pytest.raises(UserError, match="found background"):
+        Transform.described({"image_size": SIZE, "input": said}, background="white" if value == 0 else "black")
+
+
+def test_images_of_one_colour_are_counted_and_dark_drawings_told_of_their_background(tmp_path: Path) -> None:
+    """Two black drawings on nothing, an opaque red image, one with a single other pixel, and one of noise."""
+    (tmp_path / "d/train").mkdir(parents=True)
+    drawing = np.zeros((SIZE, SIZE, 4), np.uint8)
+    red = np.full((SIZE, SIZE, 3), (255, 0, 0), np.uint8)
+    nearly = red.copy()
+    nearly[1, 2] = 7
+    for row in range(2):
+        drawing[row + 2 : row + 5, 4:9, 3] = 255
+        Image.fromarray(drawing).save(tmp_path / f"d/train/drawing{row}.png")
+    for name, pixels in {"red": red, "nearly": nearly, "noise": pictures(1)[0]}.items():
+        Image.fromarray(pixels).save(tmp_path / f"d/train/{name}.png")
+    glass, plain = folder(tmp_path / "d").notes
+    assert plain == (
+        "3 images are of one single colour throughout, 2 of them black, as transparent pixels become: "
+        "data.background=white or grey may show more"
+    )
+    assert glass.startswith("2 images have transparent pixels")
+    white = folder(tmp_path / "d", background="white")
+    assert white.notes[1:] == ("1 images are of one single colour throughout",)
+    assert len(np.unique(white.train.pixels[:2])) == 2
+
+
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
 def test_transparent_pixels_are_laid_on_black(tmp_path: Path, mode: str, channels: int) -> None:
@@ -344,7 +392,7 @@ def test_transparent_pixels_are_laid_on_black(tmp_path: Path, mode: str, channel
         on_black = on_black @ [[0.299], [0.587], [0.114]]
     assert np.abs(data.train.pixels[0] - on_black).max() <= 1
     assert not data.train.pixels[0][rgba[..., 3] == 0].any()
-    assert data.notes == ("1 images have transparent pixels, which are laid on black",)
+    assert data.notes == (GLASS.format("black"),)
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA"])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image, TiffImagePlugin
 
-from rayfed_ssl.data.decode import Fit, Form, decode, decode_opened
+from rayfed_ssl.data.decode import Background, Fit, Form, decode, decode_opened
 from rayfed_ssl.exporting import alone
 
 RAMP = np.arange(40 * 30, dtype=np.uint16).reshape(40, 30)
@@ -81,6 +81,18 @@ def test_every_depth_is_what_a_run_makes_of_it(
     found = alone.square(Image.open(io.BytesIO(FILES[name])), folder(tmp_path, channels, range))
     expected = decode(FILES[name], form).pixels
     assert len(np.unique(expected)) > 10
+    np.testing.assert_array_equal(found.numpy(), expected)
+
+
+@pytest.mark.parametrize("background", ["white", "grey"])
+@pytest.mark.parametrize("name", [name for name in FILES if "transparent" in name])
+def test_every_background_is_as_in_the_run(tmp_path: Path, name: str, background: Background) -> None:
+    place = folder(tmp_path, 3, None)
+    config = json.loads((place / "config.json").read_text())
+    config["input"]["background"] = background
+    (place / "config.json").write_text(json.dumps(config))
+    expected = decode(FILES[name], Form(30, background=background)).pixels
+    found = alone.square(Image.open(io.BytesIO(FILES[name])), place)
     np.testing.assert_array_equal(found.numpy(), expected)
 
 

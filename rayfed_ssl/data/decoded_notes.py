@@ -1,0 +1,70 @@
+"""What is said of a data set's images once they are decoded: what was not read of them, or is lost, or shows nothing.
+
+Shape legend: K images of one single colour, C channels.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import ImageColor
+
+from rayfed_ssl.data.decode import CLIPPED_SHARE, ENLARGED, Background
+from rayfed_ssl.data.images import Scaling
+from rayfed_ssl.data.store import Clipped
+
+MOST_NAMED = 5  # clients with clipped images
+SAID = {  # of so many images, besides how deep ones were scaled
+    "frames": "have several frames: the first is read",
+    "bands": "have bands (TIFF) beside their colours and transparency, which are not read",
+    "transparent": "have transparent pixels, which are laid on {background}; {key}.background says on what",
+    "cropped": (
+        "lose more than half of their area: of each the central square is taken; {key}.fit=pad or stretch keeps all of "
+        "it"
+    ),
+    "enlarged": (
+        f"are enlarged {ENLARGED:g} times or more: they are smaller than {{key}}.image_size, which shows no more of "
+        "them"
+    ),
+}
+
+
+def counted(counts: Mapping[str, int], background: Background, key: str) -> tuple[str, ...]:
+    """A line on each trait of ``store.NOTICED`` that images have."""
+    return tuple(
+        f"{counts[trait]} images {said.format(key=key, background=background)}"
+        for trait, said in SAID.items()
+        if counts[trait]
+    )
+
+
+def clipping(splits: Sequence[Clipped | None], scaling: Scaling) -> Iterator[str]:
+    """A line on images of which many pixels lie outside the range, and whose they are, where there are any."""
+    clipped = [split for split in splits if split is not None]
+    if not clipped:
+        return
+    images, low, high = sum(c.images for c in clipped), min(c.low for c in clipped), max(c.high for c in clipped)
+    whose = sum((Counter(split.groups) for split in clipped), Counter[str]()).most_common()
+    more = f" and {len(whose) - MOST_NAMED} more" if len(whose) > MOST_NAMED else ""
+    named = ", ".join(f"{name} {count}" for name, count in whose[:MOST_NAMED]) + more
+    yield (
+        f"{images} of them have over {CLIPPED_SHARE:.0%} of their pixels outside {scaling.by}, and these are clipped: "
+        f"their values go from {low:g} to {high:g}" + (f"; by client: {named}" if whose else "")
+    )
+
+
+def plain(colours: NDArray[np.uint8], transparent: int, background: Background, key: str) -> tuple[str, ...]:
+    """A line on images of one single colour (K, C), where there are any; and where images have transparent pixels, on
+    how many are of what those are laid on."""
+    if not len(colours):
+        return ()
+    said = f"{len(colours)} images are of one single colour throughout"
+    lost = int((colours == ImageColor.getcolor(background, "L")).all(axis=1).sum()) if transparent else 0
+    if lost:
+        others = " or ".join(word for word in get_args(Background) if word != background)
+        said += f", {lost} of them {background}, as transparent pixels become: {key}.background={others} may show more"
+    return (said,)
