@@ -32,6 +32,7 @@ from rayfed_ssl.records.image_pairs import (
 from rayfed_ssl.records.outcomes import FILE, write_outcomes
 from rayfed_ssl.records.tables import write_json
 from rayfed_ssl.report import comparison as page
+from rayfed_ssl.report.comparison_verdict import against
 from tests.records.test_comparison import run_folder
 
 IMAGES = 200
@@ -215,6 +216,13 @@ def test_the_page_judges_by_the_same_intervals(tmp_path: Path) -> None:
     sentence = page.verdict(trained, ["knn"]).sentence
     assert "of the others 1 is not told apart from it" in sentence
     assert "counts seeds, not which test images were drawn" not in sentence
+    one, other = (against(*pair, "knn", ["0", "1", "2"]) for pair in (trained, trained[::-1]))
+    assert one is not None
+    assert other is not None
+    assert (one.mean, other.mean) == (pytest.approx(-0.03), pytest.approx(0.03))
+    assert (other.low, other.high) == (-(one.high or 0.0), -(one.low or 0.0))
+    trained[0]["pairs"]["b"]["knn"]["seeds"] = ["0", "1"]  # not those that the rows are ordered by
+    assert "3.0 points before a" in page.verdict(trained, ["knn"]).sentence
     for row in trained:
         row["pairs"] = {}
     told = page.verdict(trained, ["knn"]).sentence

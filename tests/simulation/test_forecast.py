@@ -229,10 +229,11 @@ def test_passes_are_those_that_clients_make_beside_their_steps(
     assert whole == pytest.approx(expected.steps * expected.step_s)
 
 
-def test_passes_that_a_method_does_not_know_are_not_made_up() -> None:
-    found = forecast(tiny("orchestra"))
+@pytest.mark.parametrize("method", UNPREDICTED)
+def test_passes_that_a_method_does_not_know_are_not_made_up(method: str) -> None:
+    found = forecast(tiny(method))
     assert found.passes is None
-    said = "orchestra does not know beforehand what its clients compute beside local steps: the time is without it"
+    said = f"{method} does not know beforehand what its clients compute beside local steps: the time is without it"
     assert said in found.notes
 
 

@@ -81,6 +81,19 @@ def test_what_a_later_round_wrote_goes_where_an_earlier_checkpoint_is_resumed(tm
     assert not (tmp_path / FILE).exists()
 
 
+def test_it_goes_as_the_summary_does_while_a_run_goes_on(tmp_path: Path) -> None:
+    """A kill then leaves neither, of rounds that are the last no more."""
+    there: list[tuple[bool, bool]] = []
+    run_locally(tiny("fedsimclr", train__rounds=1), tmp_path)
+    run_locally(
+        tiny("fedsimclr", train__rounds=2), tmp_path, resume=True,
+        report=lambda p: there.append(((tmp_path / "summary.json").exists(), (tmp_path / FILE).exists()))
+        if p.finishes_a_round else None,
+    )  # fmt: skip
+    assert there == [(False, False)]
+    assert pq.read_schema(tmp_path / FILE).metadata[b"round"] == b"2"
+
+
 def test_a_run_without_a_score_has_no_file(tmp_path: Path) -> None:
     run_locally(tiny("fedsimclr", evaluation__protocols=["rank"], train__rounds=1), tmp_path)
     assert not (tmp_path / FILE).exists()
