@@ -336,7 +336,7 @@ def test_client_folders_that_are_taken_for_classes_are_named(tmp_path: Path) -> 
 def test_two_mistakes_about_labels_are_two_lines(tmp_path: Path) -> None:
     for k in range(12):
         (tmp_path / "train").mkdir(exist_ok=True)
-        Image.fromarray(np.full((8, 8), 20 * k, np.uint8)).save(tmp_path / f"train/{k}.png")
+        Image.fromarray(np.arange(k, k + 64, dtype=np.uint8).reshape(8, 8)).save(tmp_path / f"train/{k}.png")
     changes = {
         "data.name": "imagefolder", "data.path": str(tmp_path), "data.image_size": 8, "data.limit": None,
         "data.test_limit": None, "data.partition": {"name": "iid"}, "objective.name": "supervised", "clients.count": 2,

@@ -36,6 +36,7 @@ CONDITIONAL = {
     "select/<protocol>",
     "features/<name>",
     "time/virtual_s",
+    "time/server_s",
     "features/spectrum/<number>",
     "client/select/<protocol>/<client>",
     "server/<name>",
