@@ -1,7 +1,7 @@
 """The papers' claims at the size two cores allow: every variant on several seeds, beside the untrained encoder.
 
     python benchmarks/claims.py --data ../shared/data [--only fedsc fedca ..] [--variants 'lr 0.03']
-        [--seeds 5] [--out runs/claims] [--jobs 2]
+        [--seeds 3] [--out runs/claims] [--jobs 2]
 
 Claims, variants and what is compared stand in ``claims.yaml``. Runs what ``results/claims.jsonl`` lacks, seed by seed,
 each an ordinary run folder below ``--out`` in a process of one thread, and appends a line for each. Stopped at any
@@ -30,6 +30,7 @@ HERE = Path(__file__).resolve().parent
 CLAIMS = HERE / "claims.yaml"
 CONFIGS = HERE.parent / "configs"
 RESULTS = HERE / "results" / "claims.jsonl"
+WORST = ", worst client"  # behind a variant's name: its worst client stands for it
 Line = dict[str, Any]
 
 
@@ -70,15 +71,27 @@ def read(path: Path = RESULTS) -> list[Line]:
 def attempts(
     document: Mapping[str, Any], only: Sequence[str] = (), seeds: int | None = None, variants: str = ""
 ) -> Iterator[Attempt]:
-    """All runs that are wanted, seed by seed; ``variants`` is a regular expression for their names."""
+    """All runs that are wanted, seed by seed; ``variants`` is a regular expression for their names, ``seeds`` a number
+    of seeds in place of the document's two.
+    """
     for name, claim in document["claims"].items():
         if only and name not in only:
             continue
-        for seed in range(seeds or document["seeds"]):
+        deciding = decisive(claim)
+        for seed in range(seeds or document["deciding_seeds"]):
             for variant, keys in claim["variants"].items():
+                if seeds is None and seed >= document["seeds"] and variant not in deciding:
+                    continue
                 if re.search(variants, variant) is None:
                     continue
                 yield Attempt(name, variant, seed, keys, claim["base"])
+
+
+def decisive(claim: Mapping[str, Any]) -> set[str]:
+    """The variants between which a claim is decided, with all candidates where one is chosen."""
+    sides = [side for deciding in claim.get("decides", ()) for side in deciding["pair"]]
+    names = {name for side in sides for name in ([side] if isinstance(side, str) else side)}
+    return {name.removesuffix(WORST) for name in names}
 
 
 def missing(wanted: Iterator[Attempt], lines: Sequence[Line]) -> list[Attempt]:
@@ -125,7 +138,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="the folder with a folder per data set")
     parser.add_argument("--only", nargs="+", choices=list(document["claims"]), default=[])
     parser.add_argument("--variants", default="", help="a regular expression for the names of variants")
-    parser.add_argument("--seeds", type=int, default=document["seeds"])
+    parser.add_argument("--seeds", type=int, help="so many of every variant; by default those of claims.yaml")
     parser.add_argument("--out", type=Path, default=Path("runs/claims"))
     parser.add_argument("--jobs", type=int, default=1)
     a = parser.parse_args()

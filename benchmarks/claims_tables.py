@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from claims import Line
+from claims import WORST, Line
 from leaderboard_tables import NOT_RUN, number
 
 from rayfed_ssl.records.comparison import Difference, difference
 from rayfed_ssl.records.intervals import LEVEL
 from rayfed_ssl.records.judged import APART
 
-UNTRAINED, WORST = "untrained", ", worst client"
+UNTRAINED = "untrained"
 NAMES = {"knn": "kNN", "fewshot": "few-shot", "linear": "linear", "task": "own task", "select/knn": "held-out kNN"}
 ONE_SEED = "one seed"
 PAIRS = ("0_1", "0_2", "1_2")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,21 @@ def test_seeds_come_one_after_the_other_and_what_has_a_line_is_not_run_again() -
     assert claims.missing(iter(wanted), done) == wanted[2:]
     other = [{**done[0], "settings": "another"}]
     assert claims.missing(iter(wanted), other) == wanted
+
+
+def test_what_decides_a_claim_has_more_seeds_unless_a_number_is_given() -> None:
+    few, many = DOCUMENT["seeds"], DOCUMENT["deciding_seeds"]
+    assert few < many
+    counts = Counter((one.claim, one.variant) for one in claims.attempts(DOCUMENT))
+    deciding = {
+        ("fedfoa", "FedFoA"),
+        ("fedfoa", "BYOL alone"),
+        ("flesd", "local, alpha 1"),
+        ("fedca", "FedCA, temperature 0.2"),
+    }
+    assert {counts[one] for one in deciding} == {many}  # a worst client's runs, and every candidate of a choice
+    assert {counts["fedfoa", "FedFoA, lambda 0.1"], counts["demo", "FedSimCLR"]} == {few}
+    assert set(Counter(one.variant for one in claims.attempts(DOCUMENT, ["fedfoa"], seeds=2)).values()) == {2}
 
 
 def test_variants_can_be_asked_for_by_name() -> None:
