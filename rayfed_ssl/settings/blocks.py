@@ -184,7 +184,11 @@ class CheckpointConfig(Block):
     """When checkpoints are written, and which of them stay."""
 
     every: Annotated[int, Field(ge=0)] = 10
-    """Rounds between checkpoints; 0: only after the last one."""
+    """Rounds between checkpoints; 0: only after the last one, whatever ``minutes`` says."""
+    minutes: Annotated[float, Field(gt=0)] | None = 10.0
+    """A round that ends so many minutes after the last checkpoint is saved, too, so that long rounds are not lost;
+    null: ``every`` alone decides.
+    """
     keep: Annotated[int, Field(ge=1)] = 2
     """The newest so many stay."""
     keep_every: Annotated[int, Field(ge=0)] = 0

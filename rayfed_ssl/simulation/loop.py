@@ -31,7 +31,6 @@ from rayfed_ssl.federated.results import PIXELS, ClientMatrix
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.server_steps import optimised_round
 from rayfed_ssl.settings import files as configfile
-from rayfed_ssl.settings.run import due
 from rayfed_ssl.simulation.assembly import assemble
 from rayfed_ssl.simulation.checks import check_run, describe, image_notes, of_dealing, with_start
 from rayfed_ssl.simulation.export import export_encoders
@@ -48,6 +47,7 @@ from rayfed_ssl.simulation.resuming import (
     has_results,
     rounds_in,
 )
+from rayfed_ssl.simulation.saving import Saving
 from rayfed_ssl.simulation.shared_encoders import SharedEncoders
 from rayfed_ssl.simulation.timing import clock_notes
 from rayfed_ssl.storage import checkpoint, failure
@@ -71,7 +71,6 @@ class Run:
         self.ended = 0  # the last round of a run that is resumed, before it was extended
         self.shared = SharedEncoders(config)
         self.outcomes = LastOutcomes()
-        self.saved = -1  # the round of the newest checkpoint that is known to be intact
         self.claim = Claim(folder)
         self.leaving = ExitStack()  # closed in reverse order at exit
         self.leaving.callback(self.claim.close)
@@ -85,6 +84,7 @@ class Run:
         """Everything a user can get wrong comes before the first file."""
         restored = self._examine(resume)
         config, folder = self.config, self.folder
+        self.saving = Saving(config.checkpoint, folder / "checkpoints", config.train.rounds)
         # As in Ray's processes (actors/shares.py): sums of another number of threads have other bits.
         numpys = ThreadpoolController().select(user_api="blas")
         self.leaving.enter_context(numpys.limit(limits=config.resources.threads))
@@ -107,7 +107,7 @@ class Run:
         self.cohort.on_drop = self._dropped
         if restored is not None:
             self.ended = rounds_in(folder)
-            self.start = self.saved = self.done = self._restore(restored)
+            self.start = self.saving.round = self.done = self._restore(restored)
         else:
             self.server.start(self.cohort)
             self.cohort.check_read()
@@ -141,7 +141,7 @@ class Run:
         """
         config, folder = self.config, self.folder
         with self.writing("what is known before the first round" if resumed is None else "the resumed run"):
-            for name in checkpoint.set_aside(folder / "checkpoints", self.saved):
+            for name in self.saving.set_aside():
                 self.say(self.start, f"checkpoints/{name}: set aside, so that it hides nothing that is saved from now")
             folder.mkdir(parents=True, exist_ok=True)
             if resumed is None or self.start < self.rounds:
@@ -175,8 +175,8 @@ class Run:
         except OSError as error:
             if error.errno is None or isinstance(error, ConnectionError):  # Ray's, not the disk's
                 raise
-            if self.saved >= 0:
-                left = f"the checkpoint of round {self.saved} is intact: --resume goes on from there"
+            if self.saving.round >= 0:
+                left = f"the checkpoint of round {self.saving.round} is intact: --resume goes on from there"
             elif self.claim.clears:
                 left = "nothing is left of this run"
             else:
@@ -233,14 +233,14 @@ class Run:
         while t < self.rounds and not stopping():
             t += 1
             self.round(t)
-            if due(t, self.config.checkpoint.every, self.rounds):
+            if self.saving.due(t):
                 self.save(t)
                 saved()
             if self.config.evaluates(t):
                 self.evaluate(t)
             self.collect()
         complete = t == self.rounds
-        if not complete and self.saved != t:
+        if not complete and self.saving.round != t:
             self.save(t)
             saved()
         return self.finish(t, "complete" if complete else "stopped")
@@ -331,12 +331,10 @@ class Run:
             "setbacks": self.cohort.setbacks.state,
             "outcomes": self.outcomes.state,
         }
-        root, config = self.folder / "checkpoints", self.config.checkpoint
         with self.writing(f"the checkpoint of round {t}"):
             self.recorder.commit(t)
-            checkpoint.save(root, t, tree, self.cohort.states())
-        self.saved = t
-        checkpoint.prune(root, config.keep, config.keep_every)
+            self.saving.write(t, tree, self.cohort.states())
+        self.saving.prune()
 
     def _dropped(self, error: ClientError) -> None:
         who = self.federation.called(error.client)

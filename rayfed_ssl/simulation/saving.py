@@ -1,0 +1,45 @@
+"""When a run's checkpoints are written: after so many rounds, or minutes. No result depends on it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rayfed_ssl.settings.blocks import CheckpointConfig
+from rayfed_ssl.settings.run import due
+from rayfed_ssl.storage import checkpoint
+
+
+class Saving:
+    """The checkpoints of a run of ``rounds`` rounds, in the folder ``root``."""
+
+    def __init__(self, config: CheckpointConfig, root: Path, rounds: int) -> None:
+        self.config, self.root, self.rounds = config, root, rounds
+        self.round = -1  # of the newest checkpoint that is known to be intact
+        self.at = time.monotonic()  # when it was written; at first, when the run began or was resumed
+
+    def due(self, t: int) -> bool:
+        """Whether round t is saved: every ``every`` rounds, ``minutes`` after the last checkpoint, and at the end."""
+        return due(t, self.config.every, self.rounds) or self._overdue()
+
+    def _overdue(self) -> bool:
+        every, minutes = self.config.every, self.config.minutes
+        return every > 0 and minutes is not None and time.monotonic() - self.at >= 60 * minutes
+
+    def write(self, t: int, tree: dict[str, Any], clients: Iterable[tuple[int, Any]]) -> None:
+        """Write the checkpoint of round t: the server's ``tree``, and (client, state), taken one at a time.
+
+        Raises OSError where the disk takes no more; the checkpoint before is then as it was.
+        """
+        checkpoint.save(self.root, t, tree, clients)
+        self.round, self.at = t, time.monotonic()
+
+    def prune(self) -> None:
+        """Delete the checkpoints that ``keep`` and ``keep_every`` do not name."""
+        checkpoint.prune(self.root, self.config.keep, self.config.keep_every)
+
+    def set_aside(self) -> Sequence[str]:
+        """Rename damaged checkpoints past ``round``, so that they hide nothing that is saved from now; their names."""
+        return checkpoint.set_aside(self.root, self.round)
