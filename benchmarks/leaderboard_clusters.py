@@ -2,12 +2,58 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
 from leaderboard_rows import ONE, REFERENCE, Record
 from leaderboard_tables import beyond, complete, of_table
+from scipy import stats
+
+from rayfed_ssl.records.comparison import Difference
+from rayfed_ssl.records.intervals import LEVEL
+
+
+@dataclass(frozen=True)
+class OverSets(Difference):
+    """A difference over several data sets: ``count`` clusters in all, ``free`` degrees of freedom within the sets."""
+
+    free: int = 0
+
+
+def over_sets(sets: Sequence[Sequence[float]]) -> OverSets:
+    """The mean of the data sets' mean differences, with its 95% interval; without one where no set has two clusters.
+
+    The interval is about these very data sets: only what differs between the clusters of one set counts as chance, with
+    one variance for all sets. How far data sets differ from each other is no part of it. Student's t with
+    ``sum_s n_s - S`` degrees of freedom; of one set it is the paired t interval.
+
+    Args:
+        sets: of each of S data sets, n_s >= 1 numbers.
+    """
+    means = [fmean(each) for each in sets]
+    free = sum(len(each) for each in sets) - len(sets)
+    middle, count = fmean(means), sum(map(len, sets))
+    if not free:
+        return OverSets(middle, None, None, count)
+    squares = sum((x - mean) ** 2 for each, mean in zip(sets, means, strict=True) for x in each)
+    error = math.sqrt(squares / free * sum(1 / len(each) for each in sets)) / len(sets)
+    half = float(stats.t.ppf((1 + LEVEL) / 2, free)) * error
+    return OverSets(middle, middle - half, middle + half, count, free=free)
+
+
+def over_board(
+    rows: Sequence[Record], board: Mapping[str, Any], name: str, reference: str = REFERENCE, **where: Any
+) -> dict[str, OverSets]:
+    """Method -> its difference to ``reference`` over the data sets of ``board`` in which both have runs.
+
+    ``where``: further arguments of ``clusters``.
+    """
+    by_set = [clusters(rows, board, name, data=data, reference=reference, **where) for data in board["data"]]
+    methods = dict.fromkeys(method for own in by_set for method in own if method != reference)
+    return {method: over_sets([own[method] for own in by_set if method in own]) for method in methods}
 
 
 def clusters(

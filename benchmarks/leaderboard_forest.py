@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean
 from textwrap import fill
 from typing import Any, Literal
 
-from leaderboard_clusters import clusters
+from leaderboard_clusters import over_board
 from leaderboard_rows import MEASURE, MEASURES, ONE, REFERENCE, Record
 from leaderboard_tables import NAMES, SPLITS, of_table, over
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-
-from rayfed_ssl.records.comparison import difference
 
 INK, SOFT, REFERENCES = "#1f1f1f", "#8a8a8a", "#666666"
 COLOURS = ("#56b4e9", "#e69f00", "#009e73", "#cc79a7")  # of data sets (Okabe and Ito 2008)
@@ -35,8 +32,8 @@ def tables(rows: Sequence[Record], board: Mapping[str, Any], name: str) -> dict[
 
 def ordered(rows: Sequence[Record], board: Mapping[str, Any]) -> list[str]:
     """The methods but the reference, in order of their mean difference by kNN over clusters, the best first."""
-    pairs = clusters(rows, board, MEASURE)
-    return sorted((m for m in pairs if m != REFERENCE), key=lambda m: -fmean(pairs[m]))
+    known = over_board(rows, board, MEASURE)
+    return sorted(known, key=lambda method: -known[method].mean)
 
 
 def _head(axes: Axes, at: float, text: str, colour: str, align: Literal["left", "right"]) -> None:
@@ -47,7 +44,7 @@ def _head(axes: Axes, at: float, text: str, colour: str, align: Literal["left", 
 
 def _column(axes: Axes, rows: Sequence[Record], board: Mapping[str, Any], name: str, methods: Sequence[str]) -> None:
     """One measure: a row per method; dots of a data set in a lane of their own, the mean and its interval between."""
-    pairs, dots = clusters(rows, board, name), tables(rows, board, name)
+    means, dots = over_board(rows, board, name), tables(rows, board, name)
     lanes = {data: LANE * (2 * i / max(len(board["data"]) - 1, 1) - 1) for i, data in enumerate(board["data"])}
     for number, method in enumerate(methods):
         if number % 2 == 0:
@@ -57,7 +54,7 @@ def _column(axes: Axes, rows: Sequence[Record], board: Mapping[str, Any], name: 
             marker = MARKERS[list(board["partitions"]).index(partition) % len(MARKERS)]
             axes.plot(100 * value, number + lanes[data], marker, color=colour, markersize=4.4, alpha=0.75,
                       markeredgewidth=0, zorder=2)  # fmt: skip
-        if (known := difference(pairs.get(method, []))) is None:
+        if (known := means.get(method)) is None:
             continue
         bars = None
         if known.low is not None and known.high is not None:
@@ -65,8 +62,8 @@ def _column(axes: Axes, rows: Sequence[Record], board: Mapping[str, Any], name: 
         axes.errorbar(100 * known.mean, number, xerr=bars, fmt="o", color=INK, markersize=4, elinewidth=1.5, zorder=4,
                       markerfacecolor="white" if method in board["references"] else INK, label=method)  # fmt: skip
     axes.axvline(0, color=INK, linewidth=1, zorder=1)
-    if alone := pairs.get(ALONE):
-        at = 100 * fmean(alone)
+    if alone := means.get(ALONE):
+        at = 100 * alone.mean
         axes.axvline(at, color=ALONE_COLOUR, linestyle="--", linewidth=1, zorder=1)
         _head(axes, at, ALONE, ALONE_COLOUR, "left" if at > 0 else "right")
     _head(axes, 0.0, REFERENCE, INK, "right" if alone and at > 0 else "left")
@@ -108,12 +105,12 @@ def figure(rows: Sequence[Record], board: Mapping[str, Any]) -> Figure:
             label.set(fontstyle="italic", color=REFERENCES)
     grid[0].set_ylim(len(methods) - 0.5, -0.5)
     _legend(made, board)
-    counts = {len(pairs) for m, pairs in clusters(rows, board, MEASURE).items() if m != REFERENCE}
+    counts = {known.count for known in over_board(rows, board, MEASURE).values()}
     number = f"{min(counts)}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
     text = (
         f"Light: a data set and partition, the mean over its seeds of the difference to {REFERENCE} of the same seed."
         f" Dark: the mean over {number} pairs of data set and seed, each the mean over its partitions, and its 95%"
-        f" interval (Student's t). Hollow: references ({', '.join(board['references'])})."
+        f" interval about these data sets (Student's t). Hollow: references ({', '.join(board['references'])})."
     )
     made.text(0.5, 0.08 / height, fill(text, 172), fontsize=7.5, color="#444444", ha="center", va="bottom")
     return made

@@ -1,30 +1,30 @@
 """The leaderboard in short: each method against a reference over all data sets and partitions, and what is told apart.
 
-An interval is taken over clusters, each a data set and a seed (``leaderboard_clusters``): Student's t, with as many
-degrees of freedom as clusters less one.
+A cluster is a data set and a seed (``leaderboard_clusters``). An interval is about the mean over these data sets, and
+counts what differs between the clusters of each as chance (``over_sets``). Where the data sets contradict each other, a
+mark says so.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from leaderboard_clusters import clusters
+from leaderboard_clusters import OverSets, clusters, over_board
 from leaderboard_rows import MEASURES, MIXED, ONE, REFERENCE, Record
 from leaderboard_tables import NAMES, SPLITS, of_table, over
 from scipy import stats
 
-from rayfed_ssl.records.comparison import Difference, difference
 from rayfed_ssl.records.judged import Judgement
 
 LEAST = 3  # clusters, for an interval that says something
 ALPHA = 0.05
 LOCAL = "local"
 PIXELS, UNTRAINED = "raw pixels", "untrained encoder"  # stand beside the methods, measured in the reference's runs
-Differences = dict[
-    str, dict[str, Difference]
-]  # measure -> method -> difference to the reference, of LEAST clusters or more
+DEPENDS = "≠"  # beside what two data sets contradict each other in
+Differences = dict[str, dict[str, OverSets]]  # measure -> method -> over the reference, of LEAST clusters or more
 
 
 def with_baselines(rows: Sequence[Record], board: Mapping[str, Any]) -> list[Record]:
@@ -46,11 +46,30 @@ def differences(
 ) -> Differences:
     """Each method's and baseline's difference to ``reference``, where there are ``LEAST`` clusters or more."""
     beside = with_baselines(rows, board)
-    found: Differences = {}
+    return {measure: _known(over_board(beside, board, measure, reference, table=table)) for measure in MEASURES}
+
+
+def _known(found: Mapping[str, OverSets]) -> dict[str, OverSets]:
+    """Those of ``LEAST`` clusters or more, of one data set at least two."""
+    return {method: one for method, one in found.items() if one.count >= LEAST and one.low is not None}
+
+
+def disagreements(
+    rows: Sequence[Record], board: Mapping[str, Any], sets: Sequence[str], table: str = ONE
+) -> set[tuple[str, str]]:
+    """The (measure, method) whose differences to the reference are not alike on two data sets: Student's two-sample t
+    test at ``ALPHA``, over the clusters of each.
+    """
+    if len(sets) != 2:
+        return set()
+    beside, found = with_baselines(rows, board), set()
     for measure in MEASURES:
-        own = clusters(beside, board, measure, reference=reference, table=table)
-        kept = {method: difference(each) for method, each in own.items() if len(each) >= LEAST and method != reference}
-        found[measure] = {method: one for method, one in kept.items() if one is not None}
+        one, other = (clusters(beside, board, measure, data=name, table=table) for name in sets)
+        for method in one.keys() & other.keys() - {REFERENCE}:
+            if min(len(one[method]), len(other[method])) >= LEAST:
+                p = float(stats.ttest_ind(one[method], other[method]).pvalue)
+                if not math.isnan(p) and p < ALPHA:
+                    found.add((measure, method))
     return found
 
 
@@ -70,18 +89,17 @@ def survive(found: Differences, methods: Sequence[str]) -> set[tuple[str, str]]:
     return kept
 
 
-def _p(one: Difference) -> float:
+def _p(one: OverSets) -> float:
     """Two-sided, of Student's t test of a mean of zero, from its 95% interval."""
     assert one.low is not None
     assert one.high is not None
     half = (one.high - one.low) / 2
     if half == 0:
         return 0.0 if one.mean else 1.0
-    free = one.count - 1
-    return float(2 * stats.t.sf(abs(one.mean) / (half / stats.t.ppf(1 - ALPHA / 2, free)), free))
+    return float(2 * stats.t.sf(abs(one.mean) / (half / stats.t.ppf(1 - ALPHA / 2, one.free)), one.free))
 
 
-def excludes_zero(one: Difference) -> bool:
+def excludes_zero(one: OverSets) -> bool:
     return one.low is not None and one.high is not None and (one.low > 0 or one.high < 0)
 
 
@@ -91,18 +109,22 @@ def excludes_zero(one: Difference) -> bool:
 def overall(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
     """A row per method with ``LEAST`` clusters or more: the best by kNN first, then references, then baselines."""
     found, ranked = differences(rows, board), _ranked(rows, board)
-    holm = survive(found, ranked)
+    holm, odd = survive(found, ranked), disagreements(rows, board, list(board["data"]))
     of_tables = tables_above(rows, board)
     heads = ["method", "clusters", *(f"{words} over {REFERENCE}" for words in MEASURES.values()), "tables above by kNN"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for method in in_order(found, ranked, board):
         own = {measure: each.get(method) for measure, each in found.items()}
         count = max(one.count for one in own.values() if one is not None)
-        shown = [_cell(one, (measure, method) in holm) for measure, one in own.items()]
+        shown = [
+            _cell(one, (measure, method) in holm) + (f" {DEPENDS}" if (measure, method) in odd else "")
+            for measure, one in own.items()
+        ]
         lines.append(f"| {_name(method)} | {count} | {' | '.join(shown)} | {of_tables.get(method, '-')} |")
     if len(lines) == 2:
         return f"No method has {LEAST} clusters yet."
-    return "\n".join([*lines, "", corrected(found, ranked, " of ranked methods", holm)])
+    below = corrected(found, ranked, " of ranked methods", holm)
+    return "\n".join([*lines, "", f"{below} {DEPENDS}: the data sets differ, so the mean hides what each says."])
 
 
 def corrected(found: Differences, methods: Sequence[str], whose: str, holm: set[tuple[str, str]]) -> str:
@@ -115,7 +137,7 @@ def corrected(found: Differences, methods: Sequence[str], whose: str, holm: set[
     )
 
 
-def verdict(one: Difference) -> Judgement:
+def verdict(one: OverSets) -> Judgement:
     """The library's word for the interval."""
     word = one.judged()
     assert word is not None
@@ -156,12 +178,12 @@ def by_partition(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
     for method, reference in pairs:
         for split in board["partitions"]:
             each = [
-                clusters(beside, board, measure, reference=reference, partition=split).get(method, [])
+                _known(over_board(beside, board, measure, reference, partition=split)).get(method)
                 for measure in MEASURES
             ]
-            if any(len(one) >= LEAST for one in each):
-                cells = [_cell(difference(one) if len(one) >= LEAST else None, holm=False) for one in each]
-                count = max(map(len, each))
+            if any(each):
+                cells = [_cell(one, holm=False) for one in each]
+                count = max(one.count for one in each if one is not None)
                 name = f"{_name(method)} over {_name(reference)}"
                 lines.append(f"| {SPLITS.get(split, split)} | {name} | {count} | {' | '.join(cells)} |")
     return "\n".join(lines) if len(lines) > 2 else f"No method has {LEAST} clusters yet."
@@ -223,7 +245,7 @@ def _mean(each: Sequence[float] | None, form: str) -> str:
     return format(fmean(each), form) if each else "-"
 
 
-def _cell(one: Difference | None, holm: bool) -> str:
+def _cell(one: OverSets | None, holm: bool) -> str:
     """Mean and 95% interval over clusters; bold where that leaves zero out, with a dagger where it does after Holm."""
     if one is None:
         return "-"

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from leaderboard_clusters import clusters
 from leaderboard_overall import (
     ALPHA,
+    DEPENDS,
     LEAST,
     LOCAL,
     Differences,
     differences,
+    disagreements,
     in_order,
     survive,
     verdict,
-    with_baselines,
 )
 from leaderboard_rows import MEASURES, ONE, REFERENCE, Record
 from leaderboard_tables import NAMES
-from scipy import stats
 
 from rayfed_ssl.records.judged import APART, MARGIN, Judgement
 
 SIGNS: dict[Judgement, str] = {"above": "+", "below": "−", "level": "=", APART: "?"}
-DEPENDS, HOLM = "≠", "†"
+HOLM = "†"
 
 
 def verdicts(rows: Sequence[Record], board: Mapping[str, Any], table: str = ONE) -> str:
@@ -69,25 +67,6 @@ def legend(sets: Sequence[str], odd: int, asked: int) -> str:
             "clusters each."
         )
     return told
-
-
-def disagreements(
-    rows: Sequence[Record], board: Mapping[str, Any], sets: Sequence[str], table: str = ONE
-) -> set[tuple[str, str]]:
-    """The (measure, method) whose differences to the reference are not alike on two data sets: Student's two-sample t
-    test at ``ALPHA``, over the clusters of each.
-    """
-    if len(sets) != 2:
-        return set()
-    beside, found = with_baselines(rows, board), set()
-    for measure in MEASURES:
-        one, other = (clusters(beside, board, measure, data=name, table=table) for name in sets)
-        for method in one.keys() & other.keys() - {REFERENCE}:
-            if min(len(one[method]), len(other[method])) >= LEAST:
-                p = float(stats.ttest_ind(one[method], other[method]).pvalue)
-                if not math.isnan(p) and p < ALPHA:
-                    found.add((measure, method))
-    return found
 
 
 def _sign(

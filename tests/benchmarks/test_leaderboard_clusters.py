@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import leaderboard_rows as rows
-from leaderboard_clusters import clusters
+import numpy as np
+import pytest
+from leaderboard_clusters import clusters, over_board, over_sets
+from scipy import stats
 
 from tests.benchmarks import made
 
@@ -55,3 +58,40 @@ def test_any_method_can_be_the_reference_and_any_number_compared() -> None:
     linear = [{**each, "linear": each["knn"] and 2 * each["knn"]} for each in MADE]
     assert clusters(linear, BOARD, "linear")["fedca"] == [0.5, 0.5, 1.0]
     assert clusters(MADE, BOARD, "knn", "shoes", reference="fedbyol") == {}
+
+
+@pytest.mark.parametrize(
+    "sets", [[[0.1, 0.2, 0.4], [0.9, 0.5, 0.7]], [[0.1, 0.3], [0.2, 0.5, 0.1, 0.6], [1.0]], [[0.1, 0.4, 0.2]]]
+)
+def test_an_interval_over_data_sets_is_that_of_least_squares_with_a_mean_per_set(sets: list[list[float]]) -> None:
+    found = over_sets(sets)
+    design = np.concatenate([np.tile(np.eye(len(sets))[at], (len(each), 1)) for at, each in enumerate(sets)])
+    values = np.concatenate(sets)
+    means, _, _, _ = np.linalg.lstsq(design, values, rcond=None)
+    free = len(values) - len(sets)
+    scale = float(np.sum((values - design @ means) ** 2)) / free
+    contrast = np.full(len(sets), 1 / len(sets))
+    error = np.sqrt(scale * contrast @ np.linalg.inv(design.T @ design) @ contrast)
+    low, high = stats.t.interval(0.95, free, loc=contrast @ means, scale=error)
+    assert (found.mean, found.low, found.high) == pytest.approx((contrast @ means, low, high))
+    assert (found.count, found.free) == (len(values), free)
+    if len(sets) == 1:
+        low, high = stats.ttest_1samp(sets[0], 0.0).confidence_interval(0.95)
+        assert (found.low, found.high) == pytest.approx((low, high))
+
+
+def test_how_far_data_sets_are_apart_is_no_part_of_an_interval() -> None:
+    near, far = (over_sets([[0.1, 0.2, 0.3], [gap + 0.1, gap + 0.2, gap + 0.3]]) for gap in (0.0, 5.0))
+    assert near.high is not None
+    assert far.high is not None
+    assert far.high - far.mean == pytest.approx(near.high - near.mean)
+    assert far.mean == pytest.approx(near.mean + 2.5)
+
+
+def test_over_a_board_each_data_set_counts_once() -> None:
+    found = over_board(MADE, BOARD, "knn")
+    assert set(found) == {"fedca"}
+    assert (found["fedca"].mean, found["fedca"].count) == (0.375, 3)  # shoes 0.25 and 0.25, birds 0.5
+    assert over_board(MADE, BOARD, "knn", reference="fedca")["fedsimclr"].mean == -0.375
+    alone = over_board(MADE, {**BOARD, "data": {"birds": ""}}, "knn")["fedca"]
+    assert (alone.mean, alone.low, alone.free) == (0.5, None, 0)

@@ -232,8 +232,11 @@ def test_the_forest_shows_tables_means_and_intervals_over_clusters() -> None:
         drawn = bars(axes, vertical=False)
         assert list(drawn) == order
         for method, pairs in CLUSTERS.items():
-            own = factor * np.concatenate([pairs, np.multiply(pairs, 0.5)])
-            assert drawn[method] == pytest.approx([100 * each for each in (own.mean(), *interval(own))])
+            sets = [factor * np.array(pairs), factor * np.multiply(pairs, 0.5)]  # two, which share a variance
+            error = np.sqrt(np.mean([np.var(each, ddof=1) for each in sets]) / (2 * len(pairs)))
+            mean, free = float(np.mean(sets)), 2 * len(pairs) - 2
+            expected = (mean, *stats.t.interval(0.95, free, loc=mean, scale=error))
+            assert drawn[method] == pytest.approx([100 * each for each in expected])
     dots = {
         round(float(line.get_xdata()[0]), 6) for line in made.axes[0].lines if line.get_alpha() and
         round(float(line.get_ydata()[0])) == 0

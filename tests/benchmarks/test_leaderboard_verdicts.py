@@ -12,7 +12,7 @@ import leaderboard_verdicts as verdicts
 from scipy import stats
 
 from tests.benchmarks.made import row
-from tests.benchmarks.test_leaderboard_overall import DOWN, OPEN, SAME, UP, cells, made
+from tests.benchmarks.test_leaderboard_overall import DOWN, OPEN, SAME, UNSURE, UP, cells, made
 
 BOARD = tables.load_board()
 ODD = [0.03, 0.031, 0.029, -0.03, -0.031, -0.029]  # above on one data set, below on the other
@@ -24,11 +24,11 @@ def signs(gains: Mapping[str, Sequence[float]]) -> dict[str, list[str]]:
 
 
 def test_a_sign_is_by_the_interval_alone() -> None:
-    found = signs({"fedca": UP, "fedsc": DOWN, "fedx": OPEN, "fedprox": SAME, "local": DOWN})
-    for method, sign in (("fedca", "+†"), ("fedsc", "−†"), ("fedx", "?"), ("fedprox", "=")):
+    found = signs({"fedca": UP, "fedsc": DOWN, "fedx": OPEN, "fedprox": SAME, "fedu": UNSURE, "local": DOWN})
+    for method, sign in (("fedca", "+†"), ("fedsc", "−†"), ("fedx", "?"), ("fedprox", "="), ("fedu", "+")):
         assert found[method][:3] == [sign] * 3
     assert found["fedprox"][3:5] == ["= = =", "= = ="]
-    assert found["fedprox"][5:] == ["+"] * 3  # of fifteen, Holm's correction leaves what is surer
+    assert found["fedprox"][5:] == ["+†"] * 3
     assert found["fedsc"][5:] == ["="] * 3
 
 
