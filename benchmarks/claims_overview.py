@@ -6,24 +6,34 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from claims import Line
-from claims_tables import NAMES, by_chance, compared, counted, interval, rows, runs_of, verdicts
+from claims_tables import NAMES, Runs, by_chance, compared, counted, interval, rows, runs_of, verdicts
 
 
 def table(lines: Sequence[Line], document: Mapping[str, Any]) -> str:
-    """Claims with ``decides``: what the paper says, under which condition it was compared, and the verdicts."""
+    """Claims with ``decides``: what the paper says, under which condition it was compared, and the verdicts.
+
+    A pair that was picked for what the first seeds showed is judged by the seeds after them.
+    """
     claims = {name: claim for name, claim in document["claims"].items() if "decides" in claim}
     measures = list(dict.fromkeys(measure for claim in claims.values() for measure in claim["measures"]))
     body = []
     for name, claim in claims.items():
         runs = runs_of(lines, name, claim)
         for deciding in claim["decides"]:
-            pair = compared(runs, claim, deciding["pair"])
+            judging = beyond(runs, document["seeds"]) if deciding.get("picked") else runs
+            pair = compared(judging, claim, deciding["pair"])
             found = {measure: pair.differences[measure] for measure in claim["measures"]}
             cells = [interval(found[measure]) if measure in found else "" for measure in measures]
             told = [claim["method"], claim["short"], deciding["condition"], pair.label]
-            body.append([*told, pair.seeds, *cells, verdicts(found)])
+            seeds = f"{pair.seeds} others" if deciding.get("picked") else pair.seeds
+            body.append([*told, seeds, *cells, verdicts(found)])
     head = ["method", "claimed", "compared here", "difference", "seeds", *(NAMES[m] for m in measures)]
     return rows([[*head, "verdict"], *body])
+
+
+def beyond(runs: Runs, seeds: int) -> dict[str, dict[int, Line]]:
+    """The runs of seeds that nothing was picked by."""
+    return {variant: {seed: line for seed, line in own.items() if seed >= seeds} for variant, own in runs.items()}
 
 
 def intervals(lines: Sequence[Line], document: Mapping[str, Any]) -> str:

@@ -21,7 +21,8 @@ def beside(few: Sequence[Record], many: Sequence[Record], board: Mapping[str, An
 
     Args:
         few: the leaderboard's rows.
-        many: those of ``board``, the board of many clients.
+        many: those of ``board``, the board of many clients; its ``stands_for`` says which of the leaderboard's rows is
+            beside one that has another name.
     """
     parts = []
     for data in board["data"]:
@@ -36,8 +37,10 @@ def _table(before: Mapping[str, Seeds], after: Mapping[str, Seeds], board: Mappi
     heads = ["method", *(f"{words} over {REFERENCE}" for words in MEASURES.values())]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for name in placed(after, board, REFERENCE):
-        if name != REFERENCE and name in before:
-            pairs = [[over_reference(table[name], table[REFERENCE], m) for table in (before, after)] for m in MEASURES]
+        known = before.get(board.get("stands_for", {}).get(name, name))
+        if name != REFERENCE and known is not None:
+            seeds = ((known, before[REFERENCE]), (after[name], after[REFERENCE]))
+            pairs = [[over_reference(*each, m) for each in seeds] for m in MEASURES]
             lines.append(f"| `{name}` | {' | '.join(' -> '.join(pair) for pair in pairs)} |")
     return "\n".join(lines)
 

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayfed_ssl.base.late import Late
-from rayfed_ssl.base.seeding import Address, numpy_generator
 
-_stats = Late("scipy.stats")
+_stats, _optimize = Late("scipy.stats"), Late("scipy.optimize")
 Scores = NDArray[np.float64]
-DRAWS = 2000  # of the bootstrap
+Z = 1.959963984540054  # of a 95% interval
+EDGE = 1e-12  # from 0 and 1, which solve Newcombe's equation where the area is one of them
 
 
 @dataclass(frozen=True)
@@ -62,29 +62,45 @@ def true_positives(members: Scores, others: Scores, false_positives: float = 0.0
     return float((members > threshold).mean())
 
 
-def told(members: Scores, others: Scores, *address: Address) -> Told:
+def told(members: Scores, others: Scores) -> Told:
     """The area with an interval on the logit scale, logit(A) +- 1.96 se / (A (1 - A)), which stays within [0, 1].
 
-    Where the area is 0 or 1, or nothing varies, that says nothing: then the interval is a bootstrap's, whose draws have
-    ``address``.
+    Where the area is 0 or 1, or nothing varies, the standard error is 0 and says nothing: then the interval is
+    ``newcombe``'s. (A bootstrap's would have no width there, however few the images.)
 
     Raises:
         ValueError: fewer than two members or non-members, or scores that are not finite.
     """
-    if min(len(members), len(others)) < 2:
-        raise ValueError(f"found {len(members)} members and {len(others)} non-members; at least 2 of each are needed")
+    m, n = len(members), len(others)
+    if min(m, n) < 2:
+        raise ValueError(f"found {m} members and {n} non-members; at least 2 of each are needed")
     if not (np.isfinite(members).all() and np.isfinite(others).all()):
         raise ValueError("found scores that are not finite")
     a, error = area(members, others), math.sqrt(variance(members, others))
     tpr = true_positives(members, others)
     if 0 < a < 1 and error:
-        centre, half = math.log(a / (1 - a)), 1.959963984540054 * error / (a * (1 - a))
+        centre, half = math.log(a / (1 - a)), Z * error / (a * (1 - a))
         low, high = (1 / (1 + math.exp(-x)) for x in (centre - half, centre + half))
         return Told(a, low, high, error, tpr)
-    draws = numpy_generator(*address, "bootstrap")
-    areas = [area(draws.choice(members, len(members)), draws.choice(others, len(others))) for _ in range(DRAWS)]
-    low, high = np.quantile(areas, [0.025, 0.975])
-    return Told(a, float(low), float(high), error, tpr)
+    return Told(a, *newcombe(a, m, n), error, tpr)
+
+
+def newcombe(a: float, m: int, n: int) -> tuple[float, float]:
+    """The 95% interval of an area by its value and the numbers of scores alone (Newcombe 2006, method 5).
+
+    Its ends are the areas theta from which A is 1.96 standard errors away, where
+    V(theta) = theta (1 - theta) {1 + N* [(1 - theta) / (2 - theta) + theta / (1 + theta)]} / (m n) and
+    N* = (m + n) / 2 - 1.
+    """
+    star = (m + n) / 2 - 1
+
+    def beyond(theta: float) -> float:
+        shape = 1 + star * ((1 - theta) / (2 - theta) + theta / (1 + theta))
+        return abs(a - theta) - Z * math.sqrt(theta * (1 - theta) * shape / (m * n))
+
+    low = 0.0 if a == 0 else float(_optimize.brentq(beyond, 0.0, min(a, 1 - EDGE)))
+    high = 1.0 if a == 1 else float(_optimize.brentq(beyond, max(a, EDGE), 1.0))
+    return low, high
 
 
 def null_deviation(m: int, n: int) -> float:

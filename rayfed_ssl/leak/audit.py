@@ -174,7 +174,7 @@ class Audit:
         """A finding per field that is weights or whose method says what it is; see :meth:`scores`."""
         for field, score, scored in self.scores(heard):
             members, others = (scored(rows).cpu().double().numpy() for rows in (self.sets.members, self.sets.others))
-            result = told(members, others, self.config.seed, "leak", self.client, self.round, field)
+            result = told(members, others)
             yield Finding(self.client, self.round, field, score, len(members), result)
 
     def scores(self, heard: Sequence[Heard]) -> Iterator[tuple[str, str, Scored]]:

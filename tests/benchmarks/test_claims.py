@@ -168,7 +168,7 @@ def test_intervals_are_counted_and_set_beside_what_chance_gives() -> None:
 def test_a_row_of_verdicts_for_each_comparison_that_decides() -> None:
     deciding = {"method": "A", "short": "above B", "decides": [{"condition": "at home", "pair": ["a", "b"]}]}
     other = {**CLAIM, "measures": ["task"], "by": "select/knn", "compare": [["a", "b"]]}
-    document = {"claims": {"c": CLAIM | deciding, "d": other | deciding | {"method": "D"}, "e": CLAIM}}
+    document = {"seeds": 2, "claims": {"c": CLAIM | deciding, "d": other | deciding | {"method": "D"}, "e": CLAIM}}
     text = overview.section([*LINES, *({**one, "claim": "e"} for one in LINES)], document)
     head, _, first, second = cells(text.split("\n\n")[0])
     assert head[4:] == ["seeds", "kNN", "own task", "verdict"]
@@ -178,12 +178,25 @@ def test_a_row_of_verdicts_for_each_comparison_that_decides() -> None:
     assert "have 10 intervals; 8 leave zero out. If nothing differed, about 0.5 would." in text
 
 
+def test_what_was_picked_by_the_first_seeds_is_judged_by_the_others() -> None:
+    decides = [{"condition": "where it holds", "picked": True, "pair": ["a", "b"]}]
+    claim = {**CLAIM, "method": "A", "short": "above B", "decides": decides}
+    del claim["by"]
+    later = [line("a", seed, 0.2 - 0.1 * (seed % 2)) for seed in (3, 4, 5)]
+    later += [line("b", seed, {"0": 0.9, "1": 0.9}) for seed in (3, 4, 5)]
+    _, _, row = cells(overview.table([*LINES, *later], {"seeds": 3, "claims": {"c": claim}}))
+    pairs = np.array([0.1, 0.2, 0.1]) - 0.9
+    low, high = stats.t.interval(0.95, 2, loc=pairs.mean(), scale=stats.sem(pairs))
+    assert row[4:] == ["3 others", f"{pairs.mean():+.3f} [{low:+.3f}, {high:+.3f}]", "below"]
+
+
 def test_a_claim_is_decided_by_one_or_two_of_its_comparisons() -> None:
     deciding = {name: claim for name, claim in DOCUMENT["claims"].items() if "decides" in claim}
     assert deciding.keys() == {"fedsc", "fedca", "flesd", "fedfoa", "fedlinked"}
     for claim in deciding.values():
         assert 1 <= len(claim["decides"]) <= 2
         assert all(one["pair"] in claim["compare"] for one in claim["decides"])
+        assert [one.get("picked", False) for one in claim["decides"]] == [False, True][: len(claim["decides"])]
 
 
 @pytest.mark.parametrize("name", list(DOCUMENT["claims"]))

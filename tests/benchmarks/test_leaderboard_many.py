@@ -47,6 +47,13 @@ def test_each_method_of_both_stands_with_its_two_differences() -> None:
     # before: fedca, fedsimclr, fedsc; after: fedsimclr, fedsc, fedca: of three pairs two turn round
 
 
+def test_a_row_of_another_name_stands_beside_what_it_stands_for() -> None:
+    board = {**BOARD, "stands_for": {"fedca": "fedsc"}}
+    text = many.beside(table(KNN, many.FEW), table(LATER, many.MANY), board)
+    (row,) = [line for line in text.splitlines() if line.startswith("| `fedca`")]
+    assert row.split("|")[2].strip() == f"{shown(KNN, 'fedsc')} -> {shown(LATER, 'fedca')}"
+
+
 @pytest.mark.parametrize("few", [[], table(KNN, "iid")])
 def test_without_the_reference_of_both_there_is_nothing_to_say(few: list[Any]) -> None:
     assert many.beside(few, table(LATER, many.MANY), BOARD) == "Many clients are not run yet."
@@ -55,9 +62,12 @@ def test_without_the_reference_of_both_there_is_nothing_to_say(few: list[Any]) -
 @pytest.mark.parametrize("method", BOARD["methods"])
 def test_a_cell_is_the_leaderboards_but_for_clients_rounds_and_what_its_server_computes(method: str) -> None:
     main = tables.load_board()
-    own, known = BOARD["methods"][method], main["methods"][method]
+    named = BOARD["stands_for"].get(method, method)
+    own, known = BOARD["methods"][method], main["methods"][named]
     changed = {key for key in own.keys() | known.keys() if own.get(key) != known.get(key)}
-    assert changed <= {"evaluation.every", "method.epochs", "method.steps", "method.fit_steps", "train.local_steps"}
+    allowed = {"evaluation.every", "method.epochs", "method.steps", "method.fit_steps", "train.local_steps"}
+    assert changed - allowed == (set() if named == method else {"method.name", "participation.fraction"})
+    assert own.get("method.name", method) == known.get("method.name", named)
     partition = BOARD["partitions"][many.MANY]
     rounds, steps = partition["train.rounds"], partition["train.local_steps"]
     asked = partition["clients.count"] * partition["participation.fraction"]
