@@ -81,16 +81,38 @@ def clusters(
         is not there; the reference itself has zeros.
     """
     found: dict[str, list[float]] = {}
+    splits = list(board["partitions"]) if partition is None else [partition]
     for one in board["data"] if data is None else [data]:
-        pairs: dict[str, dict[int, list[float]]] = {}
-        for split in board["partitions"] if partition is None else [partition]:
-            methods = of_table(rows, one, split, table)
-            theirs = {row["seed"]: row for row in complete(methods.get(reference, {}))}
-            for method, seeds in methods.items():
-                for row in complete(seeds):
-                    other = theirs.get(row["seed"])
-                    if other is not None and (more := beyond(row, other, name)) is not None:
-                        pairs.setdefault(method, {}).setdefault(row["seed"], []).append(more)
-        for method, by_seed in pairs.items():
-            found.setdefault(method, []).extend(fmean(by_seed[seed]) for seed in sorted(by_seed))
+        for method, by_seed in by_seeds(rows, splits, name, one, reference, table).items():
+            found.setdefault(method, []).extend(by_seed[seed] for seed in sorted(by_seed))
     return found
+
+
+def by_seeds(
+    rows: Sequence[Record], splits: Sequence[str], name: str, data: str, reference: str = REFERENCE, table: str = ONE
+) -> dict[str, dict[int, float]]:
+    """Method -> seed -> the number of the cluster of this data set: the mean over these partitions."""
+    pairs: dict[str, dict[int, list[float]]] = {}
+    for split in splits:
+        methods = of_table(rows, data, split, table)
+        theirs = {row["seed"]: row for row in complete(methods.get(reference, {}))}
+        for method, seeds in methods.items():
+            for row in complete(seeds):
+                other = theirs.get(row["seed"])
+                if other is not None and (more := beyond(row, other, name)) is not None:
+                    pairs.setdefault(method, {}).setdefault(row["seed"], []).append(more)
+    return {method: {seed: fmean(each) for seed, each in by_seed.items()} for method, by_seed in pairs.items()}
+
+
+def between(
+    rows: Sequence[Record], board: Mapping[str, Any], name: str, method: str, splits: tuple[str, str], reference: str
+) -> OverSets | None:
+    """What a method is over ``reference`` on the first of two partitions, less what it is on the second: paired by data
+    set and seed, which share images and first values. None where no seed has both.
+    """
+    sets = []
+    for data in board["data"]:
+        one, other = (by_seeds(rows, [split], name, data, reference).get(method, {}) for split in splits)
+        if both := sorted(one.keys() & other.keys()):
+            sets.append([one[seed] - other[seed] for seed in both])
+    return over_sets(sets) if sets else None

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from leaderboard_clusters import OverSets, clusters, over_board
+from leaderboard_clusters import OverSets, between, clusters, over_board
 from leaderboard_rows import MEASURES, MIXED, ONE, REFERENCE, Record
 from leaderboard_tables import NAMES, SPLITS, of_table, over
 from scipy import stats
@@ -169,23 +169,25 @@ def by_data(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
 
 def by_partition(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
     """Whether it matters how clients differ: the reference over training alone, and other references over it, by
-    partition. An interval is over clusters, as everywhere.
+    partition, and on the last partition less the first. An interval is over clusters, as everywhere.
     """
     beside = with_baselines(rows, board)
     pairs = [(REFERENCE, LOCAL), *((other, REFERENCE) for other in board["references"] if other != LOCAL)]
+    first, *_, last = board["partitions"]
+    less = f"{SPLITS.get(last, last)} less {SPLITS.get(first, first)}"
     lines = [f"| partition | difference | clusters | {' | '.join(MEASURES.values())} |"]
     lines.append("|---" * (3 + len(MEASURES)) + "|")
     for method, reference in pairs:
+        found: dict[str, list[OverSets | None]] = {}
         for split in board["partitions"]:
-            each = [
-                _known(over_board(beside, board, measure, reference, partition=split)).get(method)
-                for measure in MEASURES
-            ]
-            if any(each):
-                cells = [_cell(one, holm=False) for one in each]
-                count = max(one.count for one in each if one is not None)
-                name = f"{_name(method)} over {_name(reference)}"
-                lines.append(f"| {SPLITS.get(split, split)} | {name} | {count} | {' | '.join(cells)} |")
+            of_all = [over_board(beside, board, measure, reference, partition=split) for measure in MEASURES]
+            found[SPLITS.get(split, split)] = [_known(each).get(method) for each in of_all]
+        apart = [between(beside, board, measure, method, (last, first), reference) for measure in MEASURES]
+        found[less] = [None if one is None else _known({method: one}).get(method) for one in apart]
+        for place, each in found.items():
+            if counts := [one.count for one in each if one is not None]:
+                cells = " | ".join(_cell(one, holm=False) for one in each)
+                lines.append(f"| {place} | {_name(method)} over {_name(reference)} | {max(counts)} | {cells} |")
     return "\n".join(lines) if len(lines) > 2 else f"No method has {LEAST} clusters yet."
 
 

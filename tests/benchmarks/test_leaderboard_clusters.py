@@ -7,7 +7,7 @@ from typing import Any
 import leaderboard_rows as rows
 import numpy as np
 import pytest
-from leaderboard_clusters import clusters, over_board, over_sets
+from leaderboard_clusters import between, clusters, over_board, over_sets
 from scipy import stats
 
 from tests.benchmarks import made
@@ -95,3 +95,18 @@ def test_over_a_board_each_data_set_counts_once() -> None:
     assert over_board(MADE, BOARD, "knn", reference="fedca")["fedsimclr"].mean == -0.375
     alone = over_board(MADE, {**BOARD, "data": {"birds": ""}}, "knn")["fedca"]
     assert (alone.mean, alone.low, alone.free) == (0.5, None, 0)
+
+
+def test_partitions_are_compared_seed_by_seed() -> None:
+    """Shoes, seed 0: 0.375 on the skewed partition, 0.125 on the even one; no other seed has both."""
+    found = between(MADE, BOARD, "knn", "fedca", ("skewed", "even"), "fedsimclr")
+    assert found is not None
+    assert (found.mean, found.count, found.low) == (0.25, 1, None)
+    assert between(MADE, BOARD, "knn", "fedsc", ("skewed", "even"), "fedsimclr") is None
+    more = [row("shoes", split, method, 9, knn) for split, method, knn in (
+        ("even", "fedsimclr", 0.25), ("even", "fedca", 0.5), ("skewed", "fedsimclr", 0.25), ("skewed", "fedca", 1.0),
+    )]  # fmt: skip
+    both = between([*MADE, *more], BOARD, "knn", "fedca", ("skewed", "even"), "fedsimclr")
+    assert both is not None
+    low, high = stats.ttest_1samp([0.25, 0.5], 0.0).confidence_interval(0.95)
+    assert (both.low, both.high) == pytest.approx((low, high))
