@@ -23,11 +23,12 @@ from numpy.typing import NDArray
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import as_utf8, composed, printable
+from rayfed_ssl.data.column_values import label_texts, numbered
 from rayfed_ssl.data.folder_images import every_image
 from rayfed_ssl.data.images import Payload
 from rayfed_ssl.data.parquet_files import TEST_NAMES, few_rows, homes_of, readable
 from rayfed_ssl.data.source_hub import hub_folder
-from rayfed_ssl.data.source_parquet import Columns, class_names, image_column, label_texts, numbered, read_labels
+from rayfed_ssl.data.source_parquet import Columns, class_names, image_column, read_labels
 from rayfed_ssl.data.sources import SOURCES, SourceConfig, existing
 from rayfed_ssl.data.store import default_cache
 
