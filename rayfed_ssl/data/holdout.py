@@ -221,8 +221,8 @@ def held_out_notes(
     called: str,
     counted: str = "",
 ) -> tuple[str, ...]:
-    """Lines on what images without a test split have lost to one. They are ``called`` "one Parquet file" or the like: no
-    name, for the lines are kept with the images. ``counted`` says of which images they are."""
+    """Lines on what images without a test split have lost to one. They are ``called`` "one Parquet file" or the like,
+    by no name, for the lines are kept with the images. ``counted`` says of which images they are."""
     if not len(held_out):
         return ()
     whole = "" if subjects is None else ", as near as whole groups of data.columns.group allow"

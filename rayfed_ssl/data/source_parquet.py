@@ -50,15 +50,17 @@ LABEL_COLUMNS = ("label", "labels", "fine_label")
 
 
 class Columns(Block):
-    """Which Parquet columns hold what."""
+    """Which Parquet columns hold what, or which arrays. Of ``arrays`` a name is an array's own, or what stands beside
+    its split, as ``scans`` of ``train_scans`` and ``test_scans``.
+    """
 
     image: str | None = None
-    """The images; null: ``img`` or ``image``."""
+    """The images; null: ``img`` or ``image``, of ``arrays`` ``images``, ``x`` or ``data``."""
     label: str | Literal[False] | None = None
     """The labels, as integers from 0 or as text, whose sorted values are the classes; null: ``label``, ``labels`` or
-    ``fine_label``, where there is one; false: none is read, and all images are unlabelled. Whole floats (NaN: unknown)
-    and booleans count as integers, and empty text is no label. Several labels per image and targets of a regression are
-    not measured.
+    ``fine_label``, of ``arrays`` ``labels`` or ``y``, where there is one; false: none is read, and all images are
+    unlabelled. Whole floats (NaN: unknown) and booleans count as integers, and empty text is no label. Several labels
+    per image and targets of a regression are not measured.
     """
     client: str | None = None
     """Who holds an image, as text or integers; null: nobody does. Nor where the text is empty."""

@@ -97,8 +97,8 @@ class RowSplits:
         return stratified_halves(only.labels, TEST_SHARE, groups, self.subjects["train"])
 
     def check(self, shown: str, tests: str) -> None:
-        """Raise UserError where no test image can be held out of ``shown``, and for labels or clients that ``tests``, the
-        test split, has and no training image.
+        """Raise UserError where no test image can be held out of ``shown``, and for labels or clients of the test
+        split, ``tests``, that no training image has.
         """
         splits = self.beside.splits
         if self.undivided and (splits["train"].labels >= 0).any() and not len(self.halves[1]):
