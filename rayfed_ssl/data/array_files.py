@@ -1,8 +1,8 @@
 """NumPy's arrays in an ``.npz`` file, or as ``.npy`` files in a folder: their names, their headers, and their rows.
 
 Nothing is unpickled: arrays of Python objects are refused by their headers. Nothing is read but headers until rows are
-asked for. An ``.npy`` file is memory-mapped. An array in an ``.npz`` file is read once from its beginning, about a
-megabyte of it in memory at a time; only where its axes lie in Fortran's order it is read as a whole.
+asked for. An ``.npy`` file is memory-mapped. An array in an ``.npz`` file is read once from its beginning, a few
+megabytes of it in memory at a time; only where its axes lie in Fortran's order it is read as a whole.
 
 Shape legend: N rows, k of them chosen.
 """
@@ -79,6 +79,8 @@ class Header:
 
     def rows(self, chosen: NDArray[np.int64], key: str) -> Iterator[NDArray[Any]]:
         """The rows of these numbers (k,), which ascend. Raises UserError where the array is damaged."""
+        if not len(chosen):
+            return
         if self.place.member is None:
             with _readable(self.called, key):
                 mapped = npy.open_memmap(self.place.file, mode="r")
@@ -94,7 +96,7 @@ class Header:
         step = max(1, AT_A_TIME // max(1, width))
         with _readable(self.called, key), self.place.opened() as (stream, _):
             _header_of(stream)
-            for start in range(0, int(chosen.max(initial=-1)) + 1, step):
+            for start in range(0, int(chosen[-1]) + 1, step):
                 count = min(step, self.shape[0] - start)
                 block = stream.read(count * width)
                 low, high = np.searchsorted(chosen, (start, start + count))

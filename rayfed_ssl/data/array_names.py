@@ -121,13 +121,13 @@ def tests_of(images: Collection[str], test_split: str | None, shown: str, key: s
         return next((split for split in TEST_SPLITS if split in images), None)
     split = split_named(test_split)
     if split not in TEST_SPLITS or split not in images:
-        has = listed(split for split in images if split in TEST_SPLITS) or "none"
+        has = listed(split for split in images if split in TEST_SPLITS)
         raise UserError(f"{key}.test_split: found {printable(repr(test_split))}; {shown} has {has}")
     return split
 
 
 def listed(names: Iterable[str]) -> str:
-    """The first of these names, and how many more there are."""
+    """The first of these names, and how many more there are; "none" of none."""
     found = list(names)
     more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
-    return ", ".join(printable(name, 40) for name in found[:MOST_NAMED]) + more
+    return ", ".join(printable(name, 40) for name in found[:MOST_NAMED]) + more or "none"

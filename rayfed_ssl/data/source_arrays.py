@@ -11,7 +11,7 @@ a fourth channel is transparency. They are uint8, or bool (0 and 255); other num
 if they are grey, by each image's own smallest and largest value. Volumes, pickles and flattened rows are refused.
 
 Labels, clients and groups are read whole, images row by row: beside what waits to be decoded
-(``decoding.WAITING_BYTES``) about a megabyte of an ``.npz`` file is in memory, of ``.npy`` files nothing, for they are
+(``decoding.WAITING_BYTES``) a few megabytes of an ``.npz`` file are in memory, of ``.npy`` files nothing, for they are
 mapped. An array of an ``.npz`` file whose axes lie in Fortran's order is read as a whole.
 
 Shape legend: N images, H height, W width, C channels, L labels of an image.
