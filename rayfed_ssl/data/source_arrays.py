@@ -161,7 +161,7 @@ def _notes(arrays: Arrays, splits: Mapping[str, str], columns: Columns, key: str
             )
     if arrays.unread:
         are = "is" if len(arrays.unread) == 1 else "are"
-        notes.append(f"{listed(arrays.unread)} {are} not read: no images by the name, nor what lies beside them")
+        notes.append(f"{listed(arrays.unread)} {are} not read; {key}.columns says which arrays are")
     if columns.group is None and key == "data":
         notes += ungrouped([parsed(name)[0] for name in arrays.unread], splits["train"] == splits["test"], key, "array")
     return tuple(notes)

@@ -148,7 +148,7 @@ def test_images_need_no_labels(tmp_path: Path) -> None:
     assert (data.train.labels.tolist(), len(data.test), data.train.class_names) == ([-1] * 5, 0, ())
     data = read(saved(tmp_path / "b.npz", images=grey(5), labels=np.arange(5)), columns={"label": False})
     assert (data.train.labels.tolist(), len(data.test)) == ([-1] * 5, 0)
-    assert data.notes == ("labels is not read: no images by the name, nor what lies beside them",)
+    assert data.notes == ("labels is not read; data.columns says which arrays are",)
     one_of_each = saved(tmp_path / "c.npz", images=grey(3), labels=np.arange(3))
     refused(r"c\.npz has no test images, and of no class enough images to hold a fifth out", one_of_each)
 
@@ -165,7 +165,7 @@ def test_columns_name_arrays_by_their_whole_name_or_beside_their_split(tmp_path:
     assert sorted(data.names["train"].to_pylist() + data.names["test"].to_pylist()) == [
         f"a.npz arr_0 row {row}" for row in range(10)
     ]
-    assert data.notes[0] == "mask is not read: no images by the name, nor what lies beside them"
+    assert data.notes[0] == "mask is not read; data.columns says which arrays are"
     refused(
         r"^data\.columns\.image: found 'scan'; .*a\.npz has the arrays arr_0, arr_1", path, columns={"image": "scan"}
     )
@@ -497,7 +497,7 @@ def test_other_parts_of_a_file_are_noted_and_a_pickle_among_them_is_not_touched(
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("README\x1b.txt", "words")
     assert read(path).notes[1] == (
-        "info, README\\x1b.txt are not read: no images by the name, nor what lies beside them"
+        "info, README\\x1b.txt are not read; data.columns says which arrays are"
     )
 
 
