@@ -496,9 +496,7 @@ def test_other_parts_of_a_file_are_noted_and_a_pickle_among_them_is_not_touched(
     medmnist(path, info=np.array([{"a": 1}], object))
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("README\x1b.txt", "words")
-    assert read(path).notes[1] == (
-        "info, README\\x1b.txt are not read; data.columns says which arrays are"
-    )
+    assert read(path).notes[1] == ("info, README\\x1b.txt are not read; data.columns says which arrays are")
 
 
 def test_places_that_are_no_arrays(tmp_path: Path) -> None:
