@@ -4,6 +4,7 @@ Unlike ``sources``, nothing is decoded, kept in a cache, or refused because a te
 
 - of folders: the file's path below the folder;
 - of Parquet rows: the column ``id`` where there is one, else the ``path`` within the image, else ``FILE:ROW``;
+- of arrays: the file, the array's name where a file holds several, and the row;
 - of every other source: the name that the source gives an image, such as ``digits 17``.
 
 Shapes: N images.
@@ -23,11 +24,14 @@ from numpy.typing import NDArray
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import as_utf8, composed, printable
+from rayfed_ssl.data.array_names import WHOLE
+from rayfed_ssl.data.column_values import label_texts, numbered
 from rayfed_ssl.data.folder_images import every_image
 from rayfed_ssl.data.images import Payload
 from rayfed_ssl.data.parquet_files import TEST_NAMES, few_rows, homes_of, readable
+from rayfed_ssl.data.source_arrays import open_arrays, read_beside
 from rayfed_ssl.data.source_hub import hub_folder
-from rayfed_ssl.data.source_parquet import Columns, class_names, image_column, label_texts, numbered, read_labels
+from rayfed_ssl.data.source_parquet import Columns, class_names, image_column, read_labels
 from rayfed_ssl.data.sources import SOURCES, SourceConfig, existing
 from rayfed_ssl.data.store import default_cache
 
@@ -76,6 +80,8 @@ def catalogued(config: SourceConfig, key: str = "data", id_column: str | None = 
         return of_parquet(_parquet_files(folder, key, printable(config.path)), config.columns, key, id_column)
     if id_column is not None:
         raise UserError(f"--id: found {printable(id_column)!r}; {config.name} has no columns, allowed: nothing")
+    if config.name == "arrays":
+        return _of_arrays(existing(config, key), config.columns, key)
     if config.name == "imagefolder":
         return _of_folder(existing(config, key), config, key)
     return _of_source(config, key)
@@ -112,6 +118,21 @@ def _of_folder(path: Path, config: SourceConfig, key: str) -> Catalogue:
             yield as_utf8(file.relative_to(path).as_posix()), file
 
     return Catalogue(labels, tuple(printable(name) for name in names) or None, splits, read, tuple(notes))
+
+
+def _of_arrays(path: Path, columns: Columns, key: str) -> Catalogue:
+    columns = columns.model_copy(update={"client": None, "group": None})  # nobody asks whose images are
+    arrays = open_arrays(path, columns, key)
+    found = read_beside(arrays, [*arrays.images], columns, key)
+    splits = tuple((split, len(images)) for split, images in arrays.images.items() if split != WHOLE)
+
+    def read() -> Iterator[tuple[str, Payload]]:
+        for images in arrays.images.values():
+            for name, payload in images.images(np.arange(len(images)), key):
+                yield as_utf8(name.removeprefix(f"{path.parent if path.is_file() else path}{os.sep}")), payload
+
+    labels = np.concatenate([rows.labels for rows in found.splits.values()])
+    return Catalogue(labels, tuple(map(composed, found.texts)) or None, splits, read)
 
 
 # -- Parquet -----------------------------------------------------------------------------------------------------------

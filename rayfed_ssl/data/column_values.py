@@ -17,6 +17,7 @@ from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.images import MOST_CLASSES
 from rayfed_ssl.data.walking import FROM_TABLE
 
+Values = list[str | int | None]
 BINARY = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
 
 
@@ -101,22 +102,66 @@ def whole_numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return values.cast(pa.int64()) if pc.all(whole).as_py() in (True, None) else column
 
 
-def label_values(column: pa.ChunkedArray, what: str, key: str) -> NDArray[np.int64]:
-    """A label column as int64, -1 where it is null. ``what`` names it; false and true are 0 and 1. Raises UserError."""
+def label_values(column: pa.ChunkedArray, called: str, key: str) -> tuple[pa.Array, int]:
+    """(labels, how many are blank text): int64, -1 where unknown, or text, null where unknown. ``called`` names it, as
+    "column label of x.parquet". Raises UserError for what are no labels.
+    """
+    if is_text(column.type):
+        return text_values(column)
+    return pa.array(_whole_labels(column, called, key)), 0
+
+
+def _whole_labels(column: pa.ChunkedArray, called: str, key: str) -> NDArray[np.int64]:
+    """Labels as int64, -1 where they are null; false and true are 0 and 1. Raises UserError."""
     column = column.cast(pa.int8()) if pa.types.is_boolean(column.type) else whole_numbers(column)
     if not pa.types.is_integer(column.type):
-        raise UserError(
-            f"{key}.path: column {what} is of type {printable(column.type)}; labels are integers from 0, or text "
-            "(several labels per image and targets of a regression are not measured): name another column in "
-            f"{key}.columns.label, or read none, {key}.columns.label=false"
-        )
+        raise no_labels(called, f"type {printable(column.type)}", key)
     for value in (pc.min(column).as_py(), pc.max(column).as_py()):
         if value is not None and not -1 <= value < MOST_CLASSES:
             raise UserError(
-                f"{key}.path: column {what} holds the label {value}; allowed: 0 to {MOST_CLASSES - 1}, -1 or null "
-                "where it is unknown"
+                f"{key}.path: {called} holds the label {value}; allowed: 0 to {MOST_CLASSES - 1}, -1 or null where it "
+                "is unknown"
             )
     return np.asarray(column.cast(pa.int64()).fill_null(-1).to_numpy(), dtype=np.int64)
+
+
+def no_labels(called: str, found: str, key: str, advice: str = "") -> UserError:
+    """What to say of labels that are not measured; ``advice`` stands before what to do with others."""
+    noun = called.partition(" ")[0]
+    return UserError(
+        f"{key}.path: {called} is of {found}; labels are integers from 0, or text (several labels per image and "
+        f"targets of a regression are not measured): {advice}name another {noun} in {key}.columns.label, or read none, "
+        f"{key}.columns.label=false"
+    )
+
+
+def label_texts(found: Sequence[pa.Array]) -> tuple[str, ...]:
+    """The different labels that are text, sorted; none where labels are integers."""
+    return tuple(sorted({text for labels in found for text in pc.unique(labels).to_pylist() if isinstance(text, str)}))
+
+
+def numbered(labels: pa.Array, texts: Sequence[str], key: str, place: str = "Parquet file") -> NDArray[np.int64]:
+    """(n,) the position of each label among the texts; numbers stay. Raises UserError for both at once, each in a
+    ``place`` of its own.
+    """
+    if pa.types.is_string(labels.type):
+        labels = pc.fill_null(pc.index_in(labels, pa.array(texts, pa.string())), -1)
+    elif texts and pc.max(labels).as_py() not in (None, -1):
+        raise UserError(f"{key}.path: found labels that are text in one {place}, numbers in another; allowed: one")
+    return np.asarray(labels.to_numpy(zero_copy_only=False), np.int64)
+
+
+def whose_values(column: pa.ChunkedArray, what: str, called: str, key: str) -> tuple[Values, int]:
+    """(the values of a client or a group column, ``what``, how many are blank text). Raises UserError."""
+    if is_text(column.type):
+        text, blank = text_values(column)
+        return text.to_pylist(), blank
+    column = whole_numbers(column)
+    if not pa.types.is_integer(column.type):
+        raise UserError(
+            f"{key}.columns.{what}: {called} is of type {printable(column.type)}; {what}s are text or integers"
+        )
+    return list(column.to_pylist()), 0
 
 
 def gaps(splits: Sequence[NDArray[np.int64]], counted: str = "") -> tuple[str, ...]:

@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,6 +113,9 @@ def decode(payload: Payload, form: Form) -> Decoded:
     """
     if payload is None:
         raise BadImage("no image bytes")
+    if isinstance(payload, np.ndarray) and payload.dtype != np.uint8 and payload.ndim == 3 and payload.shape[2] > 1:
+        shallow, clipped = _shallow_colours(payload, form.range)
+        return replace(decode(shallow, form), deep=True, clipped=clipped)
     try:
         with _opened(payload) as image:
             frames, bands = _has_frames(image), _has_more_bands(image)
@@ -281,6 +284,23 @@ def _has_deep_colour(image: Image.Image, range: tuple[float, float] | None, dept
     return deep
 
 
+def range_unknown(dtype: np.dtype[Any], key: str = "data") -> str:
+    """What to say of colours of more than 8 bits without a range: scaled one by one, images would change colour."""
+    return (
+        f"colours of type {dtype.name}, of which the range cannot be told; set {key}.range=[low, high], such as "
+        "[0, 1], or convert to uint8"
+    )
+
+
+def _shallow_colours(
+    pixels: NDArray[np.generic], range: tuple[float, float] | None
+) -> tuple[NDArray[np.uint8], tuple[float, float] | None]:
+    """Colours (H, W, 3) of more than 8 bits by the ``range`` of all channels, and ``Decoded.clipped``."""
+    if range is None or pixels.shape[-1] != 3:
+        raise BadImage(range_unknown(pixels.dtype))
+    return _to_8_bits(pixels.astype(np.float64), range)
+
+
 def _scaled(
     image: Image.Image, range: tuple[float, float] | None, depth: tuple[int, bool] | None
 ) -> tuple[Image.Image, tuple[float, float] | None]:
@@ -294,6 +314,16 @@ def _scaled(
     if depth is not None:
         bits, signed = depth
         values = values / 2 ** (16 - bits) - (2 ** (bits - 1) if signed else 0)
+    scaled, clipped = _to_8_bits(values, range)
+    tags = getattr(image, "tag_v2", {})
+    shown = Image.fromarray(255 - scaled if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO else scaled)
+    return shown, clipped
+
+
+def _to_8_bits(
+    values: NDArray[np.float64], range: tuple[float, float] | None
+) -> tuple[NDArray[np.uint8], tuple[float, float] | None]:
+    """Values of any shape, scaled so that ``range``, or their own, becomes 0..255; and ``Decoded.clipped``."""
     if not np.isfinite(values).all():
         raise BadImage("holds NaN or infinity")
     own = (float(values.min()), float(values.max()))
@@ -301,10 +331,8 @@ def _scaled(
     if low == high:
         raise BadImage(f"more than 8 bits and every pixel is {low:g}, so the range cannot be told; set data.range")
     scaled = np.rint((values.clip(low, high) - low) * (255 / (high - low))).astype(np.uint8)
-    tags = getattr(image, "tag_v2", {})
     beyond = float(((values < low) | (values > high)).mean())
-    shown = Image.fromarray(255 - scaled if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO else scaled)
-    return shown, own if beyond > CLIPPED_SHARE else None
+    return scaled, own if beyond > CLIPPED_SHARE else None
 
 
 def _is_enlarged(width: int, height: int, form: Form) -> bool:

@@ -218,17 +218,16 @@ def held_out_notes(
     held_out: NDArray[np.int64],
     names: tuple[str, ...],
     subjects: NDArray[np.int64] | None,
-    files: int,
+    called: str,
     counted: str = "",
 ) -> tuple[str, ...]:
-    """Lines on what so many files without a test split have lost to one; ``counted`` says of which images they are.
-    They name no file: they are kept with the images."""
+    """Lines on what images without a test split have lost to one. They are ``called`` "one Parquet file" or the like,
+    by no name, for the lines are kept with the images. ``counted`` says of which images they are."""
     if not len(held_out):
         return ()
     whole = "" if subjects is None else ", as near as whole groups of data.columns.group allow"
-    which = "one Parquet file" if files == 1 else f"{files} Parquet files"
     note = (
-        f"{which} without a test split: a fifth of each class{rounded(labels, held_out, subjects)}"
+        f"{called} without a test split: a fifth of each class{rounded(labels, held_out, subjects)}"
         f"{fifth_of(len(held_out), len(labels))}{counted}{whole}"
     )
     return (note, *untested(labels, held_out, names, TEST_SHARE, subjects))

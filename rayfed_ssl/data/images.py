@@ -23,8 +23,8 @@ NONE_HELD_OUT = (
 """What is wrong with labelled images without a test split of which none could be held out."""
 
 Payload = bytes | Path | NDArray[np.generic] | None
-"""An image before decoding: an encoded file's bytes or path, or pixels: uint8 (H, W), (H, W, 1) or (H, W, 3), or uint16
-or float32 (H, W), whose range is scaled like that of a file; None if it is missing."""
+"""An image before decoding: an encoded file's bytes or path, or pixels, (H, W) or (H, W, C), of C = 1, 3 or 4 channels
+as uint8, or 1 or 3 of more bits, whose range is scaled like that of a file; None if it is missing."""
 
 
 @dataclass(frozen=True)

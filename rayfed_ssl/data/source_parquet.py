@@ -19,51 +19,48 @@ train. Other Parquet files, such as those of ``validation*`` beside ``test*``, a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.column_values import (
+    Values,
     encoded_images,
-    gaps,
-    is_text,
+    label_texts,
     label_values,
     names_in,
     no_images,
+    numbered,
     plain,
-    text_values,
-    whole_numbers,
+    whose_values,
 )
-from rayfed_ssl.data.holdout import TEST_SHARE, held_out_notes, stratified_halves
-from rayfed_ssl.data.images import NONE_HELD_OUT, Listing, Payload, Source
-from rayfed_ssl.data.limits import FIRST_ROWS, first_rows, of_all, unseen_classes
+from rayfed_ssl.data.images import Payload, Source
 from rayfed_ssl.data.parquet_files import few_rows, other_tests, parts_of, readable, unused
-from rayfed_ssl.data.whose import client_groups, numbered_subjects, shared_notes, ungrouped
+from rayfed_ssl.data.split_rows import NAMED, NO_LABEL, Beside, Rows, RowSplits
+from rayfed_ssl.data.whose import ungrouped
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "labels", "fine_label")
-NAMED = {"client": "nobody's", "group": "each is one of its own"}  # columns, and what an empty cell means
 
 
 class Columns(Block):
-    """Which Parquet columns hold what."""
+    """Which Parquet columns hold what, or which arrays. Of ``arrays`` a name is an array's own, or what stands beside
+    its split, as ``scans`` of ``train_scans`` and ``test_scans``.
+    """
 
     image: str | None = None
-    """The images; null: ``img`` or ``image``."""
+    """The images; null: ``img`` or ``image``, of ``arrays`` ``images``, ``x`` or ``data``."""
     label: str | Literal[False] | None = None
     """The labels, as integers from 0 or as text, whose sorted values are the classes; null: ``label``, ``labels`` or
-    ``fine_label``, where there is one; false: none is read, and all images are unlabelled. Whole floats (NaN: unknown)
-    and booleans count as integers, and empty text is no label. Several labels per image and targets of a regression are
-    not measured.
+    ``fine_label``, of ``arrays`` ``labels`` or ``y``, where there is one; false: none is read, and all images are
+    unlabelled. Whole floats (NaN: unknown) and booleans count as integers, and empty text is no label. Several labels
+    per image and targets of a regression are not measured.
     """
     client: str | None = None
     """Who holds an image, as text or integers; null: nobody does. Nor where the text is empty."""
@@ -71,47 +68,6 @@ class Columns(Block):
     """Whom or what an image shows, such as the patient, as text or integers: images of one are held out together, for
     tests and by ``evaluation.select``; null: each image alone. Files of test images need no such column.
     """
-
-
-@dataclass(frozen=True)
-class _Split:
-    """A split before decoding: ``labels`` (n,), -1 unknown; ``clients`` and ``subjects`` the values of the client and
-    the group column, or None; ``blanks`` how many labels, clients and groups are blank, by file and by what they count
-    as."""
-
-    labels: NDArray[np.int64]
-    clients: list[str | int | None] | None
-    subjects: list[str | int | None] | None
-    blanks: dict[tuple[Path, str], int]
-
-
-class _Content:
-    """A source before decoding, read once. ``halves``: where there are no files of a test split, the rows to
-    train on, and those held out."""
-
-    def __init__(self, parts: dict[str, list[Path]], columns: Columns, key: str) -> None:
-        self.of = parts, columns, key
-
-    @cached_property
-    def read(self) -> tuple[dict[str, _Split], tuple[str, ...]]:
-        return _read_splits(*self.of)
-
-    @cached_property
-    def subjects(self) -> dict[str, NDArray[np.int64] | None]:
-        return numbered_subjects({name: split.subjects for name, split in self.read[0].items()})
-
-    @cached_property
-    def halves(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        only = self.read[0]["train"]
-        groups = client_groups(only.clients, only.clients)[0]
-        return stratified_halves(only.labels, TEST_SHARE, groups, self.subjects["train"])
-
-    def notes(self, counted: str) -> tuple[str, ...]:
-        """Lines on blank cells, and on gaps between labels without names."""
-        (splits, texts), (parts, columns, key) = self.read, self.of
-        if texts or class_names(parts["train"][0], columns, key) is not None:
-            return _blank_notes(splits, counted)
-        return _blank_notes(splits, counted) + gaps([split.labels for split in splits.values()], counted)
 
 
 def parquet_source(
@@ -135,45 +91,29 @@ def parquet_source(
     others = () if single else unused(path, parts, key, _other_tests(path, parts, columns, key, shown))
     if undivided := not parts["test"]:
         parts["test"] = parts["train"]
-    content = _Content(parts, columns, key)
-
-    def check() -> None:
-        splits, texts = content.read
-        if undivided and (splits["train"].labels >= 0).any() and not len(content.halves[1]):
-            raise UserError(f"{key}.path: {shown} {NONE_HELD_OUT}")
-        _check_test(splits["train"], splits["test"], texts, printable(parts["test"][0]), key)
-
-    def listing(split: str, divides: bool = undivided) -> Listing:
-        splits, texts = content.read
-        labels = splits[split].labels
-        named = tuple(printable(text) for text in texts) or _class_names(parts["train"][0], splits, columns, key)
-        groups, names = client_groups(splits["train"].clients, splits[split].clients)
-        mine = content.subjects[split]
-        counted = of_all(limits, *(content.halves if divides else [of.labels for of in splits.values()]))
-        chosen, notes = np.arange(len(labels)), () if split == "test" else content.notes(counted)
-        if divides:
-            chosen = content.halves[1 if split == "test" else 0]
-            told = held_out_notes(labels, content.halves[1], named, mine, len(parts["train"]), counted)
-            notes = () if split == "test" else told + notes
-        elif split == "train" and not undivided:
-            notes += shared_notes(first_rows(content.subjects, limits), "data.columns.group")
-        notes += unseen_classes(split, labels[chosen], np.arange(len(chosen))[: limits[split]], FIRST_ROWS)
-        chosen = chosen[: limits[split]]
-        return Listing(
-            labels[chosen],
-            named,
-            lambda: _rows(parts[split], chosen, columns, key),
-            None if groups is None else groups[chosen],
-            names,
-            notes,
-            None if mine is None else mine[chosen],
-        )
-
+    number = "one Parquet file" if len(parts["train"]) == 1 else f"{len(parts['train'])} Parquet files"
+    splits = RowSplits(
+        lambda: _read_beside(parts, columns, key),
+        lambda split, chosen: _rows(parts[split], chosen, columns, key),
+        number if undivided else None,
+        limits,
+        key,
+    )
     if columns.group is None and key == "data" and parts["train"][0].is_file():
-        others += ungrouped(parts["train"][0], undivided, key)
-    files = tuple(dict.fromkeys(parts["train"] + parts["test"]))
-    alone = partial(listing, "train", False) if undivided and not single else None
-    return Source(files, listing, notes=others, check=check, alone=alone)
+        others += _ungrouped(parts["train"][0], undivided, key)
+    return Source(
+        tuple(dict.fromkeys(parts["train"] + parts["test"])),
+        splits.listing,
+        notes=others,
+        check=lambda: splits.check(shown, printable(parts["test"][0])),
+        alone=splits.alone if undivided and not single else None,
+    )
+
+
+def _ungrouped(file: Path, single: bool, key: str) -> tuple[str, ...]:
+    """A line where a column of the file seems to be a group; no group column is named."""
+    with readable(file, key) as opened:
+        return ungrouped(opened.schema_arrow.names, single, key)
 
 
 def _other_tests(path: Path, parts: dict[str, list[Path]], columns: Columns, key: str, shown: str) -> str:
@@ -226,11 +166,8 @@ def image_column(schema: pa.Schema, columns: Columns, file: Path, key: str) -> s
     return name
 
 
-Values = list[str | int | None]
-
-
-def _read_splits(parts: dict[str, list[Path]], columns: Columns, key: str) -> tuple[dict[str, _Split], tuple[str, ...]]:
-    """The splits, and the names of the classes where labels are text: sorted, those of both splits together."""
+def _read_beside(parts: dict[str, list[Path]], columns: Columns, key: str) -> Beside:
+    """What lies beside the images of both splits; sorted text of both together are the classes."""
     found = {
         name: [
             (*_read_labels(file, columns, key), _read_names(file, columns, key, file in parts["train"]))
@@ -239,25 +176,20 @@ def _read_splits(parts: dict[str, list[Path]], columns: Columns, key: str) -> tu
         for name, files in parts.items()
     }
     texts = label_texts([labels for rows in found.values() for labels, *_ in rows])
-    splits = {}
+    splits, blanks = {}, dict[tuple[Path, str], int]()
     for name, rows in found.items():
         labels = [np.empty(0, np.int64), *(numbered(labels, texts, key) for labels, *_ in rows)]
         beside = {what: [value for *_, named in rows for value in named[what][0]] for what in NAMED}
-        blanks = dict[tuple[Path, str], int]()
         for file, (_, blank_labels, named) in zip(parts[name], rows, strict=True):
-            blanks[file, "label: unlabelled"] = blank_labels
+            blanks[file, NO_LABEL] = blank_labels
             blanks |= {(file, f"{what}: {meaning}"): named[what][1] for what, meaning in NAMED.items()}
         given = {what: values for what, values in beside.items() if getattr(columns, what) is not None}
-        splits[name] = _Split(np.concatenate(labels), given.get("client"), given.get("group"), blanks)
-    return splits, texts
-
-
-def _blank_notes(splits: dict[str, _Split], counted: str) -> tuple[str, ...]:
-    """A line on blank labels, and one on blank clients, where there are any; ``counted`` ends each."""
-    blanks: Counter[str] = Counter()
-    for (_, meaning), count in {place: n for split in splits.values() for place, n in split.blanks.items()}.items():
-        blanks[meaning] += count
-    return tuple(f"{count} images have an empty {meaning}{counted}" for meaning, count in blanks.items() if count)
+        splits[name] = Rows(np.concatenate(labels), given.get("client"), given.get("group"))
+    meant: Counter[str] = Counter()
+    for (_, meaning), count in blanks.items():
+        meant[meaning] += count
+    names = None if texts else _class_names(parts["train"][0], splits, columns, key)
+    return Beside(splits, texts, names, meant)
 
 
 def read_labels(file: Path, columns: Columns, key: str) -> pa.Array:
@@ -278,23 +210,7 @@ def _read_labels(file: Path, columns: Columns, key: str) -> tuple[pa.Array, int]
         if not name or pa.types.is_null(schema.field(name).type):
             return pa.array(np.full(opened.metadata.num_rows, -1, np.int64)), 0
         column = plain(opened.read(columns=[name]).column(name))
-    if is_text(column.type):
-        return text_values(column)
-    return pa.array(label_values(column, f"{printable(name)} of {printable(file)}", key)), 0
-
-
-def label_texts(found: Sequence[pa.Array]) -> tuple[str, ...]:
-    """The different labels that are text, sorted; none where labels are integers."""
-    return tuple(sorted({text for labels in found for text in pc.unique(labels).to_pylist() if isinstance(text, str)}))
-
-
-def numbered(labels: pa.Array, texts: Sequence[str], key: str) -> NDArray[np.int64]:
-    """(n,) the position of each label among the texts; numbers stay. Raises UserError for both at once."""
-    if pa.types.is_string(labels.type):
-        labels = pc.fill_null(pc.index_in(labels, pa.array(texts, pa.string())), -1)
-    elif texts and pc.max(labels).as_py() not in (None, -1):
-        raise UserError(f"{key}.path: found labels that are text in one Parquet file, numbers in another; allowed: one")
-    return np.asarray(labels.to_numpy(zero_copy_only=False), np.int64)
+    return label_values(column, f"column {printable(name)} of {printable(file)}", key)
 
 
 def _read_names(file: Path, columns: Columns, key: str, trains: bool) -> dict[str, tuple[Values, int]]:
@@ -314,42 +230,14 @@ def _read_named(file: Path, wanted: str | None, what: str, key: str, optional: b
             return [None] * opened.metadata.num_rows, 0
         name = column_named(opened.schema_arrow, wanted, (), what, file, key)
         column = plain(opened.read(columns=[name]).column(name))
-    if is_text(column.type):
-        text, blank = text_values(column)
-        return text.to_pylist(), blank
-    column = whole_numbers(column)
-    if not pa.types.is_integer(column.type):
-        raise UserError(
-            f"{key}.columns.{what}: column {printable(name)} of {printable(file)} is of type {printable(column.type)}; "
-            f"{what}s are text or integers"
-        )
-    return list(column.to_pylist()), 0
+    return whose_values(column, what, f"column {printable(name)} of {printable(file)}", key)
 
 
-def _check_test(train: _Split, test: _Split, texts: tuple[str, ...], shown: str, key: str) -> None:
-    """Raise UserError for labels or clients of the test split that the training split lacks."""
-    if not len(train.labels):
-        return  # no training images: reported as such
-    known = np.unique(train.labels)
-    unknown = np.setdiff1d(test.labels[test.labels >= 0], known)
-    if len(unknown):
-        what = f"class {printable(texts[unknown[0]], 80)}" if texts else f"label {unknown[0]}"
-        raise UserError(f"{key}.path: {shown} holds the {what}, which no training image has")
-    if train.clients is None or test.clients is None:
-        return
-    strangers = sorted(set(test.clients) - set(train.clients) - {None}, key=str)
-    if strangers:
-        name = printable(strangers[0], 80)
-        raise UserError(f"{key}.columns.client: {shown} holds the client {name}, which has no training image")
-
-
-def _class_names(file: Path, splits: dict[str, _Split], columns: Columns, key: str) -> tuple[str, ...]:
-    """The names that the file gives its classes, else the numbers. Raises UserError where it names too few."""
+def _class_names(file: Path, splits: dict[str, Rows], columns: Columns, key: str) -> tuple[str, ...] | None:
+    """The names that the file gives its classes, or None. Raises UserError where it names too few."""
     count = 1 + max(int(split.labels.max(initial=-1)) for split in splits.values())
     names = class_names(file, columns, key)
-    if names is None:
-        return tuple(str(number) for number in range(count))
-    if count > len(names):
+    if names is not None and count > len(names):
         raise UserError(f"{key}.path: {printable(file)} names {len(names)} classes but holds the label {count - 1}")
     return names
 

@@ -42,6 +42,7 @@ from rayfed_ssl.data.folder_names import expression
 from rayfed_ssl.data.holdout import recounted
 from rayfed_ssl.data.images import MOST_CLASSES, Dataset, Images, Listing, Scaling, Source
 from rayfed_ssl.data.pixel_digests import kept_digests
+from rayfed_ssl.data.source_arrays import arrays_source
 from rayfed_ssl.data.source_digits import digits_source
 from rayfed_ssl.data.source_files import add_files, root_of
 from rayfed_ssl.data.source_folder import folder_source
@@ -49,7 +50,7 @@ from rayfed_ssl.data.source_hub import hub_source
 from rayfed_ssl.data.source_parquet import Columns, parquet_source
 from rayfed_ssl.data.source_torchvision import torchvision_source
 from rayfed_ssl.data.store import FORMAT, NOTICED, Stored, Undecodable, cached, default_cache
-from rayfed_ssl.data.walking import ARCHIVES, FROM_TABLE, TABLES
+from rayfed_ssl.data.walking import ARCHIVES, ARRAYS, FROM_TABLE, TABLES
 
 SourceName = Annotated[str, NameOf(lambda: SOURCES)]
 
@@ -60,8 +61,9 @@ class SourceConfig(Block):
     name: SourceName = "parquet"
     """Where the images come from."""
     path: Path | None = None
-    """The file or folder of ``parquet``, the folder of ``imagefolder``, ``OWNER/NAME`` for ``hub``, the root folder of
-    torchvision's data sets; ``digits`` reads none.
+    """The file or folder of ``parquet``, the folder of ``imagefolder``, the ``.npz`` file of ``arrays`` or the folder
+    with their ``.npy`` files, ``OWNER/NAME`` for ``hub``, the root folder of torchvision's data sets; ``digits`` reads
+    none.
     """
     layout: Layout = "classes"
     """Of an ``imagefolder``: ``train/<class>/``, or ``train/<client>/<class>/``, or either without ``train/`` and
@@ -78,8 +80,8 @@ class SourceConfig(Block):
     revision: str | None = Field(None, min_length=1)
     """Branch, tag or commit of a ``hub`` data set; null: the newest."""
     test_split: str | None = Field(None, pattern=r"^[\w.-]+$")
-    """The split of a folder of Parquet files, or of ``hub``, that holds the test images: ``validation`` are the files
-    ``validation*.parquet``; null: ``test``, without one ``validation`` or ``val``.
+    """The split of a folder of Parquet files, of ``hub`` or of ``arrays`` that holds the test images: ``validation``
+    are the files ``validation*.parquet``; null: ``test``, without one ``validation`` or ``val``.
     """
     download: bool = False
     """Whether ``hub`` and torchvision may fetch files that are not there."""
@@ -136,7 +138,7 @@ class SourceConfig(Block):
 
 
 OPTIONAL_KEYS = frozenset({"path", "layout", "group", "columns", "revision", "test_split", "download"})
-NOT_PIXELS = {"path", "test_split", "download"}  # the files that are read, by their names, are in a cache's key
+NOT_PIXELS = {"path", "download"}  # the files that are read, by their names, are in a cache's key
 
 
 @dataclass(frozen=True)
@@ -173,10 +175,16 @@ def _imagefolder(config: SourceConfig, cache: Path, key: str) -> Source:
         hint = "; unpack it" if path.suffix.lower() in ARCHIVES else ""
         hint = f"; {key}.name=parquet reads it" if path.suffix.lower() == ".parquet" else hint
         hint = f"; {FROM_TABLE}" if path.suffix.lower() in TABLES else hint
+        hint = f"; {key}.name=arrays reads it" if path.suffix.lower() in ARRAYS else hint
         raise UserError(
             f"{key}.path: {printable(path)} is a file; {key}.name=imagefolder needs a folder of images{hint}"
         )
     return folder_source(path, config.layout, config.limits, key, config.group)
+
+
+def _arrays(config: SourceConfig, cache: Path, key: str) -> Source:
+    ranged, path = config.range is not None, existing(config, key)
+    return arrays_source(path, config.limits, key, config.columns, config.test_split, ranged)
 
 
 def _torchvision(config: SourceConfig, cache: Path, key: str) -> Source:
@@ -193,6 +201,7 @@ SOURCES = Table(
         "parquet": SourceKind(_parquet, frozenset({"path", "columns", "test_split"})),
         "hub": SourceKind(_hub, frozenset({"path", "columns", "revision", "test_split", "download"})),
         "imagefolder": SourceKind(_imagefolder, frozenset({"path", "layout", "group"})),
+        "arrays": SourceKind(_arrays, frozenset({"path", "columns", "test_split"})),
         "cifar10": TORCHVISION,
         "cifar100": TORCHVISION,
         "svhn": TORCHVISION,
@@ -303,7 +312,7 @@ def _in_order(names: Sequence[str], source: Source) -> list[str]:
         file, _, row = name.rpartition(" row ")
         if name in places or not row.isdecimal():
             return places.get(name, len(places)), 0
-        return places.get(file, len(places)), int(row)
+        return places.setdefault(file, len(places)), int(row)  # of one file, an array after the other
 
     return sorted(names, key=place)
 
@@ -356,7 +365,7 @@ def _scaling(config: SourceConfig, deep: int, key: str) -> Scaling | None:
 def _cache_key(config: SourceConfig, source: Source, key: str) -> str:
     """A digest of the settings that change the pixels and of the files. Raises UserError as ``add_files`` does."""
     settings = config.model_dump(include=set(SourceConfig.model_fields) - NOT_PIXELS)
-    for name in ("fit", "group", "background"):
+    for name in ("fit", "group", "background", "test_split"):
         if settings[name] == SourceConfig.model_fields[name].default:
             del settings[name]  # its default changes no key
     if config.range is not None:

@@ -25,6 +25,7 @@ SCANS = {".dcm", ".dicom", ".ima", ".nii", ".nii.gz", ""}  # DICOM and NIfTI; DI
 TABLES = {".csv", ".tsv", ".xlsx", ".json", ".jsonl"}
 FROM_TABLE = "docs/python.md makes one Parquet file of a table and the images beside it"
 ARCHIVES = {".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".7z", ".rar"}
+ARRAYS = {".npz", ".npy"}
 MOST_KINDS = 8  # of files that are not read, named with their number
 MOST_NAMED = 5  # links that lead nowhere
 MOST_WAYS = 1000  # links may lead to one folder in so many ways
@@ -144,6 +145,7 @@ def _of_kinds(found: Counter[str]) -> str:
     kinds_of = {
         "DICOM and NIfTI are to be converted to PNG or TIFF": SCANS,
         "Parquet files are read with name=parquet": {".parquet"},
+        "NumPy's arrays are read with name=arrays": ARRAYS,
         "HEIC is to be converted to JPEG or PNG": HEIC,
         **{f"{name} is not decoded by the installed Pillow": suffixes for name, suffixes in ABSENT.items()},
         "archives are to be unpacked (those of WebDataset are not read)": ARCHIVES,

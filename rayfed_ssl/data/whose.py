@@ -1,25 +1,22 @@
-"""Whose images are: the clients of a Parquet file's rows; and the patients, or whatever else, that images show.
+"""Whose images are: the clients of a source's rows; and the patients, or whatever else, that images show.
 
 Shape legend: n images of a split.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.data.parquet_files import readable
+from rayfed_ssl.data.column_values import Values
 
 GROUP_COLUMNS = {"patient", "patientid", "subject", "subjectid"}  # in any case, with _ or without
 
 
-def client_groups(
-    train: list[str | int | None] | None, mine: list[str | int | None] | None
-) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
+def client_groups(train: Values | None, mine: Values | None) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
     """(group of each row, group names): the training split's clients, sorted; numbers by value, text by letters."""
     if train is None or mine is None:
         return None, ()
@@ -41,17 +38,15 @@ def numbered_subjects(values: Mapping[str, Sequence[str | int | None] | None]) -
     }
 
 
-def ungrouped(file: Path, single: bool, key: str) -> tuple[str, ...]:
-    """A line where a column of the file seems to be a group; no group column is named."""
-    with readable(file, key) as opened:
-        names = opened.schema_arrow.names
+def ungrouped(names: Iterable[str], single: bool, key: str, noun: str = "column") -> tuple[str, ...]:
+    """A line where a column, or another ``noun``, of these names seems to be a group; no group column is named."""
     found = next((printable(name) for name in names if name.lower().replace("_", "") in GROUP_COLUMNS), None)
     if found is None:
         return ()
     otherwise = (
         "images of one may train and test" if single else "evaluation.select may hold out images of one who trains"
     )
-    return (f"column {found} is not read: {otherwise}; {key}.columns.group={found} forbids it",)
+    return (f"{noun} {found} is not read: {otherwise}; {key}.columns.group={found} forbids it",)
 
 
 def shared_notes(subjects: Mapping[str, NDArray[np.int64] | None], by: str) -> tuple[str, ...]:

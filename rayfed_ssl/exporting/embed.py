@@ -70,7 +70,8 @@ def embed(
 
     Args:
         data: a folder of images, with or without class folders; a Parquet file, a pattern of them, or a folder that
-            holds some; ``hub:OWNER/NAME``; a source by its name; a block such as ``{name: parquet, path: ..}``.
+            holds some; an ``.npz`` file, or a folder of ``.npy`` files; ``hub:OWNER/NAME``; a source by its name; a
+            block such as ``{name: parquet, path: ..}``.
         id_column: the Parquet column of ids.
         skip_bad: leave out images that cannot be decoded.
         overwrite: whether the table takes the place of a file that is there.

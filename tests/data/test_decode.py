@@ -153,6 +153,22 @@ def test_colour_of_sixteen_bits_needs_the_full_range_said():
     assert set(decoded.pixels.ravel()) == {0x12}
 
 
+@pytest.mark.parametrize("kind", ["uint16", "float32", "float64"])
+def test_arrays_of_colours_of_many_bits_need_a_range(kind):
+    """All channels share it, and values beyond it are counted over all of them."""
+    values = np.random.default_rng(0).integers(0, 1001, (16, 16, 3)).astype(kind)
+    with pytest.raises(
+        BadImage, match=rf"^colours of type {kind}, of which the range cannot be told; set data\.range="
+    ):
+        decode(values, Form(16))
+    decoded = decode(values, Form(16, range=(0, 1000)))
+    assert np.array_equal(decoded.pixels, np.rint(values.astype(float) * 0.255))
+    assert (decoded.deep, decoded.clipped) == (True, None)
+    assert decode(values, Form(16, range=(0, 500))).clipped == (values.min(), values.max())
+    with pytest.raises(BadImage, match="colours of type"):
+        decode(values[..., [0, 1, 2, 0]], Form(16, range=(0, 1000)))
+
+
 def test_eight_bits_stay_what_they_were():
     grey = (RAMP % 100).astype(np.uint8)
     decoded = decode(file_of(grey, "PNG"), FORM)

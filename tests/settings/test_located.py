@@ -28,6 +28,8 @@ def made(root: Path, *files: str) -> Path:
         (["plain_text/train.parquet"], "parquet"),
         (["train/0.parquet"], "parquet"),
         (["cat/x.jpg"], "imagefolder"),
+        (["x_train.npy", "y_train.npy"], "arrays"),
+        (["embeddings.npy", "cat/x.jpg"], "imagefolder"),
     ],
 )
 def test_a_folder_is_what_lies_in_it(files: list[str], name: str, tmp_path: Path) -> None:
@@ -36,12 +38,13 @@ def test_a_folder_is_what_lies_in_it(files: list[str], name: str, tmp_path: Path
 
 
 def test_files_names_and_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made(tmp_path, "x.parquet")
+    made(tmp_path, "x.parquet", "x.npz")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     cases: dict[str, dict[str, Any]] = {
         "x.parquet": {"name": "parquet", "path": Path("x.parquet")},
         "~/x.parquet": {"name": "parquet", "path": Path("~/x.parquet")},
+        "x.npz": {"name": "arrays", "path": Path("x.npz")},
         "digits": {"name": "digits", "path": None},
         " cifar10 ": {"name": "cifar10", "path": None},
         "svhn:/data": {"name": "svhn", "path": Path("/data")},
@@ -65,8 +68,8 @@ def test_a_title_is_read_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("nowhere", r"--data: found 'nowhere', which does not exist .*; must be a folder of images, a Parquet file, "
-                    r"one of digits, cifar10, .*, SOURCE:PATH such as hub:OWNER/NAME, or a block"),
+        ("nowhere", r"--data: found 'nowhere', which does not exist .*; must be a folder of images, a Parquet or "
+                    r"\.npz file, one of digits, cifar10, .*, SOURCE:PATH such as hub:OWNER/NAME, or a block"),
         ("x" * 5000, r"--data: found 'xxx.*', which does not exist"),
         ("hub", r"--data: found 'hub', which does not exist"),
         ("hub:", r"--data: found 'hub:', which does not exist"),

@@ -1,0 +1,185 @@
+"""NumPy's arrays in an ``.npz`` file, or as ``.npy`` files in a folder: their names, their headers, and their rows.
+
+Nothing is unpickled: arrays of Python objects are refused by their headers. Nothing is read but headers until rows are
+asked for. An ``.npy`` file is memory-mapped. An array in an ``.npz`` file is read once from its beginning, a few
+megabytes of it in memory at a time; only where its axes lie in Fortran's order it is read as a whole.
+
+Shape legend: N rows, k of them chosen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import struct
+import warnings
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import printable
+
+AT_A_TIME = 2**20  # bytes of rows read from an .npz file
+DAMAGED = (  # what damaged files raise, beside lzma's error, which is imported where Python has it
+    zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, TypeError, NotImplementedError, RuntimeError,
+    struct.error,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an array lies: in a file, which is an ``.npz`` file where ``member`` names a part of it."""
+
+    file: Path
+    member: str | None
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[tuple[IO[bytes], int]]:
+        """(the array's bytes from its header on, how many they are)."""
+        if self.member is None:
+            with self.file.open("rb") as stream:
+                yield stream, self.file.stat().st_size
+            return
+        with zipfile.ZipFile(self.file) as archive, archive.open(self.member) as stream:
+            yield stream, archive.getinfo(self.member).file_size
+
+
+@dataclass(frozen=True)
+class Header:
+    """What an array's header says of it; ``name`` is what its file calls it."""
+
+    name: str
+    place: Place
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fortran: bool
+
+    @property
+    def called(self) -> str:
+        """As messages call it: "array NAME of FILE"."""
+        return f"array {printable(self.name, 80)} of {printable(self.place.file)}"
+
+    def row(self, number: int) -> str:
+        """What the image of a row is called."""
+        return f"{self.place.file}{'' if self.place.member is None else f' {self.name}'} row {number}"
+
+    def whole(self, key: str) -> NDArray[Any]:
+        """The array. Raises UserError where it is damaged."""
+        with _readable(self.called, key), self.place.opened() as (stream, _):
+            return np.asarray(npy.read_array(stream, allow_pickle=False))
+
+    def rows(self, chosen: NDArray[np.int64], key: str) -> Iterator[NDArray[Any]]:
+        """The rows of these numbers (k,), which ascend. Raises UserError where the array is damaged."""
+        if not len(chosen):
+            return
+        if self.place.member is None:
+            with _readable(self.called, key):
+                mapped = npy.open_memmap(self.place.file, mode="r")
+            yield from (mapped[row] for row in chosen)
+        elif self.fortran:
+            values = self.whole(key)
+            yield from (values[row] for row in chosen)
+        else:
+            yield from self._streamed(chosen, key)
+
+    def _streamed(self, chosen: NDArray[np.int64], key: str) -> Iterator[NDArray[Any]]:
+        width = self.dtype.itemsize * math.prod(self.shape[1:])
+        step = max(1, AT_A_TIME // max(1, width))
+        with _readable(self.called, key), self.place.opened() as (stream, _):
+            _header_of(stream)
+            for start in range(0, int(chosen[-1]) + 1, step):
+                count = min(step, self.shape[0] - start)
+                block = stream.read(count * width)
+                low, high = np.searchsorted(chosen, (start, start + count))
+                if high > low:
+                    values = np.frombuffer(block, self.dtype).reshape(count, *self.shape[1:])
+                    yield from values[chosen[low:high] - start]  # a copy of these: others need no memory
+
+
+def arrays_at(path: Path, key: str) -> tuple[dict[str, Place], tuple[str, ...]]:
+    """(name -> where each array lies, in order; the names of other parts of an ``.npz`` file).
+
+    Raises:
+        UserError: neither an ``.npz`` file nor a folder with ``.npy`` files; a damaged file; a name twice.
+    """
+    if path.is_dir():
+        return _in_folder(path, key), ()
+    if path.suffix.lower() == ".npy":
+        raise UserError(
+            f"{key}.path: {printable(path)} is one array; allowed: an .npz file, or a folder of .npy files: give "
+            f"{printable(path.parent)}, and name the images in {key}.columns.image={printable(path.stem)}"
+        )
+    with _readable(f"{printable(path)} as .npz", key), zipfile.ZipFile(path) as archive:
+        members = [info.filename for info in archive.infolist() if not info.is_dir()]
+    if twice := [name for name, count in Counter(members).items() if count > 1]:
+        raise UserError(f"{key}.path: {printable(path)} has {printable(twice[0], 80)} twice; allowed: each name once")
+    arrays = {name.removesuffix(".npy"): Place(path, name) for name in members if name.endswith(".npy")}
+    return arrays, tuple(name for name in members if not name.endswith(".npy"))
+
+
+def _in_folder(path: Path, key: str) -> dict[str, Place]:
+    found = sorted(file for file in path.iterdir() if not file.name.startswith("."))
+    arrays = {file.stem: Place(file, None) for file in found if file.suffix.lower() == ".npy" and file.is_file()}
+    if arrays:
+        return arrays
+    archives = [printable(file) for file in found if file.suffix.lower() == ".npz"]
+    hint = f"; give one of its .npz files: {', '.join(archives[:5])}" if archives else ""
+    raise UserError(
+        f"{key}.path: {printable(path)} holds no .npy files; allowed: an .npz file, or a folder of them{hint}"
+    )
+
+
+def header(name: str, place: Place, key: str) -> Header:
+    """What the header of an array says.
+
+    Raises:
+        UserError: an array of Python objects, a damaged one, one whose file is not as long as its header says.
+    """
+    with _readable(f"array {printable(name, 80)} of {printable(place.file)}", key), place.opened() as (stream, size):
+        shape, fortran, dtype = _header_of(stream)
+        found = Header(name, place, shape, dtype, fortran)
+        if dtype.hasobject:
+            raise UserError(
+                f"{key}.path: {found.called} holds Python objects, and pickles are never loaded; save numbers or text: "
+                f"np.stack(images), labels.astype(int) or labels.astype(str)"
+            )
+        if min(shape, default=0) < 0 or size != stream.tell() + dtype.itemsize * math.prod(shape):
+            raise ValueError(f"{size} bytes are not those of shape {shape} and type {dtype.name}")
+    return found
+
+
+def headers(names: Mapping[str, str], places: Mapping[str, Place], key: str) -> dict[str, Header]:
+    """split -> the header of its array, of split -> name. Raises UserError as ``header`` does."""
+    return {split: header(name, places[name], key) for split, name in names.items()}
+
+
+def _header_of(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """(shape, whether in Fortran's order, type); the stream stands at the first value then. Raises ValueError."""
+    version = npy.read_magic(stream)
+    readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+    if version not in readers:
+        raise ValueError(f"format {version} of .npy, which is of tables")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of files that Python 2 wrote
+        return readers[version](stream)
+
+
+@contextlib.contextmanager
+def _readable(called: str, key: str) -> Iterator[None]:
+    """Raises UserError in place of what damaged files raise."""
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, DAMAGED) and type(error).__name__ != "LZMAError":
+            raise
+        reason = printable(" ".join(str(error).split())) or type(error).__name__
+        raise UserError(f"{key}.path: {called} cannot be read ({reason}); is it whole?") from error
