@@ -270,8 +270,8 @@ def _header(file: IO[bytes], stop: Callable[..., bool], read: Sequence[Any]) -> 
     filereader.read_preamble(file, force=False)
     meta = filereader.read_dataset(file, False, True, stop_when=lambda tag, *_: tag >> 16 != _META)
     syntax = meta.get("TransferSyntaxUID")
-    if not syntax:
-        raise NoImage(f"its transfer syntax is not said; {CONVERTED}")
+    if not syntax or not syntax.is_transfer_syntax:
+        raise NoImage(f"its transfer syntax is {syntax or 'not said'}, which is not read; {CONVERTED}")
     if syntax.is_deflated:
         raise NoImage(f"it is deflated, which is not read; {CONVERTED}")
     tags = [dictionary.tag_for_keyword(keyword) for keyword in read]

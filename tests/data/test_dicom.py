@@ -334,6 +334,9 @@ def test_what_is_not_read_says_why(tmp_path: Path) -> None:
     video.PixelData = encapsulate([b"video"])
     with pytest.raises(BadImage, match=r"^its pixels are coded as MPEG-4 .*, which is not read; convert it first"):
         grey(video)
+    jpeg_xl = encoded(video).replace(b"1.2.840.10008.1.2.4.102", b"1.2.840.10008.1.2.4.110")
+    with pytest.raises(BadImage, match=r"^its transfer syntax is 1\.2\.840\.10008\.1\.2\.4\.110, which is not read"):
+        grey(jpeg_xl)
     with pytest.raises(BadImage, match=r"^it is deflated, which is not read; convert it first"):
         grey(own("image_dfl.dcm"))
     with pytest.raises(BadImage, match=r"^it is DICOM without an image \(Basic Text SR Storage\)$"):
