@@ -1,8 +1,9 @@
 """From an encoded image to a uint8 square of the run's size and channels.
 
 Images of at most 8 bits keep their values. Grey images of more (12-bit and 16-bit PNG and TIFF, float TIFF) are scaled
-to 0..255 by ``data.range`` or, without one, by their own smallest and largest value. Images that carry an orientation
-(EXIF) are turned upright. Of several frames (TIFF, GIF) the first is read; of TIFFs with more bands, those of the
+to 0..255 by ``data.range`` or, without one, by their own smallest and largest value; of DICOM the values are those of
+its modality LUT, and its own window comes before its own range (see ``dicom``). Images that carry an orientation (EXIF)
+are turned upright. Of several frames (TIFF, GIF) the first is read; of TIFFs with more bands, those of the
 colours and of transparency.
 Transparent pixels are laid on black, or on what ``data.background`` says, whatever colour lies hidden in them.
 
@@ -22,10 +23,12 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, TiffImagePlugin, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.data.formats import FORMATS, jpeg2000_depth, undecodable
+from rayfed_ssl.data import dicom
+from rayfed_ssl.data.dicom_heads import HEAD, is_dicom
+from rayfed_ssl.data.formats import DICOM, FORMATS, SUFFIXES, bands_found, has_more_bands, jpeg2000_depth, undecodable
 from rayfed_ssl.data.images import Payload
 
 Fit = Literal["crop", "pad", "stretch"]
@@ -37,8 +40,6 @@ Background = Literal["black", "white", "grey"]
 MOST_PIXELS = 178_956_970  # twice as many, and Pillow refuses an image
 logging.getLogger("PIL").addHandler(logging.NullHandler())  # else some bad images are a line on stderr, unnamed
 _WHITE_IS_ZERO, _PHOTOMETRIC = 0, 262  # TIFF 6.0, section 4
-_BITS, _BANDS = 258, 277  # TIFF 6.0, sections 4 and 6: BitsPerSample, SamplesPerPixel
-_BIG_TIFF = 43  # the third byte of a little-endian one, whose header has 16 bytes
 _SIXTEEN_RAW = re.compile(r";16[BLN]")  # Pillow's names of 16-bit samples; BMP's "BGR;16" has 5 or 6 bits a channel
 CLIPPED_SHARE = 0.01  # of an image's pixels: so many may lie outside the range before it is said
 ENLARGED, LEAST_ENLARGED = 1.5, 32  # an image made larger so many times, to so many pixels a side, before it is said
@@ -53,7 +54,9 @@ _UPRIGHT = {  # orientation -> how the pixels are turned; EXIF 2.3, tag 274
 }
 
 
-_UNKNOWN = f"its content is no image of a format that is read ({', '.join(sorted(FORMATS))}), or its header is damaged"
+_READ = ", ".join(sorted((*FORMATS, "DICOM")))
+_UNKNOWN = f"its content is no image of a format that is read ({_READ}), or its header is damaged"
+_NO_MARK = "it is named as DICOM and has no letters DICM at byte 128, as such files have (PS3.10); dcmconv writes them"
 
 
 class BadImage(Exception):
@@ -83,7 +86,8 @@ class Form:
 
 @dataclass(frozen=True)
 class Decoded:
-    """``pixels`` (S, S, C) uint8; ``deep`` if the image had more than 8 bits and was scaled; ``frames`` if the file has
+    """``pixels`` (S, S, C) uint8; ``deep`` if the image had more than 8 bits and was scaled; ``windowed`` if it was, at
+    any depth, by a window or a VOI LUT of its own (DICOM); ``frames`` if the file has
     more than one, of which the first was read; ``transparent`` if any pixel was, and was laid on ``background``;
     ``cropped`` if only the central square is taken, and is less than half of the image; ``enlarged`` if it was made
     larger by ``ENLARGED`` or more, to ``LEAST_ENLARGED`` or more pixels a side; ``clipped``, the image's (smallest,
@@ -98,6 +102,7 @@ class Decoded:
     enlarged: bool = False
     clipped: tuple[float, float] | None = None
     bands: bool = False
+    windowed: bool = False
 
 
 def decode(payload: Payload, form: Form) -> Decoded:
@@ -117,16 +122,22 @@ def decode(payload: Payload, form: Form) -> Decoded:
         shallow, clipped = _shallow_colours(payload, form.range)
         return replace(decode(shallow, form), deep=True, clipped=clipped)
     try:
+        if not isinstance(payload, np.ndarray) and _may_be_dicom(payload) and is_dicom(_head(payload)):
+            return _decoded_dicom(payload, form)
         with _opened(payload) as image:
-            frames, bands = _has_frames(image), _has_more_bands(image)
+            frames, bands = _has_frames(image), has_more_bands(image)
             decoded = _decoded(image, form, lambda image: image.draft(form.mode, (2 * form.size, 2 * form.size)))
             return replace(decoded, frames=frames, bands=bands)
     except BadImage:
         raise
+    except dicom.NoImage as error:
+        raise BadImage(printable(error)) from error
     except Image.DecompressionBombError as error:
         raise BadImage(f"more than {MOST_PIXELS} pixels, the most that max_pixels may be") from error
     except UnidentifiedImageError as error:
-        raise BadImage(_bands_found(payload) or undecodable(_head(payload)) or _UNKNOWN) from error
+        unmarked = isinstance(payload, Path) and payload.suffix.lower() in DICOM
+        found = bands_found(payload) or undecodable(_head(payload))
+        raise BadImage(found or (_NO_MARK if unmarked else _UNKNOWN)) from error
     except Exception as error:  # decoders of damaged files raise anything: OSError, SyntaxError, struct.error, ...
         if isinstance(error, OSError) and error.errno is not None and isinstance(payload, Path):
             raise BadImage(_unread(payload, error)) from error
@@ -166,21 +177,45 @@ def _damaged(error: Exception) -> BadImage:
 def _decoded(image: Image.Image, form: Form, draft: Callable[[Image.Image], object] = lambda image: None) -> Decoded:
     """``draft`` may reduce the image before its pixels are read, once it is known not to be too large."""
     width, height = image.size
-    if width * height > form.max_pixels:
-        raise BadImage(
-            f"{width}x{height} pixels, more than max_pixels={form.max_pixels}, which may be up to {MOST_PIXELS}"
-        )
+    _refuse_large(width, height, form)
     depth = jpeg2000_depth(image)
     deep_colour = _has_deep_colour(image, form.range, depth)
     draft(image)
     image = _upright(image)
     deep = _is_deep(image)
     shallow, clipped = _scaled(image, form.range, depth) if deep else (image, None)
+    return replace(_as_square(shallow, (width, height), form), deep=deep or deep_colour, clipped=clipped)
+
+
+def _decoded_dicom(payload: bytes | Path, form: Form) -> Decoded:
+    """As ``_decoded``, of a DICOM file; raises ``dicom.NoImage``, too."""
+    with dicom.opened(payload) as scan:
+        _refuse_large(*scan.size, form)
+        frame, frames = scan.frame(form.range), scan.frames
+    deep, clipped = frame.deep, None
+    if frame.coloured:
+        deep = not frame.palette and _is_deep_colour(frame.bits, "RGB", form.range)
+        shown = (frame.values >> max(frame.bits - 8, 0)).astype(np.uint8)
+    else:
+        shown, clipped = _to_bytes(frame.values, frame.range, frame.white_is_zero, frame.seen)
+    square = _as_square(Image.fromarray(shown), scan.size, form)
+    return replace(square, deep=deep, frames=frames, clipped=clipped if deep else None, windowed=frame.windowed)
+
+
+def _refuse_large(width: int, height: int, form: Form) -> None:
+    if width * height > form.max_pixels:
+        raise BadImage(
+            f"{width}x{height} pixels, more than max_pixels={form.max_pixels}, which may be up to {MOST_PIXELS}"
+        )
+
+
+def _as_square(shallow: Image.Image, size: tuple[int, int], form: Form) -> Decoded:
+    """An image of 8 bits a channel as a square; ``size`` is the (width, height) that it had in its file."""
     opaque = _laid_on(shallow, form.background)
     pixels = _square(opaque.convert(form.mode), form)
-    cropped = form.fit == "crop" and max(width, height) > 2 * min(width, height)
-    transparent, enlarged = opaque is not shallow, _is_enlarged(width, height, form)
-    return Decoded(pixels, deep or deep_colour, False, transparent, cropped, enlarged, clipped)
+    cropped = form.fit == "crop" and max(size) > 2 * min(size)
+    transparent, enlarged = opaque is not shallow, _is_enlarged(*size, form)
+    return Decoded(pixels, False, False, transparent, cropped, enlarged)
 
 
 def _opened(payload: bytes | Path | NDArray[np.generic]) -> Image.Image:
@@ -190,12 +225,17 @@ def _opened(payload: bytes | Path | NDArray[np.generic]) -> Image.Image:
     return Image.open(io.BytesIO(payload) if isinstance(payload, bytes) else payload, formats=FORMATS)
 
 
+def _may_be_dicom(payload: bytes | Path) -> bool:
+    """Whether to look for DICOM: any bytes, and files that have no suffix of another format."""
+    return isinstance(payload, bytes) or payload.suffix.lower() not in SUFFIXES - DICOM
+
+
 def _head(payload: Payload) -> bytes:
     """How an encoded image begins."""
     if isinstance(payload, Path):
         with payload.open("rb") as file:
-            return file.read(16)
-    return payload[:16] if isinstance(payload, bytes) else b""
+            return file.read(HEAD)
+    return payload[:HEAD] if isinstance(payload, bytes) else b""
 
 
 def _has_frames(image: Image.Image) -> bool:
@@ -209,34 +249,6 @@ def _has_frames(image: Image.Image) -> bool:
         return bool(getattr(image, "is_animated", False))
     except Exception:  # damage after a GIF's first frame
         return False
-
-
-def _has_more_bands(image: Image.Image) -> bool:
-    """Whether a TIFF has more bands than Pillow reads, by its tags."""
-    return int(getattr(image, "tag_v2", {}).get(_BANDS, 0)) > len(image.getbands())
-
-
-def _bands_found(payload: Payload) -> str:
-    """What to say of a TIFF of several bands that Pillow does not open; "" where the tags say nothing of bands."""
-    if not isinstance(payload, bytes | Path):
-        return ""
-    try:
-        with io.BytesIO(payload) if isinstance(payload, bytes) else payload.open("rb") as file:
-            header = file.read(8)
-            tags = TiffImagePlugin.ImageFileDirectory_v2(header + (file.read(8) if header[2] == _BIG_TIFF else b""))
-            file.seek(tags.next)
-            tags.load(file)
-        bands, found = int(tags[_BANDS]), tags[_BITS]
-        bits = sorted({int(one) for one in (found if isinstance(found, tuple) else (found,))})
-    except Exception:  # no TIFF, or tags that are damaged, which raise anything
-        return ""
-    if bands < 2 or (bands, bits) == (3, [8]):
-        return ""
-    depth = " and ".join(map(str, bits))
-    return (
-        f"a TIFF of {bands} bands of {depth} bits, which Pillow does not read; write three of its bands as 8 bits each "
-        "into a file of their own, or one band as 8 or 16 bits"
-    )
 
 
 def _upright(image: Image.Image) -> Image.Image:
@@ -274,14 +286,18 @@ def _has_deep_colour(image: Image.Image, range: tuple[float, float] | None, dept
     tiles = [tile.args if isinstance(tile.args, tuple) else (tile.args,) for tile in getattr(image, "tile", ())]
     raw = [part for arguments in tiles for part in arguments if isinstance(part, str)]
     bits = 16 if any(_SIXTEEN_RAW.search(part) for part in raw) else 8 if depth is None else depth[0]
+    return not _is_deep(image) and _is_deep_colour(bits, image.mode, range)
+
+
+def _is_deep_colour(bits: int, mode: str, range: tuple[float, float] | None) -> bool:
+    """Whether channels have more than 8 bits, whose high ones are taken. Raises BadImage for any but the full range."""
     most = 2**bits - 1
-    deep = bits > 8 and not _is_deep(image)
-    if deep and range != (0, most):
+    if bits > 8 and range != (0, most):
         raise BadImage(
-            f"{bits} bits per channel in mode {image.mode}, of which the range cannot be told; "
+            f"{bits} bits per channel in mode {mode}, of which the range cannot be told; "
             f"set data.range=[0,{most}] if they use all of it, else convert to 8 bits"
         )
-    return deep
+    return bits > 8
 
 
 def range_unknown(dtype: np.dtype[Any], key: str = "data") -> str:
@@ -298,7 +314,7 @@ def _shallow_colours(
     """Colours (H, W, 3) of more than 8 bits by the ``range`` of all channels, and ``Decoded.clipped``."""
     if range is None or pixels.shape[-1] != 3:
         raise BadImage(range_unknown(pixels.dtype))
-    return _to_8_bits(pixels.astype(np.float64), range)
+    return _to_bytes(pixels.astype(np.float64), range)
 
 
 def _scaled(
@@ -314,25 +330,28 @@ def _scaled(
     if depth is not None:
         bits, signed = depth
         values = values / 2 ** (16 - bits) - (2 ** (bits - 1) if signed else 0)
-    scaled, clipped = _to_8_bits(values, range)
     tags = getattr(image, "tag_v2", {})
-    shown = Image.fromarray(255 - scaled if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO else scaled)
-    return shown, clipped
+    shown, clipped = _to_bytes(values, range, tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO)
+    return Image.fromarray(shown), clipped
 
 
-def _to_8_bits(
-    values: NDArray[np.float64], range: tuple[float, float] | None
+def _to_bytes(
+    values: NDArray[np.float64],
+    range: tuple[float, float] | None,
+    white_is_zero: bool = False,
+    seen: NDArray[np.bool_] | None = None,
 ) -> tuple[NDArray[np.uint8], tuple[float, float] | None]:
-    """Values of any shape, scaled so that ``range``, or their own, becomes 0..255; and ``Decoded.clipped``."""
+    """As ``_scaled``, of values of any shape; those that are not ``seen`` count for no range and no clipping."""
     if not np.isfinite(values).all():
         raise BadImage("holds NaN or infinity")
-    own = (float(values.min()), float(values.max()))
+    counted = values if seen is None or not seen.any() else values[seen]
+    own = (float(counted.min()), float(counted.max()))
     low, high = range or own
     if low == high:
         raise BadImage(f"more than 8 bits and every pixel is {low:g}, so the range cannot be told; set data.range")
     scaled = np.rint((values.clip(low, high) - low) * (255 / (high - low))).astype(np.uint8)
-    beyond = float(((values < low) | (values > high)).mean())
-    return scaled, own if beyond > CLIPPED_SHARE else None
+    beyond = float(((counted < low) | (counted > high)).mean())
+    return 255 - scaled if white_is_zero else scaled, own if beyond > CLIPPED_SHARE else None
 
 
 def _is_enlarged(width: int, height: int, form: Form) -> bool:

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from PIL import ImageColor
 
 from rayfed_ssl.data.decode import CLIPPED_SHARE, ENLARGED, Background
-from rayfed_ssl.data.images import Scaling
 from rayfed_ssl.data.store import Clipped
 
 MOST_NAMED = 5  # clients with clipped images
 SAID = {  # of so many images, besides how deep ones were scaled
+    "windowed": "are scaled by a window of their own (DICOM)",
     "frames": "have several frames: the first is read",
     "bands": "have bands (TIFF) beside their colours and transparency, which are not read",
     "transparent": "have transparent pixels, which are laid on {background}; {key}.background says on what",
@@ -42,8 +42,8 @@ def counted(counts: Mapping[str, int], background: Background, key: str) -> tupl
     )
 
 
-def clipping(splits: Sequence[Clipped | None], scaling: Scaling) -> Iterator[str]:
-    """A line on images of which many pixels lie outside the range, and whose they are, where there are any."""
+def clipping(splits: Sequence[Clipped | None], outside: str) -> Iterator[str]:
+    """A line on images of which many pixels lie ``outside`` their range, and whose they are, where there are any."""
     clipped = [split for split in splits if split is not None]
     if not clipped:
         return
@@ -52,7 +52,7 @@ def clipping(splits: Sequence[Clipped | None], scaling: Scaling) -> Iterator[str
     more = f" and {len(whose) - MOST_NAMED} more" if len(whose) > MOST_NAMED else ""
     named = ", ".join(f"{name} {count}" for name, count in whose[:MOST_NAMED]) + more
     yield (
-        f"{images} of them have over {CLIPPED_SHARE:.0%} of their pixels outside {scaling.by}, and these are clipped: "
+        f"{images} of them have over {CLIPPED_SHARE:.0%} of their pixels outside {outside}, and these are clipped: "
         f"their values go from {low:g} to {high:g}" + (f"; by client: {named}" if whose else "")
     )
 

@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import composed, printable
+from rayfed_ssl.data import dicom
 from rayfed_ssl.data.folder_layouts import WITH_CLIENTS, Layout, some
 
+ATTRIBUTES = "dicom:"  # how a group begins that is no regular expression
 CLASS_DEPTH = {"classes": 0, "clients": 1}  # folders above the class; with the others none is one
 
 
@@ -53,7 +55,11 @@ def client_of(file: Path, root: Path, layout: Layout) -> str | None:
 
 
 def expression(pattern: str) -> str:
-    """The same, if it is a regular expression. Raises ValueError."""
+    """The same, if it is a regular expression, or names attributes of DICOM. Raises ValueError."""
+    if pattern.startswith(ATTRIBUTES):
+        if not re.fullmatch(r"\w+(/\w+)*", pattern.removeprefix(ATTRIBUTES)):
+            raise ValueError("must be dicom: and keywords of attributes with / between, such as dicom:PatientID")
+        return pattern
     try:
         re.compile(composed(pattern))
     except (re.error, OverflowError, RecursionError) as error:
@@ -63,11 +69,14 @@ def expression(pattern: str) -> str:
 
 def subjects_of(files: Sequence[Path], root: Path, pattern: str, key: str) -> list[str | None]:
     """Whom or what each image shows: what the regular expression matches in its path below ``root``, of one with
-    brackets what they hold, with ``/`` between; None where that is nothing.
+    brackets what they hold, with ``/`` between; after ``ATTRIBUTES``, what those of a DICOM file say. None where that
+    is nothing.
 
     Raises:
-        UserError: it matches nothing in any path.
+        UserError: it matches nothing in any path; no file has the attributes, or they cannot be read.
     """
+    if pattern.startswith(ATTRIBUTES):
+        return _attributes(files, pattern.removeprefix(ATTRIBUTES).split("/"), root, key)
     search = re.compile(composed(pattern)).search
     paths = [composed(file.relative_to(root).as_posix()) for file in files]
     found = [None if match is None else _held(match) or None for match in map(search, paths)]
@@ -75,6 +84,25 @@ def subjects_of(files: Sequence[Path], root: Path, pattern: str, key: str) -> li
         raise UserError(
             f"{key}.group: found {pattern!r}, which matches nothing in any image's path below {printable(root)}, such "
             f"as {printable(paths[0])}; allowed: a regular expression that finds whom an image shows, or null"
+        )
+    return found
+
+
+def _attributes(files: Sequence[Path], keywords: Sequence[str], root: Path, key: str) -> list[str | None]:
+    """As ``subjects_of``. Of a file only its header is read, as far as the last attribute."""
+    said = f"{key}.group: found {ATTRIBUTES + '/'.join(keywords)!r}"
+    if "pydicom" not in dicom.installed():
+        raise UserError(f"{said}, which needs pydicom; {dicom.NEEDED}")
+    if unknown := dicom.unknown_attribute(keywords):
+        near = dicom.like(unknown)
+        raise UserError(
+            f"{said}; {unknown} must be the keyword of a DICOM attribute of text or numbers, such as PatientID"
+            + (f"; did you mean {near}?" if near else "")
+        )
+    found = [dicom.attributes_of(file, keywords) for file in files]
+    if found and not any(found):
+        raise UserError(
+            f"{said}, which no image below {printable(root)} has; allowed: attributes that some have, or null"
         )
     return found
 

@@ -1,10 +1,16 @@
-"""Which formats of images are read, by their names in Pillow and by suffixes: those that every Pillow decodes, and
-those that some are built without.
+"""Which formats of images are read, by their names in Pillow and by suffixes: those that every Pillow decodes, those
+that some are built without, and DICOM, which Pillow does not know.
 """
 
 from __future__ import annotations
 
-from PIL import Image, features
+import io
+from pathlib import Path
+
+from PIL import Image, TiffImagePlugin, features
+
+from rayfed_ssl.data.dicom_heads import is_dicom
+from rayfed_ssl.data.images import Payload
 
 _ALWAYS = {
     "JPEG": {".jpg", ".jpeg", ".jpe", ".jfif"},
@@ -30,7 +36,10 @@ _HERE = {name: suffixes for name, (feature, suffixes) in _SOMETIMES.items() if _
 FORMATS = (*_ALWAYS, *_HERE)
 """The decoders that image bytes may choose. Others would run programs (EPS starts Ghostscript) or open other files."""
 
-SUFFIXES = {suffix for suffixes in (*_ALWAYS.values(), *_HERE.values()) for suffix in suffixes}
+DICOM = {".dcm", ".dicom", ".ima"}
+"""Suffixes of DICOM files, which often have none: ``dicom_heads`` knows them by their beginning."""
+
+SUFFIXES = DICOM.union(*_ALWAYS.values(), *_HERE.values())
 """Of files that are images."""
 
 ABSENT = {name: suffixes for name, (_, suffixes) in _SOMETIMES.items() if name not in _HERE}
@@ -41,6 +50,8 @@ HEIC = {".heic", ".heif", ".hif"}
 _BRANDS = {b"avif": "AVIF", b"avis": "AVIF", b"heic": "HEIC", b"heix": "HEIC", b"mif1": "HEIC"}  # ISO 14496-12, ftyp
 _CODESTREAM = b"\xff\x4f\xff\x51"  # of JPEG 2000: its markers SOC and SIZ
 _BEGINNINGS = {b"\0\0\0\x0cjP  ": "JPEG2000", _CODESTREAM: "JPEG2000"}
+_BITS, _BANDS = 258, 277  # TIFF 6.0, sections 4 and 6: BitsPerSample, SamplesPerPixel
+_BIG_TIFF = 43  # the third byte of a little-endian one, whose header has 16 bytes
 _SIZ_DEPTH = 42  # from SOC to Ssiz of the first component: ITU-T T.800, A.5.1
 
 
@@ -48,6 +59,8 @@ def undecodable(head: bytes) -> str:
     """What to say of an image that begins like this and that Pillow does not know; "" where it is of no such format."""
     if not head:
         return "it is empty"
+    if is_dicom(head):
+        return "it is DICOM; its name should end in .dcm, or have no suffix"
     found = _BRANDS.get(head[8:12], "") if head[4:8] == b"ftyp" else ""
     found = found or next((name for start, name in _BEGINNINGS.items() if head.startswith(start)), "")
     if not found or found in FORMATS:
@@ -70,3 +83,31 @@ def jpeg2000_depth(image: Image.Image) -> tuple[int, bool] | None:
     start = content.find(_CODESTREAM)
     depth = content[start + _SIZ_DEPTH]
     return (depth & 0x7F) + 1, bool(depth & 0x80)
+
+
+def has_more_bands(image: Image.Image) -> bool:
+    """Whether a TIFF has more bands than Pillow reads, by its tags."""
+    return int(getattr(image, "tag_v2", {}).get(_BANDS, 0)) > len(image.getbands())
+
+
+def bands_found(payload: Payload) -> str:
+    """What to say of a TIFF of several bands that Pillow does not open; "" where the tags say nothing of bands."""
+    if not isinstance(payload, bytes | Path):
+        return ""
+    try:
+        with io.BytesIO(payload) if isinstance(payload, bytes) else payload.open("rb") as file:
+            header = file.read(8)
+            tags = TiffImagePlugin.ImageFileDirectory_v2(header + (file.read(8) if header[2] == _BIG_TIFF else b""))
+            file.seek(tags.next)
+            tags.load(file)
+        bands, found = int(tags[_BANDS]), tags[_BITS]
+        bits = sorted({int(one) for one in (found if isinstance(found, tuple) else (found,))})
+    except Exception:  # no TIFF, or tags that are damaged, which raise anything
+        return ""
+    if bands < 2 or (bands, bits) == (3, [8]):
+        return ""
+    depth = " and ".join(map(str, bits))
+    return (
+        f"a TIFF of {bands} bands of {depth} bits, which Pillow does not read; write three of its bands as 8 bits each "
+        "into a file of their own, or one band as 8 or 16 bits"
+    )

@@ -48,6 +48,7 @@ from rayfed_ssl.data.folder_layouts import (
     some,
 )
 from rayfed_ssl.data.folder_names import (
+    ATTRIBUTES,
     class_of,
     client_of,
     folder_at,
@@ -135,9 +136,12 @@ def _subjects(
     used = [names[row] for row in (*taken["train"], *(first + taken["test"]))]
     alone = sum(name is None for name in used)
     known = sorted({name for name in used if name is not None})
-    notes = [f"{key}.group finds {len(known)} groups in {len(used) - alone} images, such as {some(known, 3)}"]
+    in_files = group.startswith(ATTRIBUTES)  # what a file says of a patient is not to be shown, nor kept in a run
+    such = "" if in_files else f", such as {some(known, 3)}"
+    notes = [f"{key}.group finds {len(known)} groups in {len(used) - alone} images{such}"]
     if alone:
-        notes.append(f"{key}.group finds nothing in the path of {alone} images: each is one of its own")
+        where = "in" if in_files else "in the path of"
+        notes.append(f"{key}.group finds nothing {where} {alone} images: each is one of its own")
     shown = {split: None if of is None else of[taken[split]] for split, of in subjects.items()}
     return subjects, [*notes, *shared_notes(shown, f"{key}.group")]
 

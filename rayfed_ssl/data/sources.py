@@ -37,6 +37,7 @@ from rayfed_ssl.base.text import composed, printable
 from rayfed_ssl.data.copies import kept_copies, of_one_colour
 from rayfed_ssl.data.decode import MOST_PIXELS, Background, Fit, Form
 from rayfed_ssl.data.decoded_notes import clipping, counted, plain
+from rayfed_ssl.data.dicom import installed
 from rayfed_ssl.data.folder_layouts import Layout
 from rayfed_ssl.data.folder_names import expression
 from rayfed_ssl.data.holdout import recounted
@@ -72,9 +73,10 @@ class SourceConfig(Block):
     """
     group: Annotated[str, AfterValidator(expression)] | None = None
     """Of an ``imagefolder``: a regular expression that finds whom or what an image shows, such as the patient, in its
-    path below ``path``, as ``person[0-9]+`` does; with brackets it is what they hold. Images of one are held out
-    together: by the fifth that becomes the tests, and by ``evaluation.select``; an image in whose path nothing is found
-    is one of its own. null: each image is.
+    path below ``path``, as ``person[0-9]+`` does; with brackets it is what they hold. ``dicom:PatientID`` is what an
+    attribute of a DICOM file says, ``dicom:InstitutionName/PatientID`` what several do. Images of one are held out
+    together: by the fifth that becomes the tests, and by ``evaluation.select``; an image of which nothing is found is
+    one of its own. null: each image is.
     """
     columns: Columns = Columns()
     revision: str | None = Field(None, min_length=1)
@@ -99,8 +101,8 @@ class SourceConfig(Block):
     channels: Literal[1, 3] = 3
     """3: RGB; 1: grey."""
     range: tuple[float, float] | None = None
-    """(Lowest, highest) value of images of more than 8 bits; null: each is scaled by its own smallest and largest
-    value.
+    """(Lowest, highest) value of images of more than 8 bits, of DICOM in rescaled units such as Hounsfield; null: each
+    is scaled by its own window where a DICOM file has one, else by its own smallest and largest value.
     """
     on_bad_image: Literal["fail", "skip"] = "fail"
     """Whether images that cannot be decoded end the run, all of them named up to 20, or are left out and named."""
@@ -272,10 +274,12 @@ def load(
     digest = hashlib.blake2b(" ".join(stored.digest for stored in found.values()).encode(), digest_size=16).hexdigest()
     skipped = tuple(_in_order([name for stored in found.values() for name in stored.skipped], source))
     counts = {trait: sum(stored.counts[trait] for stored in found.values()) for trait in NOTICED}
-    scaling = _scaling(config, counts["deep"], key)
+    scaling = _scaling(config, counts, key)
     read = counted(counts, config.background, key)
     listed = tuple(note for stored in found.values() for note in stored.notes)
-    deep = () if scaling is None else (str(scaling), *clipping([stored.clipped for stored in found.values()], scaling))
+    outside = "their own window" if config.range is None else f"{key}.range={list(config.range)}"
+    clipped = clipping([stored.clipped for stored in found.values()], outside)
+    deep = () if scaling is None else (str(scaling), *clipped)
     shown = of_one_colour(train.images.pixels, test.pixels)
     notes = source.notes + listed + deep + read + plain(shown, counts["transparent"], config.background, key)
     both = {"train", "test"} <= set(found)
@@ -352,11 +356,12 @@ def _spelt(names: Sequence[str], key: str) -> tuple[str, ...]:
     return tuple(printable(composed(name)) for name in names)
 
 
-def _scaling(config: SourceConfig, deep: int, key: str) -> Scaling | None:
+def _scaling(config: SourceConfig, counts: Mapping[str, int], key: str) -> Scaling | None:
     """What was done to images of more than 8 bits. Raises UserError for a range that nothing needs."""
-    if deep:
+    if counts["deep"]:
         own = "its own smallest and largest value"
-        return Scaling(deep, own if config.range is None else f"{key}.range={list(config.range)}")
+        own = f"its own window where it has one (DICOM), else by {own}" if counts["windowed"] else own
+        return Scaling(counts["deep"], own if config.range is None else f"{key}.range={list(config.range)}")
     if config.range is not None:
         raise UserError(f"{key}.range: found {list(config.range)}, but no image has more than 8 bits; allowed: null")
     return None
@@ -370,6 +375,8 @@ def _cache_key(config: SourceConfig, source: Source, key: str) -> str:
             del settings[name]  # its default changes no key
     if config.range is not None:
         settings["clipped"] = "counted"  # files made before do not say how many were
+    if config.on_bad_image == "skip" and installed():
+        settings["dicom"] = installed()  # without them such images were left out
     digest = hashlib.blake2b(json.dumps([FORMAT, settings], sort_keys=True).encode(), digest_size=12)
     add_files(digest, source, key)
     return digest.hexdigest()

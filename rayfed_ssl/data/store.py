@@ -37,7 +37,15 @@ from rayfed_ssl.data.images import Images, Listing
 FORMAT = 10  # 8: enlarged images are counted, names in normal form C; 9: images have names; 10: bands are counted
 CACHE = "RAYFED_SSL_CACHE"
 MOST_NAMED = 20  # images that cannot be decoded
-NOTICED = ("deep", "frames", "bands", "transparent", "cropped", "enlarged")  # what of ``Decoded`` is counted
+NOTICED = (
+    "deep",
+    "frames",
+    "bands",
+    "transparent",
+    "cropped",
+    "enlarged",
+    "windowed",
+)  # what of ``Decoded`` is counted
 
 
 class BadStore(Exception):
@@ -129,7 +137,7 @@ def read(path: Path) -> Stored:
             Images(pixels, labels, tuple(head["class_names"]), groups, tuple(head["group_names"]), subjects),
             head["digest"],
             tuple(head["skipped"]),
-            {trait: int(head["counts"][trait]) for trait in NOTICED},
+            {"windowed": 0} | {trait: int(count) for trait, count in head["counts"].items()},  # files of before DICOM
             tuple(head["notes"]),
             Clipped(**head["clipped"]) if "clipped" in head else None,
             names,

@@ -1,5 +1,6 @@
 """The image files below a folder, and how many other files are not read. Links are followed; hidden entries and files
-that are no images by their suffix are not read.
+that are no images by their suffix are not read. DICOM files without a suffix are known by their beginning, and so are
+those that hold no image, such as reports and DICOMDIR.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from pathlib import Path
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.data.formats import ABSENT, HEIC, SUFFIXES
+from rayfed_ssl.data.dicom_heads import NO_IMAGE, kind_of
+from rayfed_ssl.data.formats import ABSENT, DICOM, HEIC, SUFFIXES
 
 BESIDE_IMAGES = {
     ".csv", ".tsv", ".xls", ".xlsx", ".ods", ".json", ".jsonl", ".xml", ".yaml", ".yml", ".toml", ".ini", ".txt", ".md",
@@ -21,7 +23,8 @@ BESIDE_IMAGES = {
 """Files of words and tables lie beside images everywhere (``.db``: Windows' thumbnails): nobody takes them for images.
 """
 NAMES_BESIDE_IMAGES = {"readme", "license", "licence", "changelog", "authors", "makefile"}
-SCANS = {".dcm", ".dicom", ".ima", ".nii", ".nii.gz", ""}  # DICOM and NIfTI; DICOM files often have no suffix
+NIFTI = {".nii", ".nii.gz"}
+IMAGE = "image"
 TABLES = {".csv", ".tsv", ".xlsx", ".json", ".jsonl"}
 FROM_TABLE = "docs/python.md makes one Parquet file of a table and the images beside it"
 ARCHIVES = {".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".7z", ".rar"}
@@ -64,16 +67,35 @@ def entries(folder: Path, key: str) -> tuple[list[Path], list[Path], tuple[int, 
     except OSError as error:
         raise UserError(f"{key}.path: {printable(folder)} cannot be read ({error.strerror})") from error
     for name in names:
-        entry, is_image = folder / name, Path(name).suffix.lower() in SUFFIXES
-        try:
-            mode = os.stat(entry).st_mode
-        except OSError:  # such as a link that leads nowhere: an image that cannot be decoded, if it is one
-            mode = 0
-        if stat.S_ISDIR(mode):
+        entry = folder / name
+        found = _stats(entry)
+        if found is not None and stat.S_ISDIR(found.st_mode):
             folders.append(entry)
-        elif is_image:
+        elif _kind(str(entry), found) == IMAGE:
             files.append(entry)
     return files, folders, (own.st_dev, own.st_ino)
+
+
+def _stats(path: Path | str) -> os.stat_result | None:
+    """None of a link that leads nowhere, say: an image that cannot be decoded, if it is one."""
+    try:
+        return os.stat(path)
+    except OSError:
+        return None
+
+
+def _kind(path: str, found: os.stat_result | None) -> str:
+    """``IMAGE``, or what a file is counted as: its suffix, or ``NO_IMAGE``. ``found`` is None where nothing is there.
+
+    Of files that may be DICOM the beginning is read, if they are regular ones.
+    """
+    suffix = _suffix(os.path.basename(path))
+    if suffix and suffix not in DICOM:
+        return IMAGE if suffix in SUFFIXES else suffix
+    kind = "other" if found is None or not stat.S_ISREG(found.st_mode) else kind_of(path, found)
+    if kind == "no image":
+        return NO_IMAGE
+    return IMAGE if suffix or kind == "image" else ""
 
 
 def images_beside(root: Path, read: Iterable[Path], key: str) -> list[tuple[str, int]]:
@@ -116,11 +138,14 @@ def unread_below(*roots: Path) -> str:
         for folder, folders, names in os.walk(root, followlinks=True):
             folders[:] = [name for name in folders if not name.startswith(".")]
             for name in names:
-                suffix = _suffix(name)
-                if name.startswith(".") or suffix in SUFFIXES or suffix in BESIDE_IMAGES:
+                if name.startswith(".") or _suffix(name) in BESIDE_IMAGES:
                     continue
-                if os.path.exists(path := os.path.join(folder, name)):
-                    found[suffix] += 1
+                path = os.path.join(folder, name)
+                there = _stats(path)
+                if (kind := _kind(path, there)) == IMAGE:
+                    continue
+                if there is not None:
+                    found[kind] += 1
                 else:
                     lost.append(os.path.relpath(path, root))
     return "; ".join(filter(None, [_links_nowhere(lost), _of_kinds(found)]))
@@ -143,7 +168,7 @@ def _of_kinds(found: Counter[str]) -> str:
     more = f" and {found.total() - sum(count for _, count in kinds[:MOST_KINDS])} others"
     files = "1 file is" if found.total() == 1 else f"{found.total()} files are"
     kinds_of = {
-        "DICOM and NIfTI are to be converted to PNG or TIFF": SCANS,
+        "NIfTI is to be converted: its slices as PNG or TIFF of 16 bits, or as DICOM": NIFTI,
         "Parquet files are read with name=parquet": {".parquet"},
         "NumPy's arrays are read with name=arrays": ARRAYS,
         "HEIC is to be converted to JPEG or PNG": HEIC,

@@ -1,8 +1,8 @@
 """An encoder's transform: images as people have them to the float tensor that the encoder of a run takes.
 
-Images are decoded as for training: the central square, or what ``data.fit`` says, resized with an antialiased bilinear
-filter, grey or RGB. They are scaled to [0, 1] and normalised with the run's mean and deviation. A file gives the bits
-that the run's own evaluation saw.
+Images, also DICOM files, are decoded as for training: the central square, or what ``data.fit`` says, resized with an
+antialiased bilinear filter, grey or RGB. They are scaled to [0, 1] and normalised with the run's mean and deviation. A
+file gives the bits that the run's own evaluation saw.
 
 Shapes: B images, H and W an image's sides, C channels (3; 1 for grey), S the run's image side.
 """

@@ -273,7 +273,9 @@ def test_an_empty_file_is_called_empty_and_no_reason_names_an_object_of_python(t
     for nothing in (b"", tmp_path / "a.png"):
         with pytest.raises(BadImage, match=r"^it is empty$"):
             decode(nothing, FORM)
-    with pytest.raises(BadImage, match=r"^its content is no image of a format that is read \((AVIF, )?BMP, GIF, .*\)"):
+    with pytest.raises(
+        BadImage, match=r"^its content is no image of a format that is read \((AVIF, )?BMP, DICOM, GIF, .*\)"
+    ):
         decode(b"<html>404</html>", FORM)
 
 

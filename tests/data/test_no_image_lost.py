@@ -84,14 +84,14 @@ def test_a_catalogue_without_training_images_has_every_split_too(tmp_path: Path)
 def test_what_a_catalogue_does_not_take_is_noted(tmp_path: Path) -> None:
     root = tmp_path / "d"
     put(root, tree_of({"train/a": 3, "val/a": 2, "extra": 7}))
-    (root / "train/a/scan.dcm").write_bytes(b"no image")
+    (root / "train/a/scan.nii").write_bytes(b"no image")
     images = listed(root)
     assert images.splits == (("train", 3), ("test", 2))  # val/ holds the test images of a run
     extra, scans = images.notes
     assert extra == "extra/ (7 images) is not used: the images are those of train/ and val/"
-    assert scans.startswith("1 file is not read: 1 .dcm")
+    assert scans.startswith("1 file is not read: 1 .nii; NIfTI is to be converted")
     put(tmp_path / "e", tree_of({"a": 3}))
-    (tmp_path / "e/a/scan.dcm").write_bytes(b"no image")
+    (tmp_path / "e/a/scan.nii").write_bytes(b"no image")
     assert listed(tmp_path / "e").notes == (scans,)
 
 

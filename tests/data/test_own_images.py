@@ -70,14 +70,14 @@ def litter(root: Path, *names: str) -> None:
 def test_files_that_are_not_read_are_counted_by_suffix(tmp_path: Path) -> None:
     root = tmp_path / "d"
     put(root, "train/a/1.png", "test/a/1.png")
-    scans = [f"train/a/{n}.DCM" for n in range(3)] + ["test/a/1.dcm"]
+    scans = [f"train/a/{n}.NII" for n in range(3)] + ["test/a/1.nii"]
     nameless = ["train/b/IM0001", "train/b/1.2.840.113619.2", "train/IM.0003"]
     litter(root, *scans, *nameless, "train/b/brain.nii.gz", "train/b/c.heic", "train/b/d.heic")
     litter(root, "train/.DS_Store", "train/.git/objects", "train/Thumbs.db", "test/labels.csv", "train/a/notes.TXT")
     litter(root, "train/README", "train/a/LICENSE", "train/info.json", "labels.h5")  # the last lies in no split
     note = (
-        "10 files are not read: 4 .dcm, 3 without suffix, 2 .heic, 1 .nii.gz; DICOM and NIfTI are to be converted to "
-        "PNG or TIFF; HEIC is to be converted to JPEG or PNG"
+        "10 files are not read: 4 .nii, 3 without suffix, 2 .heic, 1 .nii.gz; NIfTI is to be converted: its slices as "
+        "PNG or TIFF of 16 bits, or as DICOM; HEIC is to be converted to JPEG or PNG"
     )
     assert folder(root).notes == (note,)
     assert folder(root).notes == (note,)  # also from the cache
@@ -94,9 +94,9 @@ def test_files_that_are_not_read_are_counted_by_suffix(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["train/a", "a"])
 def test_a_folder_of_scans_alone_says_that_they_are_to_be_converted(tmp_path: Path, where: str) -> None:
-    litter(tmp_path / "d", *(f"{where}/{n}.dcm" for n in range(3)))
+    litter(tmp_path / "d", *(f"{where}/{n}.nii" for n in range(3)))
     said = refusal(tmp_path / "d")
-    assert "3 files are not read: 3 .dcm; DICOM and NIfTI are to be converted to PNG or TIFF" in said
+    assert "3 files are not read: 3 .nii; NIfTI is to be converted: its slices as PNG or TIFF" in said
 
 
 ADVICE = {
