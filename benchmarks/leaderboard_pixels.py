@@ -2,10 +2,10 @@
 
     python benchmarks/leaderboard_pixels.py --data ../shared/data
 
-Trains nothing. For every data set and seed of ``leaderboard.yaml``: the train and test images that a run of this seed
-is measured on, flattened, their values divided by 255, in the place of features; protocols and their settings are
-the config's. Appends a line for each to ``results/pixels.jsonl``, which ``python docs/generate.py`` reads. Partitions
-share these images.
+Trains nothing. For every data set and seed of ``leaderboard.yaml``: what a run of this seed says of raw pixels, by the
+config's protocols and their settings. Appends a line for each to ``results/pixels.jsonl``, which ``python
+docs/generate.py`` reads. Partitions share these images. Few-shot accuracy in the committed lines is of values divided
+by 255, a run's is of bytes: it differs in the fourth digit, and rows have the run's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +22,9 @@ os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import leaderboard_rows as rows
-import numpy as np
-import torch
 from leaderboard_tables import load_board
 from machine import described
-from numpy.typing import NDArray
-from torch import Tensor
 
-from rayfed_ssl.evaluation import PROTOCOLS
-from rayfed_ssl.evaluation.material import Split
 from rayfed_ssl.federated.bench import Workbench
 from rayfed_ssl.federated.federation import Federation, deal
 from rayfed_ssl.settings.run import RunSettings
@@ -46,21 +39,8 @@ def read(path: Path = RESULTS) -> list[Line]:
 
 def measured(config: RunSettings, federation: Federation) -> dict[str, float]:
     """The accuracies of raw pixels by name: of each protocol that is among the leaderboard's measures."""
-    material = Workbench(config, federation).material(None)
-    train, test = (
-        Split(part.name, part.pixels, part.labels.numpy(), material.classes, flattened)
-        for part in (material.train, material.tests[""])
-    )
-    of_pixels = replace(material, train=train, tests={"": test})
-    return {
-        measure: PROTOCOLS[measure].measure(of_pixels, config.evaluation.of(measure))[measure]
-        for measure in rows.MEASURES
-    }
-
-
-def flattened(pixels: NDArray[np.uint8]) -> Tensor:
-    """(N, H, W, C) uint8 to (N, H * W * C) float32 in [0, 1]."""
-    return torch.from_numpy(np.array(pixels)).reshape(len(pixels), -1).float() / 255
+    found = Workbench(config, federation).evaluate_pixels()
+    return {measure: found[measure] for measure in rows.MEASURES}
 
 
 def of_cell(board: dict[str, Any], data: str, seed: int, images: Path) -> Line:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
+from collections.abc import Sequence
 
 LIMIT = 240
 FILE_LIMIT = 40
@@ -52,6 +53,11 @@ def last_line(trace: str) -> str:
     """The last line of a traceback that says something: what was raised."""
     lines = [line.strip() for line in trace.split("\n") if line.strip(" ^~\r\t")]
     return lines[-1] if lines else "no reason given"
+
+
+def listed(words: Sequence[str]) -> str:
+    """``a, b and c``."""
+    return " and ".join([", ".join(words[:-1]), *words[-1:]] if len(words) > 1 else words)
 
 
 def amount(count: float) -> str:

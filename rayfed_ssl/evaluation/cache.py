@@ -61,7 +61,8 @@ def repeatable(rows: Iterable[Row], *others: object) -> bool:
 
 def of_this_library(rows: Iterable[Row]) -> bool:
     """Whether none of the protocols is somebody else's."""
-    return all(row.measure.__module__.startswith("rayfed_ssl.") for row in rows)
+    parts = [part for row in rows for part in (row.measure, row.pixels) if part is not None]
+    return all(part.__module__.startswith("rayfed_ssl.") for part in parts)
 
 
 def remembered(key: Mapping[str, object], compute: Callable[[], Values]) -> Values:

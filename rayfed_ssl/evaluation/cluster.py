@@ -14,6 +14,7 @@ from rayfed_ssl.base.late import Late
 from rayfed_ssl.base.schema import Block
 from rayfed_ssl.base.seeding import seed_of
 from rayfed_ssl.evaluation.material import Material
+from rayfed_ssl.evaluation.pixels import shares
 from rayfed_ssl.evaluation.protocol import Protocol
 from rayfed_ssl.evaluation.standard import one_thread
 
@@ -59,4 +60,5 @@ CLUSTER = Protocol(
     measure,
     lambda settings: ("cluster_nmi", "cluster_ari"),
     classifies=False,
+    pixels=shares,
 )

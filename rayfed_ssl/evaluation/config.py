@@ -119,6 +119,11 @@ class EvaluationConfig(Block):
         return tuple(name for name, row in self.rows.items() if row.needs_labels)
 
     @property
+    def on_pixels(self) -> dict[str, Protocol[Any]]:
+        """The rows of ``protocols`` that raw pixels can be measured by."""
+        return {name: row for name, row in self.rows.items() if row.pixels is not None}
+
+    @property
     def scores(self) -> tuple[str, ...]:
         """What is recorded as ``eval/<score>``, in order."""
         return tuple(score for name in self.rows for score in self.scores_of(name))

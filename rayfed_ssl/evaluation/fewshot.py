@@ -17,6 +17,7 @@ from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.evaluation.logistic import logistic_regression
 from rayfed_ssl.evaluation.material import Material, Split
+from rayfed_ssl.evaluation.pixels import flattened
 from rayfed_ssl.evaluation.protocol import Protocol
 from rayfed_ssl.evaluation.standard import moments, one_thread, standardise
 
@@ -90,4 +91,4 @@ def measure(material: Material, config: FewShotConfig) -> dict[str, float]:
     return {name: float(np.mean(values)) for name, values in found.items()}
 
 
-FEWSHOT = Protocol(FewShotConfig, measure, lambda settings: ("fewshot",))
+FEWSHOT = Protocol(FewShotConfig, measure, lambda settings: ("fewshot",), pixels=flattened)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rayfed_ssl.base.schema import Block
 from rayfed_ssl.evaluation.material import Material, Split
+from rayfed_ssl.evaluation.pixels import shares
 from rayfed_ssl.evaluation.protocol import Protocol
 from rayfed_ssl.evaluation.standard import capped
 
@@ -98,6 +99,7 @@ KNN = Protocol(
     KnnConfig,
     measure,
     lambda settings: ("knn",),
+    pixels=shares,
     remarks=remarks,
     effective=lambda settings, train: {"k_used": capped(settings.k, train)},
 )

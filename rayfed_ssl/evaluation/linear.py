@@ -17,6 +17,7 @@ from rayfed_ssl.base import optimizers
 from rayfed_ssl.base.schema import Block
 from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.evaluation.material import Material, Split
+from rayfed_ssl.evaluation.pixels import shares
 from rayfed_ssl.evaluation.protocol import Protocol
 from rayfed_ssl.evaluation.standard import capped, moments, standardise
 
@@ -165,5 +166,9 @@ def effective(config: LinearConfig, train: int) -> dict[str, int]:
 
 
 LINEAR = Protocol(
-    LinearConfig, measure, lambda settings: tuple(tag(name) for name in settings.recipes), effective=effective
+    LinearConfig,
+    measure,
+    lambda settings: tuple(tag(name) for name in settings.recipes),
+    pixels=shares,
+    effective=effective,
 )

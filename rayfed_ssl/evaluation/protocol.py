@@ -39,6 +39,10 @@ class Protocol(Generic[Settings]):
     """Whether it reads labels of the run's train and test images: runs that have none are refused beforehand."""
     classifies: bool = True
     """Whether each tag is an accuracy, so that ``evaluation.metrics`` adds others beside it."""
+    pixels: Callable[[NDArray[np.uint8]], Tensor] | None = None
+    """How it reads raw pixels, images (N, S, S, C) to (N, D), where it can be measured on them as on features: it asks
+    its material for no encoder. None: it cannot be.
+    """
     describes: tuple[str, ...] = ()
     """The names of the ``features/<name>`` that are one number of the encoder."""
     ready: Callable[[Settings, int], None] = lambda settings, image_size: None

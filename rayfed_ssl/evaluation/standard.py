@@ -49,4 +49,4 @@ def moments(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def standardise(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     """(x - mean) / std as float32 (N, D)."""
-    return (x.float() - mean) / std
+    return (x.float() - mean).div_(std)

@@ -6,7 +6,7 @@ the same answer.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Set
 from dataclasses import replace
 from typing import Any
 
@@ -20,9 +20,9 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import forked
 from rayfed_ssl.base.weights import Weights, pack, unpack
 from rayfed_ssl.data.augment import clean
-from rayfed_ssl.evaluation import FrozenEncoder, Material, Split, cache
-from rayfed_ssl.evaluation.fewshot import FEWSHOT
+from rayfed_ssl.evaluation import FrozenEncoder, Material, Protocol, Split, cache
 from rayfed_ssl.evaluation.outcomes import Tally
+from rayfed_ssl.evaluation.pixels import flattened
 from rayfed_ssl.federated.device_images import DeviceImages
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.messages import SERVER
@@ -201,19 +201,24 @@ class Workbench:
         return cache.remembered(self._key("encoder", encoder, values, classes, client), measured)
 
     def _key(self, *subject: object) -> dict[str, object]:
-        """What the values of a subject depend on beside the code and the machine."""
+        """What an encoder's values depend on beside the code and the machine."""
         config, federation = self.config, self.federation
-        train, test = federation.dataset.train, federation.dataset.test
         own = None if federation.own_tests is None else cache.digest(*federation.own_tests)
-        held_out = None if federation.held_out is None else cache.digest(federation.held_out)
-        images = cache.digest(federation.dataset.digest, train.labels, test.labels)
         blocks = [block.model_dump(mode="json") for block in (config.evaluation, config.augment, config.model)]
         return {
             "subject": subject,
-            "images": [images, len(train), len(test), federation.classes, held_out, own, federation.clients],
+            "images": [*self._images(), own, federation.clients],
             "settings": [*blocks, config.seed, config.train.compile, str(self.memory_format)],
             "device": device_name(self.device),
         }
+
+    def _images(self) -> list[object]:
+        """What says all of the images and labels that protocols look at."""
+        federation = self.federation
+        train, test = federation.dataset.train, federation.dataset.test
+        held_out = None if federation.held_out is None else cache.digest(federation.held_out)
+        images = cache.digest(federation.dataset.digest, train.labels, test.labels)
+        return [images, len(train), len(test), federation.classes, held_out]
 
     def looks(self, network: Network) -> dict[str, np.ndarray]:
         """What each configured comparison compares an encoder by, (n, D), by the comparison's name: of test images, or
@@ -227,13 +232,27 @@ class Workbench:
         network.train(training)
         return found
 
-    def evaluate_pixels(self) -> float:
-        """Few-shot accuracy of the raw pixels: what an encoder has to beat."""
+    def evaluate_pixels(self) -> dict[str, float]:
+        """The scores of the raw pixels, by each configured protocol that can be measured on them: what an encoder has
+        to beat.
+
+        Each protocol's are remembered by themselves: they depend on neither model nor clients nor the other protocols.
+        """
+        values: dict[str, float] = {}
+        for name, row in self.config.evaluation.on_pixels.items():
+            values |= self._pixels_by(name, row)
+        return {tag: value for tag, value in values.items() if "/" not in tag}
+
+    def _pixels_by(self, name: str, row: Protocol[Any]) -> dict[str, float]:
+        config, settings = self.config.evaluation, self.config.evaluation.of(name)
 
         def measured() -> dict[str, float]:
-            return FEWSHOT.measure(self.material(None), self.config.evaluation.fewshot)
+            return row.measure(self.material(None, pixels=row.pixels or flattened), settings)
 
-        return cache.remembered(self._key("pixels"), measured)["fewshot"]
+        if not cache.repeatable([row]):
+            return measured()
+        decided = [settings.model_dump(mode="json"), config.metrics, config.train_images, self.config.seed]
+        return cache.remembered({"subject": ("pixels", name), "images": self._images(), "settings": decided}, measured)
 
     def frozen(self, network: Network) -> FrozenEncoder:
         """The network's encoder, in eval mode from now on."""
@@ -247,15 +266,20 @@ class Workbench:
             self.memory_format,
         )
 
-    def material(self, frozen: FrozenEncoder | None, client: int | None = None) -> Material:
+    def material(
+        self,
+        frozen: FrozenEncoder | None,
+        client: int | None = None,
+        pixels: Callable[[np.ndarray], Tensor] = flattened,
+    ) -> Material:
         """What protocols look at: labelled training images, at most ``evaluation.train_images``, test images, and the
-        held-out training images where there are any. None: raw pixels. ``client`` is whose own test images count, None
-        those of every client.
+        held-out training images where there are any. None: raw pixels, (N, S, S, C) to (N, D) as ``pixels`` reads them.
+        ``client`` is whose own test images count, None those of every client.
         """
         federation, config = self.federation, self.config.evaluation
         train, test, held_out = federation.dataset.train, federation.dataset.test, federation.held_out
         rows, pool_rows = train_rows(federation, self.config)
-        features = _flattened if frozen is None else frozen.features
+        features = pixels if frozen is None else frozen.features
         classes = federation.classes
         tests = {"": Split("test", test.pixels, test.labels, classes, features)}
         if held_out is not None and frozen is not None:
@@ -268,7 +292,7 @@ class Workbench:
             pool_rows,
             classes,
             self.config.seed,
-            ("accuracy",) if frozen is None else config.metrics,
+            config.metrics,
             frozen,
             {} if frozen is None else self._own_tests(client),
         )
@@ -297,8 +321,3 @@ def _only(labels: np.ndarray, rows: np.ndarray) -> np.ndarray:
     kept = np.full_like(labels, -1)
     kept[rows] = labels[rows]
     return kept
-
-
-def _flattened(pixels: np.ndarray) -> Tensor:
-    """(N, H, W, C) uint8 to (N, H * W * C)."""
-    return torch.from_numpy(np.array(pixels)).reshape(len(pixels), -1)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
-from rayfed_ssl.base.text import printable
+from rayfed_ssl.base.text import listed, printable
 from rayfed_ssl.records.comparison import RAW_PIXELS, UNTRAINED, Comparison
 from rayfed_ssl.records.drawn_images import counts_test_images, not_counted
 from rayfed_ssl.records.judged import MARGIN
@@ -34,7 +35,7 @@ def notes(comparison: Comparison) -> list[str]:
     lines += [*_intervals(comparison), *not_counted(comparison)]
     if alone := [row.name for row in comparison.trained if any(run.of_clients for run in row.runs.values())]:
         lines.append(f"Of {_listed(alone)}: the mean over clients, each measured with its own encoder.")
-    lines += [*_columns(comparison), *_private(comparison), *_leaks(comparison)]
+    lines += [*_below_pixels(comparison), *_columns(comparison), *_private(comparison), *_leaks(comparison)]
     lines += [f"* {_listed(names)}: beyond the method, {told}." for told, names in _differing(comparison).items()]
     for row in comparison.trained:
         if row.unfinished:
@@ -59,6 +60,22 @@ def _intervals(comparison: Comparison) -> list[str]:
         second = f"Second line: difference to {first}; images: its 95% interval over the test images of this one seed"
         return [f"{second}, so another seed may say otherwise; {words}"]
     return [f"Second line: difference to {first}; of one seed there is no interval, so it may be chance."]
+
+
+def _below_pixels(comparison: Comparison) -> list[str]:
+    """Which rows are worth less than the images themselves, seed by seed in the mean, and by what."""
+    worth = {measure: of for row in comparison.rows if row.name == RAW_PIXELS for measure, of in row.values.items()}
+    told = []
+    for row in comparison.trained:
+        if row.name in comparison.other_images:
+            continue
+        pairs = {
+            m: [row.values[m][seed] - value for seed, value in of.items() if seed in row.values.get(m, {})]
+            for m, of in worth.items()
+        }
+        if below := [measure for measure, differences in pairs.items() if differences and fmean(differences) < 0]:
+            told.append(f"{printable(row.name)} by {listed(below)}")
+    return [f"Below raw pixels in the mean, chance not counted: {'; '.join(told)}."] if told else []
 
 
 def _columns(comparison: Comparison) -> list[str]:

@@ -1,6 +1,6 @@
 """Figures of accuracy: over rounds, bytes and virtual hours, and client by client; areas and indices over rounds.
 
-The untrained encoder is a dashed line, few-shot accuracy of the raw pixels a dotted one.
+The untrained encoder is a dashed line, what raw pixels are worth by the same protocol a dotted one.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ def _words(run: RunFolder, names: list[str]) -> str:
 
 def _caption(run: RunFolder, names: list[str]) -> str:
     text = "Dashed: the untrained encoder."
-    if is_share(names[0]) and any(name.startswith(PIXELS) for name in run.scores):
-        text += " Dotted: few-shot on raw pixels."
+    if any(PIXELS + name in run.scores for name in names):
+        text += " Dotted: raw pixels."
     if any(None not in next(iter(run.scores[name].values())) for name in names):
         text += " Mean of clients within their extremes."
     return text
@@ -131,13 +131,12 @@ def _means(rounds: Rounds) -> dict[int, float]:
 
 def _curves(figure: Figure, run: RunFolder, names: list[str], place: Place, label: str) -> None:
     """``names`` are shares, all of them, or none is."""
-    axes, shares = figure.add_subplot(), is_share(names[0])
+    axes = figure.add_subplot()
     for number, name in enumerate(names):
         _curve(axes, name, run.scores[name], place, number)
-    for name, rounds in run.scores.items():
-        if shares and is_share(name) and name.startswith(PIXELS) and 0 in rounds:
-            axes.axhline(100 * fmean(rounds[0].values()), color=MUTED, linestyle=":", linewidth=1.2)
-    axes.set(xlabel=label, ylabel="accuracy (%)" if shares else "area or index")
+        if 0 in (pixels := _means(run.scores.get(PIXELS + name, {}))):
+            axes.axhline(scale(name) * pixels[0], color=series(number)["color"], linestyle=":", linewidth=1.2)
+    axes.set(xlabel=label, ylabel="accuracy (%)" if is_share(names[0]) else "area or index")
     if label == "round":
         whole_numbers(axes)
     rules(axes)

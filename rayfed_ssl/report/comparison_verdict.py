@@ -1,4 +1,5 @@
-"""A comparison in one sentence: which row is first, who is not told apart from it, who beats the untrained encoder.
+"""A comparison in one sentence: which row is first, who is not told apart from it, who beats the untrained encoder
+and raw pixels.
 
 A row is one of ``comparison.json``. Where a difference has no interval, as of one seed whose number of test images is
 not known, or of one seed's areas and features, there is the difference and no word for it.
@@ -11,7 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.records.comparison import UNTRAINED, difference
+from rayfed_ssl.records.comparison import RAW_PIXELS, UNTRAINED, difference
 from rayfed_ssl.records.comparison_choice import SMALLER, Order, in_order
 from rayfed_ssl.records.judged import APART, margin_of
 from rayfed_ssl.report.formats import plural
@@ -109,15 +110,24 @@ def _of(rows: Mapping[str, Row], order: Order, name: str) -> Verdict:
         text += f"; the untrained encoder has {shown(name, fmean(began))}"
         return Verdict(f"{text}. {rule}".rstrip(), None, name)
     found = [against(row, base, name, order.seeds) for row in (best, *others)]
-    counts = {kind: sum(of is not None and of.kind == kind for of in found) for kind in WORDS}
-    told = "".join(
-        f", {count} {word}"
-        for kind, word in ((LEVEL_WITH, "level with it"), (APART, "not told apart from it"), (WORSE, "worse"))
-        if (count := counts[kind])
-    )
-    judged = f"{counts[BETTER]} of {len(found)} beat the untrained encoder ({shown(name, fmean(began))})"
-    text += f"; {judged}{told}" if any(counts.values()) else f"; the untrained encoder has {shown(name, fmean(began))}"
+    text += _beside(found, "the untrained encoder", "it", shown(name, fmean(began)))
+    pixels = rows.get(RAW_PIXELS, {})
+    if worth := [value for seed, value in by_seed(pixels, name).items() if seed in order.seeds]:
+        beside = [against(row, pixels, name, order.seeds) for row in (best, *others)]
+        text += _beside(beside, "raw pixels", "them", shown(name, fmean(worth)))
     return Verdict(f"{text}. {rule}".rstrip(), None if found[0] is None else found[0].kind, name)
+
+
+def _beside(found: Sequence[Compared | None], whose: str, it: str, value: str) -> str:
+    """How many rows beat a row that nobody trained for, are level with it, ..; its ``value`` alone where no interval
+    says so.
+    """
+    counts = {kind: sum(of is not None and of.kind == kind for of in found) for kind in WORDS}
+    words = ((LEVEL_WITH, f"level with {it}"), (APART, f"not told apart from {it}"), (WORSE, "worse"))
+    told = "".join(f", {count} {word}" for kind, word in words if (count := counts[kind]))
+    if any(counts.values()):
+        return f"; {counts[BETTER]} of {len(found)} beat {whose} ({value}){told}"
+    return f"; {whose} {'has' if it == 'it' else 'have'} {value}"
 
 
 def _next(best: Row, others: Sequence[Row], order: Order, name: str) -> str:

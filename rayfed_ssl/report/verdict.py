@@ -1,4 +1,4 @@
-"""A run in one sentence: how does its encoder compare with the untrained one, and by which measure?
+"""A run in one sentence: how does its encoder compare with the untrained one and with raw pixels, and by which measure?
 
 It is better or worse, level with it or not told apart from it.
 
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from rayfed_ssl.base.text import listed
 from rayfed_ssl.records.comparison import difference, ordered
 from rayfed_ssl.records.intervals import counts_images, of_difference
 from rayfed_ssl.records.judged import APART, MARGIN, Judgement, judged
@@ -186,15 +187,30 @@ def _others(known: Mapping[str, Compared], main: str) -> str:
     return f"; but {', '.join(other)}" if other else ""
 
 
-def _pixels(summary: Mapping[str, Any]) -> str:
-    """How it compares with the raw pixels, by the first measure that has an interval."""
+def beside_pixels(summary: Mapping[str, Any]) -> dict[str, Compared]:
+    """How the encoder compares with the raw pixels, by each measure that has an interval, the main one first; empty of
+    a run that measured no pixels.
+    """
     pixels, accuracy = summary.get("pixels") or {}, summary.get("accuracy") or {}
-    for name in pixels:
-        base = mean(pixels[name])
-        found = None if base is None else compared(mean(accuracy.get(name)), base, test_images(summary, name))
-        if found is not None and found.kind is not None:
-            if found.kind in (LEVEL_WITH, APART):
-                return f"; {protocol_name(name)} is {WORDS[found.kind]} the raw pixels ({points(found.mean)})"
-            side = "above" if found.mean > 0 else "below"
-            return f"; {protocol_name(name)} is {abs(100 * found.mean):.1f} points {side} the raw pixels"
-    return ""
+    found = {
+        name: compared(mean(accuracy.get(name)), mean(pixels[name]), test_images(summary, name))
+        for name in ordered(list(pixels))
+    }
+    return {name: of for name, of in found.items() if of is not None and of.kind is not None}
+
+
+def _pixels(summary: Mapping[str, Any]) -> str:
+    """How it compares with the raw pixels in words, what is below them first."""
+    found, told = beside_pixels(summary), ""
+    for kind in (WORSE, APART, LEVEL_WITH, BETTER):
+        alike = {name: of for name, of in found.items() if of.kind == kind}
+        if not alike:
+            continue
+        names, are = listed([protocol_name(name) for name in alike]), "is" if len(alike) == 1 else "are"
+        if kind in (LEVEL_WITH, APART):
+            apart = ", ".join(points(of.mean) for of in alike.values())
+            told += f"; {names} {are} {WORDS[kind]} the raw pixels ({apart})"
+        else:
+            by = listed([f"{abs(100 * of.mean):.1f}" for of in alike.values()])
+            told += f"; {names} {are} {by} points {'above' if kind == BETTER else 'below'} the raw pixels"
+    return told

@@ -284,7 +284,7 @@ class Run:
         """Draw what is known of pairs of clients; start evaluating what the method ends with, beside the next round."""
         with self.writing(f"the records of round {t}"):
             self.recorder.client_matrices(t, self.matrices() if t else {}, last=False)
-        if t == 0 and self.config.evaluation.labelled:  # beside the untrained encoders, the raw pixels
+        if t == 0 and self.config.evaluation.on_pixels:  # beside the untrained encoders, the raw pixels
             self.cohort.evaluate(0, [PIXELS, *self.shared.distinct(0, self.server.subjects_before())])
         else:
             subjects = self.server.subjects() if t else self.server.subjects_before()

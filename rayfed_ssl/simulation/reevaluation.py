@@ -39,7 +39,7 @@ from rayfed_ssl.simulation.shared_encoders import shareable
 from rayfed_ssl.storage.claim import rewriting
 
 FILE = "evaluation.json"
-BETWEEN, OTHERS, UNTRAINED = "between encoders", "other data", "untrained"  # names within evaluation.json
+BETWEEN, OTHERS, UNTRAINED, PIXELS = "between encoders", "other data", "untrained", "pixels"  # in evaluation.json
 BY_ENCODER = frozenset({"accuracy", "untrained", "select", "own", "features"})  # its blocks with a row per encoder
 CHANGEABLE = ("metrics", "train_images", "batch_size", "options")  # keys of ``evaluation`` beside the protocols'
 
@@ -204,8 +204,8 @@ def _measured(config: RunConfig, federation: Federation, encoders: Sequence[Expo
         if key not in known:
             known[key] = bench.evaluate(one.architecture, weights)
         found.exported(one, evaluation.of_client(known[key], client))
-    if config.evaluation.labelled:
-        found.document["pixels"] = {"fewshot": bench.evaluate_pixels()}
+    if config.evaluation.on_pixels:
+        found.document[PIXELS] = bench.evaluate_pixels()
     if config.evaluation.comparisons:
         looks = {one.stem: bench.looks(_loaded(bench, one)) for one in encoders}
         found.note("accuracy", BETWEEN, BETWEEN, _compared(looks, config.evaluation))
@@ -338,6 +338,8 @@ def added(known: Mapping[str, Any], new: Mapping[str, Any], measured: Sequence[s
         elif block == "features":
             names = [*before, *(name for name in now if name not in before)]
             merged[block] = {name: {**before.get(name, {}), **now.get(name, {})} for name in names}
+        elif block == PIXELS:
+            merged[block] = {**_others(before, measured), **now}
         else:
             merged[block] = {**before, **now}
     return merged

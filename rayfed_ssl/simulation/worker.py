@@ -67,7 +67,7 @@ class Worker(Workbench):
             Diverged: features are not finite.
         """
         if subject == PIXELS:
-            return {"pixels_fewshot": self.evaluate_pixels()} if self.config.evaluation.labelled else {}
+            return {f"pixels_{tag}": value for tag, value in self.evaluate_pixels().items()}
         client = SERVER if subject.client is None else subject.client
         self.before_training = round == 0
         with forked(self.config.seed, round, client, "evaluate", device=self.device):

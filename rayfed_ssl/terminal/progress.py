@@ -16,8 +16,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from rayfed_ssl.base.text import amount, printable
+from rayfed_ssl.base.text import amount, listed, printable
 from rayfed_ssl.records.summary import TEST_LABELS
+from rayfed_ssl.report.verdict import WORSE, beside_pixels
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.terminal.output import console as console
 
@@ -139,6 +140,15 @@ def accuracy_table(summary: Mapping[str, Any]) -> Table:
     return table
 
 
+def below_pixels(summary: Mapping[str, Any]) -> str:
+    """By which protocols the encoder is worth less than raw pixels, in a sentence; empty where by none."""
+    names = [name for name, of in beside_pixels(summary).items() if of.kind == WORSE]
+    if not names:
+        return ""
+    pairs = [f"{shown(summary['accuracy'][name])} against {shown(summary['pixels'][name])}" for name in names]
+    return f"By {listed(names)} the encoder is worth less than raw pixels: {listed(pairs)}."
+
+
 def features_table(summary: Mapping[str, Any]) -> Table:
     """What describes the features, before the first round and after the last."""
     table = Table("features", "before" if "start" in summary else "untrained", "last", box=box.SIMPLE)
@@ -198,6 +208,8 @@ def conclude(console: Console, summary: Mapping[str, Any], folder: Path | str) -
     """What a run came to, and where to look next."""
     if summary["accuracy"]:
         console.print(accuracy_table(summary))
+        if told := below_pixels(summary):
+            console.print(f"{told}\n", markup=False, highlight=False, soft_wrap=True)
     elif summary.get("features"):
         console.print(features_table(summary))
     sent = summary["communication"]

@@ -45,29 +45,35 @@ def test_the_second_run_reads_the_same_bits(entries: Path, monkeypatch: pytest.M
     assert not entries.exists()
     monkeypatch.delenv(cache.SWITCH)
     first = assessed()
-    assert len(list(entries.glob("*.json"))) == 2
+    assert len(list(entries.glob("*.json"))) == 3  # the encoder, and the pixels by each of two protocols
     before = {path: path.stat().st_mtime_ns for path in entries.iterdir()}
     monkeypatch.setattr("rayfed_ssl.evaluation.evaluate", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr(Worker, "material", lambda *_, **__: pytest.fail("measured again"))
     second = assessed()
     assert first == second == truth
     assert {path: path.stat().st_mtime_ns for path in entries.iterdir()} == before
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "more"),
     [
-        {"seed": 3},
-        {"evaluation": {"protocols": ["knn", "fewshot"], "fewshot": {"draws": 3}}},
-        {"data": {"name": "digits", "limit": 280, "test_limit": 120}},
-        {"data": {"name": "digits", "limit": 300, "test_limit": 110}},
-        {"data": {"name": "digits", "limit": 300, "test_limit": 120, "image_size": 12}},
+        ({"seed": 3}, 3),
+        ({"evaluation": {"protocols": ["knn", "fewshot"], "fewshot": {"draws": 3}}}, 2),  # kNN of pixels is the same
+        ({"evaluation": {**SETTINGS["evaluation"], "metrics": ["accuracy", "auc"]}}, 3),
+        ({"evaluation": {**SETTINGS["evaluation"], "train_images": 100}}, 3),
+        ({"data": {"name": "digits", "limit": 280, "test_limit": 120}}, 3),
+        ({"data": {"name": "digits", "limit": 300, "test_limit": 110}}, 3),
+        ({"data": {"name": "digits", "limit": 300, "test_limit": 120, "image_size": 12}}, 3),
+        ({"model": {"width": 0.5}}, 1),  # pixels know nothing of models ..
+        ({"augment": {"mean": [0, 0, 0]}}, 1),
+        ({"clients": {"count": 3, "encoders": "small_cnn_bn"}}, 1),
     ],
 )
-def test_another_question_has_another_entry(entries: Path, changes: dict[str, Any]) -> None:
+def test_another_question_has_another_entry(entries: Path, changes: dict[str, Any], more: int) -> None:
     assessed()
     known = set(entries.iterdir())
     assessed(**changes)
-    assert len(set(entries.iterdir()) - known) == 2
+    assert len(set(entries.iterdir()) - known) == more
 
 
 def test_other_weights_have_another_entry(entries: Path) -> None:

@@ -135,7 +135,8 @@ def test_a_run_records_held_out_values_features_and_what_chose_the_best(tmp_path
     features = ["alignment", "uniformity", "rankme"]
     for round in range(4):
         tags = {tag for t, _, tag in found if t == round and tag.startswith(("eval/", "select/", "features/"))}
-        pixels = {"eval/pixels_fewshot"} if round == 0 else set()
+        alone = {f"eval/pixels_{name}" for name in scores if not name.startswith("semi")}  # which trains an encoder
+        pixels = alone if round == 0 else set()
         described = {f"features/{name}" for name in (*features, "spectrum/000", "spectrum/001")}
         assert tags == pixels | described | {f"{group}/{name}" for group in ("eval", "select") for name in scores}
     assert list(summary["accuracy"]) == sorted(scores) == list(summary["select"])
@@ -338,7 +339,7 @@ def test_a_run_is_measured_on_other_images_beside_its_own(tmp_path: Path) -> Non
     assert set(there["evaluation"]) == {"knn", "rank"}
     assert set(there["accuracy"]["global"]) == {"knn"}
     assert set(there["untrained"]) == {"small_cnn_bn"}
-    assert "fewshot" in there["pixels"]
+    assert set(there["pixels"]) == {"knn"}
     assert "rankme" in there["features"]["global"]
 
     config = load(run / "config.yaml")

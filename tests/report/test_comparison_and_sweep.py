@@ -45,7 +45,7 @@ def test_a_comparison_of_runs(bare: Path, tmp_path: Path) -> None:
     figures = [str(a["aria-label"]) for a in page.of("svg")]
     assert "kNN accuracy over bytes of fedsimclr, local." in figures  # which sent nothing
     assert "Dashed: the untrained encoder." in page.words
-    assert "Dotted: raw pixels." not in page.words  # kNN is not measured on them, so no line is drawn
+    assert "Dotted: raw pixels." in page.words
     assert "small: each seed" not in page.words  # of one seed only the mean is drawn
     document = json.loads((tmp_path / "out/comparison.json").read_text())
     for note in document["notes"]:
@@ -126,6 +126,21 @@ def test_of_several_seeds_paired_differences_say_what_is_level() -> None:
         "; of the others 1 is level with it and 1 is not told apart from it; 2 of 4 beat the untrained encoder (71.0 "
         "%), 1 level with it, 1 not told apart from it."
         in comparison.verdict([steady, near, wild, alike, base], ["knn"]).sentence
+    )
+
+
+def test_rows_are_told_beside_raw_pixels_too() -> None:
+    rows = [row("a", (0.80,), 1, 1000), row("b", (0.903,), 1, 1000), row("untrained encoder", (0.79,), 0)]
+    found = comparison.verdict([*rows, row("raw pixels", (0.85,), 0)], ["knn"])
+    assert (
+        "; 1 of 2 beat the untrained encoder (79.0 %), 1 not told apart from it; 1 of 2 beat raw pixels (85.0 %), 1 "
+        "worse. " in found.sentence
+    )
+    assert found.kind == "better"  # than the untrained encoder
+    assert "pixels" not in comparison.verdict([*rows, row("raw pixels", (), 0)], ["knn"]).sentence  # an older run's
+    unknown = [{**one, "test_images": {}} for one in (*rows, row("raw pixels", (0.85,), 0))]
+    assert (
+        "; the untrained encoder has 79.0 %; raw pixels have 85.0 %. " in comparison.verdict(unknown, ["knn"]).sentence
     )
 
 

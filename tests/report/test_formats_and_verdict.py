@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from rayfed_ssl.report import formats, measures
-from rayfed_ssl.report.verdict import verdict
+from rayfed_ssl.report.verdict import beside_pixels, verdict
+from rayfed_ssl.terminal.progress import below_pixels
 
 
 @pytest.mark.parametrize(
@@ -99,6 +100,30 @@ def test_the_sentence_says_by_what_and_what_disagrees() -> None:
         "After 20 rounds, kNN accuracy is 70.0 %, and 80.0 % with the untrained encoder: −10.0 points, with no "
         "interval, so neither is called better."
     )
+
+
+def test_every_measure_is_told_beside_raw_pixels_what_is_below_them_first() -> None:
+    last = {"knn": 0.7, "linear": 0.9, "fewshot": 0.6, "knn_auc": 0.1, "semi_1": 0.2}
+    worth = {"knn": 0.8, "linear": 0.8, "fewshot": 0.65, "knn_auc": 0.9, "cluster_nmi": 0.5}
+    told = summary(last, last, evaluation={"test_images": 10_000}, pixels=worth)
+    assert verdict(told).sentence.endswith(
+        "; kNN and few-shot are 10.0 and 5.0 points below the raw pixels; linear probe is 10.0 points above the raw "
+        "pixels."
+    )
+    assert list(beside_pixels(told)) == ["linear", "knn", "fewshot"]  # an area has no interval
+    assert below_pixels(told) == (
+        "By knn and fewshot the encoder is worth less than raw pixels: 0.700 against 0.800 and 0.600 against 0.650."
+    )
+    few = {**told, "evaluation": {"test_images": 40}}
+    assert verdict(few).sentence.endswith(
+        "; linear probe, kNN and few-shot are not told apart from the raw pixels (+10.0, −10.0, −5.0)."
+    )
+    clients = summary({"knn": {"0": 0.6, "1": 0.7}}, {}, evaluation={"test_images": 10_000}, pixels={"knn": 0.8})
+    assert below_pixels(clients) == (
+        "By knn the encoder is worth less than raw pixels: 0.650 (0.600 to 0.700) against 0.800."
+    )
+    for other in (few, {**told, "pixels": {}}, summary(last, last)):  # not told apart; of an older version
+        assert below_pixels(other) == ""
 
 
 def test_areas_have_no_interval_and_so_no_word() -> None:
