@@ -96,13 +96,14 @@ def figure(rows: Sequence[Record], board: Mapping[str, Any]) -> Figure:
     made = Figure(figsize=(10, 2.2 + 0.3 * len(methods)), dpi=200)
     height = made.get_figheight()
     grid = made.subplots(1, len(MEASURES), sharey=True)
-    made.subplots_adjust(left=0.135, right=0.985, top=1 - 0.55 / height, bottom=1.35 / height, wspace=0.07)
     for axes, name in zip(grid, MEASURES, strict=True):
         _column(axes, rows, board, name, methods)
     grid[0].set_yticks(range(len(methods)), methods, fontsize=8.5)
     for label, method in zip(grid[0].get_yticklabels(), methods, strict=True):
         if method in board["references"]:
             label.set(fontstyle="italic", color=REFERENCES)
+    names = max(label.get_window_extent().width for label in grid[0].get_yticklabels()) / made.bbox.width
+    made.subplots_adjust(left=names + 0.012, right=0.985, top=1 - 0.55 / height, bottom=1.35 / height, wspace=0.07)
     grid[0].set_ylim(len(methods) - 0.5, -0.5)
     _legend(made, board)
     counts = {known.count for known in over_board(rows, board, MEASURE).values()}

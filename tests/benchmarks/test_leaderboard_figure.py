@@ -224,6 +224,16 @@ def test_no_name_runs_into_the_number_beside_it() -> None:
 # -- protocols ---------------------------------------------------------------------------------------------------------
 
 
+def test_the_longest_name_fits_on_the_forest() -> None:
+    name = "centralized_equal_steps_and_more"
+    renamed = [{**each, "method": name} if each["method"] == "local" else each for each in made_rows()]
+    made = forest.figure(renamed, {**BOARD, "references": [name]})
+    made.draw_without_rendering()
+    labels = {label.get_text(): label.get_window_extent() for label in made.axes[0].get_yticklabels()}
+    assert labels[name].x0 > 0
+    assert labels[name].x1 < made.axes[0].get_window_extent().x0
+
+
 def test_the_forest_shows_tables_means_and_intervals_over_clusters() -> None:
     made = forest.figure([*made_rows(), *made_rows("birds", 0.5)], BOARD)
     order = ["fedca", "flesd", "local", "fedsc"]
