@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -331,29 +330,6 @@ def test_a_reader_is_told_what_a_value_is(tmp_path: Path) -> None:
     head, first = markdown(made).splitlines()[0:3:2]
     assert head == "|  | knn | select/knn | rank | MB/round | MB total | MB to 90% of knn gain | seconds |"
     assert first.split(" | ")[3].startswith("5.500 ± 0.500")  # what describes features has its column, too
-
-
-def test_rows_below_raw_pixels_are_named(tmp_path: Path) -> None:
-    """In the mean over the seeds that both have; pixels are worth 0.4."""
-    mixed, below = [0.35, 0.5, 0.37], [0.35, 0.46, 0.38]
-    runs = {name: three(tmp_path, name, of) for name, of in (("a", A), ("mixed", mixed), ("below", below))}
-    told = [note for note in notes(of_variants(runs)) if "raw pixels" in note]
-    assert told == ["Below raw pixels in the mean, chance not counted: below by knn."]
-    assert not any("raw pixels" in note for note in notes(two_rows(tmp_path / "others")))
-
-
-def test_a_run_of_an_older_version_beside_a_new_one(tmp_path: Path) -> None:
-    """It measured raw pixels by few-shot alone: its cell is empty, and nothing is said to differ."""
-    old, new = run_folder(tmp_path / "old", 0, [0.3]), run_folder(tmp_path / "new", 1, [0.3], method="fedprox")
-    part = metrics_parts(old).read()
-    kept = part.filter([tag != "eval/pixels_knn" for tag in part["tag"].to_pylist()])
-    shutil.rmtree(old / "metrics.parquet")
-    metrics_parts(old).write(Commit(1, 0), kept)
-    assert (read_run(old).pixels, read_run(new).pixels) == ({"fewshot": PIXELS}, {"knn": PIXELS, "fewshot": PIXELS})
-    made = of_runs([old, new])
-    assert made.rows[-1].values == {"knn": {1: PIXELS}, "fewshot": {0: PIXELS, 1: PIXELS}}
-    assert not any("measured something else" in note for note in notes(made))
-    assert "Below raw pixels in the mean, chance not counted: fedprox by knn." in notes(made)
 
 
 def test_a_figure_names_every_row_once(tmp_path: Path) -> None:

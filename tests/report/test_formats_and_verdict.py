@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
+from rich.console import Console
 
-from rayfed_ssl.report import formats, measures
+from rayfed_ssl.report import accuracy, formats, measures
 from rayfed_ssl.report.verdict import beside_pixels, verdict
-from rayfed_ssl.terminal.progress import below_pixels
+from rayfed_ssl.terminal.progress import below_pixels, conclude
 
 
 @pytest.mark.parametrize(
@@ -124,6 +128,32 @@ def test_every_measure_is_told_beside_raw_pixels_what_is_below_them_first() -> N
     )
     for other in (few, {**told, "pixels": {}}, summary(last, last)):  # not told apart; of an older version
         assert below_pixels(other) == ""
+
+
+def test_a_run_ends_with_the_table_of_pixels_and_the_sentence_below_it() -> None:
+    last, worth = {"knn": 0.7, "linear": 0.9}, {"linear": 0.8}  # an older run's would have no kNN of pixels
+    told = summary(last, last, best={}, evaluation={"test_images": 10_000}, wall_s=1.0)
+    told |= {"communication": {"up_bytes": 0, "down_bytes": 0}}
+    for pixels, sentence in ((worth, False), ({**worth, "knn": 0.8}, True)):
+        text = io.StringIO()
+        conclude(Console(file=text, width=200), {**told, "pixels": pixels}, "runs/x")
+        rows = [line.split() for line in text.getvalue().splitlines()]
+        assert ["knn", f"{pixels['knn']:.3f}" if sentence else "-", "0.700", "0.700", "-"] in rows
+        assert ["linear", "0.800", "0.900", "0.900", "-"] in rows
+        assert ("By knn the encoder is worth less than raw pixels: 0.700 against 0.800." in text.getvalue()) == sentence
+
+
+def test_every_curve_has_its_own_line_of_raw_pixels() -> None:
+    scores = {"knn": {0: 0.3, 1: 0.5}, "linear": {0: 0.4, 1: 0.6}, "pixels_knn": {0: 0.45}, "pixels_fewshot": {0: 0.2}}
+    run: Any = SimpleNamespace(scores={name: {t: {None: v} for t, v in of.items()} for name, of in scores.items()})
+    figure = Figure()
+    accuracy._curves(figure, run, ["linear", "knn"], float, "round")
+    dotted = [line for line in figure.axes[0].lines if line.get_linestyle() == ":"]
+    assert [list(line.get_ydata()) for line in dotted] == [[45.0, 45.0]]  # few-shot has no curve here
+    (curve,) = (line for line in figure.axes[0].lines if line.get_label() == "kNN")
+    assert dotted[0].get_color() == curve.get_color()
+    assert accuracy._caption(run, ["linear", "knn"]).startswith("Dashed: the untrained encoder. Dotted: raw pixels.")
+    assert "Dotted" not in accuracy._caption(run, ["linear"])
 
 
 def test_areas_have_no_interval_and_so_no_word() -> None:
