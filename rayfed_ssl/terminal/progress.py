@@ -201,7 +201,9 @@ def conclude(console: Console, summary: Mapping[str, Any], folder: Path | str) -
     elif summary.get("features"):
         console.print(features_table(summary))
     sent = summary["communication"]
+    void = summary.get("void_rounds")  # older runs did not count them
     lines = {
+        **({"void rounds": f"{void} of {summary['rounds']} came to nothing"} if void else {}),
         "clients sent": f"{amount(sent['up_bytes'])} up, {amount(sent['down_bytes'])} down",
         "took": f"{summary['wall_s']:.0f} s",
         "run folder": str(folder),

@@ -273,7 +273,9 @@ def test_a_round_with_nobody_is_recorded_and_skipped(tmp_path: Path) -> None:
     system = {"availability": there, "latency_s": 10.0}
     lines: list[str] = []
     config = tiny("fedsimclr", system=system, train__rounds=4)
-    run_locally(config, tmp_path / "run", report=lambda p: lines.append(p.line))
+    summary = run_locally(config, tmp_path / "run", report=lambda p: lines.append(p.line))
+    assert summary["void_rounds"] == 2
+    assert values_of(tmp_path / "run", "system/void_round") == {2: 1.0, 3: 1.0}
     assert values_of(tmp_path / "run", "time/virtual_s") == {1: 10.0, 2: 20.0, 3: 100.0, 4: 110.0}
     assert set(values_of(tmp_path / "run", "train/loss")) == {1, 4}
     assert values_of(tmp_path / "run", "system/gone")[2] == 4.0
