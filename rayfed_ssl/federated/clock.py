@@ -166,8 +166,8 @@ class Clock:
         return asked
 
     def wait(self) -> None:
-        """Let time pass while nobody can be reached."""
-        upcoming = self.availability.next_start(self.now)
+        """Let time pass while none of the clients that take part can be reached."""
+        upcoming = self.availability.next_start(self.now, self.clients)
         if upcoming is not None:
             self.now = upcoming
         elif math.isfinite(self.availability.ends()):
