@@ -23,10 +23,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from rayfed_ssl.base import optimizers
-from rayfed_ssl.base.seeding import forked, numpy_generator
+from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.base.weights import Weights, unpack
 from rayfed_ssl.federated.client import EncoderClient, descend
 from rayfed_ssl.federated.cohort import Cohort
@@ -37,9 +37,10 @@ from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.federated.uploads import PublicOutputs
 from rayfed_ssl.federated.workload import Traffic, Workload, local_batches
-from rayfed_ssl.models.encoders import EncoderName, build_encoder
+from rayfed_ssl.models.encoders import EncoderName, encoder_dim
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives.base import kl_divergence
+from rayfed_ssl.objectives.byol import ema_
 from rayfed_ssl.settings.blocks import MethodConfig, check_student
 from rayfed_ssl.settings.run import RunSettings
 
@@ -121,14 +122,6 @@ def over_anchors(logits: Tensor, masked: Tensor | None = None) -> Tensor:
     return F.log_softmax(logits if masked is None else logits.masked_fill(masked, MASKED), dim=1)
 
 
-@torch.no_grad()
-def follow(key: nn.Module, student: nn.Module, momentum: float) -> None:
-    """mu <- zeta mu + (1 - zeta) theta, of parameters only (eq. 10); BatchNorm's buffers stay the key encoder's own."""
-    mu: list[Tensor] = list(key.parameters())
-    theta: list[Tensor] = list(student.parameters())
-    torch._foreach_lerp_(mu, theta, 1 - momentum)
-
-
 class AnchorQueue:
     """m keys (m, d) and their positions in the public set (m,), first in, first out."""
 
@@ -189,8 +182,7 @@ def dimension(config: RunSettings, encoder: str) -> int:
     """d of what an architecture uploads."""
     if config.method_as(Options).representation == "head":
         return config.projection_dim
-    with forked(config.seed, "dimension"):
-        return build_encoder(encoder, config.model, config.data.image_size, config.data.channels).dim
+    return encoder_dim(encoder, config.model, config.data.image_size, config.data.channels)
 
 
 def anchors_of(options: Options, images: int) -> int:
@@ -262,7 +254,7 @@ class Service(Embedding):
             logits = self.units(student, query_view) @ queue.keys.T / options.tau_student
             loss = kl_divergence(log_p, over_anchors(logits, own))  # L_g (eq. 9)
             descend(optimizer, loss)
-            follow(key, student, options.momentum)
+            ema_(key, student, options.momentum)  # mu <- zeta mu + (1 - zeta) theta (eq. 10)
             losses.append(loss.detach())
         per_epoch = len(losses) // options.epochs
         kl = [float(torch.stack(part).mean()) for part in (losses[:per_epoch], losses[-per_epoch:])]
