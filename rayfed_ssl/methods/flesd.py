@@ -28,7 +28,7 @@ from torch import Tensor
 from rayfed_ssl.base import optimizers
 from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.base.weights import Weights, unpack
-from rayfed_ssl.federated.client import EncoderClient, descend
+from rayfed_ssl.federated.client import PUBLIC_IMAGES, EncoderClient, descend
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation, require_public
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, projecting
@@ -46,7 +46,6 @@ from rayfed_ssl.settings.run import RunSettings
 
 ANCHORS = 2048  # the paper's m
 MASKED = -1e9  # a logit whose probability is exactly 0, and whose difference to another such logit is finite
-PUBLIC = "public"  # the name under which the public images are published
 WIDTH = {"float32": 4, "float16": 2, "int8": 1}  # bytes per uploaded value
 INT8 = 127
 
@@ -193,10 +192,6 @@ def anchors_of(options: Options, images: int) -> int:
 class Embedding(EncoderClient[Options]):
     """What client and server work share: unit representations of public images."""
 
-    def public(self) -> Tensor:
-        """(N, C, H, W) uint8 on the device, in the order in which they were published."""
-        return self.bench.images(self.bench.published[PUBLIC])
-
     def units(self, network: Network, images: Tensor) -> Tensor:
         """Unit rows (B, d) float32 of augmented or clean images (B, C, H, W)."""
         with self.autocast():
@@ -215,7 +210,7 @@ class Client(Embedding):
         self.fit()
         if weights is None:
             self.keep_own()
-        return encode_rows(torch.cat(list(self.clean_units(self.public()))), self.method.upload)
+        return encode_rows(torch.cat(list(self.clean_units(self.published_pixels()))), self.method.upload)
 
     @torch.no_grad()
     def clean_units(self, pixels: Tensor) -> Iterator[Tensor]:
@@ -234,7 +229,7 @@ class Service(Embedding):
 
     def distil(self, weights: Weights, teachers: Sequence[Rows]) -> dict[str, Any]:
         """E epochs of ESD from ``weights``; the student's weights."""
-        options, pixels = self.method, self.public()
+        options, pixels = self.method, self.published_pixels()
         rows_of = [decode_rows(sent, self.bench.device) for sent in teachers]
         student, key = self.network, self.bench.network(self.encoder, "momentum")
         for network in (student, key):
@@ -281,7 +276,7 @@ class Server(MethodServer[Options]):
 
     def start(self, cohort: Cohort) -> None:
         self.weights = self.setup.initial(student_encoder(self.config))
-        cohort.publish(PUBLIC, self.setup.federation.public_images.pixels)
+        cohort.publish(PUBLIC_IMAGES, self.setup.federation.public_images.pixels)
 
     def round(self, t: int, cohort: Cohort) -> None:
         down: dict[str, Any] = {"weights": self.weights} if shares_weights(self.config) else {}
