@@ -23,7 +23,7 @@ from rich.console import Console
 
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.simulation.progress import Progress
-from rayfed_ssl.terminal.progress import Reporter, accuracy_table, shown
+from rayfed_ssl.terminal.progress import Reporter, accuracy_table, conclude, shown
 from rayfed_ssl.terminal.signals import stop_signals
 from tests.cluster.processes import Process, descendants, end, orphans, title, until
 from tests.command_line import CONFIG, Call
@@ -411,6 +411,14 @@ def test_a_round_that_came_to_nothing_says_so() -> None:
         reporter(NOTHING)
         reporter(Progress(3, 9, "round 3/9", {"train/loss": 4.41, "system/round_s": 2.1}))
     assert "round 2/9 came to nothing: every client that was asked failed" in bar.getvalue()  # above the bar, to stay
+
+
+@pytest.mark.parametrize(("void", "told"), [({"void_rounds": 3}, True), ({"void_rounds": 0}, False), ({}, False)])
+def test_a_run_says_in_the_end_how_many_rounds_came_to_nothing(void: dict[str, int], told: bool) -> None:
+    text = io.StringIO()
+    summary = {"accuracy": {}, "rounds": 9, "communication": {"up_bytes": 0, "down_bytes": 0}, "wall_s": 1.0, **void}
+    conclude(Console(file=text, width=120), summary, "runs/demo")
+    assert ("void rounds   3 of 9 came to nothing" in text.getvalue().splitlines()) == told
 
 
 def test_an_accuracy_of_several_clients_is_their_mean_and_extremes() -> None:

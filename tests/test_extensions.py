@@ -224,7 +224,8 @@ def test_an_encoder_of_ones_own_that_cannot_be_built_is_one_line_wherever_it_is_
 def test_a_method_that_asks_for_an_encoders_size_asks_with_the_images_channels(
     tmp_path: Path, method: str, changes: dict[str, object]
 ) -> None:
-    body = "made = Flat(); made.layer = {1: nn.Linear(256, 6)}[channels]; return made"  # takes grey images alone
+    body = "made = Flat(); made.layer = {1: nn.Linear(256, 6)}[channels]; "  # takes grey images alone
+    body += "made.scale = float(made.layer.weight.sum()); return made"  # and cannot be built without values
     written(tmp_path, text=ENCODER.format(body=body, dim=6))
     config = tiny_run(method, {**FLAT, "data.channels": 1, **changes}, tmp_path)
     assert refusals([config]) == {}

@@ -87,6 +87,7 @@ def test_a_client_that_always_fails_ends_no_run_though_it_is_asked_alone(
     void = dropped(tmp_path / "run")
     assert 1 <= len(void) < 8
     assert summary["dropped"] == {"clients": 1, "times": len(void)}
+    assert summary["void_rounds"] == len(void)
     told = {f"round {t}/8 came to nothing: every client that was asked failed" for t in void}
     assert {line for line in lines if "came to nothing" in line} == told
     models = [

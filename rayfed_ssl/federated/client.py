@@ -27,6 +27,7 @@ from rayfed_ssl.objectives.base import Batch, Memory, Step
 from rayfed_ssl.settings.blocks import MethodConfig
 
 Config = TypeVar("Config", bound=MethodConfig)
+PUBLIC_IMAGES = "public"  # the name under which servers publish the public images
 Loss = Callable[[tuple[Tensor, ...], Tensor], Step]  # views, V tensors (B, C, H, W); rows (B,) of the pixels they show
 
 
@@ -119,6 +120,10 @@ class EncoderClient(Generic[Config]):
     def public_pixels(self) -> Tensor:
         """(m, C, H, W) uint8 public images on the device."""
         return self.bench.images(self.bench.federation.public_images.pixels)
+
+    def published_pixels(self, name: str = PUBLIC_IMAGES) -> Tensor:
+        """(m, C, H, W) uint8 images on the device, as the server published them by this name."""
+        return self.bench.images(self.bench.published[name])
 
     def labels(self) -> Tensor:
         """(n,) labels of the shard, for supervised methods only."""

@@ -3,8 +3,8 @@
 An exchange begins when the server asks, and takes each client ``latency + bytes down / bandwidth + images * seconds per
 image + bytes up / bandwidth``: the images it reads, the bytes the ledger books. It closes with the last reply that is
 wanted, at the deadline, or when everybody who can reply has. A round is the sum of its exchanges, each with a barrier,
-and of the server's own work (``Cohort.serve``): the images it reads, times seconds per image of its own. That decides
-on nobody's reply, so it is counted once it is done.
+and of the server's own work (``Cohort.serve``): the images it reads, times seconds per image of its own. Server work
+makes no reply late, so its time is added afterwards.
 
 Who replies is decided before anybody trains: a client that would be too late, or lost in mid-round, gets its message
 booked and does no work here. So images and bytes have to be known beforehand (``workload``); what was predicted is
@@ -166,8 +166,8 @@ class Clock:
         return asked
 
     def wait(self) -> None:
-        """Let time pass while nobody can be reached."""
-        upcoming = self.availability.next_start(self.now)
+        """Let time pass while none of the clients that take part can be reached."""
+        upcoming = self.availability.next_start(self.now, self.clients)
         if upcoming is not None:
             self.now = upcoming
         elif math.isfinite(self.availability.ends()):

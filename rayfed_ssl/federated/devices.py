@@ -106,8 +106,8 @@ class Availability(Protocol):
         """The time at which a client goes away; -inf where it is not reachable now."""
         ...
 
-    def next_start(self, now: float) -> float | None:
-        """The next time at which somebody comes; None where time brings nobody."""
+    def next_start(self, now: float, clients: np.ndarray) -> float | None:
+        """The next time at which one of these clients comes; None where time brings none of them."""
         ...
 
     def ends(self) -> float:
@@ -133,7 +133,7 @@ class Drawn:
     def until(self, client: int, now: float) -> float:
         return math.inf
 
-    def next_start(self, now: float) -> float | None:
+    def next_start(self, now: float, clients: np.ndarray) -> float | None:
         return None
 
     def ends(self) -> float:
@@ -179,15 +179,25 @@ class Traced:
             return -math.inf
         stop = float(stops[around][0])
         if stop == self.repeat and starts[0] == 0:  # and on into the next repetition
-            return math.inf if stops[0] == self.repeat else base + self.repeat + float(stops[0])
-        return base + stop
+            return math.inf if stops[0] == self.repeat else self._not_before(base + self.repeat, float(stops[0]))
+        return self._not_before(base, stop)
 
-    def next_start(self, now: float) -> float | None:
+    def next_start(self, now: float, clients: np.ndarray) -> float | None:
         base, at = (now - now % self.repeat, now % self.repeat) if self.repeat else (0.0, now)
-        later = self.starts[self.starts > at]
+        starts = self.starts[np.isin(self.clients, clients)]
+        later = starts[starts > at]
         if len(later):
-            return base + float(later.min())
-        return base + self.repeat + float(self.starts.min()) if self.repeat else None
+            return self._not_before(base, float(later.min()))
+        return self._not_before(base + self.repeat, float(starts.min())) if self.repeat and len(starts) else None
+
+    def _not_before(self, base: float, moment: float) -> float:
+        """``base + moment``, or the first float after it that ``now % repeat`` does not place before ``moment``: the
+        sum may be rounded down, and a clock that stands there would wait for the same moment again.
+        """
+        found = base + moment
+        while self.repeat and 0 < (moment - found % self.repeat) % self.repeat < self.repeat / 2:
+            found = math.nextafter(found, math.inf)
+        return found
 
     def ends(self) -> float:
         return math.inf if self.repeat else float(self.stops.max())

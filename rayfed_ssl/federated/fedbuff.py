@@ -281,13 +281,16 @@ class FedBuff:
         seconds = clock.seconds(client, clock.expected(TRAINS, client))
         clock.sent.pop(client, None)
         clock.fates["asked"] += 1
-        if system.drop_out:
-            address = (clock.settings.seed, self.slots.version, client, visit, "drop-out")
-            if numpy_generator(*address).random() < system.drop_out:
-                return Trip(seconds, lost=True)
         stays = clock.availability.until(client, clock.now) - clock.now
         limit = min(stays, math.inf if system.deadline_s is None else system.deadline_s)
-        return Trip(limit, lost=True) if seconds > limit else Trip(seconds, lost=False)
+        lost = seconds > limit or self.drops_out(client, visit)
+        return Trip(min(seconds, limit), lost)
+
+    def drops_out(self, client: int, visit: int) -> bool:
+        """Whether a client is lost on this trip, however long it takes."""
+        seed, probability = self.clock.settings.seed, self.clock.system.drop_out
+        address = (seed, self.slots.version, client, visit, "drop-out")
+        return probability > 0 and bool(numpy_generator(*address).random() < probability)
 
 
 def waves(flights: Iterable[Flight]) -> list[dict[int, Flight]]:

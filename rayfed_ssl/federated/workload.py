@@ -16,7 +16,7 @@ BOTH_WAYS = 3  # passes forward that one forward and back takes: back is about t
 class Workload:
     """``images``: source images the operation reads, each once per pass over it. ``up``: bytes of the reply by field,
     as the ledger books them. ``passes``: what is computed beside `fit` on the objective's views, in passes of one image
-    forward through a network; one forward and back counts ``BOTH_WAYS``. Only the time of `run --check` asks for it.
+    forward through a network; one forward and back counts ``BOTH_WAYS``. Only `run --check`'s time estimate uses it.
     """
 
     images: int
@@ -28,7 +28,8 @@ class Workload:
         return sum(self.up.values())
 
     def __add__(self, other: Workload) -> Workload:
-        return Workload(self.images + other.images, {**self.up, **other.up}, self.passes + other.passes)
+        up = {name: self.up.get(name, 0) + other.up.get(name, 0) for name in {**self.up, **other.up}}
+        return Workload(self.images + other.images, up, self.passes + other.passes)
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ class Finding:
 
 
 def draw_sets(federation: Federation, client: int, wanted: int, seed: int) -> Sets:
-    """Members and non-members of a client, as many of each class and natural client of the one as of the other.
+    """Members and non-members of a client. Both sets have the same number of images of each class and natural client.
 
     A third of the images that nobody trained on, of natural clients whose images this one holds, is the reference.
 

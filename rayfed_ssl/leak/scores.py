@@ -1,12 +1,10 @@
-"""Membership scores, higher for images that look as if a client had trained on them, and what theory expects of one.
+"""Membership scores, higher for images that look as if a client had trained on them.
 
 Each is fixed before any label is looked at; none is turned round to look better.
 Shapes: n images, V views, D projection, P public images, L entries.
 """
 
 from __future__ import annotations
-
-import math
 
 import torch
 import torch.nn.functional as F
@@ -44,13 +42,6 @@ def in_correlation(difference: Tensor, z: Tensor, images: int) -> Tensor:
     along = torch.einsum("vnd,de,vne->n", z, difference.double(), z) / len(z)
     norms = torch.einsum("vnd,wnd->nvw", z, z).square().mean((1, 2))
     return images * along / norms.clamp_min(torch.finfo(torch.float64).tiny)
-
-
-def expected_under_noise(squared_norm: float, images: int, sigma: float) -> float:
-    """The area that :func:`in_correlation` reaches against one view and noise E_ab ~ N(0, sigma^2), all else known:
-    Phi(||z||^2 / (sqrt(2) n sigma)).
-    """
-    return 0.5 * (1 + math.erf(squared_norm / (math.sqrt(2) * images * sigma) / math.sqrt(2)))
 
 
 def nearest(entries: Tensor, z: Tensor) -> Tensor:

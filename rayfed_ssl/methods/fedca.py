@@ -40,6 +40,7 @@ from rayfed_ssl.settings.blocks import MethodConfig
 from rayfed_ssl.settings.run import RunSettings
 
 LARGEST = 1024  # entries of a dictionary whose size is not given
+IMAGES = "public_images"  # the name under which the public images are published, in older checkpoints, too
 
 
 class Config(MethodConfig):
@@ -130,7 +131,7 @@ class Client(EncoderClient[Config]):
 
     def alignment(self) -> Callable[[], Tensor]:
         """A function that gives L_h + L_z of the model in training, on a new mini-batch of public images each time."""
-        pixels = self.bench.images(self.bench.published["public_images"])
+        pixels = self.published_pixels(IMAGES)
         h_al, z_al = self.targets(pixels)
         draws, size = self.generator("public"), self.method.alignment_batch
 
@@ -192,7 +193,7 @@ class Server(MethodServer[Config]):
         self.weights = self.initial_weights()
         self.state["dictionaries"] = {}  # client -> (n_u, D), what it uploaded last
         if self.method.alignment:
-            cohort.publish("public_images", np.asarray(self.setup.federation.public_images.pixels))
+            cohort.publish(IMAGES, np.asarray(self.setup.federation.public_images.pixels))
             cohort.publish("alignment_model", cohort.serve("align", weights=self.weights)["weights"])
 
     def round(self, t: int, cohort: Cohort) -> None:

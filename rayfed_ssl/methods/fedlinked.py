@@ -34,7 +34,7 @@ from rayfed_ssl.federated.results import ClientMatrix
 from rayfed_ssl.federated.server import pretrain
 from rayfed_ssl.federated.uploads import PublicOutputs
 from rayfed_ssl.methods.tasks import Epochs, TaskClient, TaskConfig, TaskServer, check_tasks, footprint, planned
-from rayfed_ssl.models.encoders import build_encoder
+from rayfed_ssl.models.encoders import encoder_dim
 from rayfed_ssl.settings.run import RunSettings
 
 PAIRS_SHOWN = 16  # clients up to which every pair's utility is a metric of its own; the figure shows all
@@ -234,11 +234,9 @@ def check(config: RunSettings) -> None:
     check_tasks(config)
     encoders = sorted(config.clients.architectures)
     try:
-        with torch.device("meta"):
-            sizes = {
-                name: build_encoder(name, config.model, config.data.image_size, config.data.channels).dim
-                for name in encoders
-            }
+        sizes = {
+            name: encoder_dim(name, config.model, config.data.image_size, config.data.channels) for name in encoders
+        }
     except UserError as error:
         raise ValueError(str(error)) from None
     if len(set(sizes.values())) > 1:

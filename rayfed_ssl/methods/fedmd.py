@@ -27,7 +27,7 @@ from torch import Tensor
 
 from rayfed_ssl.base import optimizers
 from rayfed_ssl.base.seeding import numpy_generator
-from rayfed_ssl.federated.client import EncoderClient, descend
+from rayfed_ssl.federated.client import PUBLIC_IMAGES, EncoderClient, descend
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation, require_public
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, projecting
@@ -38,8 +38,6 @@ from rayfed_ssl.federated.workload import BOTH_WAYS, Traffic, Workload, local_ba
 from rayfed_ssl.objectives.distillation import digest
 from rayfed_ssl.settings.blocks import MethodConfig
 from rayfed_ssl.settings.run import RunSettings
-
-PUBLIC = "public"  # the name under which the public images are published
 
 
 class Config(MethodConfig):
@@ -73,7 +71,7 @@ class Client(EncoderClient[Config]):
     def pretrain(self) -> dict[str, Any]:
         """The local objective on the public images, from the values this client begins with."""
         self.load_own()
-        self.fit(pixels=self.public(), epochs=self.method.public_epochs)
+        self.fit(pixels=self.published_pixels(), epochs=self.method.public_epochs)
         self.keep_own()
         return {}
 
@@ -85,7 +83,7 @@ class Client(EncoderClient[Config]):
             consensus_round: the round it is of, which says of which public images.
         """
         self.load_own()
-        public = self.public()
+        public = self.published_pixels()
         if consensus is not None:
             rows = self.rows(consensus_round, len(public))
             self.digest(public[rows], torch.tensor(consensus, device=self.bench.device))
@@ -109,10 +107,6 @@ class Client(EncoderClient[Config]):
             losses.append(loss.detach())
         self.metrics["digest"] = float(torch.stack(losses).mean())
 
-    def public(self) -> Tensor:
-        """(n, C, H, W) uint8 on the device, in the order in which they were published."""
-        return self.bench.images(self.bench.published[PUBLIC])
-
     def rows(self, round: int, images: int) -> Tensor:
         """The public images of a round, out of so many: (M,) positions on the device."""
         return torch.from_numpy(subset(self.config, round, images)).to(self.bench.device)
@@ -121,7 +115,7 @@ class Client(EncoderClient[Config]):
 class Server(MethodServer[Config]):
     def start(self, cohort: Cohort) -> None:
         self.state |= {"consensus": None, "agreed": 0, "pretrained": []}  # agreed: the consensus's round
-        cohort.publish(PUBLIC, self.setup.federation.public_images.pixels)
+        cohort.publish(PUBLIC_IMAGES, self.setup.federation.public_images.pixels)
 
     def workload(self, operation: str, client: int) -> Workload | None:
         """Before a client's first round, epochs on the public images. In a round, passes over the subset of the last

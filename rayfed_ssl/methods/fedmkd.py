@@ -9,10 +9,10 @@ Then the server trains a copy of each asked client's model towards the student, 
 images stay at the server.
 
 Differs from the released code, mostly where it defeats its purpose: its query is the mixture and its key the student
-without gradient, so that the distillation trains the attention alone. Here that term does, and another one, with the
-student as the query, trains the student. Teachers are in eval mode and get no gradient. A client keeps the online
-network it has trained. All of a queue is replaced in turn, for any batch. The predictor goes up, too: the alignment
-needs it.
+without gradient, so that the distillation trains the attention alone. Here that term still trains the attention; a
+second term, with the student as the query, trains the student. Teachers are in eval mode and get no gradient. A client
+keeps the online network it has trained. All of a queue is replaced in turn, for any batch. The predictor goes up, too:
+the alignment needs it.
 
 Shape legend: N teachers, B rows (two views of a batch), D projection, H attention, K queue.
 """

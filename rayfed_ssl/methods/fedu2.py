@@ -214,6 +214,11 @@ def check(config: RunSettings) -> None:
         refuse_unused(config.method, "method", "lr", "relative", needs="method.eua=true")
 
 
+def unused(config: RunSettings) -> dict[str, str]:
+    """The learning rate of a step that follows from how far clients moved."""
+    return {"method.lr": "method.relative=false"} if config.method_as(Config).relative else {}
+
+
 FEDU2 = Method(
     Config,
     Client,
@@ -221,6 +226,7 @@ FEDU2 = Method(
     Info("FedU2 (Liao 2024)", "weights"),
     objective="simclr",
     accepts=projecting,
+    unused=unused,
     check=check,
 )
 FUR = Method(

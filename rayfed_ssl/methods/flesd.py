@@ -23,12 +23,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from rayfed_ssl.base import optimizers
-from rayfed_ssl.base.seeding import forked, numpy_generator
+from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.base.weights import Weights, unpack
-from rayfed_ssl.federated.client import EncoderClient, descend
+from rayfed_ssl.federated.client import PUBLIC_IMAGES, EncoderClient, descend
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation, require_public
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, projecting
@@ -37,15 +37,15 @@ from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.federated.uploads import PublicOutputs
 from rayfed_ssl.federated.workload import Traffic, Workload, local_batches
-from rayfed_ssl.models.encoders import EncoderName, build_encoder
+from rayfed_ssl.models.encoders import EncoderName, encoder_dim
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives.base import kl_divergence
+from rayfed_ssl.objectives.byol import ema_
 from rayfed_ssl.settings.blocks import MethodConfig, check_student
 from rayfed_ssl.settings.run import RunSettings
 
 ANCHORS = 2048  # the paper's m
 MASKED = -1e9  # a logit whose probability is exactly 0, and whose difference to another such logit is finite
-PUBLIC = "public"  # the name under which the public images are published
 WIDTH = {"float32": 4, "float16": 2, "int8": 1}  # bytes per uploaded value
 INT8 = 127
 
@@ -121,14 +121,6 @@ def over_anchors(logits: Tensor, masked: Tensor | None = None) -> Tensor:
     return F.log_softmax(logits if masked is None else logits.masked_fill(masked, MASKED), dim=1)
 
 
-@torch.no_grad()
-def follow(key: nn.Module, student: nn.Module, momentum: float) -> None:
-    """mu <- zeta mu + (1 - zeta) theta, of parameters only (eq. 10); BatchNorm's buffers stay the key encoder's own."""
-    mu: list[Tensor] = list(key.parameters())
-    theta: list[Tensor] = list(student.parameters())
-    torch._foreach_lerp_(mu, theta, 1 - momentum)
-
-
 class AnchorQueue:
     """m keys (m, d) and their positions in the public set (m,), first in, first out."""
 
@@ -189,8 +181,7 @@ def dimension(config: RunSettings, encoder: str) -> int:
     """d of what an architecture uploads."""
     if config.method_as(Options).representation == "head":
         return config.projection_dim
-    with forked(config.seed, "dimension"):
-        return build_encoder(encoder, config.model, config.data.image_size, config.data.channels).dim
+    return encoder_dim(encoder, config.model, config.data.image_size, config.data.channels)
 
 
 def anchors_of(options: Options, images: int) -> int:
@@ -200,10 +191,6 @@ def anchors_of(options: Options, images: int) -> int:
 
 class Embedding(EncoderClient[Options]):
     """What client and server work share: unit representations of public images."""
-
-    def public(self) -> Tensor:
-        """(N, C, H, W) uint8 on the device, in the order in which they were published."""
-        return self.bench.images(self.bench.published[PUBLIC])
 
     def units(self, network: Network, images: Tensor) -> Tensor:
         """Unit rows (B, d) float32 of augmented or clean images (B, C, H, W)."""
@@ -223,7 +210,7 @@ class Client(Embedding):
         self.fit()
         if weights is None:
             self.keep_own()
-        return encode_rows(torch.cat(list(self.clean_units(self.public()))), self.method.upload)
+        return encode_rows(torch.cat(list(self.clean_units(self.published_pixels()))), self.method.upload)
 
     @torch.no_grad()
     def clean_units(self, pixels: Tensor) -> Iterator[Tensor]:
@@ -242,7 +229,7 @@ class Service(Embedding):
 
     def distil(self, weights: Weights, teachers: Sequence[Rows]) -> dict[str, Any]:
         """E epochs of ESD from ``weights``; the student's weights."""
-        options, pixels = self.method, self.public()
+        options, pixels = self.method, self.published_pixels()
         rows_of = [decode_rows(sent, self.bench.device) for sent in teachers]
         student, key = self.network, self.bench.network(self.encoder, "momentum")
         for network in (student, key):
@@ -262,7 +249,7 @@ class Service(Embedding):
             logits = self.units(student, query_view) @ queue.keys.T / options.tau_student
             loss = kl_divergence(log_p, over_anchors(logits, own))  # L_g (eq. 9)
             descend(optimizer, loss)
-            follow(key, student, options.momentum)
+            ema_(key, student, options.momentum)  # mu <- zeta mu + (1 - zeta) theta (eq. 10)
             losses.append(loss.detach())
         per_epoch = len(losses) // options.epochs
         kl = [float(torch.stack(part).mean()) for part in (losses[:per_epoch], losses[-per_epoch:])]
@@ -289,7 +276,7 @@ class Server(MethodServer[Options]):
 
     def start(self, cohort: Cohort) -> None:
         self.weights = self.setup.initial(student_encoder(self.config))
-        cohort.publish(PUBLIC, self.setup.federation.public_images.pixels)
+        cohort.publish(PUBLIC_IMAGES, self.setup.federation.public_images.pixels)
 
     def round(self, t: int, cohort: Cohort) -> None:
         down: dict[str, Any] = {"weights": self.weights} if shares_weights(self.config) else {}

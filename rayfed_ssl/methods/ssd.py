@@ -23,7 +23,7 @@ from pydantic import Field
 from torch import Tensor
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.seeding import forked, generator
+from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.federated.client import EncoderClient, Loss
 from rayfed_ssl.federated.cohort import Cohort
@@ -32,7 +32,7 @@ from rayfed_ssl.federated.method import ClientFootprint, Info, Method, only
 from rayfed_ssl.federated.server import MethodServer, counting
 from rayfed_ssl.federated.workload import Traffic, Workload
 from rayfed_ssl.methods import fedavg
-from rayfed_ssl.models.encoders import build_encoder
+from rayfed_ssl.models.encoders import encoder_dim
 from rayfed_ssl.objectives.align_uniform import AlignUniformConfig, align_uniform
 from rayfed_ssl.objectives.base import Step, encoded
 from rayfed_ssl.objectives.separation import orthonormal, projector_distillation, scaling, separation, subspaces
@@ -134,8 +134,7 @@ def check_federation(config: RunSettings, federation: Federation) -> None:
     if not config.method_as(Config).distillation:
         return
     encoder = config.clients.encoder(0)
-    with forked(config.seed, "dimension"):
-        dim = build_encoder(encoder, config.model, config.data.image_size, config.data.channels).dim
+    dim = encoder_dim(encoder, config.model, config.data.image_size, config.data.channels)
     if dim != config.projection_dim:
         raise UserError(
             f"model.projector.dim: found {config.projection_dim}; method.distillation compares projections with "

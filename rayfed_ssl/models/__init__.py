@@ -9,6 +9,7 @@ from rayfed_ssl.models.encoders import (
     check_encoder,
     check_encoder_name,
     check_options,
+    encoder_dim,
 )
 from rayfed_ssl.models.exported import describe, load_exported, rebuild
 from rayfed_ssl.models.heads import HEAD_SHAPES, HeadConfig, ModelConfig, StartConfig, mlp
@@ -34,6 +35,7 @@ __all__ = [
     "check_encoder_name",
     "check_options",
     "describe",
+    "encoder_dim",
     "load_exported",
     "mlp",
     "pinned",

@@ -12,10 +12,12 @@ from functools import partial
 from numbers import Integral
 from typing import Annotated, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from rayfed_ssl.base.choice import NameOf
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.seeding import forked
 from rayfed_ssl.base.table import Table
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.models.base import Encoder, device_of, probe
@@ -196,6 +198,21 @@ def build_encoder(name: str, config: ModelConfig, image_size: int, channels: int
     if origin is not None and (wrong := _wrong(made, channels, image_size)):
         raise UserError(f"clients.encoders: {name!r} ({origin}) gives {wrong}")
     return made
+
+
+def encoder_dim(name: str, config: ModelConfig, image_size: int, channels: int = 3) -> int:
+    """The width of an encoder's features. It is built without values; one of somebody else's that computes with its
+    values while it is built gets some, which no generator notices.
+
+    Raises:
+        UserError: as :func:`build_encoder`.
+    """
+    try:
+        with torch.device("meta"):
+            return build_encoder(name, config, image_size, channels).dim
+    except UserError:
+        with forked("encoder_dim"):
+            return build_encoder(name, config, image_size, channels).dim
 
 
 def _wrong(made: object, channels: int, image_size: int) -> str:

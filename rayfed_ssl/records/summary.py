@@ -28,6 +28,7 @@ from rayfed_ssl.records.tables import (
 )
 
 PIXELS = "pixels_"
+VOID = "system/void_round"  # 1 in a round that came to nothing; no other round has it
 TEST_LABELS, HELD_OUT_LABELS, NO_LABELS = "test labels", "held-out labels", "no labels"  # what chose a round or trial
 Accuracy = float | dict[str, float | None] | None
 History = dict[str, dict[int, dict[int | None, float]]]  # protocol -> round -> client (None: global) -> value
@@ -165,6 +166,7 @@ def summarise(
         "untrained": {name: value for name, value in untrained.items() if not name.startswith(PIXELS)},
         "pixels": {name.removeprefix(PIXELS): value for name, value in untrained.items() if name.startswith(PIXELS)},
         "dropped": dropped(folder),
+        "void_rounds": void_rounds(metrics),
         "communication": communication_totals(communication_parts(folder).read(["direction", "bytes"])),
         "epsilon": _epsilon(epsilon),
         "wall_s": 0.0 if wall_s is None else wall_s,
@@ -181,6 +183,11 @@ def dropped(folder: Path) -> dict[str, int]:
         "clients": len({row["client"] for row in rows}),
         "times": len({(row["round"], row["client"]) for row in rows}),
     }
+
+
+def void_rounds(metrics: pa.Table) -> int:
+    """How many rounds came to nothing."""
+    return len(metrics.filter(pc.equal(metrics["tag"].cast(pa.string()), VOID)))
 
 
 def write_summary(folder: Path, summary: Mapping[str, object]) -> None:

@@ -140,6 +140,8 @@ def _tiles(run: RunFolder) -> list[Tile]:
         tiles.append(Tile("epsilon", _number(run, "epsilon"), _scope(run)))
     if run.told("train_images_per_s") is not None:
         tiles.append(Tile("trained on", _number(run, "train_images_per_s"), "images per second"))
+    if run.told("void_rounds"):
+        tiles.append(Tile("rounds that came to nothing", _number(run, "void_rounds"), f"of {run.rounds}"))
     if run.told("dropped", "times"):
         tiles.append(Tile("clients left out", _number(run, "dropped", "times"), "times"))
     return tiles

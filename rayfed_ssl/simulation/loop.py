@@ -248,7 +248,7 @@ class Run:
     def round(self, t: int) -> None:
         """Round t: sample, ask, aggregate, record. One that comes to nothing is recorded, too."""
         began = time.perf_counter()
-        line = f"round {t}/{self.rounds}"
+        line, void = f"round {t}/{self.rounds}", False
         self.cohort.begin_round(t, ())
         try:
             if self.buffered is not None:
@@ -256,8 +256,8 @@ class Run:
             else:
                 self.cohort.clients = self.sample(t)
                 optimised_round(self.server, self.config.server.optimizer, t, self.cohort)
-        except RoundVoid as void:
-            line += f" came to nothing: {void}"
+        except RoundVoid as why:
+            line, void = f"{line} came to nothing: {why}", True
         except ClientError:
             if self.cohort.fruitless:
                 self.say(t, self.cohort.setbacks.verdict)
@@ -268,7 +268,7 @@ class Run:
         keep(self.server.state, *(plugin.state for plugin in self.plugins.values()))
         seconds = time.perf_counter() - began
         with self.writing(f"the records of round {t}"):
-            values = self.recorder.round(t, self.cohort, self.server, seconds)
+            values = self.recorder.round(t, self.cohort, self.server, seconds, void=void)
         self.done = t
         self.say(t, line, values)
         with self.writing(f"the records of round {t}"):

@@ -30,7 +30,14 @@ from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.records.environment import write_environment
 from rayfed_ssl.records.journal import Journal
 from rayfed_ssl.records.settings_table import markdown
-from rayfed_ssl.records.summary import evaluated_rounds, rounds_to, summarise, virtual_seconds, write_summary
+from rayfed_ssl.records.summary import (
+    VOID,
+    evaluated_rounds,
+    rounds_to,
+    summarise,
+    virtual_seconds,
+    write_summary,
+)
 from rayfed_ssl.records.tables import Drop, read_metrics, replace_file, write_images, write_partition
 from rayfed_ssl.records.trained import trained_digests, write_trained
 from rayfed_ssl.simulation.last_outcomes import LastOutcomes
@@ -127,28 +134,15 @@ class Recorder:
         if lines:
             self.records.text("notes", "\n\n".join(lines))
 
-    def round(self, t: int, cohort: Cohort, server: MethodServer[Any], seconds: float) -> dict[str, float]:
-        """Record one finished round; returns the global values of it."""
+    def round(
+        self, t: int, cohort: Cohort, server: MethodServer[Any], seconds: float, *, void: bool
+    ) -> dict[str, float]:
+        """Record one finished round, ``void`` where it came to nothing; returns the global values of it."""
         self.records.spill(t - 1)
-        trained = {client: values for client, values in cohort.metrics.items() if client != SERVER and "loss" in values}
-        images = [values.get("images", 0.0) for values in trained.values()]
-        values: dict[str, float] = {"system/round_s": seconds, "system/clients": float(len(cohort.clients))}
-        if trained:
-            losses = [measured["loss"] for measured in trained.values()]
-            values["train/loss"] = float(np.average(losses, weights=images if any(images) else None))
-        if rates := [measured["lr"] for measured in trained.values() if "lr" in measured]:
-            values["train/lr"] = rates[0]
-        if any(images):
-            values["train/images"] = sum(images)
-            values["system/images_per_s"] = values["train/images"] / seconds
-        if cohort.clock is not None:
-            values["time/virtual_s"] = cohort.clock.now
-            if cohort.clock.system.server_seconds_per_image:
-                values["time/server_s"] = cohort.clock.server_s
-            values |= {f"system/{fate}": float(count) for fate, count in cohort.clock.fates.items()}
-        if cohort.dropped:
-            values["system/dropped_clients"] = float(len({error.client for error in cohort.dropped}))
-            self.records.dropped(Drop(t, error.client, error.operation, error.reason) for error in cohort.dropped)
+        values = _round_values(cohort, seconds)
+        if void:
+            values[VOID] = 1.0
+        self.records.dropped(Drop(t, error.client, error.operation, error.reason) for error in cohort.dropped)
         values |= self.compared(cohort)
         sources: list[MethodServer[Any] | ServerPlugin[Any]] = [server, *cohort.plugins.values()]
         for source in sources:
@@ -305,6 +299,29 @@ class Recorder:
 
     def close(self) -> None:
         self.records.close()
+
+
+def _round_values(cohort: Cohort, seconds: float) -> dict[str, float]:
+    """What every method's round has: its seconds, who took part, how training went, virtual time."""
+    trained = {client: values for client, values in cohort.metrics.items() if client != SERVER and "loss" in values}
+    images = [values.get("images", 0.0) for values in trained.values()]
+    values: dict[str, float] = {"system/round_s": seconds, "system/clients": float(len(cohort.clients))}
+    if trained:
+        losses = [measured["loss"] for measured in trained.values()]
+        values["train/loss"] = float(np.average(losses, weights=images if any(images) else None))
+    if rates := [measured["lr"] for measured in trained.values() if "lr" in measured]:
+        values["train/lr"] = rates[0]
+    if any(images):
+        values["train/images"] = sum(images)
+        values["system/images_per_s"] = values["train/images"] / seconds
+    if cohort.clock is not None:
+        values["time/virtual_s"] = cohort.clock.now
+        if cohort.clock.system.server_seconds_per_image:
+            values["time/server_s"] = cohort.clock.server_s
+        values |= {f"system/{fate}": float(count) for fate, count in cohort.clock.fates.items()}
+    if cohort.dropped:
+        values["system/dropped_clients"] = float(len({error.client for error in cohort.dropped}))
+    return values
 
 
 def means_by_tag(parts: Mapping[int | None, Mapping[str, float]]) -> dict[str, float]:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import rich.progress as bars
 from rich import box
@@ -20,45 +19,19 @@ from rayfed_ssl.base.text import amount, listed, printable
 from rayfed_ssl.records.summary import TEST_LABELS
 from rayfed_ssl.report.verdict import WORSE, beside_pixels
 from rayfed_ssl.simulation.progress import Progress
+from rayfed_ssl.terminal.bars import Bar
 from rayfed_ssl.terminal.output import console as console
 
 EVALUATION, FEATURES, PIXELS = "eval/", "features/", "pixels_"
 
 
-class Reporter:
-    """Turns the loop's :class:`Progress` into a bar or lines. A context manager: the bar goes when it is left."""
+class Reporter(Bar):
+    """Turns the loop's :class:`Progress` into a bar or lines."""
 
     def __init__(self, console: Console, name: str) -> None:
-        self.console = console
+        super().__init__(console, name, bars.TextColumn("{task.fields[shown]}"))
         self.newest: tuple[int, dict[str, float]] = (0, {})  # round and accuracies of the last evaluation
         self.told: dict[str, float] = {}  # accuracies that a line has shown
-        self.bar = self._bar() if console.is_terminal else None
-        self.task = self.bar.add_task(name, total=None, shown="") if self.bar else None
-
-    def _bar(self) -> bars.Progress:
-        return bars.Progress(
-            bars.TextColumn("{task.description}"),
-            bars.BarColumn(bar_width=24),
-            bars.TextColumn("{task.fields[shown]}"),
-            bars.TimeRemainingColumn(elapsed_when_finished=True),
-            console=self.console,
-            transient=True,
-        )
-
-    def __enter__(self) -> Self:
-        if self.bar:
-            self.bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.bar:
-            self.bar.stop()
-
-    def line(self, text: str) -> None:
-        """One line as it is, above the bar if there is one."""
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def __call__(self, progress: Progress) -> None:
         if progress.finishes_a_round:
@@ -213,7 +186,9 @@ def conclude(console: Console, summary: Mapping[str, Any], folder: Path | str) -
     elif summary.get("features"):
         console.print(features_table(summary))
     sent = summary["communication"]
+    void = summary.get("void_rounds")  # older runs did not count them
     lines = {
+        **({"void rounds": f"{void} of {summary['rounds']} came to nothing"} if void else {}),
         "clients sent": f"{amount(sent['up_bytes'])} up, {amount(sent['down_bytes'])} down",
         "took": f"{summary['wall_s']:.0f} s",
         "run folder": str(folder),

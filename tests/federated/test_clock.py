@@ -180,6 +180,18 @@ def test_time_of_several_exchanges_adds_up_and_published_bytes_travel_with_the_f
     assert again.now == clock.now
 
 
+def test_who_takes_no_part_is_not_waited_for(tmp_path: Path) -> None:
+    """Client 0 was left out, say for too few images: that it comes at 10 and at 30 helps nobody."""
+    (tmp_path / "trace.csv").write_text("client,start,end\n0,10,20\n0,30,40\n1,100,200\n")
+    config = five(tmp_path, system__availability={"name": "trace", "path": str(tmp_path / "trace.csv")})
+    assert config.system is not None
+    clock = Clock(config, config.system, (B, C), lambda *_: None)
+    with pytest.raises(RoundVoid, match="nobody can be reached"):
+        clock.select(1, 1)
+    assert clock.now == 100
+    assert clock.select(2, 1) == (B,)
+
+
 def test_nobody_there_is_a_round_that_comes_to_nothing(tmp_path: Path) -> None:
     rows = [f"{client},50,60" for client in CLIENTS]
     (tmp_path / "trace.csv").write_text("\n".join(["client,start,end", *rows]))

@@ -78,7 +78,7 @@ def test_a_trace_equals_looking_at_every_second(seed: int, repeat: int | None) -
         for client in np.flatnonzero(here):
             gone = next((s for s in range(now, horizon) if not awake(intervals, client, s, repeat)), math.inf)
             assert traced.until(int(client), float(now)) == gone
-        came = traced.next_start(float(now))
+        came = traced.next_start(float(now), np.arange(4))
         if not here.any():
             later = (s for s in range(now, horizon) if any(awake(intervals, c, s, repeat) for c in range(4)))
             assert came == next(later, None)
@@ -89,6 +89,40 @@ def test_a_trace_equals_looking_at_every_second(seed: int, repeat: int | None) -
         longest = max((len(part) for part in text.split("0")), default=0)
         assert traced.longest()[client] == (math.inf if longest == horizon else longest)
     assert traced.ends() == (math.inf if repeat else end.max())
+
+
+@pytest.mark.parametrize("repeat", [86400.0, 1000 / 3, 0.7])
+@pytest.mark.parametrize("seed", range(10))
+def test_a_clock_that_waits_or_sees_a_client_off_never_stands_still(seed: int, repeat: float) -> None:
+    """Fractions of seconds: the sum of a whole number of repetitions and a moment of the trace may be rounded down."""
+    draws = np.random.default_rng(seed)
+    bounds = np.sort(draws.random((3, 2)), axis=1) * repeat
+    if seed % 2:
+        bounds[0, 0], bounds[2, 1] = 0.0, repeat
+    clients, now = np.array([0, 1, 2]), 0.0
+    traced = Traced(clients, bounds[:, 0], bounds[:, 1], 3, repeat)
+    for _ in range(300):
+        here = np.flatnonzero(traced.reachable(1, now))
+        if len(here):
+            then = traced.until(int(here[0]), now)
+            assert not traced.reachable(1, then)[here[0]]
+        else:
+            came = traced.next_start(now, clients)
+            assert came is not None
+            then = came
+            assert traced.reachable(1, then).any()
+        assert now < then < now + 2 * repeat
+        now = then
+
+
+def test_only_the_clients_that_take_part_are_waited_for() -> None:
+    traced = Traced(np.array([0, 0, 1]), np.array([10.0, 30.0, 100.0]), np.array([20.0, 40.0, 200.0]), 3, None)
+    assert traced.next_start(0.0, np.array([0, 1])) == 10
+    assert traced.next_start(0.0, np.array([1, 2])) == 100
+    assert traced.next_start(100.0, np.array([1])) is None
+    again = Traced(np.array([0]), np.array([10.0]), np.array([20.0]), 2, 50.0)
+    assert again.next_start(10.0, np.array([0])) == 60
+    assert again.next_start(10.0, np.array([1])) is None
 
 
 def write(path: Path, **columns: list[float]) -> Path:

@@ -14,11 +14,12 @@ from safetensors.numpy import load_file
 
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.federated.fedbuff import Contribution, Flight, Slots, Trip, staleness_weight, stepped, waves
+from rayfed_ssl.federated.fedbuff import Contribution, FedBuff, Flight, Slots, Trip, staleness_weight, stepped, waves
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import fedavg
+from rayfed_ssl.simulation.assembly import rehearse
 from rayfed_ssl.simulation.local import LocalCohort
 from tests.tiny import booked, encoders, measured, run_locally, tiny
 
@@ -246,6 +247,28 @@ def final(folder: Path, config: RunConfig) -> bytes:
     tree, _ = checkpoint.load(folder / "checkpoints" / f"round-{config.train.rounds:05d}")
     found: Weights = tree["server"]["weights"]
     return found.vector.tobytes()
+
+
+def test_who_drops_out_is_given_up_at_the_deadline_at_the_latest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trips of 10 and of 100 seconds, a deadline of 20: whether or not a client drops out, its slot is free by then."""
+    pq.write_table(pa.table({"client": range(4), "latency_s": [10.0, 100.0, 10.0, 100.0]}), tmp_path / "d.parquet")
+    found: dict[bool, dict[int, Trip]] = {}
+    for drops in (False, True):
+        system = {"devices": str(tmp_path / "d.parquet"), "deadline_s": 20.0, "drop_out": 0.5}
+        config = buffered(system=system)
+        parts = rehearse(config, deal(config))[0]
+        assert parts.clock is not None
+        schedule = FedBuff(parts.server, parts.clock)
+        monkeypatch.setattr(FedBuff, "drops_out", lambda self, client, visit, drops=drops: drops)
+        ledger = Ledger()
+        cohort = LocalCohort(config, deal(config), ledger)
+        cohort.attach({}, parts.clock)
+        cohort.begin_round(1, ())
+        found[drops] = {client: schedule.begin(cohort, client, 0) for client in range(4)}
+    assert found[False] == {c: Trip(20.0, lost=True) if c % 2 else Trip(10.0, lost=False) for c in range(4)}
+    assert found[True] == {c: Trip(20.0 if c % 2 else 10.0, lost=True) for c in range(4)}
 
 
 def test_stale_replies_count_less_and_very_stale_ones_not(tmp_path: Path) -> None:

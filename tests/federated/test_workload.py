@@ -66,6 +66,13 @@ def test_a_share_leaves_a_plug_in_its_rows() -> None:
     assert (found(100).size, found(3000).size) == (12, 30)
 
 
+def test_work_adds_up_field_by_field() -> None:
+    """A sum of two works that send the same field sends the bytes of both."""
+    one, two = Workload(3, {"weights": 10, "rows": 1}, passes=2), Workload(4, {"rows": 5, "x": 7}, passes=1)
+    assert one + two == Workload(7, {"weights": 10, "rows": 6, "x": 7}, passes=3)
+    assert (one + two).up_bytes == one.up_bytes + two.up_bytes
+
+
 def test_a_share_is_predicted_too(tmp_path: Path) -> None:
     """40 images by 0.3: three batches of 12, of which a deadline's clock keeps account and `--check` counts steps."""
     run_locally(tiny("local", **ALONE), tmp_path / "plain")

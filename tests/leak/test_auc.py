@@ -11,7 +11,7 @@ from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
 from rayfed_ssl.leak.auc import area, newcombe, null_deviation, placements, told, true_positives, variance
-from rayfed_ssl.leak.scores import agreement, expected_under_noise, in_correlation, nearest, surrogate
+from rayfed_ssl.leak.scores import agreement, in_correlation, nearest, surrogate
 
 MEMBERS, OTHERS = np.array([0.9, 0.8, 0.8, 0.4]), np.array([0.7, 0.8, 0.3])
 
@@ -104,15 +104,8 @@ def test_an_image_in_a_correlation_matrix_by_hand() -> None:
     assert float(in_correlation(whole - half, other, 3)) == pytest.approx(-0.5, abs=1e-12)
 
 
-def test_the_area_expected_under_noise() -> None:
-    assert expected_under_noise(4, 5000, 1.04e-3) == pytest.approx(0.7067546, abs=1e-7)
-    assert expected_under_noise(1, 5000, 1.04e-3) == pytest.approx(0.5540823, abs=1e-7)
-    assert expected_under_noise(4, 500, 1.04e-3) == pytest.approx(0.99999997, abs=1e-8)
-    assert expected_under_noise(2.0, 70, 0.03) == pytest.approx(norm.cdf(2.0 / (math.sqrt(2) * 70 * 0.03)), abs=1e-12)
-
-
 def test_scores_reach_the_area_expected_under_noise() -> None:
-    """R without x, or with it, and Gaussian noise: the measured area is the one of the formula."""
+    """R without x, or with it, and noise E_ab ~ N(0, sigma^2), all else known: Phi(||z||^2 / (sqrt(2) n sigma))."""
     torch.manual_seed(0)
     n, sigma, dim, trials = 30, 0.05, 6, 1500
     z = torch.nn.functional.normalize(torch.randn(n, dim, dtype=torch.float64), dim=1)
@@ -121,7 +114,8 @@ def test_scores_reach_the_area_expected_under_noise() -> None:
     own = torch.outer(z[0], z[0]) / n
     with_x = torch.cat([in_correlation(own + e, z[:1][None], n) for e in noise[0]])
     without = torch.cat([in_correlation(e, z[:1][None], n) for e in noise[1]])
-    assert area(with_x.numpy(), without.numpy()) == pytest.approx(expected_under_noise(1.0, n, sigma), abs=0.02)
+    expected = norm.cdf(1.0 / (math.sqrt(2) * n * sigma))
+    assert area(with_x.numpy(), without.numpy()) == pytest.approx(expected, abs=0.02)
     assert rest.shape == own.shape
 
 

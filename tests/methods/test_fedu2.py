@@ -66,7 +66,6 @@ def test_all_parts_off_is_fedavg_bit_for_bit() -> None:
         (None, False, 8.0),
         (None, None, None),
         (None, True, None),
-        (0.3, True, None),
     ],
 )
 def test_the_servers_step_is_the_min_norm_points(lr: float | None, relative: bool | None, wanted: float | None) -> None:

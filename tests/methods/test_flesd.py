@@ -170,20 +170,6 @@ def test_printed_target_at_the_papers_temperature() -> None:
     np.testing.assert_allclose(target([r], 0.1).exp()[0], (0.992364, 0.006686, 0.000905, 0.000045), atol=5e-7)
 
 
-def test_momentum_encoder_follows_in_parameters_only() -> None:
-    """Shi et al. 2021, eq. 10; BatchNorm's buffers stay the key encoder's own."""
-    key, student = (torch.nn.BatchNorm1d(1, dtype=torch.float64) for _ in range(2))
-    with torch.no_grad():
-        student.weight.zero_()
-        assert student.running_mean is not None
-        student.running_mean.fill_(7)
-    for _ in range(16):
-        flesd.follow(key, student, 0.999)
-    assert float(key.weight.detach()) == pytest.approx(0.984119442, abs=5e-10)
-    assert key.running_mean is not None
-    assert float(key.running_mean) == 0
-
-
 def test_queue_is_first_in_first_out() -> None:
     """A queue that wraps around, and one whose size is no multiple of the batch."""
     letters = dict(zip("abcdef", torch.arange(6.0), strict=True))

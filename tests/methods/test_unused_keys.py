@@ -28,6 +28,9 @@ REFUSED = {
     "a step relative to nothing": (
         "fedu2", {"method.eua": False, "method.relative": False}, "method.relative: found false; it needs method.eua",
     ),
+    "the rate of a relative step": (
+        "fedu2", {"method.relative": True, "method.lr": 3.0}, "method.lr: found 3.0; it needs method.relative=false",
+    ),
     "the weight of no alignment": (
         "fedca", {**ALONE, "method.beta": 0.1}, "method.beta: found 0.1; it needs method.alignment=true",
     ),
@@ -58,11 +61,11 @@ ALLOWED = {
     "lambda of all clients": ("fedema", {"method.autoscale": False, "method.scaler": 0.5, "method.tau": 0.7}),
     "tau": ("fedema", {"method.scaler": 1.0, "method.tau": 0.5}),
     "a mean": ("fedu2", {"method.eua": False, "method.temperature": 0.5}),
+    "a relative step": ("fedu2", {"method.relative": True, "method.lr": None}),
     "no alignment": ("fedca", {**ALONE, "method.beta": 0.01, "objective.directional": False}),
     "no dictionary": ("fedca", {"method.alignment": False, "method.dictionary_size": 0, "method.ensembling": 0.0}),
     "steps": ("fedsimclr", {"train.local_steps": 3, "train.local_epochs": 1}),
     "epochs": ("fedsimclr", {"train.local_steps": None, "train.local_epochs": 2}),
-    "a relative step, whatever the rate": ("fedu2", {"method.relative": True, "method.lr": 8.0}),
 }
 
 

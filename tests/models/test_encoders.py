@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import forked
-from rayfed_ssl.models import ENCODERS, ModelConfig, build_encoder
+from rayfed_ssl.models import ENCODERS, ModelConfig, build_encoder, encoder_dim
 from rayfed_ssl.models.encoders import OPTIONS
 from rayfed_ssl.testing.tiny import tiny_run
 from tests.tiny import OWN
@@ -111,6 +111,9 @@ def test_parameter_count_and_dimension(name: str) -> None:
         encoder = build_encoder(name, ModelConfig(), 32)
     assert parameters(encoder) == COUNTS[name]
     assert encoder.dim == DIMS.get(name, 128 if name.startswith("small") else 512)
+    state = torch.get_rng_state()
+    assert encoder_dim(name, ModelConfig(), 32) == encoder.dim
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet50", "resnet18_imagenet"])

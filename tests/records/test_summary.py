@@ -13,8 +13,8 @@ from rayfed_ssl.records.journal import Journal
 from rayfed_ssl.records.summary import best_and_last, evaluated_rounds, last_of, rounds_to, summarise, write_summary
 from rayfed_ssl.records.tables import METRICS, table
 
-KEYS = """method dataset seed rounds clients accuracy best untrained pixels dropped communication epsilon wall_s
-train_images_per_s status"""
+KEYS = """method dataset seed rounds clients accuracy best untrained pixels dropped void_rounds communication epsilon
+wall_s train_images_per_s status"""
 TEST = {"by": "test labels"}
 
 
@@ -64,6 +64,7 @@ def test_the_summary_of_a_run(tmp_path: Path) -> None:
         },
         "untrained": {"knn": 0.2, "task": {"0": 0.0, "1": 0.1}},
         "dropped": {"clients": 0, "times": 0},
+        "void_rounds": 0,
         "pixels": {"fewshot": 0.25},
         "communication": {"up_bytes": 28, "down_bytes": 36},
         "epsilon": None,

@@ -182,6 +182,17 @@ def test_a_damaged_run_gives_a_report_of_what_is_there(
     assert len(page.of("section")) >= 3
 
 
+@pytest.mark.usefixtures("only_svg")
+@pytest.mark.parametrize("void", [0, 1, None])
+def test_rounds_that_came_to_nothing_are_told_where_there_are_any(void: int | None, copy: Copy) -> None:
+    folder = copy()
+    summary = json.loads((folder / "summary.json").read_text())
+    summary.pop("void_rounds")
+    (folder / "summary.json").write_text(json.dumps(summary | ({} if void is None else {"void_rounds": void})))
+    told = re.search(r"rounds that came to nothing (\d+) of 2", Parsed(report_of(folder, images=False)).words)
+    assert (told and told[1]) == ("1" if void else None)
+
+
 def test_a_run_that_has_not_ended_has_the_numbers_so_far(copy: Copy) -> None:
     folder = copy()
     whole = json.loads((folder / "summary.json").read_text())

@@ -273,7 +273,9 @@ def test_a_round_with_nobody_is_recorded_and_skipped(tmp_path: Path) -> None:
     system = {"availability": there, "latency_s": 10.0}
     lines: list[str] = []
     config = tiny("fedsimclr", system=system, train__rounds=4)
-    run_locally(config, tmp_path / "run", report=lambda p: lines.append(p.line))
+    summary = run_locally(config, tmp_path / "run", report=lambda p: lines.append(p.line))
+    assert summary["void_rounds"] == 2
+    assert values_of(tmp_path / "run", "system/void_round") == {2: 1.0, 3: 1.0}
     assert values_of(tmp_path / "run", "time/virtual_s") == {1: 10.0, 2: 20.0, 3: 100.0, 4: 110.0}
     assert set(values_of(tmp_path / "run", "train/loss")) == {1, 4}
     assert values_of(tmp_path / "run", "system/gone")[2] == 4.0
@@ -286,6 +288,26 @@ def test_a_round_with_nobody_is_recorded_and_skipped(tmp_path: Path) -> None:
     assert (2, "down") in per_round
     assert (2, "up") not in per_round
     assert not any(t == 3 for t, _ in per_round)
+
+
+@pytest.mark.parametrize(("schedule", "trained"), [("sync", {2, 5, 8}), ("fedbuff", {2, 4, 6, 8})])
+def test_a_repeated_trace_of_fractions_of_seconds_does_not_stop_the_clock(
+    schedule: str, trained: set[int], tmp_path: Path
+) -> None:
+    """A day has 9.5 seconds, which is one round of 9: the next one loses everybody, and one waits for the next day.
+    FedBuff's next round is both.
+    """
+    there = trace(tmp_path, *(f"{c},67120.8,67130.3" for c in range(4)), repeat_s=86400.0)
+    system = {"availability": there, "latency_s": 9.0}
+    given = {"server__schedule": schedule, "train__rounds": 9}
+    if schedule == "fedbuff":
+        given |= {"server__buffer": 4, "server__concurrency": 4}
+    summary = run_locally(blind("fedsimclr", system=system, **given), tmp_path / "run")
+    hours = values_of(tmp_path / "run", "time/virtual_s")
+    assert len(set(hours.values())) == 9
+    assert set(values_of(tmp_path / "run", "train/loss")) == trained
+    assert summary["void_rounds"] == 9 - len(trained)
+    assert hours[8] == pytest.approx((len(trained) - 1) * 86400 + 67120.8 + 9)
 
 
 def test_a_client_that_leaves_between_two_exchanges_is_out_of_the_round(tmp_path: Path) -> None:

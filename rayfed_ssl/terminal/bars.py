@@ -1,0 +1,49 @@
+"""What shows how far something is: a bar on a terminal, lines elsewhere."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+import rich.progress as bars
+from rich.console import Console
+
+
+class Bar:
+    """A bar where the console is a terminal, and lines above it or, elsewhere, alone. A context manager: the bar goes
+    when it is left.
+
+    Args:
+        name: what is under way.
+        column: what stands between the bar and the time it will still take; it may show the task's field ``shown``.
+    """
+
+    def __init__(self, console: Console, name: str, column: bars.ProgressColumn) -> None:
+        self.console = console
+        self.bar = self._bar(column) if console.is_terminal else None
+        self.task = self.bar.add_task(name, total=None, shown="") if self.bar else None
+
+    def _bar(self, column: bars.ProgressColumn) -> bars.Progress:
+        return bars.Progress(
+            bars.TextColumn("{task.description}"),
+            bars.BarColumn(bar_width=24),
+            column,
+            bars.TimeRemainingColumn(elapsed_when_finished=True),
+            console=self.console,
+            transient=True,
+        )
+
+    def __enter__(self) -> Self:
+        if self.bar:
+            self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.bar:
+            self.bar.stop()
+
+    def line(self, text: str) -> None:
+        """One line as it is, above the bar if there is one."""
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
