@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import scipy.stats
@@ -354,6 +355,21 @@ def test_a_run_of_an_older_version_beside_a_new_one(tmp_path: Path) -> None:
     assert made.rows[-1].values == {"knn": {1: PIXELS}, "fewshot": {0: PIXELS, 1: PIXELS}}
     assert not any("measured something else" in note for note in notes(made))
     assert "Below raw pixels in the mean, chance not counted: fedprox by knn." in notes(made)
+
+
+def test_clients_that_begin_with_one_encoder_have_its_values(tmp_path: Path) -> None:
+    """The mean of five clients' 0.9666666666666667 is that number, and not the one before it."""
+    value = 0.9666666666666667
+    assert sum([value] * 5) / 5 != value
+    runs = {}
+    for name, clients in (("a", [None]), ("own", range(5))):
+        runs[name] = [run_folder(tmp_path / name, 0, [0.5], method="local" if name == "own" else "fedsimclr")]
+        part = metrics_parts(runs[name][0]).read()
+        began = [Metric(0, client, "eval/linear", value, 0.0) for client in clients]
+        metrics_parts(runs[name][0]).write(Commit(1, 0), pa.concat_tables([part, table(began, METRICS)]))
+    made = of_variants(runs)
+    assert made.rows[-2].values["linear"] == {0: value}
+    assert not any("measured something else" in note for note in notes(made))
 
 
 def test_a_figure_names_every_row_once(tmp_path: Path) -> None:
