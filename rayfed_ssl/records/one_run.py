@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from rayfed_ssl.records.tables import read_communication, read_metrics
 from rayfed_ssl.settings import files as configfile
 
 HOUR_S = 3600.0
-Curve = dict[int, float]  # round -> value, of clients' values the mean
+Curve = dict[int, float]  # round -> value, of clients' values the mean: rounded once, so of equal values that value
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def read_run(folder: Path) -> OneRun:
         for name, rounds in sorted(history(metrics, group).items()):
             if not name.startswith(OWN):  # on clients' own test images, whoever's encoder it is
                 of_clients |= any(None not in values_of for t, values_of in rounds.items() if t)
-            curve = {t: fmean(values_of.values()) for t, values_of in sorted(rounds.items())}
+            curve = {t: mean(values_of.values()) for t, values_of in sorted(rounds.items())}
             curves[name if group == "eval" else f"{group}/{name}"] = curve
     pixels = {name.removeprefix(PIXELS): curve[0] for name, curve in curves.items() if name.startswith(PIXELS)}
     curves = {name: curve for name, curve in curves.items() if not name.startswith(PIXELS)}
