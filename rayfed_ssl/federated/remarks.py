@@ -7,6 +7,7 @@ Shape legend: N training images, M test images.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -107,7 +108,7 @@ def of_classes(dataset: Dataset) -> Iterator[str]:
     yield from no_class(dataset)
     yield from almost_one_name(dataset)
     yield from untested_classes(dataset)
-    yield from largest_class(dataset)
+    yield from of_largest_class(dataset)
     yield from smallest_classes(dataset)
 
 
@@ -170,17 +171,34 @@ def smallest_classes(dataset: Dataset) -> Iterator[str]:
     )
 
 
-def largest_class(dataset: Dataset) -> Iterator[str]:
-    """A line where always naming the largest class is right for a share of the test images that is more than
-    ``ABOVE_CHANCE`` above 1 / (number of their classes).
+@dataclass(frozen=True)
+class LargestClass:
+    """The class of the test images that most are of: its ``name``, its ``share`` of them, and ``chance``, 1 / (number
+    of their classes).
+    """
+
+    name: str
+    share: float
+    chance: float
+
+
+def largest_class(dataset: Dataset) -> LargestClass | None:
+    """The class whose name alone is right for a share of the labelled test images that is more than ``ABOVE_CHANCE``
+    above chance; None where there is none.
     """
     labels = dataset.test.labels[dataset.test.labels >= 0]
     counts = np.bincount(labels) if len(labels) else np.zeros(1, np.int64)
     classes, most = int((counts > 0).sum()), int(counts.max())
-    if classes > 1 and Fraction(most, len(labels)) - Fraction(1, classes) > ABOVE_CHANCE:
-        names = dataset.train.class_names
-        name = printable(names[int(counts.argmax())]) if names else str(int(counts.argmax()))
+    if classes < 2 or Fraction(most, len(labels)) - Fraction(1, classes) <= ABOVE_CHANCE:
+        return None
+    names, label = dataset.train.class_names, int(counts.argmax())
+    return LargestClass(names[label] if names else str(label), most / len(labels), 1 / classes)
+
+
+def of_largest_class(dataset: Dataset) -> Iterator[str]:
+    """A line on the largest class, where always naming it is worth much."""
+    if (found := largest_class(dataset)) is not None:
         yield (
-            f"{most / len(labels):.0%} of the test images are of class {name}: always naming it is as accurate "
-            f"(chance: {1 / classes:.0%}), and an accuracy below that says little{ADVICE}"
+            f"{found.share:.0%} of the test images are of class {printable(found.name)}: always naming it is as "
+            f"accurate (chance: {found.chance:.0%}), and an accuracy below that says little{ADVICE}"
         )

@@ -16,16 +16,17 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from rayfed_ssl.base.text import listed
+from rayfed_ssl.base.text import listed, printable
 from rayfed_ssl.records.comparison import difference, ordered
 from rayfed_ssl.records.intervals import counts_images, of_difference
 from rayfed_ssl.records.judged import APART, MARGIN, Judgement, judged
 from rayfed_ssl.report.folder import UNFINISHED, UNKNOWN
-from rayfed_ssl.report.formats import number, plural, points
+from rayfed_ssl.report.formats import number, percent, plural, points
 from rayfed_ssl.report.measures import change, features_name, protocol_name, shown, small, subject, unit, within
 
 BETTER, LEVEL_WITH, WORSE = "better", "level", "worse"
 NO_INTERVAL = "no interval"
+ROUNDING = 1e-9  # of an accuracy that is a share of images
 KINDS: Mapping[Judgement, str] = {"above": BETTER, "below": WORSE, "level": LEVEL_WITH, APART: APART}
 WORDS = {BETTER: "better than", LEVEL_WITH: "level with", APART: "not told apart from", WORSE: "worse than"}
 
@@ -138,7 +139,8 @@ def verdict(summary: Mapping[str, Any]) -> Verdict:
             f"{opening}, the encoder is {WORDS[of.kind]} {began}: {subject(main)}{whose} {last} against {before}, "
             f"{apart} {_interval(of, main)}"
         )
-    return Verdict(sentence + _others(known, main) + _pixels(summary) + ".", of.kind, main)
+    rest = _others(known, main) + _pixels(summary) + _largest_class(summary, accuracy)
+    return Verdict(f"{sentence}{rest}.", of.kind, main)
 
 
 def _described(summary: Mapping[str, Any], began: str) -> str:
@@ -214,3 +216,17 @@ def _pixels(summary: Mapping[str, Any]) -> str:
             by = listed([f"{abs(100 * of.mean):.1f}" for of in alike.values()])
             told += f"; {names} {are} {by} points {'above' if kind == BETTER else 'below'} the raw pixels"
     return told
+
+
+def _largest_class(summary: Mapping[str, Any], accuracy: Mapping[str, Any]) -> str:
+    """What always naming the largest class is worth, where the run noted that it is much, and whether all is below."""
+    largest = summary.get("largest_class")
+    if not isinstance(largest, Mapping):
+        return ""
+    share = float(largest["share"])
+    means = [mean(of) for name, of in accuracy.items() if counts_images(name)]
+    none = all(value is None or value <= share + ROUNDING for value in means)
+    return (
+        f"; always naming the largest class, {printable(largest['name'], 80)}, is right for {percent(share)} of the "
+        f"test images{', and no accuracy here is higher' if none else ''}"
+    )

@@ -25,6 +25,7 @@ from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.messages import SERVER, Diverged
 from rayfed_ssl.federated.plugin import ServerPlugin
+from rayfed_ssl.federated.remarks import largest_class
 from rayfed_ssl.federated.results import ClientMatrix
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.records.environment import write_environment
@@ -237,6 +238,8 @@ class Recorder:
         )
         known = len(train_rows(self.federation, self.config)[0])
         summary["evaluation"] = {**settings(self.config.evaluation, known), **self._test_images()}
+        if (largest := largest_class(self.federation.dataset)) is not None:
+            summary["largest_class"] = {"name": largest.name, "share": largest.share}
         if (start := self.config.model.start) is not None:
             summary["start"] = {"path": str(start.path), "digest": start.sha256}
         if names := self._names(summary["accuracy"]):

@@ -2,7 +2,8 @@
 
     {"event": "round", "round": 3, "rounds": 20, "train/loss": 2.9, "system/round_s": 1.2, ..}
     {"event": "evaluation", "round": 3, "rounds": 20, "eval/knn": 0.91, ..}    beside the next round, or after it
-    {"event": "end", "run": "runs/demo", "status": "complete", ..}             the rest is summary.json's
+    {"event": "end", "run": "runs/demo", "status": "complete", ..}             the rest is summary.json's,
+                                                                               and `verdict`, as in the report
 
 Every finished round has exactly one object of the first kind. Values that are not finite are null.
 """
@@ -13,11 +14,13 @@ import json
 import math
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from rayfed_ssl.base.text import printable
+from rayfed_ssl.report.verdict import verdict
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.terminal.output import divert
 
@@ -56,8 +59,8 @@ class Events:
         self._say({"event": kind, "round": progress.round, "rounds": progress.rounds, **progress.values})
 
     def end(self, summary: Mapping[str, Any], where: Path | str) -> None:
-        """The last object: where the run is, and what it came to."""
-        self._say({"event": "end", "run": str(where), **summary})
+        """The last object: where the run is, what it came to, and the report's sentence on it."""
+        self._say({"event": "end", "run": str(where), **summary, "verdict": asdict(verdict(summary))})
 
     def _say(self, event: Mapping[str, Any]) -> None:
         finite = {

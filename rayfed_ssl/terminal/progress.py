@@ -15,14 +15,16 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from rayfed_ssl.base.text import amount, listed, printable
+from rayfed_ssl.base.text import amount, printable
 from rayfed_ssl.records.summary import TEST_LABELS
-from rayfed_ssl.report.verdict import WORSE, beside_pixels
+from rayfed_ssl.report.measures import features_name
+from rayfed_ssl.report.verdict import verdict
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.terminal.bars import Bar
 from rayfed_ssl.terminal.output import console as console
 
 EVALUATION, FEATURES, PIXELS = "eval/", "features/", "pixels_"
+RANK = "rankme"  # of what describes features, what stands beside accuracies, too: a collapse shows there first
 
 
 class Reporter(Bar):
@@ -71,10 +73,13 @@ class Reporter(Bar):
 
 
 def scores(values: Mapping[str, float]) -> dict[str, float]:
-    """The accuracies of an evaluation; without any, what describes the features, the spectrum left out."""
+    """The accuracies of an evaluation, and the effective rank; without any, what describes the features, the spectrum
+    left out.
+    """
     found = {tag.removeprefix(EVALUATION): value for tag, value in values.items() if tag.startswith(EVALUATION)}
     features = {tag.removeprefix(FEATURES): value for tag, value in values.items() if tag.startswith(FEATURES)}
-    return found or {name: value for name, value in features.items() if "/" not in name}
+    described = {name: value for name, value in features.items() if "/" not in name and (not found or name == RANK)}
+    return found | described
 
 
 def accuracies(measured: Mapping[str, float]) -> str:
@@ -95,7 +100,9 @@ def shown(accuracy: float | Mapping[str, float | None] | None) -> str:
 
 
 def accuracy_table(summary: Mapping[str, Any]) -> Table:
-    """Per protocol: raw pixels, the encoder before the first round, the last and the best round, and what chose it."""
+    """Per protocol: raw pixels, the encoder before the first round, the last and the best round, and what chose it. The
+    last row is the effective rank, where it was measured.
+    """
     ways = {best.get("by", TEST_LABELS) for best in summary["best"].values()}
     head = f"best (by {ways.pop()})" if len(ways) == 1 else "best"
     before = "before" if "start" in summary else "untrained"
@@ -110,16 +117,11 @@ def accuracy_table(summary: Mapping[str, Any]) -> Table:
             shown(last),
             f"{best['value']:.3f} (round {best['round']}{by})" if best else "-",
         )
+    if (rank := summary.get("features", {}).get(RANK)) is not None:
+        table.add_row(
+            features_name(RANK), "-", shown(summary.get("untrained_features", {}).get(RANK)), shown(rank), "-"
+        )
     return table
-
-
-def below_pixels(summary: Mapping[str, Any]) -> str:
-    """By which protocols the encoder is worth less than raw pixels, in a sentence; empty where by none."""
-    names = [name for name, of in beside_pixels(summary).items() if of.kind == WORSE]
-    if not names:
-        return ""
-    pairs = [f"{shown(summary['accuracy'][name])} against {shown(summary['pixels'][name])}" for name in names]
-    return f"By {listed(names)} the encoder is worth less than raw pixels: {listed(pairs)}."
 
 
 def features_table(summary: Mapping[str, Any]) -> Table:
@@ -181,8 +183,8 @@ def conclude(console: Console, summary: Mapping[str, Any], folder: Path | str) -
     """What a run came to, and where to look next."""
     if summary["accuracy"]:
         console.print(accuracy_table(summary))
-        if told := below_pixels(summary):
-            console.print(f"{told}\n", markup=False, highlight=False, soft_wrap=True)
+        plain = verdict(summary).sentence.replace("−", "-")  # not every encoding has a minus
+        console.print(f"{plain}\n", markup=False, highlight=False, soft_wrap=True)
     elif summary.get("features"):
         console.print(features_table(summary))
     sent = summary["communication"]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import io
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from rayfed_ssl.report.verdict import verdict
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.terminal.events import Events
 from tests.command_line import Call
@@ -31,7 +33,9 @@ def test_json_is_one_object_per_round_and_lines_go_to_stderr(call: Call, tmp_pat
     assert set(measured) == {0, 1, 2}
     assert measured[2]["eval/knn"] == recorded[2, "eval/knn"]
     summary = json.loads((tmp_path / "runs/tiny/summary.json").read_text())
-    assert events[-1] == {"event": "end", "run": "runs/tiny", **summary}
+    said = asdict(verdict(summary))
+    assert events[-1] == {"event": "end", "run": "runs/tiny", **summary, "verdict": said}
+    assert said["sentence"].startswith("After 2 rounds, the encoder is ")
     assert err.startswith("fedsimclr on digits: 3 clients x 20 images\n")
 
 

@@ -12,7 +12,10 @@ from rich.console import Console
 
 from rayfed_ssl.report import accuracy, formats, measures
 from rayfed_ssl.report.verdict import beside_pixels, verdict
+<<<<<<< HEAD
 from rayfed_ssl.terminal.progress import below_pixels, conclude
+=======
+>>>>>>> h-g
 
 
 @pytest.mark.parametrize(
@@ -115,19 +118,21 @@ def test_every_measure_is_told_beside_raw_pixels_what_is_below_them_first() -> N
         "pixels."
     )
     assert list(beside_pixels(told)) == ["linear", "knn", "fewshot"]  # an area has no interval
-    assert below_pixels(told) == (
-        "By knn and fewshot the encoder is worth less than raw pixels: 0.700 against 0.800 and 0.600 against 0.650."
-    )
     few = {**told, "evaluation": {"test_images": 40}}
     assert verdict(few).sentence.endswith(
         "; linear probe, kNN and few-shot are not told apart from the raw pixels (+10.0, −10.0, −5.0)."
     )
-    clients = summary({"knn": {"0": 0.6, "1": 0.7}}, {}, evaluation={"test_images": 10_000}, pixels={"knn": 0.8})
-    assert below_pixels(clients) == (
-        "By knn the encoder is worth less than raw pixels: 0.650 (0.600 to 0.700) against 0.800."
-    )
-    for other in (few, {**told, "pixels": {}}, summary(last, last)):  # not told apart; of an older version
-        assert below_pixels(other) == ""
+
+
+def test_the_sentence_recalls_what_naming_the_largest_class_is_worth() -> None:
+    largest = {"largest_class": {"name": "normal", "share": 0.9667}}
+    worth = {"linear": 0.9667, "knn": 0.95, "linear_balanced_accuracy": 0.99}
+    told = {**summary(worth, worth, evaluation={"test_images": 300}), **largest}
+    right = "; always naming the largest class, normal, is right for 96.7 % of the test images"
+    assert verdict(told).sentence.endswith(f"{right}, and no accuracy here is higher.")
+    better = {**summary({"linear": 0.98, "knn": 0.95}, worth, evaluation={"test_images": 300}), **largest}
+    assert verdict(better).sentence.endswith(f"{right}.")
+    assert "largest class" not in verdict(summary(worth, worth)).sentence
 
 
 def test_a_run_ends_with_the_table_of_pixels_and_the_sentence_below_it() -> None:
