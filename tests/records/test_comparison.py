@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import scipy.stats
@@ -333,47 +332,6 @@ def test_a_reader_is_told_what_a_value_is(tmp_path: Path) -> None:
     assert first.split(" | ")[3].startswith("5.500 ± 0.500")  # what describes features has its column, too
 
 
-<<<<<<< HEAD
-=======
-def test_rows_below_raw_pixels_are_named(tmp_path: Path) -> None:
-    """In the mean over the seeds that both have; pixels are worth 0.4."""
-    mixed, below = [0.35, 0.5, 0.37], [0.35, 0.46, 0.38]
-    runs = {name: three(tmp_path, name, of) for name, of in (("a", A), ("mixed", mixed), ("below", below))}
-    told = [note for note in notes(of_variants(runs)) if "raw pixels" in note]
-    assert told == ["Below raw pixels in the mean, chance not counted: below by knn."]
-    assert not any("raw pixels" in note for note in notes(two_rows(tmp_path / "others")))
-
-
-def test_a_run_of_an_older_version_beside_a_new_one(tmp_path: Path) -> None:
-    """It measured raw pixels by few-shot alone: its cell is empty, and nothing is said to differ."""
-    old, new = run_folder(tmp_path / "old", 0, [0.3]), run_folder(tmp_path / "new", 1, [0.3], method="fedprox")
-    part = metrics_parts(old).read()
-    kept = part.filter([tag != "eval/pixels_knn" for tag in part["tag"].to_pylist()])
-    shutil.rmtree(old / "metrics.parquet")
-    metrics_parts(old).write(Commit(1, 0), kept)
-    assert (read_run(old).pixels, read_run(new).pixels) == ({"fewshot": PIXELS}, {"knn": PIXELS, "fewshot": PIXELS})
-    made = of_runs([old, new])
-    assert made.rows[-1].values == {"knn": {1: PIXELS}, "fewshot": {0: PIXELS, 1: PIXELS}}
-    assert not any("measured something else" in note for note in notes(made))
-    assert "Below raw pixels in the mean, chance not counted: fedprox by knn." in notes(made)
-
-
-def test_clients_that_begin_with_one_encoder_have_its_values(tmp_path: Path) -> None:
-    """The mean of five clients' 0.9666666666666667 is that number, and not the one before it."""
-    value = 0.9666666666666667
-    assert sum([value] * 5) / 5 != value
-    runs = {}
-    for name, clients in (("a", [None]), ("own", range(5))):
-        runs[name] = [run_folder(tmp_path / name, 0, [0.5], method="local" if name == "own" else "fedsimclr")]
-        part = metrics_parts(runs[name][0]).read()
-        began = [Metric(0, client, "eval/linear", value, 0.0) for client in clients]
-        metrics_parts(runs[name][0]).write(Commit(1, 0), pa.concat_tables([part, table(began, METRICS)]))
-    made = of_variants(runs)
-    assert made.rows[-2].values["linear"] == {0: value}
-    assert not any("measured something else" in note for note in notes(made))
-
-
->>>>>>> h-f
 def test_a_figure_names_every_row_once(tmp_path: Path) -> None:
     made = of_variants({"a": three(tmp_path, "a", A), "b": three(tmp_path, "b", B, method="fedprox", sent=[])})
     drawn = figure(made, "MB", lambda run, t: run.bytes_until(t) or None, log=True)

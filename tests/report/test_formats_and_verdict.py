@@ -12,10 +12,7 @@ from rich.console import Console
 
 from rayfed_ssl.report import accuracy, formats, measures
 from rayfed_ssl.report.verdict import beside_pixels, verdict
-<<<<<<< HEAD
-from rayfed_ssl.terminal.progress import below_pixels, conclude
-=======
->>>>>>> h-g
+from rayfed_ssl.terminal.progress import conclude
 
 
 @pytest.mark.parametrize(
