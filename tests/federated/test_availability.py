@@ -54,6 +54,7 @@ def test_a_trace_equals_looking_at_every_second(seed: int, repeat: int | None) -
         for client in np.flatnonzero(here):
             gone = next((s for s in range(now, horizon) if not awake(intervals, client, s, repeat)), math.inf)
             assert traced.until(int(client), float(now)) == gone
+        assert all(traced.until(int(client), float(now)) == -math.inf for client in np.flatnonzero(~here))
         came = traced.next_start(float(now), np.arange(4))
         if not here.any():
             later = (s for s in range(now, horizon) if any(awake(intervals, c, s, repeat) for c in range(4)))
