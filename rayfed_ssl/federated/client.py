@@ -256,7 +256,7 @@ class EncoderClient(Generic[Config]):
         if loss is not None or self.plugins:
             return step
         memory = {} if self.memory is None else self.memory.tensors
-        return self.bench.steps.made(step, self.config.objective.name, count, memory)
+        return self.bench.step_maker.made(step, self.config.objective.name, count, memory)
 
     def _keep_objectives_state(self) -> None:
         """Keep the momentum target and the objective's memory for the next round, where they last."""

@@ -25,7 +25,8 @@ import numpy as np
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import numpy_generator
-from rayfed_ssl.federated.devices import Availability, Devices, drop_outs, make_availability, make_devices
+from rayfed_ssl.federated.availability import Availability, drop_outs, make_availability
+from rayfed_ssl.federated.devices import Devices, make_devices
 from rayfed_ssl.federated.ledger import Direction
 from rayfed_ssl.federated.messages import SERVER, Outcome
 from rayfed_ssl.federated.workload import Workload

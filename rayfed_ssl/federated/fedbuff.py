@@ -87,6 +87,11 @@ class Slots:
         self.idle, self.free, self.version = deque(value["idle"]), value["free"], value["version"]
         self.flights, self.visits = [Flight(*flight) for flight in value["flights"]], Counter(value["visits"])
 
+    def may_start(self, now: float) -> bool:
+        """Whether a slot is free, somebody is idle, and nobody else arrives at this very instant."""
+        arrives = bool(self.flights) and self.flights[0].time <= now
+        return self.free > 0 and len(self.idle) > 0 and not arrives
+
     def start(self, now: float, reachable: Sequence[bool] | np.ndarray, begin: Callable[[int, int], Trip]) -> None:
         """Fill the free slots, unless somebody else arrives at this very instant.
 
@@ -94,7 +99,7 @@ class Slots:
             reachable: by client.
             begin: client, visit -> its trip, as it sets out.
         """
-        if self.flights and self.flights[0].time <= now:
+        if not self.may_start(now):
             return
         passed: list[int] = []
         while self.free and self.idle:
@@ -256,7 +261,8 @@ class FedBuff:
         clock, slots, lost = self.clock, self.slots, 0
         clock.begin_round(t)
         while len(self.buffer) < self.config.buffer:
-            slots.start(clock.now, clock.availability.reachable(t, clock.now), partial(self.begin, cohort))
+            if slots.may_start(clock.now):
+                slots.start(clock.now, clock.availability.reachable(t, clock.now), partial(self.begin, cohort))
             if not slots.flights:
                 clock.wait()
                 raise RoundVoid("nobody can be reached")

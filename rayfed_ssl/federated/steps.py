@@ -163,7 +163,7 @@ def recorded(body: Body, device: torch.device) -> Body:
     return graph.replay
 
 
-class Steps:
+class StepMaker:
     """Which kind of step a process takes, as ``resources.cuda_graphs`` says, and which ones it cannot record.
 
     Raises:

@@ -21,12 +21,10 @@ with the client, where the code sends it and takes it into EUA. The solver is ex
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
@@ -36,12 +34,12 @@ from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.messages import Reply
 from rayfed_ssl.federated.method import Info, Method, projecting
 from rayfed_ssl.federated.plugin import ClientPlugin, ServerPlugin
-from rayfed_ssl.federated.workload import BOTH_WAYS, Batches, Workload, local_batches
+from rayfed_ssl.federated.workload import Batches, Workload, local_batches
 from rayfed_ssl.methods import fedavg
+from rayfed_ssl.methods.third_view import turns_loss, with_third_view
 from rayfed_ssl.methods.unified import equalised_epochs, sharpened, unified_step
-from rayfed_ssl.objectives.base import Step, full_precision
+from rayfed_ssl.objectives.base import Step
 from rayfed_ssl.objectives.fur import sphere_uniformity
-from rayfed_ssl.objectives.rotation import turned
 from rayfed_ssl.settings.blocks import refuse_unused
 from rayfed_ssl.settings.run import PluginConfig, RunSettings
 
@@ -121,10 +119,7 @@ class Client(fedavg.Client[Config]):
             if self.method.uniformity:
                 value = value + self.method.uniformity * uniformity(step.projections, self.method, uniform)
             if self.method.rotation:
-                (view,) = self.views(pixels[rows], third, 1)
-                turns = torch.randint(4, (len(rows),), generator=turning, device=rows.device)
-                logits = self.network.classify_projected_rotation(turned(view, turns))
-                value = value + self.method.rotation * F.cross_entropy(full_precision(logits), turns)
+                value = value + self.method.rotation * turns_loss(self, pixels[rows], turning, third)
             return step._replace(loss=value)
 
         self.fit(loss, epochs=epochs)
@@ -146,7 +141,7 @@ class Server(fedavg.Server[Config]):
         cost = self.fitting(client, weights=self.weights)
         if not self.method.rotation:
             return cost
-        return replace(cost, images=2 * cost.images, passes=BOTH_WAYS * cost.images)
+        return with_third_view(cost)
 
     def round(self, t: int, cohort: Cohort) -> None:
         by = self.client_shares(cohort.clients)

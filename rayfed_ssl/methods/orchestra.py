@@ -19,7 +19,6 @@ Shape legend: B batch, D projection, G global centroids, L local centroids, M me
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -35,14 +34,14 @@ from rayfed_ssl.federated.messages import TRAINS, Reply
 from rayfed_ssl.federated.method import Info, Method, only
 from rayfed_ssl.federated.server import MethodServer, counting
 from rayfed_ssl.federated.uploads import Entries
-from rayfed_ssl.federated.workload import BOTH_WAYS, Traffic, Workload
+from rayfed_ssl.federated.workload import Traffic, Workload
 from rayfed_ssl.methods.centroids import fit_centroids, local_centroids, spread
+from rayfed_ssl.methods.third_view import turns_loss, with_third_view
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives.base import Step, encoded_together, full_precision, random_rows
 from rayfed_ssl.objectives.byol import ema_
 from rayfed_ssl.objectives.clustering import cluster_agreement
 from rayfed_ssl.objectives.moco import enqueued
-from rayfed_ssl.objectives.rotation import turned
 from rayfed_ssl.objectives.simclr import SimCLRConfig
 from rayfed_ssl.settings.blocks import MethodConfig, refuse_unused
 from rayfed_ssl.settings.run import RunSettings
@@ -107,10 +106,7 @@ class Client(EncoderClient[Config]):
             self.memory_rows = enqueued(self.memory_rows, t_a)
             value = cluster_agreement(t_a, z_b, centroids, temperature)
             if options.rotation:
-                turns = torch.randint(4, (len(rows),), generator=draws, device=rows.device)
-                (view,) = self.views(pixels[rows], draws, 1)
-                logits = network.classify_projected_rotation(turned(view, turns))
-                value = value + options.rotation * F.cross_entropy(full_precision(logits), turns)
+                value = value + options.rotation * turns_loss(self, pixels[rows], draws, draws)
             return Step(value, (z_a, z_b), features)
 
         return loss
@@ -167,7 +163,7 @@ class Server(MethodServer[Config]):
             return memory
         cost = self.fitting(client, weights=self.weights, target=self.setup.target_size(self.common_encoder))
         if self.method.rotation:
-            cost = replace(cost, images=2 * cost.images, passes=BOTH_WAYS * cost.images)
+            cost = with_third_view(cost)
         return cost + memory
 
     def operations(self, t: int) -> tuple[str, ...]:

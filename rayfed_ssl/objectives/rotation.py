@@ -24,9 +24,11 @@ def rotations(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def turned(images: Tensor, turns: Tensor) -> Tensor:
     """Each of images (B, C, H, H) turned by so many quarters, ``turns`` (B,) in 0 .. 3."""
-    every = rotations(images)[0].reshape(4, *images.shape)
-    chosen: Tensor = every[turns, torch.arange(len(images), device=images.device)]
-    return chosen
+    side = images.shape[-1]
+    pixel = torch.arange(side**2, device=images.device).reshape(side, side)
+    source = torch.stack([torch.rot90(pixel, quarter).flatten() for quarter in range(4)])  # (4, H H)
+    chosen = source[turns][:, None].expand(-1, images.shape[1], -1)  # (B, C, H H): whose value each pixel gets
+    return images.flatten(2).gather(2, chosen).reshape(images.shape)
 
 
 class RotationConfig(ObjectiveConfig):

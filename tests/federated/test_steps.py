@@ -40,7 +40,7 @@ def config(objective: str, optimizer: str, **resources: object) -> RunConfig:
 def trained(settings: RunConfig, static: bool) -> tuple[np.ndarray, dict[str, Any], float, Worker]:
     """A client's weights, state and loss after its local epoch."""
     worker = Worker(settings, deal(settings))
-    worker.steps.static = static
+    worker.step_maker.static = static
     weights = worker.initial("small_cnn_bn")
     message = {"weights": weights}
     outcome, state = worker.execute("train", 0, 1, message, None)
@@ -69,7 +69,7 @@ def test_fixed_memory_gives_the_same_bits(objective: str, optimizer: str, monkey
     assert np.array_equal(plain[0], static[0])
     assert same(plain[1], static[1])
     assert plain[2] == static[2]
-    if objective in static[3].steps.refused:
+    if objective in static[3].step_maker.refused:
         assert not bodies
     else:
         assert len(bodies) >= 5  # all steps but the first two
@@ -78,7 +78,7 @@ def test_fixed_memory_gives_the_same_bits(objective: str, optimizer: str, monkey
 def test_what_grows_is_not_recorded(caplog: pytest.LogCaptureFixture) -> None:
     settings = config("simclr", "sgd")
     worker = Worker(settings, deal(settings))
-    worker.steps.static = True
+    worker.step_maker.static = True
     network = torch.nn.Linear(2, 1)
     memory = {"queue": torch.zeros(0, 2)}
 
@@ -93,13 +93,13 @@ def test_what_grows_is_not_recorded(caplog: pytest.LogCaptureFixture) -> None:
         total = torch.zeros(())
         step = steps.TrainStep(loss, torch.optim.SGD(network.parameters(), 0.1), None, lambda: None, total)
         if wrapped:
-            step = worker.steps.made(step, "growing", 20, memory)
+            step = worker.step_maker.made(step, "growing", 20, memory)
         for _ in range(10):
             step((torch.randn(3, 2),), torch.arange(3))
         return [p.detach().clone() for p in (*network.parameters(), memory["queue"], total)]
 
     assert all(torch.equal(a, b) for a, b in zip(stepped(False), stepped(True), strict=True))
-    assert worker.steps.refused == {"growing"}
+    assert worker.step_maker.refused == {"growing"}
     assert "growing: no CUDA graph of its step (what it remembers changes its size)" in caplog.text
 
 
@@ -114,11 +114,11 @@ def test_what_cannot_be_recorded_goes_on_plainly(monkeypatch: pytest.MonkeyPatch
     assert np.array_equal(plain[0], static[0])
     assert same(plain[1], static[1])
     assert plain[2] == static[2]
-    assert static[3].steps.refused == {"byol"}
+    assert static[3].step_maker.refused == {"byol"}
 
 
 def test_few_steps_are_not_worth_a_graph() -> None:
-    made = steps.Steps("auto", torch.device("cpu"))
+    made = steps.StepMaker("auto", torch.device("cpu"))
     made.static = True
     plain = steps.TrainStep(
         lambda v, r: r.sum(), torch.optim.SGD([torch.ones(1)], 0.1), None, lambda: None, r := torch.zeros(())
@@ -130,7 +130,7 @@ def test_few_steps_are_not_worth_a_graph() -> None:
 
 def test_a_graph_demanded_of_a_cpu_is_refused() -> None:
     with pytest.raises(UserError, match=r"resources\.cuda_graphs: found 'on', but this process trains on the CPU"):
-        steps.Steps("on", torch.device("cpu"))
+        steps.StepMaker("on", torch.device("cpu"))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: what a graph replays can only be seen on one")

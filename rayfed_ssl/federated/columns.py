@@ -1,0 +1,35 @@
+"""Columns of numbers in the files that a ``system:`` block names; every refusal names its key, in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from rayfed_ssl.base.schema import UserError
+
+
+def read_table(path: Path, key: str) -> pa.Table:
+    """The table in a Parquet or CSV file that ``key`` names. Raises UserError for what is none."""
+    try:
+        return pyarrow.csv.read_csv(path) if path.suffix == ".csv" else pq.read_table(path)
+    except (pa.ArrowException, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{key}: {path} cannot be read ({reason}); needs a Parquet or CSV file") from None
+
+
+def column(table: pa.Table, name: str, path: Path, key: str) -> np.ndarray:
+    """A column of finite numbers as float64. Raises UserError where there is none, or holds something else."""
+    if name not in table.column_names:
+        raise UserError(f"{key}: found no column {name} in {path}; it has {', '.join(table.column_names)}")
+    try:
+        values = np.asarray(table.column(name).cast(pa.float64()).to_numpy(), np.float64)
+    except pa.ArrowException:
+        raise UserError(f"{key}: found {table.column(name).type} in column {name} of {path}; needs numbers") from None
+    if not np.isfinite(values).all():
+        row = int(np.argmin(np.isfinite(values)))
+        raise UserError(f"{key}: found {values[row]} in column {name}, row {row} of {path}; needs a finite number")
+    return values

@@ -1,0 +1,35 @@
+"""What Orchestra and FedU2 add to a batch: a third view, turned by quarters, how many of which the network tells.
+
+Shape legend: B batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rayfed_ssl.federated.client import EncoderClient
+from rayfed_ssl.federated.workload import BOTH_WAYS, Workload
+from rayfed_ssl.objectives.base import full_precision
+from rayfed_ssl.objectives.rotation import turned
+
+
+def turns_loss(
+    client: EncoderClient[Any], pixels: Tensor, draws_turns: torch.Generator, draws_view: torch.Generator
+) -> Tensor:
+    """Cross-entropy of the turn of a view of ``pixels`` (B, C, H, H) uint8, read off the view's projection: (). The
+    turns are drawn first; both generators may be one.
+    """
+    turns = torch.randint(4, (len(pixels),), generator=draws_turns, device=pixels.device)
+    (view,) = client.views(pixels, draws_view, 1)
+    logits = client.network.classify_projected_rotation(turned(view, turns))
+    return F.cross_entropy(full_precision(logits), turns)
+
+
+def with_third_view(cost: Workload) -> Workload:
+    """The cost of local epochs in which every image has one view more, beside those that ``fit`` counts."""
+    return replace(cost, images=2 * cost.images, passes=BOTH_WAYS * cost.images)
