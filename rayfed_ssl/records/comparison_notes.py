@@ -26,7 +26,8 @@ def notes(comparison: Comparison) -> list[str]:
     lines += [f"Values are those of the last round, over seed(s) {_listed(seeds)}; nothing was chosen by test labels."]
     if others := comparison.other_splits:
         lines += [
-            f"+ {printable(name)}: another split than {first} in seed(s) {_listed(left)}."
+            f"+ {printable(name)}: another split than {first} in seed(s) {_listed(left)}, so a difference includes "
+            f"what the split does{_of_the_split(comparison, name)}."
             for name, of in others.items()
             if (left := [seed for seed in of if seed not in elsewhere.get(name, [])])
         ]
@@ -44,6 +45,22 @@ def notes(comparison: Comparison) -> list[str]:
     lines += [*_began_otherwise(comparison), *noted(comparison)]
     lines += [f"Left out, {printable(name)}: {' '.join(why.split())}" for name, why in comparison.left_out.items()]
     return lines
+
+
+def _of_the_split(comparison: Comparison, name: str) -> str:
+    """What is not subtracted of a row on another split: what is measured on images that the split chooses."""
+    row = next(row for row in comparison.rows if row.name == name)
+    left = [
+        measure
+        for measure in comparison.measures
+        if (common := row.values.get(measure, {}).keys() & comparison.first.values.get(measure, {}).keys())
+        and len(row.common_seeds(comparison.first, measure)) < len(common)
+    ]
+    return (
+        f"; {', '.join(left)} {'is' if len(left) == 1 else 'are'} of other images there, and not subtracted"
+        if left
+        else ""
+    )
 
 
 def _intervals(comparison: Comparison) -> list[str]:

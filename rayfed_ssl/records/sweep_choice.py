@@ -73,11 +73,11 @@ def choose(rows: Sequence[Mapping[str, Any]], metric: str, mode: str) -> Choice:
 
 
 def _judged(own: Mapping[int, float], best: Mapping[int, float], margin: float) -> Judgement | None:
-    """What the paired differences over the repeats that both have are called; of a single one only level, where it is
-    zero.
+    """What the paired differences over the repeats that both have are called: level where all are zero, also of a single
+    one, of which nothing else can be said.
     """
     pairs = [own[repeat] - best[repeat] for repeat in own if repeat in best]
+    if pairs and not any(pairs):
+        return "level"
     found = difference(pairs)
-    if found is None or found.low is None:
-        return "level" if pairs == [0.0] else None
-    return found.judged(margin)
+    return None if found is None or found.low is None else found.judged(margin)

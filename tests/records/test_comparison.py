@@ -40,6 +40,7 @@ from tests.tiny import tiny
 A = [0.50, 0.60, 0.55]  # final kNN accuracies by seed
 B = [0.58, 0.63, 0.66]
 UNTRAINED, PIXELS = 0.3, 0.4
+SPLITS = {"a": (3, 1, 2), "b": (3, 1, 4)}
 
 
 def run_folder(
@@ -54,6 +55,7 @@ def run_folder(
     virtual: Sequence[float] = (),
     epsilon: Any = None,
     images: Sequence[int] = (3, 1, 2),
+    held_out: Sequence[int] | None = None,
     clients: bool = False,
     own: bool = False,
 ) -> Path:
@@ -80,7 +82,8 @@ def run_folder(
         for d, n in zip(("up", "down"), ud, strict=True)
     ]
     communication_parts(folder).write(Commit(len(curve), 0), bookings_table(booked))
-    write_partition(folder, {0: {"train": np.array(images)}}, np.zeros(10, np.int64), None)
+    chosen = None if held_out is None else np.array(held_out)
+    write_partition(folder, {0: {"train": np.array(images)}}, np.zeros(10, np.int64), None, held_out=chosen)
     sums = {f"{d}_bytes": sum(b.bytes for b in booked if b.direction == d) for d in ("up", "down")}
     write_json(
         folder / "summary.json",
@@ -191,7 +194,17 @@ def test_another_split_is_told(tmp_path: Path) -> None:
     other = two_rows(tmp_path / "other", images=(3, 1, 4))
     assert other.other_splits == {"b": [0, 1, 2]}
     assert not any("same for all rows" in note for note in notes(other))
-    assert "+ b: another split than a in seed(s) 0, 1, 2." in notes(other)
+    told = "+ b: another split than a in seed(s) 0, 1, 2, so a difference includes what the split does"
+    unlike = "select/knn is of other images there, and not subtracted"
+    assert f"{told}; {unlike}." in notes(other)  # no row of the partition says what was held out
+    assert records(other)[1]["knn.difference"] == pytest.approx(np.mean(B) - np.mean(A))
+    assert records(other)[1]["select/knn.difference"] is None
+    held = {
+        name: three(tmp_path / "held", name, A, images=of, held_out=(7, 8), own=True) for name, of in SPLITS.items()
+    }
+    known = of_variants(held)
+    assert f"{told}; own_knn is of other images there, and not subtracted." in notes(known)
+    assert records(known)[1]["select/knn.difference"] == 0.0  # the same images are held out
     assert records(other)[1]["same_split"] is False
     assert "| b+ |" in markdown(other)
     (tmp_path / "same" / "b-1" / "partition.parquet").unlink()
