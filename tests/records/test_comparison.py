@@ -6,6 +6,7 @@ import csv
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,11 @@ def test_another_split_is_told(tmp_path: Path) -> None:
     known = of_variants(held)
     assert f"{told}; own_knn is of other images there, and not subtracted." in notes(known)
     assert records(known)[1]["select/knn.difference"] == 0.0  # the same images are held out
+    low, high = (f"{end:.3f}" for end in scipy.stats.binomtest(1, 2).proportion_ci(0.95, "wilson"))
+    of_two = next(note for note in notes(known) if note.startswith("select/.."))
+    assert "held out to choose by, 2 in each run: one is 0.5 of an accuracy, and with others 0.275 of" in of_two
+    half = of_variants({"a": [run_folder(tmp_path / "half", 0, [1.0], held_out=(7, 8))]})
+    assert any(f"0.500 of select/knn may be {low} to {high} in one run (95%)" in note for note in notes(half))
     assert records(other)[1]["same_split"] is False
     assert "| b+ |" in markdown(other)
     (tmp_path / "same" / "b-1" / "partition.parquet").unlink()
@@ -324,6 +330,14 @@ def test_the_files_hold_the_same_numbers(tmp_path: Path) -> None:
     assert drawn == {f"accuracy_vs_{x}.png" for x in ("rounds", "bytes", "virtual_hours")}
 
 
+@pytest.mark.parametrize(("seconds", "shown"), [(0.42, "0.4"), (9.94, "9.9"), (9.96, "10"), (61.4, "61")])
+def test_short_runs_have_a_decimal_of_their_seconds(seconds: float, shown: str, tmp_path: Path) -> None:
+    made = of_variants({"a": [run_folder(tmp_path / "a", 0, [0.5])]})
+    run = replace(made.first.runs[0], rounds_s=seconds)
+    told = markdown(replace(made, rows=(replace(made.first, runs={0: run}), *made.rows[1:]))).splitlines()
+    assert told[2].split(" | ")[-1] == f"{shown} |"
+
+
 def test_without_a_clock_there_are_no_hours(tmp_path: Path) -> None:
     made = two_rows(tmp_path)
     write(made, tmp_path / "out")
@@ -353,6 +367,12 @@ def test_rows_below_raw_pixels_are_named(tmp_path: Path) -> None:
     runs = {name: three(tmp_path, name, of) for name, of in (("a", A), ("mixed", mixed), ("below", below))}
     told = [note for note in notes(of_variants(runs)) if "raw pixels" in note]
     assert told == ["Below raw pixels in the mean, chance not counted: below by knn."]
+    runs["c"] = three(tmp_path, "c", [0.29, 0.3, 0.28])  # the untrained encoder's is 0.3
+    told = [note for note in notes(of_variants(runs)) if note.startswith("Below")]
+    assert told == [
+        "Below the untrained encoder in the mean, chance not counted: c by knn.",
+        "Below raw pixels in the mean, chance not counted: below, c by knn.",
+    ]
     assert not any("raw pixels" in note for note in notes(two_rows(tmp_path / "others")))
 
 
