@@ -11,16 +11,20 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, mean
 from typing import Any
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.records.tables import write_json
+from rayfed_ssl.records.summary import history as measured_by_round
+from rayfed_ssl.records.tables import read_metrics, write_json
 from tune.config import Point
 
 SCHEDULE = "schedule.json"  # in a run folder: the exchanges of population-based training
 SCORED = ("complete", "stopped")  # "stopped": by the scheduler
+BEFORE = {  # block of a summary -> where the same was measured before training; select's are among the metrics
+    "accuracy": "untrained", "best": "untrained", "features": "untrained_features", "select": "select",
+}  # fmt: skip
 OVER = (*SCORED, "diverged")  # nothing is left to run
 
 
@@ -107,6 +111,18 @@ class Book:
         if summary is not None and (found := measured(summary, metric)) is not None:
             return found
         return entry.reports[-1][1] if entry.reports else None
+
+    def began(self, entry: Entry, metric: str) -> float | None:
+        """The same of the trial's encoder before training; None where the run did not measure it, or has not ended."""
+        part, _, name = metric.partition(".")
+        protocol, _, kind = name.partition(".")  # best.knn.value
+        summary = self.summary(entry)
+        if summary is None or part not in BEFORE or kind not in ("", "value"):
+            return None
+        if part != "select":
+            return measured(summary, f"{BEFORE[part]}.{protocol}")
+        rounds = measured_by_round(read_metrics(self.folder / entry.name), part).get(protocol, {})
+        return mean(rounds[0].values()) if rounds.get(0) else None
 
 
 def _damaged(path: Path, error: Exception) -> UserError:

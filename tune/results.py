@@ -19,7 +19,7 @@ from rich import box
 from rich.table import Table
 
 from rayfed_ssl.records.summary import HELD_OUT_LABELS, NO_LABELS, TEST_LABELS
-from rayfed_ssl.records.sweep_choice import Choice, choose
+from rayfed_ssl.records.sweep_choice import UNTRAINED, Choice, below_untrained, choose, untrained_of
 from rayfed_ssl.records.tables import replace_file
 from rayfed_ssl.settings import files as configfile
 from tune.book import OVER, Book, scheduled
@@ -110,6 +110,7 @@ def rows_of(sweep: Sweep, book: Book) -> list[Row]:
             "status": entry.status,
             "rounds": summary.get("rounds", entry.reports[-1][0] if entry.reports else None),
             sweep.settings.metric: book.value(entry, sweep.settings.metric),
+            f"{UNTRAINED}{sweep.settings.metric}": book.began(entry, sweep.settings.metric),
             "score": configuration_score(sweep, book, entry.configuration),
             **{key: point[key] for key in sweep.settings.keys if key in point},
         }
@@ -172,13 +173,20 @@ def ranked(results: Results) -> Table:
             f"{sum(sent) / len(sent):.2f}" if sent else "-",
             ", ".join(dict.fromkeys(row["status"] for row in rows)),
         )
+    if began := untrained_of(results.rows, settings.metric):
+        low, high = f"{min(began):.4g}", f"{max(began):.4g}"
+        value = low if low == high else f"{low} to {high}"
+        shown.add_row("", "untrained encoder", *("-" * len(settings.keys)), value, *("-" * len(spread)), "0", "-", "-")
     return shown
 
 
 def remarks(results: Results) -> list[str]:
     """What a reader of the table has to know of the choice: whose labels made it, and whether there is a winner."""
     lines = [f"chosen by {results.chosen_by}"] if results.chosen_by else []
-    choice = results.choice
+    choice, settings = results.choice, results.sweep.settings
+    if below := below_untrained(results.rows, choice, settings.metric, settings.mode):
+        named = ", ".join(str(results.of(configuration)[0]["folder"]) for configuration in below)
+        lines.append(f"worse than the untrained encoder, chance not counted: {named}")
     if choice.level:
         lines.append(f"level with it: {len(choice.level)} (=), because {choice.why_level}")
     if choice.apart:
@@ -187,7 +195,7 @@ def remarks(results: Results) -> list[str]:
         lines.append(f"better by the mean of repeats: configuration {', '.join(map(str, choice.ahead))}")
     if choice.level or choice.apart:
         return lines
-    if choice.winner is not None and results.sweep.settings.repeat == 1:
+    if choice.winner is not None and settings.repeat == 1:
         lines.append("one training of each, so differences may be chance (repeat: 3 shows their spread)")
     return lines
 

@@ -109,7 +109,8 @@ class Row:
     def common_seeds(self, first: Row, measure: str) -> list[int]:
         """The seeds that both rows have a value of, on the same images."""
         common = self.values.get(measure, {}).keys() & first.values.get(measure, {}).keys()
-        return sorted(common - set(self.on_other_images(first)))
+        runs = {seed: (self.runs[seed], first.runs[seed]) for seed in self.runs.keys() & first.runs.keys()}
+        return sorted(s for s in common if s not in runs or runs[s][0].measures_alike(runs[s][1], measure))
 
     def on_other_images(self, first: Row) -> list[int]:
         """The seeds whose runs have other images than the first row's: nothing can be paired there."""

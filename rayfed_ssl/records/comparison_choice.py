@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -57,8 +58,9 @@ def named(asked: str) -> str:
     described = [name for row in PROTOCOLS.values() if isinstance(row, Protocol) for name in row.describes]
     if asked in described:
         return f"features/{asked}"
-    if asked.startswith("select.") and asked.count(".") == 1:
-        return asked.replace(".", "/")
+    head, *rest = re.split(r"[./]", asked)  # select/knn as the table's head has it, too
+    if head == "select" and len(rest) == 1:
+        return f"select/{rest[0]}"
     raise UserError(f"--select: found {printable(asked)!r}; allowed: {', '.join(described)}, select.PROTOCOL")
 
 

@@ -188,7 +188,7 @@ def cells(comparison: Comparison) -> tuple[list[str], list[list[tuple[str, ...]]
         numbers += [_number(row.virtual_hours), *([_number(row.hours_to(main))] if main else [])] if clock else []
         numbers += [_number(row.epsilon)] if private else []
         numbers += [_area(leaks[row.name])] if leaks else []
-        numbers += ["-" if row.rounds_s is None else f"{row.rounds_s:.0f}"]
+        numbers += [_seconds(row.rounds_s)]
         measured = [_cell(m, row.spread(m), row.difference(comparison.first, m)) for m in shown]
         rows.append(
             [
@@ -232,6 +232,11 @@ def _area(area: Area | None) -> tuple[str, ...]:
 
 def _megabytes(count: float | None) -> str:
     return "-" if count is None else f"{count / 1e6:.3g}" if count < 1e9 else f"{count / 1e6:,.0f}"
+
+
+def _seconds(value: float | None) -> str:
+    """Of short runs with a decimal: two of less than a second each need not be alike."""
+    return "-" if value is None else f"{value:.1f}" if value < 9.95 else f"{value:.0f}"
 
 
 def _number(value: float | None) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from rayfed_ssl.base.text import listed, printable
 from rayfed_ssl.records.comparison import RAW_PIXELS, UNTRAINED, Comparison
-from rayfed_ssl.records.drawn_images import counts_test_images, not_counted
+from rayfed_ssl.records.drawn_images import counts_test_images, held_out, not_counted
 from rayfed_ssl.records.judged import MARGIN
 from rayfed_ssl.records.leaked import INTERVAL, Area, largest
 from rayfed_ssl.records.noted import noted
@@ -26,16 +26,18 @@ def notes(comparison: Comparison) -> list[str]:
     lines += [f"Values are those of the last round, over seed(s) {_listed(seeds)}; nothing was chosen by test labels."]
     if others := comparison.other_splits:
         lines += [
-            f"+ {printable(name)}: another split than {first} in seed(s) {_listed(left)}."
+            f"+ {printable(name)}: another split than {first} in seed(s) {_listed(left)}, so a difference includes "
+            f"what the split does{_of_the_split(comparison, name)}."
             for name, of in others.items()
             if (left := [seed for seed in of if seed not in elsewhere.get(name, [])])
         ]
     else:
         lines.append("The split is the same for all rows, seed by seed.")
-    lines += [*_intervals(comparison), *not_counted(comparison)]
+    lines += [*_intervals(comparison), *not_counted(comparison), *held_out(comparison)]
     if alone := [row.name for row in comparison.trained if any(run.of_clients for run in row.runs.values())]:
         lines.append(f"Of {_listed(alone)}: the mean over clients, each measured with its own encoder.")
-    lines += [*_below_pixels(comparison), *_columns(comparison), *_private(comparison), *_leaks(comparison)]
+    lines += [*_below(comparison, UNTRAINED), *_below(comparison, RAW_PIXELS)]
+    lines += [*_columns(comparison), *_private(comparison), *_leaks(comparison)]
     lines += [f"* {_listed(names)}: beyond the method, {told}." for told, names in _differing(comparison).items()]
     for row in comparison.trained:
         if row.unfinished:
@@ -44,6 +46,22 @@ def notes(comparison: Comparison) -> list[str]:
     lines += [*_began_otherwise(comparison), *noted(comparison)]
     lines += [f"Left out, {printable(name)}: {' '.join(why.split())}" for name, why in comparison.left_out.items()]
     return lines
+
+
+def _of_the_split(comparison: Comparison, name: str) -> str:
+    """What is not subtracted of a row on another split: what is measured on images that the split chooses."""
+    row = next(row for row in comparison.rows if row.name == name)
+    left = [
+        measure
+        for measure in comparison.measures
+        if (common := row.values.get(measure, {}).keys() & comparison.first.values.get(measure, {}).keys())
+        and len(row.common_seeds(comparison.first, measure)) < len(common)
+    ]
+    return (
+        f"; {', '.join(left)} {'is' if len(left) == 1 else 'are'} of other images there, and not subtracted"
+        if left
+        else ""
+    )
 
 
 def _intervals(comparison: Comparison) -> list[str]:
@@ -62,20 +80,23 @@ def _intervals(comparison: Comparison) -> list[str]:
     return [f"Second line: difference to {first}; of one seed there is no interval, so it may be chance."]
 
 
-def _below_pixels(comparison: Comparison) -> list[str]:
-    """Which rows are worth less than the images themselves, seed by seed in the mean, and by what."""
-    worth = {measure: of for row in comparison.rows if row.name == RAW_PIXELS for measure, of in row.values.items()}
-    told = []
+def _below(comparison: Comparison, baseline: str) -> list[str]:
+    """Which rows are worth less than a row that nobody trained for, seed by seed in the mean, and by which accuracy."""
+    worth = {measure: of for row in comparison.rows if row.name == baseline for measure, of in row.values.items()}
+    told: dict[str, list[str]] = {}
     for row in comparison.trained:
         if row.name in comparison.other_images:
             continue
         pairs = {
             m: [row.values[m][seed] - value for seed, value in of.items() if seed in row.values.get(m, {})]
             for m, of in worth.items()
+            if "/" not in m
         }
         if below := [measure for measure, differences in pairs.items() if differences and fmean(differences) < 0]:
-            told.append(f"{printable(row.name)} by {listed(below)}")
-    return [f"Below raw pixels in the mean, chance not counted: {'; '.join(told)}."] if told else []
+            told.setdefault(listed(below), []).append(printable(row.name))
+    named = "; ".join(f"{', '.join(rows)} by {by}" for by, rows in told.items())
+    whose = baseline if baseline == RAW_PIXELS else f"the {baseline}"
+    return [f"Below {whose} in the mean, chance not counted: {named}."] if told else []
 
 
 def _columns(comparison: Comparison) -> list[str]:

@@ -8,9 +8,10 @@ the reason is said, and of a single accuracy what other images may do to it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from rayfed_ssl.base.text import printable
+from rayfed_ssl.evaluation.material import SELECT
 from rayfed_ssl.records.comparison import Comparison, Row
 from rayfed_ssl.records.image_pairs import NOT_OF_IMAGES
 from rayfed_ssl.records.intervals import counts_images, wilson
@@ -53,9 +54,39 @@ def not_counted(comparison: Comparison) -> list[str]:
     beyond = "the interval counts seeds alone" if several else "there is no interval"
     for why, by_row in found.items():
         if counted or why != NOT_OF_IMAGES:  # else no other kind is there to be told from
-            named = "; ".join(f"{row} ({', '.join(measures)})" for row, measures in by_row.items())
+            named = _named(by_row, len(comparison.trained) - 1)
             lines.append(f"Of {named}: {beyond}, because {why}.")
     return lines
+
+
+def _named(by_row: Mapping[str, Sequence[str]], others: int) -> str:
+    """Rows with their measures, those of the same measures together; all ``others`` of the first row in few words."""
+    rows_of: dict[str, list[str]] = {}
+    for row, measures in by_row.items():
+        rows_of.setdefault(", ".join(measures), []).append(row)
+    if len(rows_of) == 1 and len(by_row) == others > 1:
+        return f"{next(iter(rows_of))} of every other row"
+    return "; ".join(f"{', '.join(rows)} ({measures})" for measures, rows in rows_of.items())
+
+
+def held_out(comparison: Comparison) -> list[str]:
+    """What ``select/..`` is, on how many images, and how far so many may move the first row's first such accuracy."""
+    names = [name for name in comparison.measures if name.startswith(SELECT)]
+    if not names:
+        return []
+    told = f"{SELECT}..: measured on training images held out to choose by"
+    runs = [run for row in comparison.trained for run in row.runs.values()]
+    counts = [run.held_out.images for run in runs if run.held_out is not None]
+    if len(counts) < len(runs):
+        return [f"{told}; how many there are is not recorded."]
+    images = min(counts)
+    told += f", {images:,} in each run: one is {1 / images:.2g} of an accuracy"
+    shares = {name: comparison.first.spread(name) for name in names if counts_images(name.removeprefix(SELECT))}
+    known = [(name, found.mean) for name, found in shares.items() if found is not None and 0 <= found.mean <= 1]
+    for name, mean in known[:1]:
+        low, high = wilson(mean, images)
+        told += f", and with others {mean:.3f} of {name} may be {low:.3f} to {high:.3f} in one run (95%)"
+    return [f"{told}. Intervals of differences count seeds alone, and of few images may be far too narrow."]
 
 
 def _size(comparison: Comparison, main: str) -> list[str]:

@@ -13,13 +13,13 @@ APART: Judgement = "not told apart"
 def judged(low: float, high: float, margin: float = MARGIN) -> Judgement:
     """``above`` or ``below`` where the interval leaves zero out. Where it holds zero, ``level`` if it lies within
     ``margin`` of zero, so that what there may be of a difference is small; otherwise ``not told apart``: there may be
-    one that was not shown.
+    one that was not shown. Where no difference but zero is small (``margin`` 0), nothing is level.
     """
     if low > 0:
         return "above"
     if high < 0:
         return "below"
-    return "level" if max(-low, high) <= margin else APART
+    return "level" if 0 < margin >= max(-low, high) else APART
 
 
 def margin_of(measure: str) -> float:

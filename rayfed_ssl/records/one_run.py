@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import load_untrusted
 from rayfed_ssl.evaluation import OWN
+from rayfed_ssl.evaluation.material import SELECT
 from rayfed_ssl.records.environment import recorded
 from rayfed_ssl.records.guarantee import Guarantee, guarantee
 from rayfed_ssl.records.leaked import Audited, read_leak
@@ -31,13 +32,21 @@ HOUR_S = 3600.0
 Curve = dict[int, float]  # round -> value, of clients' values the mean: rounded once, so of equal values that value
 
 
+class HeldOut(NamedTuple):
+    """Which images were held out to choose by: how many, and a digest of their places in the source and labels."""
+
+    images: int
+    digest: str
+
+
 @dataclass(frozen=True)
 class OneRun:
     """What a run folder says. Measures are named by their tags, ``eval/`` left out: ``knn``, ``select/knn``, ..
 
     ``curves``: accuracies over rounds. ``sent``: bytes up and down until the end of each round. ``virtual_s``: seconds
     of the clients' clock until then, empty without one. ``wall_s``: seconds of the whole run, ``rounds_s``: of its
-    rounds. ``split``: a digest of who holds which images. ``of_clients``: whether values are means over clients with
+    rounds. ``split``: a digest of who holds which images; ``held_out`` says which were held out to choose by; both None
+    where the run did not say. ``of_clients``: whether values are means over clients with
     encoders of their own. ``test_images``: what accuracies were measured on, of own tasks those of all clients; None
     where the run did not say. ``images``: the digest of the data set, likewise. ``audited``: what ``leak`` found.
     ``noted``: what it said before its first round. ``outcomes``: what its encoders had right, image by image; None of
@@ -68,6 +77,7 @@ class OneRun:
     audited: Audited | None = None
     noted: tuple[str, ...] = ()
     outcomes: ImageShares | None = None
+    held_out: HeldOut | None = None
 
     @property
     def method(self) -> str:
@@ -81,6 +91,17 @@ class OneRun:
         """Whether the data set is another one than the other run's."""
         a, b = (run.settings.get("data") or {} for run in (self, other))
         return have_other_images((self.images, a), (other.images, b))
+
+    def measures_alike(self, other: OneRun, measure: str) -> bool:
+        """Whether a measure is of the same images in the other run: of a data set's test images, of the same ones that
+        were held out to choose by, and, where clients test on own images, of the same split.
+        """
+        if self.has_other_images(other):
+            return False
+        same_split = self.split is not None and self.split == other.split
+        if measure.startswith(SELECT):
+            return same_split or (self.held_out is not None and self.held_out == other.held_out)
+        return same_split or not measure.startswith((OWN, "task"))
 
     def bytes_until(self, round: int) -> int:
         """Bytes up and down until the end of ``round``."""
@@ -109,6 +130,7 @@ def read_run(folder: Path) -> OneRun:
             f"{folder / 'summary.json'}: cannot be read ({error!r}); the run's records are damaged"
         ) from None
     metrics, known = read_metrics(folder), recorded(folder)
+    split, held_out = _partition(folder)
     values, curves, of_clients = {}, {}, False
     for group in ("eval", "select", "features"):
         for name, rounds in sorted(history(metrics, group).items()):
@@ -136,7 +158,7 @@ def read_run(folder: Path) -> OneRun:
         guarantee=guarantee(summary),
         wall_s=float(told["wall_s"]),
         rounds_s=rounds_s(metrics),
-        split=_split(folder),
+        split=split,
         of_clients=of_clients,
         test_images=_images(summary, "test_images"),
         task_test_images=_images(summary, "task_test_images"),
@@ -144,6 +166,7 @@ def read_run(folder: Path) -> OneRun:
         audited=read_leak(folder),
         noted=known.notes,
         outcomes=read_outcomes(folder),
+        held_out=held_out,
     )
 
 
@@ -173,16 +196,20 @@ def _sent(folder: Path) -> dict[int, int]:
     return {t: int(total) for (t, _), total in zip(by_round, totals, strict=True)}
 
 
-def _split(folder: Path) -> str | None:
-    """A digest of who holds which images: client, split and index of every row of ``partition.parquet``."""
+def _partition(folder: Path) -> tuple[str | None, HeldOut | None]:
+    """A digest of who holds which images: client, split and index of every row of ``partition.parquet``; and which of
+    them are held out to choose by.
+    """
     path = folder / "partition.parquet"
     if not path.is_file():
-        return None
-    rows = pq.read_table(path, columns=["client", "split", "index"]).sort_by(
-        [(n, "ascending") for n in ("client", "index")]
-    )
+        return None, None
+    rows = pq.read_table(path, columns=["client", "split", "index", "label"])
+    rows = rows.sort_by([(name, "ascending") for name in ("client", "index")])
     digest = hashlib.sha256()
     digest.update(np.asarray(pc.fill_null(rows["client"], -1), np.int32).tobytes())
     digest.update("\n".join(rows["split"].cast(pa.string()).to_pylist()).encode())
     digest.update(np.asarray(rows["index"], np.int64).tobytes())
-    return digest.hexdigest()
+    chosen = rows.filter(pc.equal(rows["split"].cast(pa.string()), "select"))
+    columns = [np.asarray(pc.fill_null(chosen[name], -1), np.int64).tobytes() for name in ("index", "label")]
+    held_out = HeldOut(chosen.num_rows, hashlib.sha256(b"".join(columns)).hexdigest()) if chosen.num_rows else None
+    return digest.hexdigest(), held_out

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from rayfed_ssl.records.comparison import difference
@@ -15,6 +16,7 @@ from rayfed_ssl.records.judged import APART, MARGIN, Judgement
 
 INTERVAL = "the 95% interval of their paired differences over repeats (Student's t)"
 SHARES = ("accuracy.", "select.", "best.", "untrained.")  # metrics between 0 and 1
+UNTRAINED = "untrained."  # and a metric: the column of the same before training
 
 
 @dataclass(frozen=True)
@@ -72,12 +74,32 @@ def choose(rows: Sequence[Mapping[str, Any]], metric: str, mode: str) -> Choice:
     return Choice(tuple(ranking), tuple(finished), level, apart, ahead, repeats, margin)
 
 
+def untrained_of(rows: Sequence[Mapping[str, Any]], metric: str) -> list[float]:
+    """What the trials' encoders were worth before training, by the metric; empty where nothing says so."""
+    return [value for row in rows if (value := row.get(f"{UNTRAINED}{metric}")) is not None]
+
+
+def below_untrained(rows: Sequence[Mapping[str, Any]], choice: Choice, metric: str, mode: str) -> tuple[int, ...]:
+    """The configurations with a score that are worse than their untrained encoder in the mean of repeats, the best
+    first; none by what is no share, such as effective rank, of which neither is better.
+    """
+    if not metric.startswith(SHARES):
+        return ()
+    sign, found = 1.0 if mode == "min" else -1.0, []
+    for configuration in choice.ranking:
+        own = [row for row in rows if row["configuration"] == configuration and row[metric] is not None]
+        pairs = [sign * (row[metric] - began) for row in own for began in untrained_of([row], metric)]
+        if pairs and fmean(pairs) > 0:
+            found.append(configuration)
+    return tuple(found)
+
+
 def _judged(own: Mapping[int, float], best: Mapping[int, float], margin: float) -> Judgement | None:
-    """What the paired differences over the repeats that both have are called; of a single one only level, where it is
-    zero.
+    """What the paired differences over the repeats that both have are called: level where all are zero, also of a
+    single one, of which nothing else can be said.
     """
     pairs = [own[repeat] - best[repeat] for repeat in own if repeat in best]
+    if pairs and not any(pairs):
+        return "level"
     found = difference(pairs)
-    if found is None or found.low is None:
-        return "level" if pairs == [0.0] else None
-    return found.judged(margin)
+    return None if found is None or found.low is None else found.judged(margin)

@@ -115,7 +115,8 @@ def _of(rows: Mapping[str, Row], order: Order, name: str) -> Verdict:
     if worth := [value for seed, value in by_seed(pixels, name).items() if seed in order.seeds]:
         beside = [against(row, pixels, name, order.seeds) for row in (best, *others)]
         text += _beside(beside, "raw pixels", "them", shown(name, fmean(worth)))
-    return Verdict(f"{text}. {rule}".rstrip(), None if found[0] is None else found[0].kind, name)
+    kinds = {None if of is None else of.kind for of in found}  # of all rows: one that is better is not the comparison
+    return Verdict(f"{text}. {rule}".rstrip(), kinds.pop() if len(kinds) == 1 else None, name)
 
 
 def _beside(found: Sequence[Compared | None], whose: str, it: str, value: str) -> str:

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.records.judged import APART
-from rayfed_ssl.records.sweep_choice import Choice, choose
+from rayfed_ssl.records.sweep_choice import Choice, below_untrained, choose, untrained_of
 from rayfed_ssl.report.formats import number, percent, plural, size, span
 from rayfed_ssl.report.page import Cell, Page, Section, Table, Text, Tile, words, write
 from rayfed_ssl.report.style import MUTED, SERIES, Drawing, Studio, logarithmic, rules, whole_numbers
@@ -73,7 +73,7 @@ def report(folder: Path) -> Path:
     tiles = [Tile(printable(status, 30), Cell(number(count)), "trials") for status, count in counts.items()]
     facts = [plural(len({row.get("configuration") for row in rows}), "configuration"), plural(len(rows), "trial"),
              f"{mode}imum of {printable(metric, 60)}"]  # fmt: skip
-    page = Page("Sweep", folder.resolve().name, facts, verdict(rows, choice, keys, metric), tiles, sections)
+    page = Page("Sweep", folder.resolve().name, facts, verdict(rows, choice, keys, metric, mode), tiles, sections)
     return write(page, folder)
 
 
@@ -106,7 +106,7 @@ def _score(value: float | None, metric: str) -> str:
     return percent(value) if metric.startswith(FRACTIONS) else number(value)
 
 
-def verdict(rows: Sequence[Row], choice: Choice, keys: Sequence[str], metric: str) -> Verdict:
+def verdict(rows: Sequence[Row], choice: Choice, keys: Sequence[str], metric: str, mode: str = "max") -> Verdict:
     """The configuration that the sweep chose and what it is; others that are level with it or not told apart, and those
     that have a score and cannot win; a single training of each is said to be one.
     """
@@ -120,6 +120,8 @@ def verdict(rows: Sequence[Row], choice: Choice, keys: Sequence[str], metric: st
     labels = " (chosen by test labels)" if metric.startswith(("accuracy.", "best.")) else ""
     text = f"Of {plural(len(choice.finished), 'configuration')} that ran to the end, number {choice.winner} is "
     text += f"the best by {printable(metric, 60)}{labels}: {_score(own[0]['score'], metric)} with {told}"
+    if below := below_untrained(rows, choice, metric, mode):
+        text += f"; worse than the untrained encoder, chance not counted: number {', '.join(map(str, below))}"
     if choice.level:
         text += f"; level with it: number {', '.join(map(str, choice.level))}, because {choice.why_level}"
     if choice.apart:
@@ -157,6 +159,10 @@ def _table(rows: Sequence[Row], choice: Choice, keys: Sequence[str], metric: str
                 ),
             ]
         )
+    if began := untrained_of(rows, metric):
+        low, high = _score(min(began), metric), _score(max(began), metric)
+        value = Cell(low if low == high else f"{low} to {high}")
+        body.append([Cell("untrained encoder"), *(Cell("–") for _ in keys), value, *(Cell("–") for _ in range(3))])
     head = [
         "configuration",
         *(printable(key, 60) for key in keys),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from tests.tiny import tiny
 A = [0.50, 0.60, 0.55]  # final kNN accuracies by seed
 B = [0.58, 0.63, 0.66]
 UNTRAINED, PIXELS = 0.3, 0.4
+SPLITS = {"a": (3, 1, 2), "b": (3, 1, 4)}
 
 
 def run_folder(
@@ -52,6 +54,7 @@ def run_folder(
     virtual: Sequence[float] = (),
     epsilon: Any = None,
     images: Sequence[int] = (3, 1, 2),
+    held_out: Sequence[int] | None = None,
     clients: bool = False,
     own: bool = False,
 ) -> Path:
@@ -78,7 +81,8 @@ def run_folder(
         for d, n in zip(("up", "down"), ud, strict=True)
     ]
     communication_parts(folder).write(Commit(len(curve), 0), bookings_table(booked))
-    write_partition(folder, {0: {"train": np.array(images)}}, np.zeros(10, np.int64), None)
+    chosen = None if held_out is None else np.array(held_out)
+    write_partition(folder, {0: {"train": np.array(images)}}, np.zeros(10, np.int64), None, held_out=chosen)
     sums = {f"{d}_bytes": sum(b.bytes for b in booked if b.direction == d) for d in ("up", "down")}
     write_json(
         folder / "summary.json",
@@ -189,7 +193,22 @@ def test_another_split_is_told(tmp_path: Path) -> None:
     other = two_rows(tmp_path / "other", images=(3, 1, 4))
     assert other.other_splits == {"b": [0, 1, 2]}
     assert not any("same for all rows" in note for note in notes(other))
-    assert "+ b: another split than a in seed(s) 0, 1, 2." in notes(other)
+    told = "+ b: another split than a in seed(s) 0, 1, 2, so a difference includes what the split does"
+    unlike = "select/knn is of other images there, and not subtracted"
+    assert f"{told}; {unlike}." in notes(other)  # no row of the partition says what was held out
+    assert records(other)[1]["knn.difference"] == pytest.approx(np.mean(B) - np.mean(A))
+    assert records(other)[1]["select/knn.difference"] is None
+    held = {
+        name: three(tmp_path / "held", name, A, images=of, held_out=(7, 8), own=True) for name, of in SPLITS.items()
+    }
+    known = of_variants(held)
+    assert f"{told}; own_knn is of other images there, and not subtracted." in notes(known)
+    assert records(known)[1]["select/knn.difference"] == 0.0  # the same images are held out
+    low, high = (f"{end:.3f}" for end in scipy.stats.binomtest(1, 2).proportion_ci(0.95, "wilson"))
+    of_two = next(note for note in notes(known) if note.startswith("select/.."))
+    assert "held out to choose by, 2 in each run: one is 0.5 of an accuracy, and with others 0.275 of" in of_two
+    half = of_variants({"a": [run_folder(tmp_path / "half", 0, [1.0], held_out=(7, 8))]})
+    assert any(f"0.500 of select/knn may be {low} to {high} in one run (95%)" in note for note in notes(half))
     assert records(other)[1]["same_split"] is False
     assert "| b+ |" in markdown(other)
     (tmp_path / "same" / "b-1" / "partition.parquet").unlink()
@@ -309,6 +328,14 @@ def test_the_files_hold_the_same_numbers(tmp_path: Path) -> None:
     assert drawn == {f"accuracy_vs_{x}.png" for x in ("rounds", "bytes", "virtual_hours")}
 
 
+@pytest.mark.parametrize(("seconds", "shown"), [(0.42, "0.4"), (9.94, "9.9"), (9.96, "10"), (61.4, "61")])
+def test_short_runs_have_a_decimal_of_their_seconds(seconds: float, shown: str, tmp_path: Path) -> None:
+    made = of_variants({"a": [run_folder(tmp_path / "a", 0, [0.5])]})
+    run = replace(made.first.runs[0], rounds_s=seconds)
+    told = markdown(replace(made, rows=(replace(made.first, runs={0: run}), *made.rows[1:]))).splitlines()
+    assert told[2].split(" | ")[-1] == f"{shown} |"
+
+
 def test_without_a_clock_there_are_no_hours(tmp_path: Path) -> None:
     made = two_rows(tmp_path)
     write(made, tmp_path / "out")
@@ -330,6 +357,21 @@ def test_a_reader_is_told_what_a_value_is(tmp_path: Path) -> None:
     head, first = markdown(made).splitlines()[0:3:2]
     assert head == "|  | knn | select/knn | rank | MB/round | MB total | MB to 90% of knn gain | seconds |"
     assert first.split(" | ")[3].startswith("5.500 ± 0.500")  # what describes features has its column, too
+
+
+def test_clients_that_begin_with_one_encoder_have_its_values(tmp_path: Path) -> None:
+    """The mean of five clients' 0.9666666666666667 is that number, and not the one before it."""
+    value = 0.9666666666666667
+    assert sum([value] * 5) / 5 != value
+    runs = {}
+    for name, clients in (("a", [None]), ("own", range(5))):
+        runs[name] = [run_folder(tmp_path / name, 0, [0.5], method="local" if name == "own" else "fedsimclr")]
+        part = metrics_parts(runs[name][0]).read()
+        began = [Metric(0, client, "eval/linear", value, 0.0) for client in clients]
+        metrics_parts(runs[name][0]).write(Commit(1, 0), pa.concat_tables([part, table(began, METRICS)]))
+    made = of_variants(runs)
+    assert made.rows[-2].values["linear"] == {0: value}
+    assert not any("measured something else" in note for note in notes(made))
 
 
 def test_a_figure_names_every_row_once(tmp_path: Path) -> None:

@@ -58,7 +58,11 @@ def test_one_seed_decides_nothing() -> None:
     )
 
 
-@pytest.mark.parametrize("asked", ["knn", "spectrum/000", "features/rankme", "select.a.b", ""])
+def test_a_measure_is_asked_for_as_the_table_names_it_too() -> None:
+    assert named("select/knn") == named("select.knn") == "select/knn"
+
+
+@pytest.mark.parametrize("asked", ["select/a/b", "select", "knn", "spectrum/000", "features/rankme", "select.a.b", ""])
 def test_what_reads_test_labels_or_is_no_measure_is_refused_before_anything_runs(asked: str) -> None:
     with pytest.raises(
         UserError, match=r"--select: found '.*'; allowed: alignment, uniformity, rankme, select.PROTOCOL"

@@ -18,6 +18,12 @@ def test_rows_below_raw_pixels_are_named(tmp_path: Path) -> None:
     runs = {name: three(tmp_path, name, of) for name, of in (("a", A), ("mixed", mixed), ("below", below))}
     told = [note for note in notes(of_variants(runs)) if "raw pixels" in note]
     assert told == ["Below raw pixels in the mean, chance not counted: below by knn."]
+    runs["c"] = three(tmp_path, "c", [0.29, 0.3, 0.28])  # the untrained encoder's is 0.3
+    told = [note for note in notes(of_variants(runs)) if note.startswith("Below")]
+    assert told == [
+        "Below the untrained encoder in the mean, chance not counted: c by knn.",
+        "Below raw pixels in the mean, chance not counted: below, c by knn.",
+    ]
     assert not any("raw pixels" in note for note in notes(two_rows(tmp_path / "others")))
 
 

@@ -15,6 +15,8 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.config import load as load_run
 from rayfed_ssl.records.sweep_choice import choose
+from rayfed_ssl.records.tables import METRICS, Commit, Metric, metrics_parts
+from rayfed_ssl.records.tables import table as metrics_table
 from rayfed_ssl.report.any import report_of
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.blocks import ResourcesConfig
@@ -149,6 +151,34 @@ def test_the_table_says_whose_labels_chose(tmp_path: Path) -> None:
         assert pq.read_table(out / "results.parquet").to_pylist()[1]["select.knn"] == 0.7
     made = sweep(tmp_path, "metric=communication.up_bytes", space={LR: {"grid": [0.1]}})
     assert collect(made, booked(made, tmp_path / "bytes", {0: ("complete", 0.9)})).chosen_by is None
+
+
+@pytest.mark.parametrize("metric", ["accuracy.knn", "best.knn.value", "select.knn", "features.rankme"])
+def test_the_untrained_encoder_is_a_row_and_who_is_worse_is_named(metric: str, tmp_path: Path) -> None:
+    """On a terminal and on the page; no rank is worse than another."""
+    made = sweep(tmp_path, f"metric={metric}", "evaluation.select={share: 0.2}", space={LR: {"grid": [0.1, 3.0]}})
+    out = tmp_path / "out"
+    book = booked(made, out, {0: ("complete", 0.9), 1: ("complete", 0.44)})
+    for entry, value in zip(book.entries, (0.9, 0.44), strict=True):
+        path = out / entry.name / "summary.json"
+        more = {
+            "untrained": {"knn": 0.89}, "best": {"knn": {"value": value}}, "select": {"knn": value},
+            "features": {"rankme": value}, "untrained_features": {"rankme": 0.89},
+        }  # fmt: skip
+        path.write_text(json.dumps(json.loads(path.read_text()) | more))
+        measured = [Metric(t, None, "select/knn", v, 0.0) for t, v in ((0, 0.89), (3, value))]
+        metrics_parts(path.parent).write(Commit(3, 0), metrics_table(measured, METRICS))
+    results = collect(made, book)
+    shown = ranked(results)
+    assert list(shown.columns[1].cells)[-1] == "untrained encoder"
+    assert list(shown.columns[3].cells) == ["0.9", "0.44", "0.89"]
+    told = "worse than the untrained encoder, chance not counted: trial-00001"
+    assert (told in remarks(results)) == (metric != "features.rankme")
+    sweep_config.dump(made, out)
+    book.save()
+    page = report_of(out).read_text()
+    assert ">untrained encoder<" in page
+    assert ("worse than the untrained encoder, chance not counted: number 1" in page) == (metric != "features.rankme")
 
 
 def test_a_smaller_value_wins_with_mode_min(tmp_path: Path) -> None:
