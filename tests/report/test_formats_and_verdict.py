@@ -142,7 +142,7 @@ def test_a_run_ends_with_the_table_of_pixels_and_the_sentence_below_it() -> None
         rows = [line.split() for line in text.getvalue().splitlines()]
         assert ["knn", f"{pixels['knn']:.3f}" if sentence else "-", "0.700", "0.700", "-"] in rows
         assert ["linear", "0.800", "0.900", "0.900", "-"] in rows
-        assert ("By knn the encoder is worth less than raw pixels: 0.700 against 0.800." in text.getvalue()) == sentence
+        assert ("kNN is 10.0 points below the raw pixels" in text.getvalue()) == sentence
 
 
 def test_every_curve_has_its_own_line_of_raw_pixels() -> None:
