@@ -235,7 +235,7 @@ def test_every_line_that_was_written_belongs_to_a_claim() -> None:
 
 def test_the_header_of_fedlinkeds_config_has_the_numbers_of_the_lines() -> None:
     text = (ROOT / "configs" / "fedlinked_cifar10.yaml").read_text(encoding="utf-8")
-    shown = re.search(r"(\d) seeds\): accuracy of the task ([\d.]+), local ([\d.]+)\.\n", text)
+    shown = re.search(r"(\d+) seeds\): accuracy of the task ([\d.]+), local ([\d.]+)\.\n", text)
     assert shown, "the header says what FedLinked and separate training come to"
     for variant, accuracy in (("FedLinked", shown[2]), ("separate", shown[3])):
         lines = [one for one in claims.read() if (one["claim"], one["variant"]) == ("fedlinked", variant)]
