@@ -422,7 +422,7 @@ def test_what_is_noticed_about_another_data_set_is_said_and_recorded(
         copy = other / "test" / path.relative_to(other / "train")
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, copy)
-    (other / "train" / "scan.dcm").write_bytes(b"DICM")
+    (other / "train" / "scan.raw").write_bytes(b"raw")
     block = {"data": {"name": "imagefolder", "path": str(other)}, "linear": {"epochs": 1}}
     evaluation = {"evaluation__protocols": ["transfer"], "evaluation__transfer": block}
     config, said = tiny("fedsimclr", train__rounds=1, **evaluation), list[str]()
@@ -430,7 +430,7 @@ def test_what_is_noticed_about_another_data_set_is_said_and_recorded(
     noted = json.loads((tmp_path / "run" / "environment.json").read_text())["notes"]
     mine = [note for note in noted if note.startswith("evaluation.transfer.data: ")]
     assert len(mine) == 3
-    assert "1 file is not read: 1 .dcm" in mine[0]
+    assert "1 file is not read: 1 .raw" in mine[0]
     assert "6 of 6 test images are also among the training images (the same pixels)" in mine[1]
     assert "classes bright, dark have fewer than 5 of 6 test images (the fewest: 3)" in mine[2]
     assert [line for line in said if line in mine] == mine

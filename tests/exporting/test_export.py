@@ -220,8 +220,8 @@ def test_the_cards_numbers_are_the_runs(exported: Path, run: Path) -> None:
     for form in FORMS:
         card = (exported / form / "README.md").read_text()
         for protocol in ("linear", "knn"):
-            shown = [f"{summary[block][protocol]:.3f}" for block in ("untrained", "accuracy")]
-            assert cells(card, protocol) == [[protocol, "the run's last round", "-", *shown]]
+            shown = [f"{summary[block][protocol]:.3f}" for block in ("pixels", "untrained", "accuracy")]
+            assert cells(card, protocol) == [[protocol, "the run's last round", *shown]]
         sent = summary["communication"]
         assert cells(card, "clients sent")[0][1] == f"{sent['up_bytes']:,} bytes up, {sent['down_bytes']:,} bytes down"
         assert cells(card, "rounds")[0][1] == "2 of 2 (complete), seed 0"
@@ -281,7 +281,7 @@ def test_later_evaluations_and_privacy_are_on_the_card(run: Path, tmp_path: Path
     later = {
         "accuracy": {"global": {"fewshot": 0.5, "knn": knn}},
         "untrained": {"small_cnn_bn": {"fewshot": 0.25, "knn": summary["untrained"]["knn"]}},
-        "pixels": {"fewshot": 0.125},
+        "pixels": {"fewshot": 0.125, "knn": summary["pixels"]["knn"]},
     }
     (copy / "evaluation.json").write_text(json.dumps(later))
     export(run_encoder(copy), "torchscript")
