@@ -16,7 +16,7 @@ import warnings
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -155,11 +155,6 @@ def header(name: str, place: Place, key: str) -> Header:
         if min(shape, default=0) < 0 or size != stream.tell() + dtype.itemsize * math.prod(shape):
             raise ValueError(f"{size} bytes are not those of shape {shape} and type {dtype.name}")
     return found
-
-
-def headers(names: Mapping[str, str], places: Mapping[str, Place], key: str) -> dict[str, Header]:
-    """split -> the header of its array, of split -> name. Raises UserError as ``header`` does."""
-    return {split: header(name, places[name], key) for split, name in names.items()}
 
 
 def _header_of(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
