@@ -28,7 +28,16 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data import dicom
 from rayfed_ssl.data.dicom_heads import HEAD, is_dicom
-from rayfed_ssl.data.formats import DICOM, FORMATS, SUFFIXES, bands_found, has_more_bands, jpeg2000_depth, undecodable
+from rayfed_ssl.data.formats import (
+    DICOM,
+    FORMATS,
+    SUFFIXES,
+    bands_found,
+    has_more_bands,
+    jpeg2000_depth,
+    register,
+    undecodable,
+)
 from rayfed_ssl.data.images import Payload
 
 Fit = Literal["crop", "pad", "stretch"]
@@ -222,6 +231,7 @@ def _opened(payload: bytes | Path | NDArray[np.generic]) -> Image.Image:
     if isinstance(payload, np.ndarray):
         pixels = payload[..., 0] if payload.ndim == 3 and payload.shape[2] == 1 else payload
         return Image.fromarray(np.ascontiguousarray(pixels))
+    register()
     return Image.open(io.BytesIO(payload) if isinstance(payload, bytes) else payload, formats=FORMATS)
 
 

@@ -1,14 +1,17 @@
 """Which formats of images are read, by their names in Pillow and by suffixes: those that every Pillow decodes, those
-that some are built without, and DICOM, which Pillow does not know.
+that some are built without, HEIC (extra ``heic``: pillow-heif), and DICOM, which Pillow does not know.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import io
+from functools import cache
 from pathlib import Path
 
 from PIL import Image, TiffImagePlugin, features
 
+from rayfed_ssl.base.late import Late
 from rayfed_ssl.data.dicom_heads import is_dicom
 from rayfed_ssl.data.images import Payload
 
@@ -32,6 +35,10 @@ def _here(feature: str) -> bool:
 
 
 _HERE = {name: suffixes for name, (feature, suffixes) in _SOMETIMES.items() if _here(feature)}
+_HEIC = {".heic", ".heif", ".hif"}
+_PILLOW_HEIF = Late("pillow_heif")
+if importlib.util.find_spec("pillow_heif") is not None:
+    _HERE["HEIF"] = _HEIC  # HEIC, or another codec in the same container
 
 FORMATS = (*_ALWAYS, *_HERE)
 """The decoders that image bytes may choose. Others would run programs (EPS starts Ghostscript) or open other files."""
@@ -45,14 +52,28 @@ SUFFIXES = DICOM.union(*_ALWAYS.values(), *_HERE.values())
 ABSENT = {name: suffixes for name, (_, suffixes) in _SOMETIMES.items() if name not in _HERE}
 """Formats that the installed Pillow does not decode, and their suffixes."""
 
-HEIC = {".heic", ".heif", ".hif"}
+HEIC = _HEIC if "HEIF" not in FORMATS else set[str]()
+"""Suffixes of files that take the extra ``heic``, where it is not installed."""
 
-_BRANDS = {b"avif": "AVIF", b"avis": "AVIF", b"heic": "HEIC", b"heix": "HEIC", b"mif1": "HEIC"}  # ISO 14496-12, ftyp
+HEIC_NEEDED = "pip install 'rayfed-ssl[heic]'"
+
+_BRANDS = dict.fromkeys((b"avif", b"avis"), "AVIF") | dict.fromkeys(
+    (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"), "HEIC"
+)  # ISO 14496-12, ftyp; ISO 23008-12, annexes B and D
 _CODESTREAM = b"\xff\x4f\xff\x51"  # of JPEG 2000: its markers SOC and SIZ
 _BEGINNINGS = {b"\0\0\0\x0cjP  ": "JPEG2000", _CODESTREAM: "JPEG2000"}
 _BITS, _BANDS = 258, 277  # TIFF 6.0, sections 4 and 6: BitsPerSample, SamplesPerPixel
 _BIG_TIFF = 43  # the third byte of a little-endian one, whose header has 16 bytes
 _SIZ_DEPTH = 42  # from SOC to Ssiz of the first component: ITU-T T.800, A.5.1
+
+
+@cache
+def register() -> None:
+    """Tell Pillow of the formats that it does not know by itself, once in a process: importing their decoder takes a
+    fifth of a second.
+    """
+    if "HEIF" in FORMATS:
+        _PILLOW_HEIF.register_heif_opener()
 
 
 def undecodable(head: bytes) -> str:
@@ -63,8 +84,10 @@ def undecodable(head: bytes) -> str:
         return "it is DICOM; its name should end in .dcm, or have no suffix"
     found = _BRANDS.get(head[8:12], "") if head[4:8] == b"ftyp" else ""
     found = found or next((name for start, name in _BEGINNINGS.items() if head.startswith(start)), "")
-    if not found or found in FORMATS:
+    if not found or found in FORMATS or (found, "HEIF" in FORMATS) == ("HEIC", True):
         return ""
+    if found == "HEIC":
+        return f"it is HEIC, which takes {HEIC_NEEDED}; or convert it to PNG or JPEG"
     return f"it is {found}, which the installed Pillow does not decode; convert it to PNG or JPEG"
 
 

@@ -21,7 +21,7 @@ from rayfed_ssl.data.store import default_cache
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.storage import checkpoint
 
-EXTRAS = {"privacy": "dp-accounting", "viz": "openTSNE", "dicom": "pydicom"}
+EXTRAS = {"privacy": "dp-accounting", "viz": "openTSNE", "dicom": "pydicom", "heic": "pillow-heif"}
 GPU_PROFILE = "paper"  # the authors' networks and rounds; `cpu` is made for two cores
 CONNECT_S = 3.0
 

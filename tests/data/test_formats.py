@@ -1,4 +1,4 @@
-"""AVIF and JPEG 2000, where the installed Pillow decodes them, and what is said where it does not."""
+"""HEIC, AVIF and JPEG 2000, where the installed Pillow decodes them, and what is said where it does not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from PIL import Image, features
 
 from rayfed_ssl.data import decode as decoding
-from rayfed_ssl.data import formats, walking
+from rayfed_ssl.data import formats, sources, walking
 from rayfed_ssl.data.decode import BadImage, Form, decode
 from tests.data.files import fetch, pictures, png, put, refused, write_parquet
 
@@ -113,13 +113,85 @@ def test_where_pillow_lacks_a_decoder_one_line_says_so(tmp_path: Path, monkeypat
     assert f"1 file is not read: 1 {suffix}; {kind} is not decoded by the installed Pillow" in notes
 
 
-def test_heic_is_called_that(tmp_path: Path) -> None:
+def heic(image: Image.Image, **options: object) -> bytes:
+    """The image as HEIC, by the library that reads it; skips where that is not installed."""
+    pytest.importorskip("pillow_heif").register_heif_opener()
+    file = io.BytesIO()
+    image.save(file, "HEIF", **options)
+    return file.getvalue()
+
+
+def test_heic_is_read_in_folders_and_in_parquet(tmp_path: Path) -> None:
+    images = pictures(4)
+    encoded = [heic(Image.fromarray(image), quality=-1, chroma=444, matrix_coefficients=0) for image in images]
+    for split in ("train", "test"):
+        for number, content in enumerate(encoded):
+            path = tmp_path / f"folder/{split}/{number % 2}/{number}{('.heic', '.HEIF', '.hif')[number % 3]}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        write_parquet(tmp_path / f"table/{split}.parquet", encoded, [0, 1, 0, 1])
+    for name, where in (("imagefolder", "folder"), ("parquet", "table")):
+        data = fetch(tmp_path, name, path=tmp_path / where)
+        assert {pixels.tobytes() for pixels in data.train.pixels} == {image.tobytes() for image in images}  # lossless
+        assert data.notes[1:] == ()  # the first counts copies
+    with pytest.raises(BadImage):
+        decode(encoded[0][: len(encoded[0]) // 2], Form(16))
+
+
+def test_a_heic_is_turned_once_and_its_first_frame_is_read_on_the_background() -> None:
+    pixels = np.zeros((16, 32, 3), np.uint8)
+    pixels[:8] = 255  # white above black
+    content = heic(Image.fromarray(pixels), quality=95)
+    exif = Image.Exif()
+    exif[274] = 3  # tells what was done: the container says how to turn, by a property that this file has not
+    for same in (content, heic(Image.fromarray(pixels), quality=95, exif=exif)):
+        decoded = decode(same, Form(16, fit="stretch")).pixels
+        assert decoded[:6].min() > 200
+        assert decoded[-6:].max() < 50
+    red, blue = Image.new("RGB", (32, 32), "red"), Image.new("RGB", (32, 32), "blue")
+    decoded_two = decode(heic(red, save_all=True, append_images=[blue], primary_index=0), Form(16))
+    assert decoded_two.frames
+    assert decoded_two.pixels[..., 0].min() > 200
+    clear = decode(heic(Image.new("RGBA", (32, 32), (255, 0, 0, 0))), Form(16, background="white"))
+    assert clear.transparent
+    assert clear.pixels.min() > 250
+
+
+def test_a_heic_of_too_many_pixels_is_refused_before_they_are_read() -> None:
+    with pytest.raises(BadImage, match=r"^64x64 pixels, more than max_pixels=4000"):
+        decode(heic(Image.new("RGB", (64, 64))), Form(16, max_pixels=4000))
+
+
+def test_without_its_decoder_heic_is_called_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic"
-    with pytest.raises(BadImage, match=r"^it is HEIC, which the installed Pillow does not decode"):
+    kept = tuple(name for name in formats.FORMATS if name != "HEIF")
+    for module in (formats, decoding):
+        monkeypatch.setattr(module, "FORMATS", kept)
+    suffixes = {".heic", ".heif", ".hif"}
+    for module in (walking, decoding):
+        monkeypatch.setattr(module, "SUFFIXES", formats.SUFFIXES - suffixes)
+    monkeypatch.setattr(walking, "HEIC", suffixes)
+    with pytest.raises(BadImage, match=r"^it is HEIC, which takes pip install 'rayfed-ssl\[heic\]'; or convert it to"):
         decode(content, Form(16))
     put(tmp_path, {f"a/{n}.png": image for n, image in enumerate(pictures(5))})
     (tmp_path / "a/IMG_1.HEIC").write_bytes(content)
-    assert "1 file is not read: 1 .heic; HEIC is to be converted to JPEG or PNG" in fetch(tmp_path, "imagefolder").notes
+    notes = fetch(tmp_path, "imagefolder").notes
+    assert "1 file is not read: 1 .heic; HEIC takes pip install 'rayfed-ssl[heic]'" in notes
+
+
+def test_what_was_left_out_for_want_of_heic_is_read_once_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Images in Parquet that were skipped are in the store's cache as left out: it is another one then."""
+    write_parquet(tmp_path / "a.parquet", [*map(png, pictures(9)), heic(Image.fromarray(pictures(1)[0]))], [0] * 10)
+    options = {"path": tmp_path / "a.parquet", "on_bad_image": "skip"}
+    kept = tuple(name for name in formats.FORMATS if name != "HEIF")
+    with monkeypatch.context() as patch:
+        for module in (formats, decoding, sources):
+            patch.setattr(module, "FORMATS", kept)
+        before = fetch(tmp_path, "parquet", **options)
+    after = fetch(tmp_path, "parquet", **options)
+    assert (len(before.train) + len(before.test), len(after.train) + len(after.test)) == (9, 10)
 
 
 def test_a_pillow_that_knows_no_such_feature_has_none() -> None:

@@ -72,12 +72,12 @@ def test_files_that_are_not_read_are_counted_by_suffix(tmp_path: Path) -> None:
     put(root, "train/a/1.png", "test/a/1.png")
     scans = [f"train/a/{n}.NII" for n in range(3)] + ["test/a/1.nii"]
     nameless = ["train/b/IM0001", "train/b/1.2.840.113619.2", "train/IM.0003"]
-    litter(root, *scans, *nameless, "train/b/brain.nii.gz", "train/b/c.heic", "train/b/d.heic")
+    litter(root, *scans, *nameless, "train/b/brain.nii.gz", "train/b/c.psd", "train/b/d.psd")
     litter(root, "train/.DS_Store", "train/.git/objects", "train/Thumbs.db", "test/labels.csv", "train/a/notes.TXT")
     litter(root, "train/README", "train/a/LICENSE", "train/info.json", "labels.h5")  # the last lies in no split
     note = (
-        "10 files are not read: 4 .nii, 3 without suffix, 2 .heic, 1 .nii.gz; NIfTI is to be converted: its slices as "
-        "PNG or TIFF of 16 bits, or as DICOM; HEIC is to be converted to JPEG or PNG"
+        "10 files are not read: 4 .nii, 3 without suffix, 2 .psd, 1 .nii.gz; NIfTI is to be converted: its slices as "
+        "PNG or TIFF of 16 bits, or as DICOM"
     )
     assert folder(root).notes == (note,)
     assert folder(root).notes == (note,)  # also from the cache
