@@ -66,7 +66,8 @@ def report(folder: Path, *, images: bool = True, trust_imports: bool = False) ->
     sentence = _tried(lambda: verdict(run.summary), Verdict("The summary is damaged: no verdict."), run.notes)
     scaled = _tried(lambda: scalings(run.environment), list[str](), run.notes, "environment.json")
     told = _tried(lambda: [str(note) for note in run.environment.get("notes", ())], list[str](), run.notes)
-    run.notes.extend(f"{said}." for said in (*told, *scaled))
+    unsaid = [line for line in scaled if line.removeprefix("data: ") not in told and line not in told]
+    run.notes.extend(f"{said}." for said in (*told, *unsaid))
     sections.append(Section("notes", "Notes", notes=list(dict.fromkeys(run.notes))))
     until = _tried(lambda: f"round {run.rounds}", "", run.notes)
     return write(Page("Federated run", run.name, facts, sentence, tiles, sections, until), folder)

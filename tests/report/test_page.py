@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import yaml
 from PIL import Image
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.data.images import Scaling
 from rayfed_ssl.report.any import report_of
 from rayfed_ssl.report.folder import read
 from rayfed_ssl.report.formats import percent
@@ -191,6 +193,20 @@ def test_rounds_that_came_to_nothing_are_told_where_there_are_any(void: int | No
     (folder / "summary.json").write_text(json.dumps(summary | ({} if void is None else {"void_rounds": void})))
     told = re.search(r"rounds that came to nothing (\d+) of 2", Parsed(report_of(folder, images=False)).words)
     assert (told and told[1]) == ("1" if void else None)
+
+
+@pytest.mark.usefixtures("only_svg")
+def test_what_was_done_to_deep_images_is_told_once(copy: Copy) -> None:
+    """A run notes it, and records it beside; runs of earlier versions have the record alone."""
+    folder, told = copy(), Scaling(60, "data.range")
+    environment = json.loads((folder / "environment.json").read_text())
+    environment["scaled"] = {"data": asdict(told), "data.public.images": asdict(told)}
+    for notes in ([str(told), f"data.public.images: {told}"], []):
+        (folder / "environment.json").write_text(json.dumps(environment | {"notes": notes}))
+        page = Parsed(report_of(folder, images=False))
+        section = page.words.rpartition("Notes")[2]
+        assert section.count(str(told)) == 2
+        assert section.count(f"data.public.images: {told}.") == 1
 
 
 def test_a_run_that_has_not_ended_has_the_numbers_so_far(copy: Copy) -> None:
