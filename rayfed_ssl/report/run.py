@@ -24,7 +24,7 @@ from rayfed_ssl.report.measures import change, features_name, protocol_name, sho
 from rayfed_ssl.report.page import Cell, Page, Section, Table, Text, Tile, words, write
 from rayfed_ssl.report.representations import look
 from rayfed_ssl.report.style import Studio
-from rayfed_ssl.report.verdict import Verdict, compared, mean, test_images, verdict
+from rayfed_ssl.report.verdict import Verdict, best_below_last, compared, mean, test_images, verdict
 
 CLIENTS = 200  # the most with a row in a table
 SHOWN = (  # of the configuration: what a reader asks first
@@ -194,6 +194,8 @@ def _accuracy(run: RunFolder, studio: Studio) -> Section:
         began = "started from" if "start" in run.summary else "untrained"
         head = ["protocol", "raw pixels", began, "last round", "difference [95 %]", "best round"]
         section.tables.append(Table("Frozen features on test images; differences of shares in points", head, rows))
+        hint = _tried(lambda: best_below_last(run.summary), "", run.notes)
+        section.notes += [hint] if hint else []
     elif not section.drawings:
         described = run.told("features")
         section.absent.append(

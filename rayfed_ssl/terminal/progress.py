@@ -18,7 +18,7 @@ from rich.table import Table
 from rayfed_ssl.base.text import amount, printable
 from rayfed_ssl.records.summary import TEST_LABELS
 from rayfed_ssl.report.measures import features_name
-from rayfed_ssl.report.verdict import verdict
+from rayfed_ssl.report.verdict import best_below_last, verdict
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.terminal.bars import Bar
 from rayfed_ssl.terminal.output import console as console
@@ -184,7 +184,9 @@ def conclude(console: Console, summary: Mapping[str, Any], folder: Path | str) -
     if summary["accuracy"]:
         console.print(accuracy_table(summary))
         plain = verdict(summary).sentence.replace("−", "-")  # not every encoding has a minus
-        console.print(f"{plain}\n", markup=False, highlight=False, soft_wrap=True)
+        hint = best_below_last(summary)
+        lines = f"{hint}\n{plain}\n" if hint else f"{plain}\n"
+        console.print(lines, markup=False, highlight=False, soft_wrap=True)
     elif summary.get("features"):
         console.print(features_table(summary))
     sent = summary["communication"]

@@ -196,6 +196,18 @@ def test_rounds_that_came_to_nothing_are_told_where_there_are_any(void: int | No
 
 
 @pytest.mark.usefixtures("only_svg")
+def test_a_best_round_below_the_last_is_explained(copy: Copy) -> None:
+    folder = copy()
+    summary = json.loads((folder / "summary.json").read_text())
+    last = summary["accuracy"]["knn"]
+    for value, told in ((last, 0), (last - 0.1, 1)):
+        summary["best"]["knn"] |= {"value": value, "by": "held-out labels"}
+        (folder / "summary.json").write_text(json.dumps(summary))
+        page = Parsed(report_of(folder, images=False))
+        assert page.words.count("By kNN, the best round is below the last: it was chosen on held-out images") == told
+
+
+@pytest.mark.usefixtures("only_svg")
 def test_what_was_done_to_deep_images_is_told_once(copy: Copy) -> None:
     """A run notes it, and records it beside; runs of earlier versions have the record alone."""
     folder, told = copy(), Scaling(60, "data.range")
