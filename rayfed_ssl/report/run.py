@@ -17,6 +17,7 @@ from rayfed_ssl.records.environment import scalings
 from rayfed_ssl.records.guarantee import guarantee
 from rayfed_ssl.records.leaked import BY_CHANCE, ENOUGH, INTERVAL, read_leak
 from rayfed_ssl.records.settings_table import flat
+from rayfed_ssl.records.summary import FATES, replies_told
 from rayfed_ssl.report import accuracy, costs, features, holdings, maps, panels, projector
 from rayfed_ssl.report.folder import UNFINISHED, RunFolder, read
 from rayfed_ssl.report.formats import number, percent, plural, size, span
@@ -132,6 +133,10 @@ def _tiles(run: RunFolder) -> list[Tile]:
     tiles.append(Tile("wall clock", _number(run, "wall_s", form=span)))
     if run.told("virtual_s") is not None:
         tiles.append(Tile("virtual time", _number(run, "virtual_s", form=span)))
+    if isinstance(replies := run.told("replies"), Mapping):
+        tiles.append(
+            Tile("late or lost", Cell(number(sum(replies.get(fate, 0) for fate in FATES))), replies_told(replies))
+        )
     if isinstance(run.told("epsilon"), Mapping):
         spent = {c: v for c, v in run.summary["epsilon"].items() if isinstance(v, int | float)}
         if spent:
@@ -144,7 +149,7 @@ def _tiles(run: RunFolder) -> list[Tile]:
     if run.told("void_rounds"):
         tiles.append(Tile("rounds that came to nothing", _number(run, "void_rounds"), f"of {run.rounds}"))
     if run.told("dropped", "times"):
-        tiles.append(Tile("clients left out", _number(run, "dropped", "times"), "times"))
+        tiles.append(Tile("clients that failed", _number(run, "dropped", "times"), "times left out"))
     return tiles
 
 

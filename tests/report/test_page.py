@@ -200,11 +200,25 @@ def test_a_best_round_below_the_last_is_explained(copy: Copy) -> None:
     folder = copy()
     summary = json.loads((folder / "summary.json").read_text())
     last = summary["accuracy"]["knn"]
-    for value, told in ((last, 0), (last - 0.1, 1)):
+    for value, hints in ((last, 0), (last - 0.1, 1)):
         summary["best"]["knn"] |= {"value": value, "by": "held-out labels"}
         (folder / "summary.json").write_text(json.dumps(summary))
         page = Parsed(report_of(folder, images=False))
-        assert page.words.count("By kNN, the best round is below the last: it was chosen on held-out images") == told
+        assert page.words.count("By kNN, the best round is below the last: it was chosen on held-out images") == hints
+
+
+@pytest.mark.usefixtures("only_svg")
+def test_late_and_lost_replies_and_failed_clients_are_two_tiles(copy: Copy) -> None:
+    folder = copy()
+    summary = json.loads((folder / "summary.json").read_text())
+    words = Parsed(report_of(folder, images=False)).words
+    assert "late or lost" not in words
+    assert "clients that failed" not in words
+    summary |= {"replies": {"asked": 9, "late": 0, "dropped_out": 2}, "dropped": {"clients": 1, "times": 3}}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    words = Parsed(report_of(folder, images=False)).words
+    assert "late or lost 2 9 asked for; 2 lost in mid-round" in words
+    assert "clients that failed 3 times left out" in words
 
 
 @pytest.mark.usefixtures("only_svg")
