@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
@@ -43,7 +44,7 @@ def notes(comparison: Comparison) -> list[str]:
         if row.unfinished:
             told = ", ".join(f"{name} {status}" for name, status in row.unfinished.items())
             lines.append(f"! {printable(row.name)}: {told}; not counted.")
-    lines += [*_began_otherwise(comparison), *noted(comparison)]
+    lines += [*_void(comparison), *_began_otherwise(comparison), *noted(comparison)]
     lines += [f"Left out, {printable(name)}: {' '.join(why.split())}" for name, why in comparison.left_out.items()]
     return lines
 
@@ -143,6 +144,22 @@ def _differing(comparison: Comparison) -> dict[str, list[str]]:
             told = "; ".join(f"{key} is {_said(own)} (not {_said(theirs)})" for key, (theirs, own) in pairs)
             found.setdefault(told, []).append(row.name)
     return found
+
+
+def _void(comparison: Comparison) -> list[str]:
+    """How many rounds came to nothing, where some did: rows then trained in fewer rounds than they count."""
+    runs = [(row.name, run) for row in comparison.trained for run in row.runs.values()]
+    void, rounds = Counter[str](), Counter[str]()
+    for name, run in runs:
+        void[name] += run.void_rounds
+        rounds[name] += run.rounds
+    told = [f"{printable(name)} {void[name]} of {rounds[name]}" for name in rounds if void[name]]
+    if not told:
+        return []
+    others = "; of other rows none" if len(told) < len(rounds) else ""
+    equal = len({run.rounds - run.void_rounds for _, run in runs}) == 1
+    beyond = "" if equal else ", so runs are compared that did not train equally often"
+    return [f"Rounds that came to nothing: {', '.join(told)}{others}. They count as rounds and train nobody{beyond}."]
 
 
 def _began_otherwise(comparison: Comparison) -> list[str]:

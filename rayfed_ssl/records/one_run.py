@@ -24,7 +24,7 @@ from rayfed_ssl.records.guarantee import Guarantee, guarantee
 from rayfed_ssl.records.leaked import Audited, read_leak
 from rayfed_ssl.records.outcomes import ImageShares, read_outcomes
 from rayfed_ssl.records.same_images import have_other_images
-from rayfed_ssl.records.summary import PIXELS, history, rounds_s, virtual_seconds
+from rayfed_ssl.records.summary import PIXELS, history, rounds_s, virtual_seconds, void_rounds
 from rayfed_ssl.records.tables import read_communication, read_metrics
 from rayfed_ssl.settings import files as configfile
 
@@ -50,7 +50,7 @@ class OneRun:
     encoders of their own. ``test_images``: what accuracies were measured on, of own tasks those of all clients; None
     where the run did not say. ``images``: the digest of the data set, likewise. ``audited``: what ``leak`` found.
     ``noted``: what it said before its first round. ``outcomes``: what its encoders had right, image by image; None of
-    a run that did not keep it.
+    a run that did not keep it. ``void_rounds``: how many of its rounds came to nothing.
     """
 
     folder: Path
@@ -78,6 +78,7 @@ class OneRun:
     noted: tuple[str, ...] = ()
     outcomes: ImageShares | None = None
     held_out: HeldOut | None = None
+    void_rounds: int = 0
 
     @property
     def method(self) -> str:
@@ -167,6 +168,7 @@ def read_run(folder: Path) -> OneRun:
         noted=known.notes,
         outcomes=read_outcomes(folder),
         held_out=held_out,
+        void_rounds=void_rounds(metrics),
     )
 
 

@@ -58,6 +58,7 @@ def run_folder(
     held_out: Sequence[int] | None = None,
     clients: bool = False,
     own: bool = False,
+    void: Sequence[int] = (),
 ) -> Path:
     """A run of ``len(curve)`` rounds: kNN after each, (up, down) bytes and seconds of the virtual clock by round."""
     folder.mkdir(parents=True)
@@ -75,6 +76,7 @@ def run_folder(
         rows.append(Metric(t, None, "features/rank", 10.0 * value, float(t)))
     rows += [Metric(t, None, "system/round_s", (10.0 + seed) / len(curve), 0.0) for t in range(1, len(curve) + 1)]
     rows += [Metric(t, None, "time/virtual_s", seconds, 0.0) for t, seconds in enumerate(virtual, 1)]
+    rows += [Metric(t, None, "system/void_round", 1.0, 0.0) for t in void]
     metrics_parts(folder).write(Commit(len(curve), 0), table(rows, METRICS))
     booked = [
         Booking(t, 0, d, "train", "weights", n)
@@ -98,6 +100,22 @@ def three(root: Path, name: str, finals: Sequence[float], **how: Any) -> list[Pa
 
 def two_rows(root: Path, **how: Any) -> Comparison:
     return of_variants({"a": three(root, "a", A), "b": three(root, "b", B, method="fedprox", **how)})
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "told"),
+    [
+        ([], [], None),
+        ([], [2], "b 3 of 9; of other rows none. They count as rounds and train nobody, so runs are compared that did"),
+        ([1], [2, 3], "a 3 of 9, b 6 of 9. They count as rounds and train nobody, so runs are compared that did not"),
+        ([1], [2], "a 3 of 9, b 3 of 9. They count as rounds and train nobody."),
+    ],
+)
+def test_rounds_that_came_to_nothing_are_noted(a: list[int], b: list[int], told: str | None, tmp_path: Path) -> None:
+    rows = {"a": three(tmp_path, "a", A, void=a), "b": three(tmp_path, "b", B, method="fedprox", void=b)}
+    lines = [line for line in notes(of_variants(rows)) if "came to nothing" in line]
+    assert len(lines) == (told is not None)
+    assert all(line.startswith(f"Rounds that came to nothing: {told}") for line in lines)
 
 
 def test_mean_spread_and_paired_interval_are_scipys(tmp_path: Path) -> None:
