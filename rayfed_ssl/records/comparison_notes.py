@@ -9,7 +9,8 @@ from typing import Any
 
 from rayfed_ssl.base.text import listed, printable
 from rayfed_ssl.records.comparison import RAW_PIXELS, UNTRAINED, Comparison
-from rayfed_ssl.records.drawn_images import counts_test_images, held_out, not_counted
+from rayfed_ssl.records.drawn_images import counted, held_out, not_counted
+from rayfed_ssl.records.image_pairs import CLIENTS, HELD_OUT, TEST_IMAGES
 from rayfed_ssl.records.judged import MARGIN
 from rayfed_ssl.records.leaked import INTERVAL, Area, largest
 from rayfed_ssl.records.noted import noted
@@ -67,17 +68,23 @@ def _of_the_split(comparison: Comparison, name: str) -> str:
 
 def _intervals(comparison: Comparison) -> list[str]:
     """What the lines below a mean are."""
-    first, counted = printable(comparison.first.name), counts_test_images(comparison)
+    first, kinds, several = printable(comparison.first.name), counted(comparison), len(comparison.seeds) > 1
+    images = " or ".join(of for of in (TEST_IMAGES, HELD_OUT) if of in kinds)
+    more = []
+    if images:
+        told = f"that counts which {images} were drawn, too" if several else f"over the {images} of this one seed"
+        more.append(f"images: its 95% interval {told}")
+    if CLIENTS in kinds:
+        more.append(f"clients: its 95% interval {'that counts clients, too' if several else 'over those of this seed'}")
     words = f"level: the interval holds zero and lies within {MARGIN:g} of it; not told apart: it holds zero and "
     words += "reaches further."
-    if len(comparison.seeds) > 1:
+    if several:
         second = f"Second line: paired difference to {first} with its 95% interval (Student's t over seeds)"
-        third = "images: its 95% interval that counts which test images were drawn, too; the words rest on it where "
-        third += "there is one"
-        return [f"{second}; {third}; {words}" if counted else f"{second}; {words}"]
-    if counted:
-        second = f"Second line: difference to {first}; images: its 95% interval over the test images of this one seed"
-        return [f"{second}, so another seed may say otherwise; {words}"]
+        more += ["the words rest on it where there is one"] if more else []
+        return ["; ".join([second, *more, words])]
+    if more:
+        second = f"Second line: difference to {first}"
+        return [f"{'; '.join([second, *more])}, so another seed may say otherwise; {words}"]
     return [f"Second line: difference to {first}; of one seed there is no interval, so it may be chance."]
 
 

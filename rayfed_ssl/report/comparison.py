@@ -11,10 +11,11 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import printable
+from rayfed_ssl.base.text import listed, printable
 from rayfed_ssl.records.comparison import RAW_PIXELS, UNTRAINED, ordered, spread
 from rayfed_ssl.records.comparison_choice import SMALLER
 from rayfed_ssl.records.guarantee import guarantee
+from rayfed_ssl.records.image_pairs import WHAT, drawn
 from rayfed_ssl.records.judged import APART, judged, margin_of
 from rayfed_ssl.records.leaked import INTERVAL, largest
 from rayfed_ssl.records.one_run import OneRun, read_run
@@ -128,18 +129,24 @@ def _tables(rows: Sequence[Row], measures: Sequence[str], caption: str) -> list[
             cells.append(Cell(shown(name, value), value, f"rows/{place}/{name}.mean", note))
         body.append(cells)
     apart = "difference to the first row [95 % interval over seeds; none of one seed]"
-    if any(value_of(row, f"{name}.images_low") is not None for row in rows for name in measures):
-        apart += ", and the interval that counts test images too, by which it is judged"
+    counted = {WHAT[drawn(name)]: drawn(name) for name in measures if _known(rows, f"{name}.{WHAT[drawn(name)]}_low")}
+    if counted:
+        apart += f", and the interval that counts {listed(list(counted.values()))} too, by which it is judged"
     told = f"{caption}: mean over seeds ± deviation, {apart}"
     return [Table(told, ["", *(measure_name(name) for name in measures)], body)] if measures else []
 
 
+def _known(rows: Sequence[Row], key: str) -> bool:
+    return any(value_of(row, key) is not None for row in rows)
+
+
 def _intervals(row: Row, name: str) -> str:
-    """The intervals over seeds and with test images, and what the difference is called where the last of them holds
+    """The intervals over seeds and with images or clients, and what the difference is called where the last one holds
     zero.
     """
     told, word, of_one = "", None, ""
-    for keys, what in ((("low", "high"), ""), (("images_low", "images_high"), "images ")):
+    of = WHAT[drawn(name)]
+    for keys, what in ((("low", "high"), ""), ((f"{of}_low", f"{of}_high"), f"{of} ")):
         low, high = (value_of(row, f"{name}.{key}") for key in keys)
         if low is not None and high is not None:
             of_one = ", one seed" if what and not told else ""

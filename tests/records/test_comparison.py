@@ -57,7 +57,7 @@ def run_folder(
     images: Sequence[int] = (3, 1, 2),
     held_out: Sequence[int] | None = None,
     clients: bool = False,
-    own: bool = False,
+    own: bool | Sequence[float] = False,
     void: Sequence[int] = (),
 ) -> Path:
     """A run of ``len(curve)`` rounds: kNN after each, (up, down) bytes and seconds of the virtual clock by round."""
@@ -71,7 +71,8 @@ def run_folder(
     for t, value in enumerate(curve, 1):
         of = {0: value - 0.1, 1: value + 0.1} if clients else {None: value}
         rows += [Metric(t, client, "eval/knn", v, float(t)) for client, v in of.items()]
-        rows += [Metric(t, client, "eval/own_knn", value, float(t)) for client in (0, 1) if own]
+        further = own if isinstance(own, Sequence) else [0.0, 0.0] if own else []
+        rows += [Metric(t, client, "eval/own_knn", value + more, float(t)) for client, more in enumerate(further)]
         rows.append(Metric(t, None, "select/knn", value / 2, float(t)))
         rows.append(Metric(t, None, "features/rank", 10.0 * value, float(t)))
     rows += [Metric(t, None, "system/round_s", (10.0 + seed) / len(curve), 0.0) for t in range(1, len(curve) + 1)]
