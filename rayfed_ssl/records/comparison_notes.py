@@ -164,7 +164,10 @@ def _void(comparison: Comparison) -> list[str]:
     if not told:
         return []
     others = "; of other rows none" if len(told) < len(rounds) else ""
-    equal = len({run.rounds - run.void_rounds for _, run in runs}) == 1
+    trained: dict[int, set[int]] = {}
+    for _, run in runs:
+        trained.setdefault(run.seed, set()).add(run.rounds - run.void_rounds)
+    equal = all(len(of) == 1 for of in trained.values())
     beyond = "" if equal else ", so runs are compared that did not train equally often"
     return [f"Rounds that came to nothing: {', '.join(told)}{others}. They count as rounds and train nobody{beyond}."]
 

@@ -200,7 +200,7 @@ def _accuracy(run: RunFolder, studio: Studio) -> Section:
         head = ["protocol", "raw pixels", began, "last round", "difference [95 %]", "best round"]
         section.tables.append(Table("Frozen features on test images; differences of shares in points", head, rows))
         hint = _tried(lambda: best_below_last(run.summary), "", run.notes)
-        section.notes += [hint] if hint else []
+        section.intro = hint
     elif not section.drawings:
         described = run.told("features")
         section.absent.append(

@@ -191,8 +191,8 @@ def conclude(console: Console, summary: Mapping[str, Any], folder: Path | str) -
         console.print(accuracy_table(summary))
         plain = verdict(summary).sentence.replace("−", "-")  # not every encoding has a minus
         hint = best_below_last(summary)
-        lines = f"{hint}\n{plain}\n" if hint else f"{plain}\n"
-        console.print(lines, markup=False, highlight=False, soft_wrap=True)
+        told = f"{hint}\n{plain}\n" if hint else f"{plain}\n"
+        console.print(told, markup=False, highlight=False, soft_wrap=True)
     elif summary.get("features"):
         console.print(features_table(summary))
     sent = summary["communication"]

@@ -110,10 +110,23 @@ def two_rows(root: Path, **how: Any) -> Comparison:
         ([], [2], "b 3 of 9; of other rows none. They count as rounds and train nobody, so runs are compared that did"),
         ([1], [2, 3], "a 3 of 9, b 6 of 9. They count as rounds and train nobody, so runs are compared that did not"),
         ([1], [2], "a 3 of 9, b 3 of 9. They count as rounds and train nobody."),
+        ([[1], [], []], [[1], [], []], "a 1 of 9, b 1 of 9. They count as rounds and train nobody."),
+        (
+            [[1], [], []],
+            [[], [1], []],
+            "a 1 of 9, b 1 of 9. They count as rounds and train nobody, so runs are compared",
+        ),
     ],
 )
-def test_rounds_that_came_to_nothing_are_noted(a: list[int], b: list[int], told: str | None, tmp_path: Path) -> None:
-    rows = {"a": three(tmp_path, "a", A, void=a), "b": three(tmp_path, "b", B, method="fedprox", void=b)}
+def test_rounds_that_came_to_nothing_are_noted(a: list[Any], b: list[Any], told: str | None, tmp_path: Path) -> None:
+    """``a``, ``b``: these rounds, of each seed or by seed."""
+    rows: dict[str, list[Path]] = {}
+    for name, method, void in (("a", "fedsimclr", a), ("b", "fedprox", b)):
+        by_seed = void if void and isinstance(void[0], list) else [void] * 3
+        rows[name] = [
+            run_folder(tmp_path / f"{name}{s}", s, [0.1, 0.4, 0.5], method=method, void=of)
+            for s, of in enumerate(by_seed)
+        ]
     lines = [line for line in notes(of_variants(rows)) if "came to nothing" in line]
     assert len(lines) == (told is not None)
     assert all(line.startswith(f"Rounds that came to nothing: {told}") for line in lines)
