@@ -330,7 +330,8 @@ def test_the_page_judges_by_the_same_intervals(tmp_path: Path) -> None:
     assert (
         "over 3 seeds and 200 test images (over 3 seeds alone where no answers image by image are kept) holds" in text
     )
-    assert "[+3.0, +3.0] images [−2.0, +8.0] not told apart" in text
+    lines = ("+3.0 [+3.0, +3.0]", "images [−2.0, +8.0]", "not told apart")
+    assert " ".join(f"<small>{line}</small>" for line in lines) in text
     rows = json.loads((tmp_path / "out" / "comparison.json").read_text())["rows"]
     trained = [row for row in rows if row["runs"]]
     sentence = page.verdict(trained, ["knn"]).sentence
