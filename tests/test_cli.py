@@ -421,6 +421,24 @@ def test_a_run_says_in_the_end_how_many_rounds_came_to_nothing(void: dict[str, i
     assert ("void rounds   3 of 9 came to nothing" in text.getvalue().splitlines()) == told
 
 
+@pytest.mark.parametrize(
+    ("replies", "told"),
+    [
+        ({"asked": 1052, "late": 3, "dropped_out": 5, "gone": 0}, "1,052 asked for; 3 late, 5 lost in mid-round"),
+        ({"asked": 52, "late": 0, "dropped_out": 0}, "52 asked for; none late or lost"),
+        ({"asked": 9, "lost": 1, "stale": 2}, "9 asked for; 1 lost or late, 2 too stale"),
+    ],
+)
+def test_a_run_with_a_clock_says_in_the_end_what_became_of_replies(replies: dict[str, int], told: str) -> None:
+    text, plain = io.StringIO(), io.StringIO()
+    summary = {"accuracy": {}, "rounds": 9, "communication": {"up_bytes": 0, "down_bytes": 0}, "wall_s": 1.0}
+    conclude(Console(file=plain, width=120), {**summary, "dropped": {"clients": 0, "times": 0}}, "runs/demo")
+    summary |= {"virtual_s": 7500.0, "replies": replies, "dropped": {"clients": 1, "times": 3}}
+    conclude(Console(file=text, width=120), summary, "runs/demo")
+    clock = ["virtual time  2 h 05 min", f"replies       {told}", "failed        1 client, left out 3 times"]
+    assert text.getvalue().splitlines() == [*clock, *plain.getvalue().splitlines()]
+
+
 def test_an_accuracy_of_several_clients_is_their_mean_and_extremes() -> None:
     assert shown(0.5) == "0.500"
     assert shown(None) == "-"

@@ -16,7 +16,7 @@ import numpy as np
 
 from rayfed_ssl.base.late import Late
 from rayfed_ssl.records.guarantee import Guarantee
-from rayfed_ssl.records.image_pairs import ImageInterval, image_interval
+from rayfed_ssl.records.image_pairs import CLIENTS, HELD_OUT, TEST_IMAGES, DrawnInterval, drawn_interval
 from rayfed_ssl.records.intervals import LEVEL
 from rayfed_ssl.records.judged import MARGIN, Judgement, judged
 from rayfed_ssl.records.one_run import Curve, OneRun
@@ -25,10 +25,15 @@ _stats = Late("scipy.stats")
 REACHED = 0.9  # of the way from the untrained encoder's accuracy to a run's own final one
 PREFERRED = ("linear", "knn", "fewshot", "task")  # of several scores, the first of these is the main one
 UNTRAINED, RAW_PIXELS = "untrained encoder", "raw pixels"
-Over = Literal["seeds", "seeds and test images", "test images of one seed"]
+Over = Literal[
+    "seeds", "seeds and test images", "seeds and clients", "test images of one seed", "held-out images of one seed",
+    "clients of one seed",
+]  # fmt: skip
 SEEDS: Over = "seeds"
-BOTH: Over = "seeds and test images"
-ONE_SEED: Over = "test images of one seed"
+BOTH: dict[str, Over] = {TEST_IMAGES: "seeds and test images", CLIENTS: "seeds and clients"}
+ONE_SEED: dict[str, Over] = {
+    TEST_IMAGES: "test images of one seed", HELD_OUT: "held-out images of one seed", CLIENTS: "clients of one seed",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -44,28 +49,27 @@ class Spread:
 class Difference:
     """The mean of n paired differences and its 95% confidence interval over them; None where n is 1.
 
-    ``images``: the interval that counts test images too, where accuracies are paired image by image; or, in words, why
-    there is none.
+    ``drawn``: the interval that counts images or clients too; or, in words, why there is none.
     """
 
     mean: float
     low: float | None
     high: float | None
     count: int
-    images: ImageInterval | str = ""
+    drawn: DrawnInterval | str = ""
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """What it is judged by: the interval that counts images, else that over seeds; None where there is neither."""
-        if isinstance(self.images, ImageInterval):
-            return self.images.low, self.images.high
+        """What it is judged by: the interval that counts images or clients, else that over seeds; None without both."""
+        if isinstance(self.drawn, DrawnInterval):
+            return self.drawn.low, self.drawn.high
         return None if self.low is None or self.high is None else (self.low, self.high)
 
     @property
     def over(self) -> Over | None:
         """What ``interval`` is over."""
-        if isinstance(self.images, ImageInterval):
-            return ONE_SEED if self.low is None else BOTH
+        if isinstance(self.drawn, DrawnInterval):
+            return (ONE_SEED if self.low is None else BOTH)[self.drawn.of]
         return None if self.low is None else SEEDS
 
     def judged(self, margin: float = MARGIN) -> Judgement | None:
@@ -104,7 +108,7 @@ class Row:
         found = difference([own[seed] - theirs[seed] for seed in seeds])
         if found is None:
             return None
-        return replace(found, images=image_interval(self.runs, first.runs, seeds, measure))
+        return replace(found, drawn=drawn_interval(self.runs, first.runs, seeds, measure))
 
     def common_seeds(self, first: Row, measure: str) -> list[int]:
         """The seeds that both rows have a value of, on the same images."""
@@ -185,11 +189,11 @@ class Comparison:
 
     @property
     def measures(self) -> list[str]:
-        """What some method was measured by: scores, those on held-out images, features' descriptions. What only raw
-        pixels or an untrained encoder have compares nothing.
+        """What some method was measured by: scores, the main one first, those on held-out images, features'
+        descriptions. What only raw pixels or an untrained encoder have compares nothing.
         """
         names = dict.fromkeys(name for row in self.trained for name in row.values)
-        return sorted(names, key=lambda name: ("features/" in name, "select/" in name))
+        return sorted(names, key=_place)
 
     @property
     def scores(self) -> list[str]:
@@ -255,4 +259,11 @@ def reached(curve: Curve, share: float = REACHED) -> int | None:
 
 def ordered(scores: Sequence[str]) -> list[str]:
     """The scores, the main one first: linear probe, kNN, few-shot, own task, then the others by name."""
-    return sorted(scores, key=lambda name: (PREFERRED.index(name) if name in PREFERRED else len(PREFERRED), name))
+    return sorted(scores, key=_place)
+
+
+def _place(measure: str) -> tuple[bool, bool, int, str]:
+    """Where a measure stands among others: test images before held-out ones, features last."""
+    name = measure.rpartition("/")[2]
+    order = PREFERRED.index(name) if name in PREFERRED else len(PREFERRED)
+    return measure.startswith("features/"), measure.startswith("select/"), order, name

@@ -18,11 +18,11 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.records.comparison import ONE_SEED, Comparison, Difference, Row, Spread
+from rayfed_ssl.records.comparison import Comparison, Difference, Row, Spread
 from rayfed_ssl.records.comparison_choice import Selection
 from rayfed_ssl.records.comparison_notes import leaked, notes
 from rayfed_ssl.records.drawn_images import test_images
-from rayfed_ssl.records.image_pairs import ImageInterval
+from rayfed_ssl.records.image_pairs import WHAT, DrawnInterval, drawn
 from rayfed_ssl.records.judged import APART, margin_of
 from rayfed_ssl.records.leaked import Area
 from rayfed_ssl.records.tables import replace_file, write_json
@@ -87,15 +87,16 @@ def records(comparison: Comparison) -> list[dict[str, Any]]:
 
 def _measured(comparison: Comparison, row: Row, measure: str) -> dict[str, Any]:
     found, to_first = row.spread(measure), row.difference(comparison.first, measure)
-    images = None if to_first is None or isinstance(to_first.images, str) else to_first.images
+    counted = None if to_first is None or isinstance(to_first.drawn, str) else to_first.drawn
+    of = WHAT[drawn(measure)]
     return {
         f"{measure}.mean": None if found is None else found.mean,
         f"{measure}.deviation": None if found is None else found.deviation,
         f"{measure}.difference": None if to_first is None else to_first.mean,
         f"{measure}.low": None if to_first is None else to_first.low,
         f"{measure}.high": None if to_first is None else to_first.high,
-        f"{measure}.images_low": None if images is None else images.low,
-        f"{measure}.images_high": None if images is None else images.high,
+        f"{measure}.{of}_low": None if counted is None else counted.low,
+        f"{measure}.{of}_high": None if counted is None else counted.high,
         f"{measure}.verdict": None if to_first is None else to_first.judged(margin_of(measure)),
         f"{measure}.verdict_over": None if to_first is None else to_first.over,
     }
@@ -140,16 +141,16 @@ def document(comparison: Comparison, folder: Path, selection: Selection | None =
 
 
 def _pairs(comparison: Comparison, row: Row) -> dict[str, dict[str, dict[str, Any]]]:
-    """Other row -> score -> the interval of the row's mean less the other's that counts ``test_images`` over ``seeds``:
-    of every two rows that can be paired image by image, with the earlier of them.
+    """Other row -> score -> the interval of the row's mean less the other's that counts so many ``test_images``, or
+    ``clients``, over ``seeds``: of every two rows that can be paired by them, with the earlier of them.
     """
     found: dict[str, dict[str, dict[str, Any]]] = {}
     after = comparison.trained[comparison.trained.index(row) + 1 :] if row.trained else ()
     for other, measure in product(after, comparison.scores):
         apart = row.difference(other, measure)
-        if apart is not None and isinstance(of := apart.images, ImageInterval):
+        if apart is not None and isinstance(of := apart.drawn, DrawnInterval):
             seeds = [str(seed) for seed in row.common_seeds(other, measure)]
-            numbers = {"seeds": seeds, "low": of.low, "high": of.high, "test_images": of.images}
+            numbers = {"seeds": seeds, "low": of.low, "high": of.high, of.of.replace(" ", "_"): of.count}
             found.setdefault(other.name, {})[measure] = numbers
     return found
 
@@ -168,7 +169,7 @@ def _finite(value: Any) -> Any:
 
 def cells(comparison: Comparison) -> tuple[list[str], list[list[tuple[str, ...]]]]:
     """Head and rows of the table for readers; a cell has one to four lines: the mean, the difference with its
-    interval over seeds, the interval that counts test images too, and its word.
+    interval over seeds, the interval that counts images or clients too, and its word.
     """
     shown = comparison.measures
     main = comparison.main
@@ -219,10 +220,10 @@ def _cell(measure: str, found: Spread | None, to_first: Difference | None) -> tu
     lines = [mean, f"{to_first.mean:+.3f}"]
     if to_first.low is not None and to_first.high is not None:
         lines[1] += f" [{to_first.low:+.3f}, {to_first.high:+.3f}]"
-    if isinstance(images := to_first.images, ImageInterval):
-        lines.append(f"images [{images.low:+.3f}, {images.high:+.3f}]")
+    if isinstance(counted := to_first.drawn, DrawnInterval):
+        lines.append(f"{WHAT[counted.of]} [{counted.low:+.3f}, {counted.high:+.3f}]")
     if (word := to_first.judged(margin_of(measure))) in ("level", APART):
-        lines.append(f"{word}, one seed" if to_first.over == ONE_SEED else word)
+        lines.append(f"{word}, one seed" if to_first.count == 1 else word)
     return tuple(lines)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
 from rayfed_ssl.base.text import listed, printable
 from rayfed_ssl.records.comparison import RAW_PIXELS, UNTRAINED, Comparison
-from rayfed_ssl.records.drawn_images import counts_test_images, held_out, not_counted
+from rayfed_ssl.records.drawn_images import counted, held_out, not_counted
+from rayfed_ssl.records.image_pairs import CLIENTS, HELD_OUT, TEST_IMAGES
 from rayfed_ssl.records.judged import MARGIN
 from rayfed_ssl.records.leaked import INTERVAL, Area, largest
 from rayfed_ssl.records.noted import noted
@@ -43,7 +45,7 @@ def notes(comparison: Comparison) -> list[str]:
         if row.unfinished:
             told = ", ".join(f"{name} {status}" for name, status in row.unfinished.items())
             lines.append(f"! {printable(row.name)}: {told}; not counted.")
-    lines += [*_began_otherwise(comparison), *noted(comparison)]
+    lines += [*_void(comparison), *_began_otherwise(comparison), *noted(comparison)]
     lines += [f"Left out, {printable(name)}: {' '.join(why.split())}" for name, why in comparison.left_out.items()]
     return lines
 
@@ -66,17 +68,23 @@ def _of_the_split(comparison: Comparison, name: str) -> str:
 
 def _intervals(comparison: Comparison) -> list[str]:
     """What the lines below a mean are."""
-    first, counted = printable(comparison.first.name), counts_test_images(comparison)
+    first, kinds, several = printable(comparison.first.name), counted(comparison), len(comparison.seeds) > 1
+    images = " or ".join(of for of in (TEST_IMAGES, HELD_OUT) if of in kinds)
+    more = []
+    if images:
+        told = f"that counts which {images} were drawn, too" if several else f"over the {images} of this one seed"
+        more.append(f"images: its 95% interval {told}")
+    if CLIENTS in kinds:
+        more.append(f"clients: its 95% interval {'that counts clients, too' if several else 'over those of this seed'}")
     words = f"level: the interval holds zero and lies within {MARGIN:g} of it; not told apart: it holds zero and "
     words += "reaches further."
-    if len(comparison.seeds) > 1:
+    if several:
         second = f"Second line: paired difference to {first} with its 95% interval (Student's t over seeds)"
-        third = "images: its 95% interval that counts which test images were drawn, too; the words rest on it where "
-        third += "there is one"
-        return [f"{second}; {third}; {words}" if counted else f"{second}; {words}"]
-    if counted:
-        second = f"Second line: difference to {first}; images: its 95% interval over the test images of this one seed"
-        return [f"{second}, so another seed may say otherwise; {words}"]
+        more += ["the words rest on it where there is one"] if more else []
+        return ["; ".join([second, *more, words])]
+    if more:
+        second = f"Second line: difference to {first}"
+        return [f"{'; '.join([second, *more])}, so another seed may say otherwise; {words}"]
     return [f"Second line: difference to {first}; of one seed there is no interval, so it may be chance."]
 
 
@@ -143,6 +151,25 @@ def _differing(comparison: Comparison) -> dict[str, list[str]]:
             told = "; ".join(f"{key} is {_said(own)} (not {_said(theirs)})" for key, (theirs, own) in pairs)
             found.setdefault(told, []).append(row.name)
     return found
+
+
+def _void(comparison: Comparison) -> list[str]:
+    """How many rounds came to nothing, where some did: rows then trained in fewer rounds than they count."""
+    runs = [(row.name, run) for row in comparison.trained for run in row.runs.values()]
+    void, rounds = Counter[str](), Counter[str]()
+    for name, run in runs:
+        void[name] += run.void_rounds
+        rounds[name] += run.rounds
+    told = [f"{printable(name)} {void[name]} of {rounds[name]}" for name in rounds if void[name]]
+    if not told:
+        return []
+    others = "; of other rows none" if len(told) < len(rounds) else ""
+    trained: dict[int, set[int]] = {}
+    for _, run in runs:
+        trained.setdefault(run.seed, set()).add(run.rounds - run.void_rounds)
+    equal = all(len(of) == 1 for of in trained.values())
+    beyond = "" if equal else ", so runs are compared that did not train equally often"
+    return [f"Rounds that came to nothing: {', '.join(told)}{others}. They count as rounds and train nobody{beyond}."]
 
 
 def _began_otherwise(comparison: Comparison) -> list[str]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.evaluation.material import SELECT
 from rayfed_ssl.records.comparison import Comparison, Row
-from rayfed_ssl.records.image_pairs import NOT_OF_IMAGES
+from rayfed_ssl.records.image_pairs import BY_SEED, HELD_OUT, NOT_OF_IMAGES, Drawn, DrawnInterval
 from rayfed_ssl.records.intervals import counts_images, wilson
 
 
@@ -25,17 +25,18 @@ def test_images(row: Row, measure: str) -> int | None:
     return None if not known or None in known else min(count for count in known if count is not None)
 
 
-def counts_test_images(comparison: Comparison) -> bool:
-    """Whether an interval of the table does."""
-    return any(why is None for _, _, why in _compared(comparison))
+def counted(comparison: Comparison) -> set[Drawn]:
+    """What intervals of the table count, beside seeds."""
+    found = _compared(comparison, comparison.measures)
+    return {drawn.of for _, _, drawn in found if isinstance(drawn, DrawnInterval)}
 
 
-def _compared(comparison: Comparison) -> Iterator[tuple[Row, str, str | None]]:
-    """(row, score, why its difference to the first row has no interval that counts test images; None: it has one)."""
+def _compared(comparison: Comparison, measures: Sequence[str]) -> Iterator[tuple[Row, str, DrawnInterval | str]]:
+    """(row, measure, the interval of its difference to the first row that counts more than seeds; or why not)."""
     for row in comparison.trained[1:]:
-        for measure in comparison.scores:
+        for measure in measures:
             if (found := row.difference(comparison.first, measure)) is not None:
-                yield row, measure, found.images if isinstance(found.images, str) else None
+                yield row, measure, found.drawn
 
 
 def not_counted(comparison: Comparison) -> list[str]:
@@ -43,17 +44,17 @@ def not_counted(comparison: Comparison) -> list[str]:
     does, over several seeds, what the number of images allows for the first row's (95%, Wilson 1927).
     """
     found: dict[str, dict[str, list[str]]] = {}
-    counted = set()
-    for row, measure, why in _compared(comparison):
-        if why is None:
-            counted.add(measure)
+    whole = set()
+    for row, measure, drawn in _compared(comparison, comparison.scores):
+        if isinstance(drawn, DrawnInterval):
+            whole.add(measure)
         else:
-            found.setdefault(why, {}).setdefault(printable(row.name), []).append(measure)
+            found.setdefault(drawn, {}).setdefault(printable(row.name), []).append(measure)
     several, main = len(comparison.seeds) > 1, comparison.main
-    lines = _size(comparison, main) if several and main is not None and main not in counted else []
+    lines = _size(comparison, main) if several and main is not None and main not in whole else []
     beyond = "the interval counts seeds alone" if several else "there is no interval"
     for why, by_row in found.items():
-        if counted or why != NOT_OF_IMAGES:  # else no other kind is there to be told from
+        if whole or why != NOT_OF_IMAGES:  # else no other kind is there to be told from
             named = _named(by_row, len(comparison.trained) - 1)
             lines.append(f"Of {named}: {beyond}, because {why}.")
     return lines
@@ -86,6 +87,13 @@ def held_out(comparison: Comparison) -> list[str]:
     for name, mean in known[:1]:
         low, high = wilson(mean, images)
         told += f", and with others {mean:.3f} of {name} may be {low:.3f} to {high:.3f} in one run (95%)"
+    found = [drawn for _, _, drawn in _compared(comparison, names)]
+    if BY_SEED in found:
+        return [f"{told}. Each seed holds out other ones, so intervals over seeds count which were drawn."]
+    if any(isinstance(drawn, DrawnInterval) and drawn.of == HELD_OUT for drawn in found):
+        return [f"{told}. An interval over them takes answers as independent, so it may be too wide."]
+    if len(comparison.seeds) < 2:
+        return [f"{told}."]
     return [f"{told}. Intervals of differences count seeds alone, and of few images may be far too narrow."]
 
 

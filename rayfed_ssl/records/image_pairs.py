@@ -1,44 +1,98 @@
-"""Two rows of a comparison paired image by image, where their runs kept which test images they had right."""
+"""Intervals of a difference between two rows of a comparison that count what was drawn beside seeds: test images, where
+runs kept which of them they had right; held-out images; clients.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rayfed_ssl.evaluation import OWN
+from rayfed_ssl.evaluation.material import SELECT
 from rayfed_ssl.records.crossed import half_width
+from rayfed_ssl.records.intervals import counts_images, of_difference
 from rayfed_ssl.records.one_run import OneRun
 from rayfed_ssl.records.outcomes import FILE
 
+Drawn = Literal["test images", "held-out images", "clients"]
+TEST_IMAGES: Drawn = "test images"
+HELD_OUT: Drawn = "held-out images"
+CLIENTS: Drawn = "clients"
+WHAT = {TEST_IMAGES: "images", HELD_OUT: "images", CLIENTS: "clients"}  # in tables
 NO_RUN = "what was there before training has no answers image by image"
 NOT_OF_IMAGES = "it is not counted image by image on the test images"
 LACKING = f"a run has no {FILE}, which earlier versions did not write (rayfed-ssl evaluate RUN does)"
 OTHER_NUMBERS = f"the {FILE} of a run is not of the accuracy that it recorded"
 OTHER_IMAGES = "not all runs have the same test images"
+OTHER_CLIENTS = "not all runs have values of the same clients, two at least"
+NOT_COUNTED = "how many images were held out is not recorded, or it is no share of them"
+HELD_ALIKE = "some seeds hold out the same images, and which of them were right is not kept"
+BY_SEED = "each seed holds out images of its own, which the interval over seeds counts"
 
 
 @dataclass(frozen=True)
-class ImageInterval:
-    """The 95% interval of a mean difference that counts ``images`` test images, and the seeds where there are several
-    (:mod:`rayfed_ssl.records.crossed`).
+class DrawnInterval:
+    """The 95% interval of a mean difference that counts so many test images, held-out images or clients (``of``), and
+    the seeds where there are several (:mod:`rayfed_ssl.records.crossed`).
     """
 
     low: float
     high: float
-    images: int
+    count: int
+    of: Drawn = TEST_IMAGES
 
 
-def image_interval(
+def drawn(measure: str) -> Drawn:
+    """What a measure is a mean over: a value on own images is one of each client."""
+    if measure.removeprefix(SELECT).startswith((OWN, "task")):
+        return CLIENTS
+    return HELD_OUT if measure.startswith(SELECT) else TEST_IMAGES
+
+
+def drawn_interval(
     own: Mapping[int, OneRun], theirs: Mapping[int, OneRun], seeds: Sequence[int], measure: str
-) -> ImageInterval | str:
+) -> DrawnInterval | str:
     """The interval of ``own`` less ``theirs`` over ``seeds``, which both have; or, in words, why there is none."""
-    found = image_differences(own, theirs, seeds, measure)
+    if not all(seed in own and seed in theirs for seed in seeds):
+        return NO_RUN
+    of = drawn(measure)
+    if of == HELD_OUT:
+        return _held_out(own, theirs, seeds, measure)
+    found = (client_differences if of == CLIENTS else image_differences)(own, theirs, seeds, measure)
     if isinstance(found, str):
         return found
     mean, half = float(found.mean()), half_width(found)
-    return ImageInterval(mean - half, mean + half, found.shape[1])
+    return DrawnInterval(mean - half, mean + half, found.shape[1], of)
+
+
+def _held_out(
+    own: Mapping[int, OneRun], theirs: Mapping[int, OneRun], seeds: Sequence[int], measure: str
+) -> DrawnInterval | str:
+    """Of one seed, what the number of held-out images allows. It takes answers as independent, for none is kept: where
+    they agree, as they mostly do, the true interval is narrower. Of several, each holds out images of its own.
+    """
+    a, b = own[seeds[0]], theirs[seeds[0]]
+    if a.held_out is None or not counts_images(measure.removeprefix(SELECT)):
+        return NOT_COUNTED
+    if len(seeds) > 1:
+        return BY_SEED if len({own[seed].held_out for seed in seeds}) == len(seeds) else HELD_ALIKE
+    low, high = of_difference(a.values[measure], b.values[measure], a.held_out.images)
+    return DrawnInterval(low, high, a.held_out.images, HELD_OUT)
+
+
+def client_differences(
+    own: Mapping[int, OneRun], theirs: Mapping[int, OneRun], seeds: Sequence[int], measure: str
+) -> NDArray[np.float64] | str:
+    """(n, N) by seed and client: what a client has in ``own`` less what it has in ``theirs``; or, in words, why not."""
+    pairs = [(own[seed].by_client.get(measure, {}), theirs[seed].by_client.get(measure, {})) for seed in seeds]
+    clients = sorted(pairs[0][0])
+    if len(clients) < 2 or any(sorted(values) != clients for pair in pairs for values in pair):
+        return OTHER_CLIENTS
+    return np.array([[a[client] - b[client] for client in clients] for a, b in pairs])
 
 
 def image_differences(
@@ -47,8 +101,6 @@ def image_differences(
     """(n, m) by seed and test image: the share of classifiers that were right in ``own`` less that in ``theirs``; or,
     in words, why there is none.
     """
-    if not all(seed in own and seed in theirs for seed in seeds):
-        return NO_RUN
     runs = [rows[seed] for seed in seeds for rows in (own, theirs)]
     kept = [run.outcomes for run in runs if run.outcomes is not None]
     if "/" in measure or (kept and not any(measure in of.shares for of in kept)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from rayfed_ssl.records.guarantee import Guarantee, guarantee
 from rayfed_ssl.records.leaked import Audited, read_leak
 from rayfed_ssl.records.outcomes import ImageShares, read_outcomes
 from rayfed_ssl.records.same_images import have_other_images
-from rayfed_ssl.records.summary import PIXELS, history, rounds_s, virtual_seconds
+from rayfed_ssl.records.summary import PIXELS, history, rounds_s, virtual_seconds, void_rounds
 from rayfed_ssl.records.tables import read_communication, read_metrics
 from rayfed_ssl.settings import files as configfile
 
@@ -50,7 +50,8 @@ class OneRun:
     encoders of their own. ``test_images``: what accuracies were measured on, of own tasks those of all clients; None
     where the run did not say. ``images``: the digest of the data set, likewise. ``audited``: what ``leak`` found.
     ``noted``: what it said before its first round. ``outcomes``: what its encoders had right, image by image; None of
-    a run that did not keep it.
+    a run that did not keep it. ``void_rounds``: how many of its rounds came to nothing. ``by_client``: of
+    the ``values`` that are means over clients, each client's.
     """
 
     folder: Path
@@ -78,6 +79,8 @@ class OneRun:
     noted: tuple[str, ...] = ()
     outcomes: ImageShares | None = None
     held_out: HeldOut | None = None
+    void_rounds: int = 0
+    by_client: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
 
     @property
     def method(self) -> str:
@@ -132,12 +135,15 @@ def read_run(folder: Path) -> OneRun:
     metrics, known = read_metrics(folder), recorded(folder)
     split, held_out = _partition(folder)
     values, curves, of_clients = {}, {}, False
+    by_client: dict[str, dict[int, float]] = {}
     for group in ("eval", "select", "features"):
         for name, rounds in sorted(history(metrics, group).items()):
             if not name.startswith(OWN):  # on clients' own test images, whoever's encoder it is
                 of_clients |= any(None not in values_of for t, values_of in rounds.items() if t)
             curve = {t: mean(values_of.values()) for t, values_of in sorted(rounds.items())}
-            curves[name if group == "eval" else f"{group}/{name}"] = curve
+            tag = name if group == "eval" else f"{group}/{name}"
+            curves[tag] = curve
+            by_client[tag] = {client: v for client, v in rounds[max(rounds)].items() if client is not None}
     pixels = {name.removeprefix(PIXELS): curve[0] for name, curve in curves.items() if name.startswith(PIXELS)}
     curves = {name: curve for name, curve in curves.items() if not name.startswith(PIXELS)}
     values = {name: curve[max(curve)] for name, curve in curves.items() if max(curve) > 0}
@@ -167,6 +173,8 @@ def read_run(folder: Path) -> OneRun:
         noted=known.notes,
         outcomes=read_outcomes(folder),
         held_out=held_out,
+        void_rounds=void_rounds(metrics),
+        by_client={tag: of for tag, of in by_client.items() if of},
     )
 
 

@@ -4,6 +4,8 @@ Accuracies are fractions. Tags: ``eval/<protocol>`` with client null is the glob
 evaluated, the value is ``{client: value}``. Round 0 is before training, ``eval/pixels_<protocol>`` a baseline on
 raw pixels. ``select/<protocol>`` is measured on training images that nobody trained on, ``features/<name>`` describes
 features without labels, ``untrained_features`` being those of round 0; a run without them has none of these keys.
+Likewise ``replies``, where a virtual clock ran: who was asked, late or lost there. ``dropped`` has nothing to do with
+the clock: it counts clients whose call failed.
 Values that are not finite become null, because JSON has neither NaN nor infinity.
 """
 
@@ -29,6 +31,10 @@ from rayfed_ssl.records.tables import (
 
 PIXELS = "pixels_"
 VOID = "system/void_round"  # 1 in a round that came to nothing; no other round has it
+FATES = {  # of clients asked on a virtual clock, in words; FedBuff has the last two, and no other
+    "late": "late", "dropped_out": "lost in mid-round", "gone": "gone before their reply", "lost": "lost or late",
+    "stale": "too stale",
+}  # fmt: skip
 TEST_LABELS, HELD_OUT_LABELS, NO_LABELS = "test labels", "held-out labels", "no labels"  # what chose a round or trial
 Accuracy = float | dict[str, float | None] | None
 History = dict[str, dict[int, dict[int | None, float]]]  # protocol -> round -> client (None: global) -> value
@@ -172,12 +178,30 @@ def summarise(
         "wall_s": 0.0 if wall_s is None else wall_s,
         "train_images_per_s": _images_per_s(metrics),
         "status": status,
+        **({"replies": found} if (found := replies(metrics)) else {}),
         **{name: values for name, values in more.items() if values},
     }
 
 
+def replies(metrics: pa.Table) -> dict[str, int]:
+    """On a virtual clock, over all rounds: how many clients were ``asked``, and how many of them became what, a key of
+    ``FATES``. Empty without a clock.
+    """
+    tags = metrics["tag"].cast(pa.string())
+    found = {fate: metrics.filter(pc.equal(tags, f"system/{fate}"))["value"] for fate in ("asked", *FATES)}
+    return {fate: round(sum(values.to_pylist())) for fate, values in found.items() if len(values)}
+
+
+def replies_told(replies: Mapping[str, int]) -> str:
+    """``52 asked for; 3 late, 5 lost in mid-round``."""
+    of = ", ".join(f"{replies[fate]:,} {told}" for fate, told in FATES.items() if replies.get(fate))
+    return f"{replies.get('asked', 0):,} asked for; {of or 'none late or lost'}"
+
+
 def dropped(folder: Path) -> dict[str, int]:
-    """Of the clients left out: how many there were, and in how many rounds, each client of a round counted once."""
+    """Of the clients left out because their call failed (``on_client_error: drop``): how many there were, and in how
+    many rounds, each client of a round counted once.
+    """
     rows = dropped_parts(folder).read(["round", "client"]).to_pylist()
     return {
         "clients": len({row["client"] for row in rows}),

@@ -11,10 +11,11 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import printable
+from rayfed_ssl.base.text import listed, printable
 from rayfed_ssl.records.comparison import RAW_PIXELS, UNTRAINED, ordered, spread
 from rayfed_ssl.records.comparison_choice import SMALLER
 from rayfed_ssl.records.guarantee import guarantee
+from rayfed_ssl.records.image_pairs import WHAT, drawn
 from rayfed_ssl.records.judged import APART, judged, margin_of
 from rayfed_ssl.records.leaked import INTERVAL, largest
 from rayfed_ssl.records.one_run import OneRun, read_run
@@ -122,30 +123,42 @@ def _tables(rows: Sequence[Row], measures: Sequence[str], caption: str) -> list[
         for name in measures:
             value, further = value_of(row, f"{name}.mean"), value_of(row, f"{name}.difference")
             deviation = value_of(row, f"{name}.deviation")
-            note = "" if deviation is None else f"± {change(name, deviation).removeprefix('+')}"
+            notes = [] if deviation is None else [f"± {change(name, deviation).removeprefix('+')}"]
             if further is not None:
-                note = f"{note} · {change(name, further)}{_intervals(row, name)}".removeprefix(" · ")
-            cells.append(Cell(shown(name, value), value, f"rows/{place}/{name}.mean", note))
+                notes += _apart(row, name, further)
+            cells.append(Cell(shown(name, value), value, f"rows/{place}/{name}.mean", "\n".join(notes)))
         body.append(cells)
     apart = "difference to the first row [95 % interval over seeds; none of one seed]"
-    if any(value_of(row, f"{name}.images_low") is not None for row in rows for name in measures):
-        apart += ", and the interval that counts test images too, by which it is judged"
+    counted = {WHAT[drawn(name)]: drawn(name) for name in measures if _known(rows, f"{name}.{WHAT[drawn(name)]}_low")}
+    if counted:
+        apart += f", and the interval that counts {listed(list(counted.values()))} too, by which it is judged"
     told = f"{caption}: mean over seeds ± deviation, {apart}"
     return [Table(told, ["", *(measure_name(name) for name in measures)], body)] if measures else []
 
 
-def _intervals(row: Row, name: str) -> str:
-    """The intervals over seeds and with test images, and what the difference is called where the last of them holds
-    zero.
+def _known(rows: Sequence[Row], key: str) -> bool:
+    return any(value_of(row, key) is not None for row in rows)
+
+
+def _apart(row: Row, name: str, further: float) -> list[str]:
+    """The difference with its interval over seeds, the interval with images or clients, and what the difference
+    is called where the last of them holds zero.
     """
-    told, word, of_one = "", None, ""
-    for keys, what in ((("low", "high"), ""), (("images_low", "images_high"), "images ")):
-        low, high = (value_of(row, f"{name}.{key}") for key in keys)
-        if low is not None and high is not None:
-            of_one = ", one seed" if what and not told else ""
-            word = judged(low, high, margin_of(name))
-            told += f" {what}{within(name, low, high)}"
-    return f"{told} {word}{of_one}" if word in ("level", APART) else told
+    of = WHAT[drawn(name)]
+    seeds, counted = _interval(row, f"{name}."), _interval(row, f"{name}.{of}_")
+    lines, last = [change(name, further)], counted or seeds
+    if seeds is not None:
+        lines[0] += f" {within(name, *seeds)}"
+    if counted is not None:
+        lines.append(f"{of} {within(name, *counted)}")
+    if last is not None and (word := judged(*last, margin_of(name))) in ("level", APART):
+        lines.append(f"{word}, one seed" if seeds is None else word)
+    return lines
+
+
+def _interval(row: Row, key: str) -> tuple[float, float] | None:
+    low, high = value_of(row, f"{key}low"), value_of(row, f"{key}high")
+    return None if low is None or high is None else (low, high)
 
 
 def _promises(rows: Sequence[Row]) -> list[str]:

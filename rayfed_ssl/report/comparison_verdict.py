@@ -75,15 +75,17 @@ def against(row: Row, other: Row, name: str, seeds: Sequence[str]) -> Compared |
 
 
 def _paired(row: Row, other: Row, name: str, seeds: Sequence[str]) -> Compared | None:
-    """The rows compared by the interval that counts test images, over exactly these seeds; None where the comparison
-    has none.
+    """The rows compared by the interval that counts test images or clients, over exactly these seeds; None where the
+    comparison has none.
     """
     for a, b, sign in ((row, other, 1.0), (other, row, -1.0)):
         found = ((a.get("pairs") or {}).get(b["row"]) or {}).get(name) or {}
-        low, high, images = (value_of(found, key) for key in ("low", "high", "test_images"))
-        if low is None or high is None or images is None or found.get("seeds") != list(seeds):
+        low, high = (value_of(found, key) for key in ("low", "high"))
+        counts = [(value_of(found, key), noun) for key, noun in (("test_images", "test image"), ("clients", "client"))]
+        known = [plural(int(count), noun) for count, noun in counts if count is not None]
+        if low is None or high is None or not known or found.get("seeds") != list(seeds):
             continue
-        over = plural(int(images), "test image")
+        over = known[0]
         over = over if len(seeds) == 1 else f"{plural(len(seeds), 'seed')} and {over}"
         low, high = sorted((sign * low, sign * high))
         return Compared((low + high) / 2, low, high, over, margin_of(name))

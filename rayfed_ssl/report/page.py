@@ -26,7 +26,7 @@ FILE = "report.html"
 @dataclass(frozen=True)
 class Cell:
     """A value of a table: as shown, as it was recorded, and the keys, joined by slashes, that lead to it in the
-    folder's JSON file.
+    folder's JSON file. ``note``: lines below it.
     """
 
     text: str

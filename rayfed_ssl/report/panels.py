@@ -52,6 +52,13 @@ WORDS = {  # tag -> title, axis, what it says
     "fedbuff/staleness": ("Staleness of updates", "versions", "Mean over the buffer."),
     "fedbuff/version": ("Version of the model", "version", ""),
     "system/clients": ("Clients in the round", "clients", ""),
+    "system/asked": ("Clients asked", "clients", "On the virtual clock."),
+    "system/late": ("Late replies", "clients", "After the deadline, or after those that were wanted; not used."),
+    "system/dropped_out": ("Lost in mid-round", "clients", "By system.drop_out."),
+    "system/gone": ("Gone before their reply", "clients", "As the trace has it."),
+    "system/lost": ("Replies lost or late", "clients", "FedBuff."),
+    "system/stale": ("Replies too stale", "clients", "Older than server.staleness_max; not used."),
+    "system/dropped_clients": ("Clients that failed", "clients", "Left out: on_client_error is drop."),
 }  # fmt: skip
 ELSEWHERE = re.compile(
     r"eval/|select/|features/|privacy/|communication/|time/|system/(round_s|images_per_s)|train/(images|lr)|"
@@ -63,7 +70,7 @@ MATRICES = {  # prefix of the tags -> title, row, column, label, whether both ha
     "fedlinked/likeness_": ("Likeness after a map", "client", "client", "likeness", True),
     "fedlinked/A_": ("Utility", "source", "target", "A", False),
 }
-OF_CLIENTS = ("client/loss", "system/clients")  # shown beside what clients hold
+OF_CLIENTS = ("client/loss", *(tag for tag in WORDS if tag.startswith("system/")))  # shown beside what clients hold
 CURVES = 8  # the most clients that have a line of their own
 PAIRED = 500  # the most clients in a matrix
 MOST = 24  # small figures
@@ -87,7 +94,8 @@ def _curves(run: RunFolder, studio: Studio, tag: str) -> Iterator[Drawing]:
     """A tag over rounds: the federation's value, or a line per client, or of many clients mean and extremes."""
     rounds = {t: {c: v for c, v in values.items() if np.isfinite(v)} for t, values in run.series[tag].items()}
     rounds = {t: values for t, values in rounds.items() if values}
-    if tag == "system/clients" and len({value for values in rounds.values() for value in values.values()}) < 2:
+    steady = len({value for values in rounds.values() for value in values.values()}) < 2
+    if steady and tag.startswith("system/"):  # a tile says it
         return
     if not rounds:
         return

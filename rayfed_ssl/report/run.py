@@ -17,6 +17,7 @@ from rayfed_ssl.records.environment import scalings
 from rayfed_ssl.records.guarantee import guarantee
 from rayfed_ssl.records.leaked import BY_CHANCE, ENOUGH, INTERVAL, read_leak
 from rayfed_ssl.records.settings_table import flat
+from rayfed_ssl.records.summary import FATES, replies_told
 from rayfed_ssl.report import accuracy, costs, features, holdings, maps, panels, projector
 from rayfed_ssl.report.folder import UNFINISHED, RunFolder, read
 from rayfed_ssl.report.formats import number, percent, plural, size, span
@@ -24,7 +25,7 @@ from rayfed_ssl.report.measures import change, features_name, protocol_name, sho
 from rayfed_ssl.report.page import Cell, Page, Section, Table, Text, Tile, words, write
 from rayfed_ssl.report.representations import look
 from rayfed_ssl.report.style import Studio
-from rayfed_ssl.report.verdict import Verdict, compared, mean, test_images, verdict
+from rayfed_ssl.report.verdict import Verdict, best_below_last, compared, mean, test_images, verdict
 
 CLIENTS = 200  # the most with a row in a table
 SHOWN = (  # of the configuration: what a reader asks first
@@ -66,7 +67,8 @@ def report(folder: Path, *, images: bool = True, trust_imports: bool = False) ->
     sentence = _tried(lambda: verdict(run.summary), Verdict("The summary is damaged: no verdict."), run.notes)
     scaled = _tried(lambda: scalings(run.environment), list[str](), run.notes, "environment.json")
     told = _tried(lambda: [str(note) for note in run.environment.get("notes", ())], list[str](), run.notes)
-    run.notes.extend(f"{said}." for said in (*told, *scaled))
+    unsaid = [line for line in scaled if line.removeprefix("data: ") not in told and line not in told]
+    run.notes.extend(f"{said}." for said in (*told, *unsaid))
     sections.append(Section("notes", "Notes", notes=list(dict.fromkeys(run.notes))))
     until = _tried(lambda: f"round {run.rounds}", "", run.notes)
     return write(Page("Federated run", run.name, facts, sentence, tiles, sections, until), folder)
@@ -131,6 +133,10 @@ def _tiles(run: RunFolder) -> list[Tile]:
     tiles.append(Tile("wall clock", _number(run, "wall_s", form=span)))
     if run.told("virtual_s") is not None:
         tiles.append(Tile("virtual time", _number(run, "virtual_s", form=span)))
+    if isinstance(replies := run.told("replies"), Mapping):
+        tiles.append(
+            Tile("late or lost", Cell(number(sum(replies.get(fate, 0) for fate in FATES))), replies_told(replies))
+        )
     if isinstance(run.told("epsilon"), Mapping):
         spent = {c: v for c, v in run.summary["epsilon"].items() if isinstance(v, int | float)}
         if spent:
@@ -143,7 +149,7 @@ def _tiles(run: RunFolder) -> list[Tile]:
     if run.told("void_rounds"):
         tiles.append(Tile("rounds that came to nothing", _number(run, "void_rounds"), f"of {run.rounds}"))
     if run.told("dropped", "times"):
-        tiles.append(Tile("clients left out", _number(run, "dropped", "times"), "times"))
+        tiles.append(Tile("clients that failed", _number(run, "dropped", "times"), "times left out"))
     return tiles
 
 
@@ -193,6 +199,8 @@ def _accuracy(run: RunFolder, studio: Studio) -> Section:
         began = "started from" if "start" in run.summary else "untrained"
         head = ["protocol", "raw pixels", began, "last round", "difference [95 %]", "best round"]
         section.tables.append(Table("Frozen features on test images; differences of shares in points", head, rows))
+        hint = _tried(lambda: best_below_last(run.summary), "", run.notes)
+        section.intro = hint
     elif not section.drawings:
         described = run.told("features")
         section.absent.append(

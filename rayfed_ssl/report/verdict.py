@@ -20,6 +20,7 @@ from rayfed_ssl.base.text import listed, printable
 from rayfed_ssl.records.comparison import difference, ordered
 from rayfed_ssl.records.intervals import counts_images, of_difference
 from rayfed_ssl.records.judged import APART, MARGIN, Judgement, judged
+from rayfed_ssl.records.summary import HELD_OUT_LABELS
 from rayfed_ssl.report.folder import UNFINISHED, UNKNOWN
 from rayfed_ssl.report.formats import number, percent, plural, points
 from rayfed_ssl.report.measures import change, features_name, protocol_name, shown, small, subject, unit, within
@@ -141,6 +142,23 @@ def verdict(summary: Mapping[str, Any]) -> Verdict:
         )
     rest = _others(known, main) + _pixels(summary) + _largest_class(summary, accuracy)
     return Verdict(f"{sentence}{rest}.", of.kind, main)
+
+
+def best_below_last(summary: Mapping[str, Any]) -> str:
+    """Why the best round's accuracy is lower than the last one's, where it is; empty where it is not."""
+    below = [
+        name
+        for name, best in (summary.get("best") or {}).items()
+        if best.get("by") == HELD_OUT_LABELS
+        and (last := mean(summary["accuracy"].get(name))) is not None
+        and best["value"] < last - ROUNDING
+    ]
+    if not below:
+        return ""
+    return (
+        f"By {listed([protocol_name(name) for name in below])}, the best round is below the last: it was chosen on "
+        "held-out images, and the numbers are of test images."
+    )
 
 
 def _described(summary: Mapping[str, Any], began: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -15,9 +16,12 @@ from rayfed_ssl.evaluation.metrics import ACCURACY
 from rayfed_ssl.federated.bench import Initial, train_rows
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.remarks import advised, remarks
+from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models import pinned
 from rayfed_ssl.objectives import build as build_objective
+
+ENOUGH_STEPS = 50  # of a client over the whole run; the recipes of configs/ have 72 and more
 
 
 def with_start(config: RunConfig) -> RunConfig:
@@ -145,6 +149,25 @@ def split_groups(config: RunConfig, federation: Federation) -> list[str]:
     return [
         f"{split} of {int((counts > 1).sum())} groups ({key}) with several images to train on have them with several "
         f"clients: data.partition.name={data.partition.name} {by}; {rule} keeps them together"
+    ]
+
+
+def few_steps(config: RunConfig, server: MethodServer[Any]) -> list[str]:
+    """A line where the median client takes so few local steps over the whole run that next to nothing is learned."""
+    if not server.reaches_clients:
+        return []
+    sizes, train = server.setup.federation.sizes, config.train
+    in_order = sorted(server.setup.clients, key=lambda client: int(sizes[client]))
+    client = in_order[len(in_order) // 2]
+    made = server.fit_batches(client)
+    if made.steps * train.rounds >= ENOUGH_STEPS:
+        return []
+    more = "train.local_steps" if train.local_steps else "train.local_epochs, or a smaller train.batch_size"
+    return [
+        f"a client with {int(sizes[client])} images, as the median client, takes {made.steps} local "
+        f"step{'' if made.steps == 1 else 's'} on {made.size} images in a round, {made.steps * train.rounds} in "
+        f"{train.rounds} round{'' if train.rounds == 1 else 's'}: too few for an encoder to learn much; more "
+        f"train.rounds or {more} give more"
     ]
 
 

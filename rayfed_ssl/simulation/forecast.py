@@ -36,7 +36,7 @@ from rayfed_ssl.methods.tasks import TaskConfig
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives import build as build_objective
 from rayfed_ssl.simulation.assembly import Parts, rehearse
-from rayfed_ssl.simulation.checks import check_run, describe, image_notes, of_dealing, with_start
+from rayfed_ssl.simulation.checks import check_run, describe, few_steps, image_notes, of_dealing, with_start
 from rayfed_ssl.simulation.memory import Estimate, Place, check_fits, estimate, free_memory
 from rayfed_ssl.simulation.timing import workloads
 from rayfed_ssl.simulation.worker import Worker
@@ -93,7 +93,8 @@ def forecast(config: RunConfig, say: Callable[[str], object] = lambda line: None
         check_run(config, federation)
         parts, lines = rehearse(config, federation)
         server = parts.server
-        notes = [*image_notes(config, federation), *of_dealing(config, federation), *lines, *_said_by(parts)]
+        dealt = [*of_dealing(config, federation), *few_steps(config, server)]
+        notes = [*image_notes(config, federation), *dealt, *lines, *_said_by(parts)]
         if config.system is not None:
             notes.append("bytes and time are those of a run in which no client is late or lost")
         kept, free = estimate(config, federation), free_memory()

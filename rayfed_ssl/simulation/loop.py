@@ -32,7 +32,7 @@ from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.server_steps import optimised_round
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.simulation.assembly import assemble
-from rayfed_ssl.simulation.checks import check_run, describe, image_notes, of_dealing, with_start
+from rayfed_ssl.simulation.checks import check_run, describe, few_steps, image_notes, of_dealing, with_start
 from rayfed_ssl.simulation.export import export_encoders
 from rayfed_ssl.simulation.last_outcomes import LastOutcomes
 from rayfed_ssl.simulation.progress import Progress
@@ -114,7 +114,7 @@ class Run:
             keep(self.server.state)
             self.cohort.commit()
         of_time = clock_notes(self.clock, config, self.server) if self.clock else []
-        dealt = of_dealing(config, self.federation)
+        dealt = [*of_dealing(config, self.federation), *few_steps(config, self.server)]
         notes = [*image_notes(config, self.federation), *dealt, *begins, *parts.notes(), *of_time]
         for line in notes:
             self.say(self.start, line)

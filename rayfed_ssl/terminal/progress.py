@@ -16,9 +16,10 @@ from rich.console import Console
 from rich.table import Table
 
 from rayfed_ssl.base.text import amount, printable
-from rayfed_ssl.records.summary import TEST_LABELS
+from rayfed_ssl.records.summary import TEST_LABELS, replies_told
+from rayfed_ssl.report.formats import plural, span
 from rayfed_ssl.report.measures import features_name
-from rayfed_ssl.report.verdict import verdict
+from rayfed_ssl.report.verdict import best_below_last, verdict
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.terminal.bars import Bar
 from rayfed_ssl.terminal.output import console as console
@@ -179,17 +180,28 @@ def report_command(folder: Path | str) -> str:
     return f"rayfed-ssl report {folder}{older}"
 
 
+def _failed(dropped: Mapping[str, int]) -> str:
+    """How often clients were left out because their call failed."""
+    return f"{plural(dropped['clients'], 'client')}, left out {plural(dropped['times'], 'time')}"
+
+
 def conclude(console: Console, summary: Mapping[str, Any], folder: Path | str) -> None:
     """What a run came to, and where to look next."""
     if summary["accuracy"]:
         console.print(accuracy_table(summary))
         plain = verdict(summary).sentence.replace("−", "-")  # not every encoding has a minus
-        console.print(f"{plain}\n", markup=False, highlight=False, soft_wrap=True)
+        hint = best_below_last(summary)
+        told = f"{hint}\n{plain}\n" if hint else f"{plain}\n"
+        console.print(told, markup=False, highlight=False, soft_wrap=True)
     elif summary.get("features"):
         console.print(features_table(summary))
     sent = summary["communication"]
     void = summary.get("void_rounds")  # older runs did not count them
+    failed, replies = summary.get("dropped", {}), summary.get("replies")
     lines = {
+        **({"virtual time": span(summary["virtual_s"])} if "virtual_s" in summary else {}),
+        **({"replies": replies_told(replies)} if replies else {}),
+        **({"failed": _failed(failed)} if failed.get("times") else {}),
         **({"void rounds": f"{void} of {summary['rounds']} came to nothing"} if void else {}),
         "clients sent": f"{amount(sent['up_bytes'])} up, {amount(sent['down_bytes'])} down",
         "took": f"{summary['wall_s']:.0f} s",

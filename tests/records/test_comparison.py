@@ -57,7 +57,8 @@ def run_folder(
     images: Sequence[int] = (3, 1, 2),
     held_out: Sequence[int] | None = None,
     clients: bool = False,
-    own: bool = False,
+    own: bool | Sequence[float] = False,
+    void: Sequence[int] = (),
 ) -> Path:
     """A run of ``len(curve)`` rounds: kNN after each, (up, down) bytes and seconds of the virtual clock by round."""
     folder.mkdir(parents=True)
@@ -70,11 +71,13 @@ def run_folder(
     for t, value in enumerate(curve, 1):
         of = {0: value - 0.1, 1: value + 0.1} if clients else {None: value}
         rows += [Metric(t, client, "eval/knn", v, float(t)) for client, v in of.items()]
-        rows += [Metric(t, client, "eval/own_knn", value, float(t)) for client in (0, 1) if own]
+        further = own if isinstance(own, Sequence) else [0.0, 0.0] if own else []
+        rows += [Metric(t, client, "eval/own_knn", value + more, float(t)) for client, more in enumerate(further)]
         rows.append(Metric(t, None, "select/knn", value / 2, float(t)))
         rows.append(Metric(t, None, "features/rank", 10.0 * value, float(t)))
     rows += [Metric(t, None, "system/round_s", (10.0 + seed) / len(curve), 0.0) for t in range(1, len(curve) + 1)]
     rows += [Metric(t, None, "time/virtual_s", seconds, 0.0) for t, seconds in enumerate(virtual, 1)]
+    rows += [Metric(t, None, "system/void_round", 1.0, 0.0) for t in void]
     metrics_parts(folder).write(Commit(len(curve), 0), table(rows, METRICS))
     booked = [
         Booking(t, 0, d, "train", "weights", n)
@@ -98,6 +101,35 @@ def three(root: Path, name: str, finals: Sequence[float], **how: Any) -> list[Pa
 
 def two_rows(root: Path, **how: Any) -> Comparison:
     return of_variants({"a": three(root, "a", A), "b": three(root, "b", B, method="fedprox", **how)})
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "told"),
+    [
+        ([], [], None),
+        ([], [2], "b 3 of 9; of other rows none. They count as rounds and train nobody, so runs are compared that did"),
+        ([1], [2, 3], "a 3 of 9, b 6 of 9. They count as rounds and train nobody, so runs are compared that did not"),
+        ([1], [2], "a 3 of 9, b 3 of 9. They count as rounds and train nobody."),
+        ([[1], [], []], [[1], [], []], "a 1 of 9, b 1 of 9. They count as rounds and train nobody."),
+        (
+            [[1], [], []],
+            [[], [1], []],
+            "a 1 of 9, b 1 of 9. They count as rounds and train nobody, so runs are compared",
+        ),
+    ],
+)
+def test_rounds_that_came_to_nothing_are_noted(a: list[Any], b: list[Any], told: str | None, tmp_path: Path) -> None:
+    """``a``, ``b``: these rounds, of each seed or by seed."""
+    rows: dict[str, list[Path]] = {}
+    for name, method, void in (("a", "fedsimclr", a), ("b", "fedprox", b)):
+        by_seed = void if void and isinstance(void[0], list) else [void] * 3
+        rows[name] = [
+            run_folder(tmp_path / f"{name}{s}", s, [0.1, 0.4, 0.5], method=method, void=of)
+            for s, of in enumerate(by_seed)
+        ]
+    lines = [line for line in notes(of_variants(rows)) if "came to nothing" in line]
+    assert len(lines) == (told is not None)
+    assert all(line.startswith(f"Rounds that came to nothing: {told}") for line in lines)
 
 
 def test_mean_spread_and_paired_interval_are_scipys(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from rayfed_ssl.records.comparison import Comparison
 from rayfed_ssl.records.comparison_files import latex, markdown
 from rayfed_ssl.records.comparison_notes import notes
 from rayfed_ssl.records.comparison_rows import of_runs
-from rayfed_ssl.records.drawn_images import _named, counts_test_images, not_counted
+from rayfed_ssl.records.drawn_images import _named, counted, not_counted
 from rayfed_ssl.records.image_pairs import LACKING
 from rayfed_ssl.testing.tiny import run_locally, tiny_run
 
@@ -78,7 +78,7 @@ def test_one_seed_has_no_interval_that_could_leave_something_out(runs: list[Path
 def test_runs_as_they_are_leave_no_test_image_out(runs: list[Path]) -> None:
     for folders in (runs, [runs[0], runs[2]]):
         made = of_runs(folders)
-        assert counts_test_images(made)
+        assert counted(made) == {"test images"}
         assert not_counted(made) == []
         assert "images [" in markdown(made)
 

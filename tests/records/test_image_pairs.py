@@ -15,20 +15,26 @@ import pytest
 import scipy.stats
 
 from rayfed_ssl.evaluation import Outcomes
-from rayfed_ssl.records.comparison import Comparison, Difference
+from rayfed_ssl.records.comparison import Comparison, Difference, Row
 from rayfed_ssl.records.comparison_files import cells, markdown, records, write
 from rayfed_ssl.records.comparison_notes import notes
 from rayfed_ssl.records.comparison_rows import of_variants
 from rayfed_ssl.records.crossed import half_width
 from rayfed_ssl.records.image_pairs import (
+    BY_SEED,
+    HELD_ALIKE,
     LACKING,
     NO_RUN,
+    NOT_COUNTED,
     NOT_OF_IMAGES,
+    OTHER_CLIENTS,
     OTHER_IMAGES,
     OTHER_NUMBERS,
-    ImageInterval,
+    DrawnInterval,
+    client_differences,
     image_differences,
 )
+from rayfed_ssl.records.intervals import of_difference
 from rayfed_ssl.records.outcomes import FILE, write_outcomes
 from rayfed_ssl.records.tables import write_json
 from rayfed_ssl.report import comparison as page
@@ -74,10 +80,10 @@ def test_of_one_seed_the_interval_is_scipys_over_images(tmp_path: Path) -> None:
     right = answers(0, seeds=1)
     found = second(compared(tmp_path, right))
     theirs = scipy.stats.ttest_rel(right["b"][0].astype(float), right["a"][0].astype(float)).confidence_interval(0.95)
-    assert isinstance(found.images, ImageInterval)
-    assert (found.images.low, found.images.high) == (pytest.approx(theirs.low), pytest.approx(theirs.high))
-    assert (found.low, found.over, found.images.images) == (None, "test images of one seed", IMAGES)
-    assert found.interval == (found.images.low, found.images.high)
+    assert isinstance(found.drawn, DrawnInterval)
+    assert (found.drawn.low, found.drawn.high) == (pytest.approx(theirs.low), pytest.approx(theirs.high))
+    assert (found.low, found.over, found.drawn.count) == (None, "test images of one seed", IMAGES)
+    assert found.interval == (found.drawn.low, found.drawn.high)
     assert found.judged() == "above"
 
 
@@ -85,12 +91,12 @@ def test_of_several_seeds_it_is_around_the_paired_mean_and_they_are_judged_by_it
     right = answers(1)
     found = second(compared(tmp_path, right))
     apart = np.stack(right["b"]).astype(float) - np.stack(right["a"])
-    assert isinstance(found.images, ImageInterval)
-    middle, half = (found.images.low + found.images.high) / 2, (found.images.high - found.images.low) / 2
+    assert isinstance(found.drawn, DrawnInterval)
+    middle, half = (found.drawn.low + found.drawn.high) / 2, (found.drawn.high - found.drawn.low) / 2
     assert (middle, half) == (pytest.approx(apart.mean()), pytest.approx(half_width(apart)))
     assert found.mean == pytest.approx(apart.mean())
     assert found.low is not None
-    assert found.images.low < found.low  # the interval over seeds is as it was, and narrower
+    assert found.drawn.low < found.low  # the interval over seeds is as it was, and narrower
     theirs = scipy.stats.ttest_1samp(apart.mean(axis=1), 0).confidence_interval(0.95)
     assert (found.low, found.high) == (pytest.approx(theirs.low), pytest.approx(theirs.high))
     assert found.over == "seeds and test images"
@@ -125,6 +131,119 @@ def test_what_seeds_alone_would_call_above_images_do_not_tell_apart(tmp_path: Pa
     )  # fmt: skip
 
 
+OWN = {"a": [0.0, 0.1, -0.1, 0.02, 0.0], "b": [0.1, 0.16, 0.02, 0.04, 0.03]}  # by client, beside ..
+FINALS = {"a": [0.5, 0.6, 0.4], "b": [0.53, 0.61, 0.41]}  # .. these by seed
+
+
+def own_rows(root: Path, seeds: int) -> tuple[Comparison, np.ndarray]:
+    """Two rows with accuracies on clients' own test images, and (n, 5) the differences by seed and client."""
+    rows: dict[str, list[Path]] = {}
+    values = {
+        row: np.array(finals[:seeds])[:, None] + np.outer(np.arange(1, seeds + 1), OWN[row])
+        for row, finals in FINALS.items()
+    }
+    for row, finals in FINALS.items():
+        method = "fedsimclr" if row == "a" else "fedprox"
+        for seed, final in enumerate(finals[:seeds]):
+            own = list(values[row][seed] - final)
+            rows.setdefault(row, []).append(run_folder(root / f"{row}{seed}", seed, [final], method=method, own=own))
+    return of_variants(rows), values["b"] - values["a"]
+
+
+def test_of_one_seed_own_accuracies_are_paired_by_client(tmp_path: Path) -> None:
+    made, apart = own_rows(tmp_path, 1)
+    found = second(made, "own_knn")
+    theirs = scipy.stats.ttest_1samp(apart[0], 0).confidence_interval(0.95)
+    assert isinstance(found.drawn, DrawnInterval)
+    assert (found.drawn.low, found.drawn.high) == (pytest.approx(theirs.low), pytest.approx(theirs.high))
+    assert (found.over, found.drawn.count, found.judged()) == ("clients of one seed", 5, "above")
+    assert "; clients: its 95% interval over those of this seed, so another seed may" in " ".join(notes(made))
+
+
+def test_of_several_seeds_own_accuracies_are_paired_by_seed_and_client(tmp_path: Path) -> None:
+    made, apart = own_rows(tmp_path, 3)
+    found = second(made, "own_knn")
+    assert isinstance(found.drawn, DrawnInterval)
+    assert (found.drawn.high - found.drawn.low) / 2 == pytest.approx(half_width(apart))
+    assert (found.mean, found.over) == (pytest.approx(apart.mean()), "seeds and clients")
+    record = records(made)[1]
+    assert (record["own_knn.clients_low"], record["own_knn.clients_high"]) == (found.drawn.low, found.drawn.high)
+    assert "own_knn.images_low" not in record
+    head, rows = cells(made)
+    assert rows[1][head.index("own_knn")][2] == f"clients [{found.drawn.low:+.3f}, {found.drawn.high:+.3f}]"
+    assert "; clients: its 95% interval that counts clients, too; the words rest on it" in " ".join(notes(made))
+    other = dataclasses.replace(made.first.runs[1], by_client={"own_knn": {0: 0.5, 1: 0.5}})
+    elsewhere = client_differences(made.rows[1].runs, {**made.first.runs, 1: other}, [0, 1, 2], "own_knn")
+    assert elsewhere == OTHER_CLIENTS
+
+
+def test_the_page_has_the_interval_that_counts_clients(tmp_path: Path) -> None:
+    made, _ = own_rows(tmp_path, 3)
+    drawn = second(made, "own_knn").drawn
+    assert isinstance(drawn, DrawnInterval)
+    write(made, tmp_path / "out")
+    first, row = json.loads((tmp_path / "out/comparison.json").read_text())["rows"][:2]
+    assert first["pairs"]["b"]["own_knn"]["clients"] == 5
+    beside = against(row, first, "own_knn", ["0", "1", "2"])
+    assert beside is not None
+    assert (beside.low, beside.of) == (pytest.approx(drawn.low), "3 seeds and 5 clients")
+    told = page.report(tmp_path / "out").read_text()
+    assert "and the interval that counts clients too, by which it is judged" in told
+    assert "clients [" in told
+
+
+def test_of_one_seed_held_out_accuracies_have_what_their_number_allows(tmp_path: Path) -> None:
+    finals, rows = {"a": 0.5, "b": 0.9}, {}
+    for name, final in finals.items():
+        method = "fedsimclr" if name == "a" else "fedprox"
+        rows[name] = [run_folder(tmp_path / name, 0, [final], method=method, held_out=list(range(9)))]
+    made = of_variants(rows)
+    found = second(made, "select/knn")
+    low, high = of_difference(0.45, 0.25, 9)
+    assert found.drawn == DrawnInterval(low, high, 9, "held-out images")
+    assert (found.over, found.judged()) == ("held-out images of one seed", "not told apart")
+    column = cells(made)[0].index("select/knn")
+    assert cells(made)[1][1][column] == (
+        "0.450", "+0.200", f"images [{low:+.3f}, {high:+.3f}]", "not told apart, one seed",
+    )  # fmt: skip
+    assert records(made)[1]["select/knn.images_low"] == low
+    told = " ".join(notes(made))
+    assert "images: its 95% interval over the held-out images of this one seed, so another seed may" in told
+    assert "An interval over them takes answers as independent, so it may be too wide." in told
+
+
+@pytest.mark.parametrize(
+    ("held_out", "why", "told"),
+    [
+        (([0, 1], [2, 3]), BY_SEED, "Each seed holds out other ones, so intervals over seeds count which were drawn."),
+        (([0, 1], [0, 1]), HELD_ALIKE, "Intervals of differences count seeds alone, and of few images may be far too"),
+    ],
+)
+def test_of_several_seeds_held_out_images_are_counted_by_seeds(
+    held_out: tuple[list[int], ...], why: str, told: str, tmp_path: Path
+) -> None:
+    made = of_variants(
+        {
+            method: [
+                run_folder(tmp_path / f"{method}{seed}", seed, [0.5 + 0.1 * seed], method=method, held_out=chosen)
+                for seed, chosen in enumerate(held_out)
+            ]
+            for method in ("fedsimclr", "fedprox")
+        }
+    )
+    found = second(made, "select/knn")
+    assert (found.drawn, found.over) == (why, "seeds")
+    assert told in " ".join(notes(made))
+
+
+def test_the_main_accuracy_is_the_first_column_and_own_ones_stand_behind() -> None:
+    names = ["features/rankme", "fewshot", "knn", "linear", "own_knn", "select/knn", "select/linear", "task"]
+    rows = (Row("a", {name: {0: 0.5} for name in names}, unfinished={"seed 1": "waiting"}),)
+    assert Comparison(rows).measures == [
+        "linear", "knn", "fewshot", "task", "own_knn", "select/linear", "select/knn", "features/rankme",
+    ]  # fmt: skip
+
+
 def test_clients_with_encoders_of_their_own_count_by_their_mean(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     own, a = rng.random((3, IMAGES)) < 0.7, rng.random(IMAGES) < 0.6
@@ -135,10 +254,11 @@ def test_clients_with_encoders_of_their_own_count_by_their_mean(tmp_path: Path) 
 
 def test_why_there_is_no_such_interval_is_said(tmp_path: Path) -> None:
     made = compared(tmp_path / "whole", answers(4))
-    assert second(made, "select/knn").images == NOT_OF_IMAGES
+    assert second(made, "select/knn").drawn == NOT_COUNTED
+    assert second(made, "features/rank").drawn == NOT_OF_IMAGES
     untrained = made.rows[2].difference(made.first, "knn")
     assert untrained is not None
-    assert (untrained.images, untrained.over) == (NO_RUN, "seeds")
+    assert (untrained.drawn, untrained.over) == (NO_RUN, "seeds")
     of_one = made.rows[1].runs, made.first.runs
 
     def reason(change: Mapping[str, Any]) -> object:
@@ -210,7 +330,8 @@ def test_the_page_judges_by_the_same_intervals(tmp_path: Path) -> None:
     assert (
         "over 3 seeds and 200 test images (over 3 seeds alone where no answers image by image are kept) holds" in text
     )
-    assert "[+3.0, +3.0] images [−2.0, +8.0] not told apart" in text
+    lines = ("+3.0 [+3.0, +3.0]", "images [−2.0, +8.0]", "not told apart")
+    assert " ".join(f"<small>{line}</small>" for line in lines) in text
     rows = json.loads((tmp_path / "out" / "comparison.json").read_text())["rows"]
     trained = [row for row in rows if row["runs"]]
     sentence = page.verdict(trained, ["knn"]).sentence

@@ -10,7 +10,15 @@ import pytest
 
 from rayfed_ssl.federated.ledger import Booking
 from rayfed_ssl.records.journal import Journal
-from rayfed_ssl.records.summary import best_and_last, evaluated_rounds, last_of, rounds_to, summarise, write_summary
+from rayfed_ssl.records.summary import (
+    best_and_last,
+    evaluated_rounds,
+    last_of,
+    replies,
+    rounds_to,
+    summarise,
+    write_summary,
+)
 from rayfed_ssl.records.tables import METRICS, table
 
 KEYS = """method dataset seed rounds clients accuracy best untrained pixels dropped void_rounds communication epsilon
@@ -81,6 +89,13 @@ def test_a_resumed_run_gives_the_same_summary(tmp_path: Path) -> None:
     record(tmp_path / "run", range(3, 5), resume_round=2)
     whole, run = summary_of(tmp_path / "whole"), summary_of(tmp_path / "run")
     assert {**whole, "wall_s": 0} == {**run, "wall_s": 0}
+
+
+def test_what_became_of_the_clients_asked_is_summed_over_rounds() -> None:
+    rows = [(1, "asked", 6.0), (1, "late", 1.0), (2, "asked", 5.0), (2, "late", 0.0), (2, "dropped_out", 2.0)]
+    metrics = table([(t, None, f"system/{fate}", value, 0.0) for t, fate, value in rows], METRICS)
+    assert replies(metrics) == {"asked": 11, "late": 1, "dropped_out": 2}
+    assert replies(table([(1, None, "system/dropped_clients", 1.0, 0.0)], METRICS)) == {}  # failures, without a clock
 
 
 def test_best_is_of_trained_rounds_and_the_earlier_of_equals() -> None:

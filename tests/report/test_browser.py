@@ -1,4 +1,4 @@
-"""The report in headless Chromium: no error, no request, everything to be seen at 360 and 1400 pixels, by keyboard too.
+"""The report in headless Chromium: no error, no request, everything to be seen at 360 to 1400 pixels, by keyboard too.
 
 Skipped where there is no Chromium with its driver (Debian: ``apt-get install chromium chromium-driver``).
 """
@@ -13,6 +13,10 @@ from typing import Any
 
 import pytest
 
+from rayfed_ssl.records.comparison_files import write
+from rayfed_ssl.records.comparison_rows import of_variants
+from rayfed_ssl.report.any import report_of
+from rayfed_ssl.testing.tiny import run_locally, tiny_run
 from tests.report.conftest import told
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -39,6 +43,18 @@ return [...document.querySelectorAll('.scroll caption span')].filter(e => !e.clo
 TEXTS = """
 return [...document.querySelectorAll('figure.card svg text')].map(e => parseFloat(getComputedStyle(e).fontSize)
   * e.ownerSVGElement.getBoundingClientRect().width / e.ownerSVGElement.viewBox.baseVal.width);
+"""
+SCROLLED = """
+return [...document.querySelectorAll('main .scroll')].map(e => {
+  const box = e.getBoundingClientRect(), first = e.querySelector('tbody td').getBoundingClientRect().right;
+  const wide = e.scrollWidth > e.clientWidth;
+  e.scrollLeft = 10000;
+  const names = Math.min(...[...e.querySelectorAll('tbody th')].map(name => name.getBoundingClientRect().left));
+  e.scrollLeft = 0;
+  const texts = [...e.querySelectorAll('td, th, small')];
+  const letters = Math.min(...texts.map(text => parseFloat(getComputedStyle(text).fontSize)));
+  return {left: box.left, right: box.right, wide, names, letters, first, what: e.getAttribute('aria-label')};
+});
 """
 REACHABLE = """
 return [...document.querySelectorAll('a[href], summary, [tabindex="0"]')]
@@ -76,7 +92,27 @@ def opened(browser: Any, page: Path, width: int, scheme: str) -> None:
     browser.get(page.as_uri())
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1400, "light")])
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A comparison of two rows with six accuracies, and its report."""
+    root = tmp_path_factory.mktemp("many")
+    given = {"train.rounds": 1, "clients.count": 3, "evaluation.select": {"share": 0.1}}
+    given |= {"evaluation.protocols": ["knn", "linear", "fewshot", "rank"]}
+    rows = {
+        method: [run_locally_in(root / f"{method}-{seed}", method, {**given, "seed": seed}) for seed in (0, 1)]
+        for method in ("fedsimclr", "local")
+    }
+    write(of_variants(rows), root)
+    report_of(root)
+    return root
+
+
+def run_locally_in(folder: Path, method: str, changes: dict[str, Any]) -> Path:
+    run_locally(tiny_run(method, changes), folder)
+    return folder
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (390, "light"), (1100, "light"), (1400, "light")])
 def test_everything_is_there_and_nothing_else(browser: Any, fedfoa: Path, width: int, scheme: str) -> None:
     page = fedfoa / "report.html"
     browser.get_log("performance")
@@ -99,7 +135,7 @@ def test_everything_is_there_and_nothing_else(browser: Any, fedfoa: Path, width:
         assert part["right"] <= width + 0.5, part
     assert min(browser.execute_script(TEXTS)) > 7  # pixels
     captions = browser.execute_script(CAPTIONS)
-    assert any(caption["wide"] for caption in captions) == (width == 360)
+    assert any(caption["wide"] for caption in captions) == (width < 400)
     assert [caption["text"] for caption in captions if not caption["inside"]] == []
 
     shown = browser.execute_script(
@@ -108,6 +144,22 @@ def test_everything_is_there_and_nothing_else(browser: Any, fedfoa: Path, width:
     assert len(shown) > 10
     for key, value, _ in shown:
         assert float(value) == pytest.approx(told(fedfoa / "summary.json", key), rel=1e-12)
+
+
+@pytest.mark.parametrize("width", [390, 1100])
+def test_a_comparisons_tables_scroll_in_their_boxes_with_the_rows_names_in_sight(
+    browser: Any, many: Path, width: int
+) -> None:
+    opened(browser, many / "report.html", width, "light")
+    assert browser.execute_script("return document.documentElement.scrollWidth") == width
+    found = browser.execute_script(SCROLLED)
+    assert len(found) >= 3
+    assert any(box["wide"] for box in found) or width > 400
+    for box in found:
+        assert box["right"] <= width + 0.5, box
+        assert box["names"] >= box["left"] - 0.5, box
+        assert box["letters"] >= 12, box
+        assert box["first"] <= width, box  # the first column of numbers is seen without scrolling
 
 
 def test_dark_and_light_differ_in_the_figures_too(browser: Any, fedfoa: Path) -> None:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from rayfed_ssl.report import accuracy, formats, measures
-from rayfed_ssl.report.verdict import beside_pixels, verdict
+from rayfed_ssl.report.verdict import beside_pixels, best_below_last, verdict
 from rayfed_ssl.terminal.progress import conclude
 
 
@@ -143,6 +143,28 @@ def test_a_run_ends_with_the_table_of_pixels_and_the_sentence_below_it() -> None
         assert ["knn", f"{pixels['knn']:.3f}" if sentence else "-", "0.700", "0.700", "-"] in rows
         assert ["linear", "0.800", "0.900", "0.900", "-"] in rows
         assert ("kNN is 10.0 points below the raw pixels" in text.getvalue()) == sentence
+
+
+@pytest.mark.parametrize(
+    ("by", "linear", "knn", "told"),
+    [
+        ("held-out labels", 0.85, 0.7, "By linear probe, the best round is below the last: it was chosen on held-out "),
+        ("held-out labels", 0.85, 0.6, "By linear probe and kNN, the best round is below the last: it was chosen on "),
+        ("held-out labels", 0.9, 0.75, ""),
+        ("held-out labels", 0.95, {"0": 0.65, "1": 0.75}, ""),
+        ("test labels", 0.85, 0.6, ""),  # as of a run whose last value is of another evaluation
+    ],
+)
+def test_why_the_best_round_is_below_the_last_is_told_where_it_is(by: str, linear: float, knn: Any, told: str) -> None:
+    values = {"linear": linear, "knn": 0.7 if isinstance(knn, dict) else knn}
+    best = {name: {"value": value, "round": 2, "by": by} for name, value in values.items()}
+    last = {"linear": 0.9, "knn": knn if isinstance(knn, dict) else 0.7}
+    ended = summary(last, last, best=best, evaluation={"test_images": 10_000}, wall_s=1.0, pixels={})
+    assert best_below_last(ended)[: len(told)] == told
+    assert bool(best_below_last(ended)) == bool(told)
+    text = io.StringIO()
+    conclude(Console(file=text, width=200), ended | {"communication": {"up_bytes": 0, "down_bytes": 0}}, "runs/x")
+    assert ("the best round is below the last" in text.getvalue()) == bool(told)
 
 
 def test_every_curve_has_its_own_line_of_raw_pixels() -> None:

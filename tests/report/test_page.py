@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import yaml
 from PIL import Image
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.data.images import Scaling
 from rayfed_ssl.report.any import report_of
 from rayfed_ssl.report.folder import read
 from rayfed_ssl.report.formats import percent
@@ -191,6 +193,46 @@ def test_rounds_that_came_to_nothing_are_told_where_there_are_any(void: int | No
     (folder / "summary.json").write_text(json.dumps(summary | ({} if void is None else {"void_rounds": void})))
     told = re.search(r"rounds that came to nothing (\d+) of 2", Parsed(report_of(folder, images=False)).words)
     assert (told and told[1]) == ("1" if void else None)
+
+
+@pytest.mark.usefixtures("only_svg")
+def test_a_best_round_below_the_last_is_explained(copy: Copy) -> None:
+    folder = copy()
+    summary = json.loads((folder / "summary.json").read_text())
+    last = summary["accuracy"]["knn"]
+    for value, hints in ((last, 0), (last - 0.1, 1)):
+        summary["best"]["knn"] |= {"value": value, "by": "held-out labels"}
+        (folder / "summary.json").write_text(json.dumps(summary))
+        page = Parsed(report_of(folder, images=False))
+        assert page.words.count("By kNN, the best round is below the last: it was chosen on held-out images") == hints
+
+
+@pytest.mark.usefixtures("only_svg")
+def test_late_and_lost_replies_and_failed_clients_are_two_tiles(copy: Copy) -> None:
+    folder = copy()
+    summary = json.loads((folder / "summary.json").read_text())
+    words = Parsed(report_of(folder, images=False)).words
+    assert "late or lost" not in words
+    assert "clients that failed" not in words
+    summary |= {"replies": {"asked": 9, "late": 0, "dropped_out": 2}, "dropped": {"clients": 1, "times": 3}}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    words = Parsed(report_of(folder, images=False)).words
+    assert "late or lost 2 9 asked for; 2 lost in mid-round" in words
+    assert "clients that failed 3 times left out" in words
+
+
+@pytest.mark.usefixtures("only_svg")
+def test_what_was_done_to_deep_images_is_told_once(copy: Copy) -> None:
+    """A run notes it, and records it beside; runs of earlier versions have the record alone."""
+    folder, told = copy(), Scaling(60, "data.range")
+    environment = json.loads((folder / "environment.json").read_text())
+    environment["scaled"] = {"data": asdict(told), "data.public.images": asdict(told)}
+    for notes in ([str(told), f"data.public.images: {told}"], []):
+        (folder / "environment.json").write_text(json.dumps(environment | {"notes": notes}))
+        page = Parsed(report_of(folder, images=False))
+        section = page.words.rpartition("Notes")[2]
+        assert section.count(str(told)) == 2
+        assert section.count(f"data.public.images: {told}.") == 1
 
 
 def test_a_run_that_has_not_ended_has_the_numbers_so_far(copy: Copy) -> None:

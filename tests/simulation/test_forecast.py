@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
@@ -12,6 +13,7 @@ import torch
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.cli import main
+from rayfed_ssl.config import load
 from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.federation import deal
@@ -20,6 +22,7 @@ from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.simulation import forecast as module
 from rayfed_ssl.simulation.assembly import rehearse
+from rayfed_ssl.simulation.checks import few_steps
 from rayfed_ssl.simulation.forecast import (
     STEPS,
     backward_bytes,
@@ -330,3 +333,41 @@ def test_a_check_names_a_folder_that_is_taken_beside_the_plan(empty: Path, capsy
     status, said = check(capsys, *arguments, "--resume")
     assert status == 0
     assert "already holds" not in said
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {"train__rounds": 4},
+            "with 44 images, as the median client, takes 2 local steps on 16 images in a round, 8 in 4 rounds",
+        ),
+        ({"train__rounds": 24}, "takes 2 local steps on 16 images in a round, 48 in 24 rounds"),
+        ({"train__rounds": 25}, ""),
+        ({"train__rounds": 1, "train__local_epochs": 25}, ""),
+        ({"train__rounds": 1, "train__batch_size": 100}, "takes 1 local step on 44 images in a round, 1 in 1 round: "),
+        ({"train__rounds": 4, "method__name": "centralized"}, ""),
+    ],
+)
+def test_too_few_local_steps_are_noted_with_the_keys_that_give_more(changes: dict[str, Any], told: str) -> None:
+    config = tiny(changes.pop("method__name", "fedsimclr"), clients__count=4, **changes)
+    lines = few_steps(config, rehearse(config, deal(config))[0].server)
+    assert bool(lines) == bool(told)
+    assert all(told in line for line in lines)
+    assert all("train.rounds or train.local_epochs, or a smaller train.batch_size give more" in line for line in lines)
+
+
+def test_a_run_and_its_check_say_that_local_steps_are_few(tmp_path: Path) -> None:
+    config = tiny("fedsimclr", train__local_steps=2)
+    run_locally(config, tmp_path)
+    (said,) = (
+        line for line in json.loads((tmp_path / "environment.json").read_text())["notes"] if "local steps" in line
+    )
+    assert said.endswith("more train.rounds or train.local_steps give more")
+    assert said in forecast(config).notes
+
+
+@pytest.mark.parametrize("name", ["demo", "unreliable_clients"])
+def test_recipes_have_steps_enough(name: str) -> None:
+    config = load(Path(f"configs/{name}.yaml"))
+    assert few_steps(config, rehearse(config, deal(config))[0].server) == []

@@ -275,6 +275,12 @@ def test_a_round_with_nobody_is_recorded_and_skipped(tmp_path: Path) -> None:
     config = tiny("fedsimclr", system=system, train__rounds=4)
     summary = run_locally(config, tmp_path / "run", report=lambda p: lines.append(p.line))
     assert summary["void_rounds"] == 2
+    assert summary["replies"] == {
+        "asked": 12,
+        "late": 0,
+        "dropped_out": 0,
+        "gone": 4,
+    }  # of four clients in rounds 1, 2, 4
     assert values_of(tmp_path / "run", "system/void_round") == {2: 1.0, 3: 1.0}
     assert values_of(tmp_path / "run", "time/virtual_s") == {1: 10.0, 2: 20.0, 3: 100.0, 4: 110.0}
     assert set(values_of(tmp_path / "run", "train/loss")) == {1, 4}
