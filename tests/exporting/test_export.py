@@ -369,6 +369,15 @@ def test_wrong_options_are_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["m.onnx", "m.PT", "m.pt2", "m.safetensors"])
+def test_a_folder_with_the_name_of_a_file_is_refused(name: str, encoder: RunEncoder, tmp_path: Path) -> None:
+    said = rf"^--out: found .*{name}, but an export is a folder, and model\.pt lies in it; allowed: .*, such as m$"
+    with pytest.raises(UserError, match=said):
+        export(encoder, "torchscript", tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+    assert export(encoder, "torchscript", tmp_path / "v1.2").folder.is_dir()
+
+
 def test_onnx_names_its_extra(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     there = importlib.util.find_spec
     monkeypatch.setattr(
