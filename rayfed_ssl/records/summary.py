@@ -4,6 +4,8 @@ Accuracies are fractions. Tags: ``eval/<protocol>`` with client null is the glob
 evaluated, the value is ``{client: value}``. Round 0 is before training, ``eval/pixels_<protocol>`` a baseline on
 raw pixels. ``select/<protocol>`` is measured on training images that nobody trained on, ``features/<name>`` describes
 features without labels, ``untrained_features`` being those of round 0; a run without them has none of these keys.
+``wall_s`` is the time from the first record to the last, each part of a resumed run by itself: imports, Ray's start and
+the reading of images come before the first record.
 Values that are not finite become null, because JSON has neither NaN nor infinity.
 """
 

@@ -192,7 +192,7 @@ def conclude(console: Console, summary: Mapping[str, Any], folder: Path | str) -
     lines = {
         **({"void rounds": f"{void} of {summary['rounds']} came to nothing"} if void else {}),
         "clients sent": f"{amount(sent['up_bytes'])} up, {amount(sent['down_bytes'])} down",
-        "took": f"{summary['wall_s']:.0f} s",
+        "took": f"{summary['wall_s']:.0f} s, start-up not counted",
         "run folder": str(folder),
         "curves": f"tensorboard --logdir {folder if '://' not in str(folder) else 'FOLDER, a copy on this machine'}",
         "report": report_command(folder),
