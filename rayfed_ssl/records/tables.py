@@ -52,7 +52,7 @@ PART = re.compile(r"part-(\d{5,})(?:_(\d+))?\.parquet")
 
 
 class Metric(NamedTuple):
-    """One row of ``metrics.parquet``: ``client`` None is the whole federation, ``wall_s`` seconds since records began."""
+    """One row of ``metrics.parquet``: ``client`` None is the whole federation, ``wall_s`` seconds of recording."""
 
     round: int
     client: int | None

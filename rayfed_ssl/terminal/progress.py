@@ -18,7 +18,7 @@ from rich.table import Table
 from rayfed_ssl.base.text import amount, printable
 from rayfed_ssl.records.summary import TEST_LABELS
 from rayfed_ssl.report.measures import features_name
-from rayfed_ssl.report.verdict import verdict
+from rayfed_ssl.report.verdict import Verdict, verdict
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.terminal.bars import Bar
 from rayfed_ssl.terminal.output import console as console
@@ -179,12 +179,18 @@ def report_command(folder: Path | str) -> str:
     return f"rayfed-ssl report {folder}{older}"
 
 
+def conclusion(console: Console, found: Verdict) -> None:
+    """The report's sentence, on one line."""
+    plain = found.sentence.replace("−", "-")  # not every encoding has a minus
+    console.print(plain, markup=False, highlight=False, soft_wrap=True)
+
+
 def conclude(console: Console, summary: Mapping[str, Any], folder: Path | str) -> None:
     """What a run came to, and where to look next."""
     if summary["accuracy"]:
         console.print(accuracy_table(summary))
-        plain = verdict(summary).sentence.replace("−", "-")  # not every encoding has a minus
-        console.print(f"{plain}\n", markup=False, highlight=False, soft_wrap=True)
+        conclusion(console, verdict(summary))
+        console.print()
     elif summary.get("features"):
         console.print(features_table(summary))
     sent = summary["communication"]
