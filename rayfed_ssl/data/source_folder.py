@@ -256,8 +256,8 @@ def _check_trained(
             hint += f"; the folders in train/ hold it, so they may be clients: {key}.layout=clients with "
             hint += f"{key}.partition.name=natural"
         if not (class_names or client_names or hint):
-            hint = f"; {key}.layout=flat reads no labels, and `rayfed-ssl evaluate RUN --data FOLDER` measures the run "
-            hint += "on a labelled set, with training and test images of its own"
+            hint = f"; {key}.layout=flat reads no labels, and `rayfed-ssl evaluate RUN --data FOLDER --protocol knn` "
+            hint += "measures the run on a labelled set, with training and test images of its own"
         if class_names and not hint:
             hint = f"; take it out of {printable(split.folder.name)}/, or put images of it into train/"
         raise UserError(
