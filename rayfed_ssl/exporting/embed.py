@@ -259,7 +259,7 @@ class _Table:
     def _origin(self) -> dict[str, object]:
         encoder = self.encoder
         return {
-            "run": encoder.config.name,
+            "run": encoder.title,
             "encoder": encoder.file.stem,
             "architecture": encoder.architecture,
             "image_size": encoder.transform.image_size,

@@ -169,7 +169,7 @@ def _config(encoder: RunEncoder, form: Form) -> dict[str, object]:
             "input": {"name": IMAGES, "type": "uint8", "shape": ["batch", *_pixels(encoder)]},
             "output": {"name": FEATURES, "type": "float32", "shape": ["batch", encoder.module.dim]},
         }
-    run = {"name": encoder.config.name, "method": encoder.config.method.name, "encoder": encoder.file.stem}
+    run = {"name": encoder.title, "method": encoder.config.method.name, "encoder": encoder.file.stem}
     return {**said, "run": run, "rayfed_ssl_version": metadata.version("rayfed-ssl")}
 
 

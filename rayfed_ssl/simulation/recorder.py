@@ -39,11 +39,9 @@ from rayfed_ssl.records.summary import (
     virtual_seconds,
     write_summary,
 )
-from rayfed_ssl.records.tables import Drop, read_metrics, replace_file, write_images, write_partition
+from rayfed_ssl.records.tables import SKIPPED, Drop, read_metrics, replace_file, write_images, write_partition
 from rayfed_ssl.records.trained import trained_digests, write_trained
 from rayfed_ssl.simulation.last_outcomes import LastOutcomes
-
-SKIPPED = "skipped_images.txt"  # by name, those that could not be decoded
 
 
 class Recorder:

@@ -267,7 +267,7 @@ def test_a_card_of_a_client_shows_that_clients_values(mixed_run: Path, tmp_path:
         (mixed_run / "evaluation.json").unlink()
     assert row[3] == f"{found['untrained']['client-00001']['linear']:.3f}"
     assert cells(card, "client 1")[0][1].endswith("training images")
-    assert "# tiny: the encoder of client 1" in card
+    assert "# mixed: the encoder of client 1" in card
 
 
 def test_later_evaluations_and_privacy_are_on_the_card(run: Path, tmp_path: Path) -> None:
