@@ -38,7 +38,7 @@ def verdict_of(run: Path, found: Mapping[str, Any], other: bool = False) -> Verd
                     known.setdefault(tag, {})[str(one.client)] = values
     if not accuracy or "rounds" not in summary:
         return None
-    said = {key: summary[key] for key in ("rounds", "status", "start") if key in summary}
+    said: dict[str, Any] = {key: summary[key] for key in ("rounds", "status", "start") if key in summary}
     largest = of["images"].get("largest_class") if other else summary.get("largest_class")
     return verdict(
         {

@@ -70,12 +70,11 @@ def reevaluate(
     Returns:
         What ``evaluation.json`` now holds: ``accuracy``, ``select`` and ``features`` are ``{encoder: {tag: value}}``,
         ``untrained`` is ``{architecture: {tag: value}}``, of clients that began with own values ``{encoder: ..}``,
-        ``pixels`` is ``{tag: value}``, and ``evaluation`` the settings behind each protocol's results, with the number
-        of labelled test images, ``test_images``. ``own`` is
-        ``{encoder: {tag: {client: value}}}`` on clients' own test images. Untrained encoders stand as
-        ``untrained NAME`` in ``own`` and ``features``, comparisons of encoders as ``between encoders``.
-        ``other data`` holds the same for images other than the run's, by their title, the newest last, with
-        ``images``: their source, digest, numbers, largest class where naming it is worth much, and notes on them.
+        ``pixels`` is ``{tag: value}``, and ``evaluation`` the settings behind each protocol's results, ``test_images``
+        (labelled ones) among them. ``own`` is ``{encoder: {tag: {client: value}}}`` on clients' own test images.
+        Untrained encoders stand as ``untrained NAME`` in ``own`` and ``features``, comparisons of encoders as
+        ``between encoders``. ``other data`` holds the same for images other than the run's, by their title, the newest
+        last, with ``images``: their source, digest, numbers, largest class if naming it is worth much, notes on them.
     Raises:
         UserError: no encoder there, an unknown protocol, a change that is not allowed, images that are gone, or a run
             that was removed meanwhile.
@@ -213,9 +212,9 @@ def _measured(config: RunConfig, federation: Federation, encoders: Sequence[Expo
     if config.evaluation.comparisons:
         looks = {one.stem: bench.looks(_loaded(bench, one)) for one in encoders}
         found.note("accuracy", BETWEEN, BETWEEN, _compared(looks, config.evaluation))
-    known, counts = len(train_rows(federation, config)[0]), tested_images(federation, config)
+    labelled, counts = len(train_rows(federation, config)[0]), tested_images(federation, config)
     found.document["evaluation"] = {
-        name: evaluation.settings_of(config.evaluation, name, known)
+        name: evaluation.settings_of(config.evaluation, name, labelled)
         | (counts if name in config.evaluation.labelled else {})
         for name in config.evaluation.protocols
     }
