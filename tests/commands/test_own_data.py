@@ -159,7 +159,7 @@ def test_the_place_of_the_runs_own_images_is_read_as_the_run_reads_it(call: Call
     assert call("evaluate", "runs/h")[0] == 0
     _, out, _ = call("evaluate", "runs/h", "--data", "hosp")
     assert out.startswith("on imagefolder:hosp: ")
-    assert out.count("encoder") == out.count("untrained small_cnn") == 1  # what was asked for, and nothing earlier
+    assert out.count("\n  encoder ") == out.count("untrained small_cnn") == 1  # what was asked for, and nothing earlier
     ((name, found),) = json.loads((tmp_path / "runs/h/evaluation.json").read_text())["other data"].items()
     assert (name, found["accuracy"]["global"]) == ("imagefolder:hosp", {"knn": accuracy["knn"]})
     assert found["images"]["digest"] == digest
