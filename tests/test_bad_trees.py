@@ -27,7 +27,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.config import build
 from rayfed_ssl.federated.federation import deal
-from rayfed_ssl.simulation.checks import check_labels, check_shards, ignored_clients
+from rayfed_ssl.simulation.checks import check_labels, check_shards, ignored_clients, of_dealing
 from rayfed_ssl.simulation.forecast import forecast
 from rayfed_ssl.simulation.reevaluation import reevaluate
 from rayfed_ssl.storage import checkpoint
@@ -331,6 +331,39 @@ def test_client_folders_that_are_taken_for_classes_are_named(tmp_path: Path) -> 
     assert note in forecast(dealt).notes
     natural = tiny_run("fedsimclr", {**data, **sizes, "data.layout": "clients", "data.partition": {"name": "folders"}})
     assert ignored_clients(natural, deal(natural)) == []
+
+
+def test_images_in_one_folder_belong_to_one_owner_and_a_note_says_so(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for k in range(8):
+        (tmp_path / "phone/DCIM").mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (8, 8), np.uint8)).save(tmp_path / f"phone/DCIM/{k}.png")
+    changes = {
+        "data.name": "imagefolder", "data.path": str(tmp_path / "phone"), "data.image_size": 8, "data.limit": None,
+        "data.layout": "clients_flat", "data.partition": {"name": "iid"}, "clients.count": 2,
+        "evaluation.protocols": [],
+    }  # fmt: skip
+    note = (
+        "all 8 training images are in one client folder, DCIM: they belong to one owner; data.path names the folder "
+        "that holds a folder per client"
+    )
+    config = tiny_run("fedsimclr", changes)
+    assert of_dealing(config, deal(config)) == [note]
+    natural = tiny_run("fedsimclr", {**changes, "data.partition": {"name": "natural"}})
+    with pytest.raises(UserError) as caught:
+        deal(natural)
+    assert str(caught.value) == (
+        "clients.count: 2, but the images are of one client folder or value, DCIM, and belong to one owner; set "
+        "clients.count=1"
+    )
+    alone = tiny_run("fedsimclr", {**changes, "data.layout": "flat", "data.group": "DCIM"})
+    assert "data.group finds 1 group in 8 images, such as DCIM: all are of one" in deal(alone).dataset.notes
+    (tmp_path / "phone/0.png").write_bytes((tmp_path / "phone/DCIM/0.png").read_bytes())
+    (line,) = of_dealing(config, deal(config))
+    assert line.startswith("all 8 training images that have a client are in one client folder, DCIM: ")
+    (tmp_path / "phone/WhatsApp").mkdir()
+    (tmp_path / "phone/0.png").rename(tmp_path / "phone/WhatsApp/0.png")
+    assert not any("one owner" in line for line in of_dealing(config, deal(config)))
 
 
 def test_two_mistakes_about_labels_are_two_lines(tmp_path: Path) -> None:

@@ -419,6 +419,7 @@ def test_a_run_says_in_the_end_how_many_rounds_came_to_nothing(void: dict[str, i
     summary = {"accuracy": {}, "rounds": 9, "communication": {"up_bytes": 0, "down_bytes": 0}, "wall_s": 1.0, **void}
     conclude(Console(file=text, width=120), summary, "runs/demo")
     assert ("void rounds   3 of 9 came to nothing" in text.getvalue().splitlines()) == told
+    assert "took          1 s, start-up not counted" in text.getvalue().splitlines()
 
 
 @pytest.mark.parametrize(

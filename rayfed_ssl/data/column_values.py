@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,19 @@ from rayfed_ssl.data.walking import FROM_TABLE
 
 Values = list[str | int | None]
 BINARY = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
+
+
+@dataclass(frozen=True)
+class Empty:
+    """How many cells say nothing: those of ``blank`` text, as a table left by people has them, and all of them, those
+    that are null, or a label of -1, among them.
+    """
+
+    blank: int = 0
+    all: int = 0
+
+    def __add__(self, other: Empty) -> Empty:
+        return Empty(self.blank + other.blank, self.all + other.all)
 
 
 def no_images(kind: pa.DataType) -> str:
@@ -81,13 +95,14 @@ def is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def text_values(column: pa.ChunkedArray) -> tuple[pa.Array, int]:
-    """(text in normal form C, null where it is empty or blank; how many were): an empty cell of a table is no class and
-    no client.
+def text_values(column: pa.ChunkedArray) -> tuple[pa.Array, Empty]:
+    """(text in normal form C, null where it is empty or blank; the cells that say nothing): an empty cell of a table is
+    no class and no client.
     """
     text = pc.utf8_normalize(column.cast(pa.string()).combine_chunks(), form="NFC")
     blank = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(text), ""), False)
-    return pc.if_else(blank, pa.scalar(None, pa.string()), text), int(pc.sum(blank).as_py() or 0)
+    found = pc.if_else(blank, pa.scalar(None, pa.string()), text)
+    return found, Empty(int(pc.sum(blank).as_py() or 0), found.null_count)
 
 
 def whole_numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -102,13 +117,14 @@ def whole_numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return values.cast(pa.int64()) if pc.all(whole).as_py() in (True, None) else column
 
 
-def label_values(column: pa.ChunkedArray, called: str, key: str) -> tuple[pa.Array, int]:
-    """(labels, how many are blank text): int64, -1 where unknown, or text, null where unknown. ``called`` names it, as
+def label_values(column: pa.ChunkedArray, called: str, key: str) -> tuple[pa.Array, Empty]:
+    """(labels, the cells without one): int64, -1 where unknown, or text, null where unknown. ``called`` names it, as
     "column label of x.parquet". Raises UserError for what are no labels.
     """
     if is_text(column.type):
         return text_values(column)
-    return pa.array(_whole_labels(column, called, key)), 0
+    labels = _whole_labels(column, called, key)
+    return pa.array(labels), Empty(all=int((labels < 0).sum()))
 
 
 def _whole_labels(column: pa.ChunkedArray, called: str, key: str) -> NDArray[np.int64]:
@@ -151,17 +167,17 @@ def numbered(labels: pa.Array, texts: Sequence[str], key: str, place: str = "Par
     return np.asarray(labels.to_numpy(zero_copy_only=False), np.int64)
 
 
-def whose_values(column: pa.ChunkedArray, what: str, called: str, key: str) -> tuple[Values, int]:
-    """(the values of a client or a group column, ``what``, how many are blank text). Raises UserError."""
+def whose_values(column: pa.ChunkedArray, what: str, called: str, key: str) -> tuple[Values, Empty]:
+    """(the values of a client or a group column, ``what``, the cells without one). Raises UserError."""
     if is_text(column.type):
-        text, blank = text_values(column)
-        return text.to_pylist(), blank
+        text, empty = text_values(column)
+        return text.to_pylist(), empty
     column = whole_numbers(column)
     if not pa.types.is_integer(column.type):
         raise UserError(
             f"{key}.columns.{what}: {called} is of type {printable(column.type)}; {what}s are text or integers"
         )
-    return list(column.to_pylist()), 0
+    return list(column.to_pylist()), Empty(all=column.null_count)
 
 
 def gaps(splits: Sequence[NDArray[np.int64]], counted: str = "") -> tuple[str, ...]:

@@ -81,6 +81,16 @@ def stratified_share(
     return held_out
 
 
+def leaves_too_few(reason: str, share: float, held_out: Indices, images: int) -> str:
+    """What is wrong with a share of ``evaluation.select``, beside which a run of so many training ``images`` cannot be,
+    for this ``reason``.
+    """
+    return (
+        f"evaluation.select.share: found {share:g}, which holds out {len(held_out)} of {images} training images and "
+        f"leaves too few ({reason}); allowed: a smaller share, or evaluation.select=null"
+    )
+
+
 def first_drawn(drawn: Sequence[tuple[Indices, int]], clients: Indices | None = None) -> Indices:
     """Rows, ascending: of each class the first so many of its rows as they were drawn.
 

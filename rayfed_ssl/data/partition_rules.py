@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import printable
 
 Indices = NDArray[np.int64]
 REDRAWS = 10_000
@@ -173,10 +174,11 @@ def given_groups(groups: NDArray[np.int64] | None, clients: int, names: Sequence
     if not (groups >= 0).any():
         raise UserError("data.partition.name: natural, but no training image has a client (folder or value)")
     if (count := len(names) or int(groups.max()) + 1) != clients:
-        raise UserError(
-            f"clients.count: {clients}, but the images are of {count} client folders or values; set "
-            f"clients.count={count}"
-        )
+        found = f"{count} client folders or values"
+        if count == 1:
+            name = f", {printable(names[0], 80)}" if names else ""
+            found = f"one client folder or value{name}, and belong to one owner"
+        raise UserError(f"clients.count: {clients}, but the images are of {found}; set clients.count={count}")
     return groups
 
 

@@ -19,7 +19,6 @@ Shape legend: N images, H height, W width, C channels, L labels of an image.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,6 +33,7 @@ from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.array_files import Header, arrays_at, header
 from rayfed_ssl.data.array_names import WHOLE, listed, parsed, roles, tests_of
 from rayfed_ssl.data.column_values import (
+    Empty,
     Values,
     label_texts,
     label_values,
@@ -252,20 +252,21 @@ def read_beside(arrays: Arrays, splits: Sequence[str], columns: Columns, key: st
     Raises:
         UserError: values that cannot be labels, clients or groups; a damaged file.
     """
-    blanks, labels = Counter[str](), dict[str, pa.Array]()
+    empty, labels = dict[str, Empty](), dict[str, pa.Array]()
     whose: dict[str, dict[str, Values | None]] = {what: {} for what in NAMED}
     for split in dict.fromkeys(splits):
-        labels[split], blank = _labels(arrays, split, key)
-        blanks[NO_LABEL] += blank
+        labels[split], cells = _labels(arrays, split, key)
+        empty[NO_LABEL] = empty.get(NO_LABEL, Empty()) + cells
         for what, meaning in NAMED.items():
-            whose[what][split], blank = _whose(arrays, split, what, columns, key)
-            blanks[f"{what}: {meaning}"] += blank
+            whose[what][split], cells = _whose(arrays, split, what, columns, key)
+            name = f"{what}: {meaning}"
+            empty[name] = empty.get(name, Empty()) + cells
     texts = label_texts([*labels.values()])
     rows = {
         split: Rows(numbered(found, texts, key, "array"), whose["client"][split], whose["group"][split])
         for split, found in labels.items()
     }
-    return Beside(rows, texts, None, blanks)
+    return Beside(rows, texts, None, empty)
 
 
 def _of_both(found: Beside, splits: Mapping[str, str]) -> Beside:
@@ -273,24 +274,24 @@ def _of_both(found: Beside, splits: Mapping[str, str]) -> Beside:
     return replace(found, splits={name: found.splits[split] for name, split in splits.items()})
 
 
-def _labels(arrays: Arrays, split: str, key: str) -> tuple[pa.Array, int]:
-    """A split's labels as of ``label_values``, and how many are blank; none has one where there is no array."""
+def _labels(arrays: Arrays, split: str, key: str) -> tuple[pa.Array, Empty]:
+    """A split's labels as of ``label_values``, and the cells without one; none has one where there is no array."""
     array = arrays.beside["label"].get(split)
     if array is None:
-        return pa.array(np.full(len(arrays.images[split]), -1, np.int64)), 0
+        return pa.array(np.full(len(arrays.images[split]), -1, np.int64)), Empty()
     return label_values(_column(array, key), array.called, key)
 
 
-def _whose(arrays: Arrays, split: str, what: str, columns: Columns, key: str) -> tuple[Values | None, int]:
+def _whose(arrays: Arrays, split: str, what: str, columns: Columns, key: str) -> tuple[Values | None, Empty]:
     """Who holds a split's images, or whom they show, and how many do not say; None where nobody asks. Test images need
     no groups.
     """
     if getattr(columns, what) is None:
-        return None, 0
+        return None, Empty()
     array = arrays.beside[what].get(split)
     if array is None:
         if what == "group" and split not in (WHOLE, "train"):
-            return [None] * len(arrays.images[split]), 0
+            return [None] * len(arrays.images[split]), Empty()
         raise UserError(
             f"{key}.columns.{what}: found {printable(repr(getattr(columns, what)))}, of which "
             f"{printable(arrays.images[split].header.name, 80)} has none; it has "

@@ -138,7 +138,9 @@ def _subjects(
     known = sorted({name for name in used if name is not None})
     in_files = group.startswith(ATTRIBUTES)  # what a file says of a patient is not to be shown, nor kept in a run
     such = "" if in_files else f", such as {some(known, 3)}"
-    notes = [f"{key}.group finds {len(known)} groups in {len(used) - alone} images{such}"]
+    groups = f"{len(known)} group{'' if len(known) == 1 else 's'}"
+    one = ": all are of one" if len(known) == 1 and not alone else ""
+    notes = [f"{key}.group finds {groups} in {len(used) - alone} images{such}{one}"]
     if alone:
         where = "in" if in_files else "in the path of"
         notes.append(f"{key}.group finds nothing {where} {alone} images: each is one of its own")
@@ -256,8 +258,8 @@ def _check_trained(
             hint += f"; the folders in train/ hold it, so they may be clients: {key}.layout=clients with "
             hint += f"{key}.partition.name=natural"
         if not (class_names or client_names or hint):
-            hint = f"; {key}.layout=flat reads no labels, and `rayfed-ssl evaluate RUN --data FOLDER` measures the run "
-            hint += "on a labelled set, with training and test images of its own"
+            hint = f"; {key}.layout=flat reads no labels, and `rayfed-ssl evaluate RUN --data FOLDER --protocol knn` "
+            hint += "measures the run on a labelled set, with training and test images of its own"
         if class_names and not hint:
             hint = f"; take it out of {printable(split.folder.name)}/, or put images of it into train/"
         raise UserError(

@@ -18,7 +18,6 @@ train. Other Parquet files, such as those of ``validation*`` beside ``test*``, a
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -30,6 +29,7 @@ from numpy.typing import NDArray
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.column_values import (
+    Empty,
     Values,
     encoded_images,
     label_texts,
@@ -176,18 +176,18 @@ def _read_beside(parts: dict[str, list[Path]], columns: Columns, key: str) -> Be
         for name, files in parts.items()
     }
     texts = label_texts([labels for rows in found.values() for labels, *_ in rows])
-    splits, blanks = {}, dict[tuple[Path, str], int]()
+    splits, empty = {}, dict[tuple[Path, str], Empty]()
     for name, rows in found.items():
         labels = [np.empty(0, np.int64), *(numbered(labels, texts, key) for labels, *_ in rows)]
         beside = {what: [value for *_, named in rows for value in named[what][0]] for what in NAMED}
-        for file, (_, blank_labels, named) in zip(parts[name], rows, strict=True):
-            blanks[file, NO_LABEL] = blank_labels
-            blanks |= {(file, f"{what}: {meaning}"): named[what][1] for what, meaning in NAMED.items()}
+        for file, (_, no_labels, named) in zip(parts[name], rows, strict=True):
+            empty[file, NO_LABEL] = no_labels
+            empty |= {(file, f"{what}: {meaning}"): named[what][1] for what, meaning in NAMED.items()}
         given = {what: values for what, values in beside.items() if getattr(columns, what) is not None}
         splits[name] = Rows(np.concatenate(labels), given.get("client"), given.get("group"))
-    meant: Counter[str] = Counter()
-    for (_, meaning), count in blanks.items():
-        meant[meaning] += count
+    meant: dict[str, Empty] = {}
+    for (_, meaning), cells in empty.items():
+        meant[meaning] = meant.get(meaning, Empty()) + cells
     names = None if texts else _class_names(parts["train"][0], splits, columns, key)
     return Beside(splits, texts, names, meant)
 
@@ -201,20 +201,21 @@ def read_labels(file: Path, columns: Columns, key: str) -> pa.Array:
     return _read_labels(file, columns, key)[0]
 
 
-def _read_labels(file: Path, columns: Columns, key: str) -> tuple[pa.Array, int]:
-    """A file's labels, and how many of them are blank text."""
+def _read_labels(file: Path, columns: Columns, key: str) -> tuple[pa.Array, Empty]:
+    """A file's labels, and the cells without one."""
     with readable(file, key) as opened:
         schema = opened.schema_arrow
         image_column(schema, columns, file, key)
         name = column_named(schema, columns.label, LABEL_COLUMNS, "label", file, key)
         if not name or pa.types.is_null(schema.field(name).type):
-            return pa.array(np.full(opened.metadata.num_rows, -1, np.int64)), 0
+            rows = opened.metadata.num_rows
+            return pa.array(np.full(rows, -1, np.int64)), Empty(all=rows if name else 0)
         column = plain(opened.read(columns=[name]).column(name))
     return label_values(column, f"column {printable(name)} of {printable(file)}", key)
 
 
-def _read_names(file: Path, columns: Columns, key: str, trains: bool) -> dict[str, tuple[Values, int]]:
-    """Of the client and the group column the values, and how many are blank text; nothing of one that is not named. Who
+def _read_names(file: Path, columns: Columns, key: str, trains: bool) -> dict[str, tuple[Values, Empty]]:
+    """Of the client and the group column the values, and the cells without one; nothing of one that is not named. Who
     test images show may be unknown: nobody is held out of them.
     """
     return {
@@ -222,12 +223,12 @@ def _read_names(file: Path, columns: Columns, key: str, trains: bool) -> dict[st
     }
 
 
-def _read_named(file: Path, wanted: str | None, what: str, key: str, optional: bool) -> tuple[Values, int]:
+def _read_named(file: Path, wanted: str | None, what: str, key: str, optional: bool) -> tuple[Values, Empty]:
     if wanted is None:
-        return [], 0
+        return [], Empty()
     with readable(file, key) as opened:
         if optional and wanted not in opened.schema_arrow.names:
-            return [None] * opened.metadata.num_rows, 0
+            return [None] * opened.metadata.num_rows, Empty()
         name = column_named(opened.schema_arrow, wanted, (), what, file, key)
         column = plain(opened.read(columns=[name]).column(name))
     return whose_values(column, what, f"column {printable(name)} of {printable(file)}", key)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.data.column_values import Values, gaps
+from rayfed_ssl.data.column_values import Empty, Values, gaps
 from rayfed_ssl.data.holdout import TEST_SHARE, held_out_notes, stratified_halves
 from rayfed_ssl.data.images import NONE_HELD_OUT, Listing, Payload
 from rayfed_ssl.data.limits import FIRST_ROWS, first_rows, of_all, unseen_classes
@@ -40,13 +40,13 @@ class Beside:
     """What lies beside the images of both splits.
 
     ``texts`` are the classes where labels are text, ``given`` the names that the files give their classes, None where
-    they give none; ``blanks`` says of how many images a cell is blank text, by what that counts as.
+    they give none; ``empty`` counts the cells that say nothing, by what that counts as.
     """
 
     splits: Mapping[str, Rows]
     texts: tuple[str, ...]
     given: tuple[str, ...] | None
-    blanks: Mapping[str, int]
+    empty: Mapping[str, Empty]
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -56,8 +56,9 @@ class Beside:
         return tuple(str(number) for number in range(1 + max(rows.labels.max(initial=-1) for rows in self._rows)))
 
     def notes(self, counted: str) -> tuple[str, ...]:
-        """Lines on blank cells, and on gaps between labels without names; ``counted`` ends each."""
-        blank = tuple(f"{n} images have an empty {meaning}{counted}" for meaning, n in self.blanks.items() if n)
+        """Lines on empty cells, where some are blank text (who leaves all of them null means it), and on gaps between
+        labels without names; ``counted`` ends each."""
+        blank = tuple(f"{n.all} images have an empty {what}{counted}" for what, n in self.empty.items() if n.blank)
         named = self.texts or self.given is not None
         return blank if named else blank + gaps([rows.labels for rows in self._rows], counted)
 

@@ -1,7 +1,8 @@
 """A model card: what an exported encoder is, what it was trained on, how well it does, what training it cost.
 
 Every number is read from the run folder: from ``summary.json``, ``evaluation.json`` where there is one,
-``environment.json``, ``partition.parquet`` and ``config.yaml``. Folders of this machine are left out.
+``environment.json``, ``partition.parquet``, ``outcomes.parquet`` and ``config.yaml``. Folders of this machine are left
+out, and so are names of classes, clients and groups in what the run noted.
 """
 
 from __future__ import annotations
@@ -18,10 +19,14 @@ import yaml
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
+from rayfed_ssl.exporting.card_notes import qualifying
 from rayfed_ssl.exporting.encoders import RunEncoder
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.objectives import OBJECTIVES
-from rayfed_ssl.records.environment import scalings
+from rayfed_ssl.records.environment import recorded, scalings
+from rayfed_ssl.records.intervals import counts_images
+from rayfed_ssl.records.outcomes import FILE as OUTCOMES
+from rayfed_ssl.records.tables import SKIPPED
 
 UNKNOWN = "unknown"  # the Hugging Face Hub's word for a licence that nobody named
 HOME = "rayfed-ssl"
@@ -38,14 +43,14 @@ def card(encoder: RunEncoder, use: str, licence: str = UNKNOWN, difference: floa
     Raises:
         UserError: a file of the run folder that is missing or damaged.
     """
-    config, summary = encoder.config, _read(encoder.run / "summary.json")
+    summary = _read(encoder.run / "summary.json")
     if summary is None:
         raise UserError(f"{encoder.run}: found no summary.json; the run has not finished")
     whose = "the global encoder" if encoder.client is None else f"the encoder of client {encoder.client}"
     try:
         parts = [
             _front_matter(encoder, licence),
-            f"# {config.name}: {whose}",
+            f"# {encoder.title}: {whose}",
             _introduction(encoder),
             "## Use",
             use,
@@ -53,6 +58,7 @@ def card(encoder: RunEncoder, use: str, licence: str = UNKNOWN, difference: floa
             _table(("", ""), _training(encoder, summary)),
             "## Accuracy",
             _accuracy(encoder, summary),
+            *_noted(encoder.run),
             "## Versions",
             _table(("package", "version"), _versions(encoder.run)),
             *_checked(difference),
@@ -107,6 +113,7 @@ def _front_matter(encoder: RunEncoder, licence: str) -> str:
 
 def _training(encoder: RunEncoder, summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     config = encoder.config
+    yield "config", f"`{config.name}`"
     yield "data", _data(config)
     for said in scalings(_read(encoder.run / "environment.json") or {}):
         yield "grey values", said
@@ -204,7 +211,34 @@ def _accuracy(encoder: RunEncoder, summary: Mapping[str, Any]) -> str:
         return "Nothing was measured of this encoder."
     said = "Shares of test images, the encoder frozen. Accuracy unless the protocol's name says otherwise."
     shown = [(tag, how, *(_number(value) for value in values)) for tag, how, *values in rows]
-    return f"{said}\n\n{_table(('protocol', 'measured by', 'raw pixels', before, 'this encoder'), shown)}"
+    table = _table(("protocol", "measured by", "raw pixels", before, "this encoder"), shown)
+    return "\n\n".join([said, table, *_of_chance(encoder, summary, [tag for tag, *_ in rows])])
+
+
+def _of_chance(encoder: RunEncoder, summary: Mapping[str, Any], tags: Sequence[str]) -> Iterator[str]:
+    """What an accuracy is worth that looks at no image."""
+    if encoder.config.data.tasks is not None or not any(counts_images(tag) for tag in tags):
+        return
+    path, images = encoder.run / OUTCOMES, (summary.get("evaluation") or {}).get("test_images")
+    which = "the test images" if images is None else f"the {images:,} labelled test images"
+    said = f"Without a look at an image, always naming the largest class is right for {{:.3f}} of {which}"
+    if path.exists():
+        labels = pq.read_table(path, columns=["label"])["label"]
+        counts = labels.value_counts().field("counts").to_numpy()
+        alike = f"naming one of their {len(counts)} classes at random for {1 / len(counts):.3f}"
+        yield f"{said.format(counts.max() / counts.sum())}, and {alike}."
+    elif (known := summary.get("largest_class")) is not None:
+        yield f"{said.format(known['share'])}."
+
+
+def _noted(run: Path) -> list[str]:
+    """What the run said of its images, clients and method that qualifies its numbers."""
+    lines = qualifying(recorded(run).notes)
+    if (skipped := run / SKIPPED).exists():
+        lines.append(f"{len(skipped.read_text(encoding='utf-8').splitlines())} images could not be decoded: left out")
+    if not lines:
+        return []
+    return ["## What qualifies these numbers", "\n".join(f"- {line}." for line in lines)]
 
 
 def _own(encoder: RunEncoder, value: Value) -> float | None:

@@ -42,6 +42,7 @@ from rayfed_ssl.settings.located import located_of_run
 
 BLOCK = 64  # images per forward pass
 GROUP_BYTES = 32 * 2**20  # of embeddings in a row group
+SUFFIXES = (".parquet", ".pq")  # of the table
 KEY = "data"
 
 
@@ -78,8 +79,9 @@ def embed(
         progress: is told (images done, images in all).
     Raises:
         UserError: no such data, an image that cannot be decoded, embeddings that are not finite, a file that is there
-            and is not to be overwritten, a place that cannot be written to.
+            and is not to be overwritten, a place that cannot be written to, or a name of another format.
     """
+    _check_suffix(out)
     images, source = _images(data, id_column, encoder)
     _check_out(out, data, overwrite)
     form = _form(encoder, source)
@@ -111,6 +113,16 @@ def _form(encoder: RunEncoder, source: SourceConfig | None) -> Form:
                 f"features in the run only so; allowed: {in_yaml(value)}, or nothing"
             )
     return form if source.range is None else replace(form, range=source.range)
+
+
+def _check_suffix(out: Path) -> None:
+    """Raise UserError for a file whose name does not say that it is Parquet."""
+    if out.suffix.lower() not in SUFFIXES and not out.is_dir():
+        such = printable(out.with_suffix(SUFFIXES[0]).name) if out.name else f"x{SUFFIXES[0]}"
+        raise UserError(
+            f"--out: found {printable(out)}, but the table is Parquet; allowed: a name that ends in "
+            f"{' or '.join(SUFFIXES)}, such as {such}; pandas.read_parquet reads it, and writes other formats"
+        )
 
 
 def _check_out(out: Path, data: str, overwrite: bool) -> None:
@@ -247,7 +259,7 @@ class _Table:
     def _origin(self) -> dict[str, object]:
         encoder = self.encoder
         return {
-            "run": encoder.config.name,
+            "run": encoder.title,
             "encoder": encoder.file.stem,
             "architecture": encoder.architecture,
             "image_size": encoder.transform.image_size,

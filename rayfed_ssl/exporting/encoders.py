@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from rayfed_ssl.base.text import printable
 from rayfed_ssl.config import RunConfig, load_untrusted
 from rayfed_ssl.models.base import Encoder
 from rayfed_ssl.models.exported import ExportedFile, find
@@ -24,6 +25,13 @@ class RunEncoder:
     module: Encoder
     transform: Transform
     config: RunConfig
+
+    @property
+    def title(self) -> str:
+        """What to call the run elsewhere: as its folder; one of a sweep's or comparison's, as that and its trial."""
+        folder = self.run.resolve()
+        words = [folder.parent.name] if folder.name.startswith("trial-") else []
+        return printable(" ".join([*words, folder.name or self.config.name]), 80)
 
     @property
     def client(self) -> int | None:

@@ -88,12 +88,13 @@ def export(encoder: RunEncoder, form: str, out: Path | None = None, licence: str
         licence: of the weights, for the model card: an identifier such as ``apache-2.0``.
     Raises:
         UserError: no such form, packages that are not installed, a network that cannot be exported, a folder that
-            exists or cannot be written, records of the run that are damaged.
+            exists, cannot be written or has a program's name, records of the run that are damaged.
     """
     check_form(form)
     if not licence.strip() or not licence.isprintable():
         raise UserError(f"--license: found {printable(licence)!r}; must be an identifier such as apache-2.0")
     folder, chosen = out or default_folder(encoder, form), FORMS[form]
+    _check_is_no_file(folder, chosen)
     try:
         with _new_folder(folder) as place:
             difference = chosen.write(encoder, place / chosen.program)
@@ -112,6 +113,16 @@ def export(encoder: RunEncoder, form: str, out: Path | None = None, licence: str
         reason = os.strerror(error.errno) if error.errno else printable(error)
         raise UserError(f"--out: {printable(folder)} cannot be written ({reason})") from error
     return Exported(folder, files, difference)
+
+
+def _check_is_no_file(folder: Path, form: Form) -> None:
+    """Raise UserError for a folder with the suffix of a file that lies in one."""
+    suffixes = {Path(name).suffix for name in (VALUES, *(one.program for one in FORMS.values()))}
+    if folder.suffix.lower() in suffixes:
+        raise UserError(
+            f"--out: found {printable(folder)}, but an export is a folder, and {form.program} lies in it; allowed: the "
+            f"name of a folder, such as {printable(folder.with_suffix('').name) or 'x'}"
+        )
 
 
 @contextlib.contextmanager
@@ -158,7 +169,7 @@ def _config(encoder: RunEncoder, form: Form) -> dict[str, object]:
             "input": {"name": IMAGES, "type": "uint8", "shape": ["batch", *_pixels(encoder)]},
             "output": {"name": FEATURES, "type": "float32", "shape": ["batch", encoder.module.dim]},
         }
-    run = {"name": encoder.config.name, "method": encoder.config.method.name, "encoder": encoder.file.stem}
+    run = {"name": encoder.title, "method": encoder.config.method.name, "encoder": encoder.file.stem}
     return {**said, "run": run, "rayfed_ssl_version": metadata.version("rayfed-ssl")}
 
 

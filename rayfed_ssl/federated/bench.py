@@ -316,6 +316,18 @@ def train_rows(federation: Federation, config: RunSettings) -> tuple[np.ndarray,
     return evaluation.labelled_rows(known, config.evaluation.train_images, config.seed), pool
 
 
+def tested_images(federation: Federation, config: RunSettings) -> dict[str, int]:
+    """How many images accuracies are measured on: labelled test images, and clients' own where tasks differ."""
+    found = {"test_images": int((federation.dataset.test.labels >= 0).sum())}
+    if federation.tasks is not None:
+        own = config.evaluation.tasks_on == "own"
+        found["task_test_images"] = sum(
+            len(shard["test"] if own else federation.task_test(client))
+            for client, shard in enumerate(federation.shards)
+        )
+    return found
+
+
 def _only(labels: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """``labels`` (N,) of ``rows``, and -1 elsewhere."""
     kept = np.full_like(labels, -1)

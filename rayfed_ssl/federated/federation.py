@@ -19,7 +19,7 @@ from rayfed_ssl.base.text import composed
 from rayfed_ssl.data import partition as partitions
 from rayfed_ssl.data import sources
 from rayfed_ssl.data.feature_skew import skew_features
-from rayfed_ssl.data.holdout import stratified_share
+from rayfed_ssl.data.holdout import leaves_too_few, stratified_share
 from rayfed_ssl.data.images import Dataset, Images, Scaling
 from rayfed_ssl.data.partition_base import Partition
 from rayfed_ssl.data.partition_file import CLIENT_0, NONE, SHARE, Origin
@@ -170,9 +170,7 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
         rest = np.delete(rest, held_out)
     if public_config.source == "share":
         public_indices, rest = partitions.take_public(split, train.labels, public_config.share, config.seed, rest)
-    shards = partitions.partition(
-        split, train.labels, config.clients.count, config.seed, train.groups, rest, train.group_names
-    )
+    shards = _shards(config, train, rest, held_out)
     partition_notes = tuple(split.notes(train, rest, shards))
     if config.evaluation.select is not None and held_out is not None:
         shown = over_share(train.labels, held_out, config.evaluation.select.share, train.subjects is not None)
@@ -209,6 +207,27 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
         partition_notes=partition_notes,
         given_away=given_away,
     )
+
+
+def _shards(config: RunSettings, train: Images, rest: np.ndarray, held_out: np.ndarray | None) -> list[np.ndarray]:
+    """``rest`` as the partition deals it. Raises UserError where it cannot, naming ``evaluation.select`` where it could
+    deal all images.
+    """
+
+    def dealt(rows: np.ndarray) -> list[np.ndarray]:
+        return partitions.partition(
+            config.data.partition, train.labels, config.clients.count, config.seed, train.groups, rows,
+            train.group_names,
+        )  # fmt: skip
+
+    try:
+        return dealt(rest)
+    except UserError as error:
+        if held_out is None or config.evaluation.select is None:
+            raise
+        dealt(np.arange(len(train)))
+        share = config.evaluation.select.share
+        raise UserError(leaves_too_few(str(error), share, held_out, len(train))) from error
 
 
 def _of_another_source(source: SourceConfig, config: RunSettings, train: Images, cache: Path | None) -> Dataset:

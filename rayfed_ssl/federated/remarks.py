@@ -102,14 +102,25 @@ def not_chosen_by(labels: NDArray[np.int64], held_out: NDArray[np.int64], protoc
 
 
 def of_classes(dataset: Dataset) -> Iterator[str]:
-    """Lines on the classes: one that by its name is none, those of almost one name, those without a test image, the
-    largest, the smallest.
+    """Lines on the labels of test images, and on the classes: one that by its name is none, those of almost one name,
+    those without a test image, the largest, the smallest.
     """
+    yield from unlabelled_tests(dataset)
     yield from no_class(dataset)
     yield from almost_one_name(dataset)
     yield from untested_classes(dataset)
     yield from of_largest_class(dataset)
     yield from smallest_classes(dataset)
+
+
+def unlabelled_tests(dataset: Dataset) -> Iterator[str]:
+    """A line where some test images have a label and some have none."""
+    labels = dataset.test.labels
+    known = int((labels >= 0).sum())
+    if 0 < known < len(labels):
+        missing = len(labels) - known
+        have = "has" if missing == 1 else "have"
+        yield f"{missing} of {len(labels)} test images {have} no label: accuracies are over the other {known}"
 
 
 def no_class(dataset: Dataset) -> Iterator[str]:

@@ -83,7 +83,7 @@ class Journal:
 
     @property
     def wall_s(self) -> float:
-        """Seconds since the run started, the time before a resume included."""
+        """Seconds since the run's records were opened, those before a resume included; its start-up is none of them."""
         return time.monotonic() - self._zero
 
     def metric(self, round: int, tag: str, value: float, client: int | None = None) -> None:

@@ -6,6 +6,8 @@ raw pixels. ``select/<protocol>`` is measured on training images that nobody tra
 features without labels, ``untrained_features`` being those of round 0; a run without them has none of these keys.
 Likewise ``replies``, where a virtual clock ran: who was asked, late or lost there. ``dropped`` has nothing to do with
 the clock: it counts clients whose call failed.
+``wall_s`` is the time from the first record to the last, each part of a resumed run by itself: imports, Ray's start and
+the reading of images come before the first record.
 Values that are not finite become null, because JSON has neither NaN nor infinity.
 """
 

@@ -48,11 +48,12 @@ DROPPED = pa.schema([("round", pa.int32()), ("client", pa.int32()), ("operation"
 PARTITION = pa.schema([("client", pa.int32()), ("split", _NAME), ("index", pa.int64()), ("label", pa.int64())])
 NAME, CLASS = pa.field("client_name", _NAME), pa.field("class_name", _NAME)
 EVALUATED = ("eval/", "select/", "features/")  # what an evaluation's tags begin with
+SKIPPED = "skipped_images.txt"  # images that could not be decoded, by name
 PART = re.compile(r"part-(\d{5,})(?:_(\d+))?\.parquet")
 
 
 class Metric(NamedTuple):
-    """One row of ``metrics.parquet``: ``client`` None is the whole federation, ``wall_s`` seconds since the start."""
+    """One row of ``metrics.parquet``: ``client`` None is the whole federation, ``wall_s`` seconds of recording."""
 
     round: int
     client: int | None

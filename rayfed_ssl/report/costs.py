@@ -121,7 +121,7 @@ def phases(run: RunFolder) -> list[Phase]:
     server = _summed(run, "server/seconds")
     found = [Phase("rounds", rounds, "training and aggregation, by the clock")] if rounds else []
     if isinstance(wall, int | float) and wall > rounds > 0:
-        found.append(Phase("outside rounds", wall - rounds, "start, evaluations that were waited for, records"))
+        found.append(Phase("outside rounds", wall - rounds, "evaluations that were waited for, records; no start-up"))
     if clients:
         found.append(Phase("clients' work", clients, "summed over clients"))
     if server:

@@ -130,7 +130,7 @@ def _tiles(run: RunFolder) -> list[Tile]:
     if isinstance(run.told("communication"), Mapping):
         tiles.append(Tile("sent by clients", _number(run, "communication", "up_bytes", form=size)))
         tiles.append(Tile("received by clients", _number(run, "communication", "down_bytes", form=size)))
-    tiles.append(Tile("wall clock", _number(run, "wall_s", form=span)))
+    tiles.append(Tile("wall clock", _number(run, "wall_s", form=span), "start-up not counted"))
     if run.told("virtual_s") is not None:
         tiles.append(Tile("virtual time", _number(run, "virtual_s", form=span)))
     if isinstance(replies := run.told("replies"), Mapping):

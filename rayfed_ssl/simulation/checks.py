@@ -10,7 +10,9 @@ import numpy as np
 
 from rayfed_ssl import evaluation
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import printable
 from rayfed_ssl.config import RunConfig
+from rayfed_ssl.data.holdout import leaves_too_few
 from rayfed_ssl.data.partition_base import GivenClients
 from rayfed_ssl.evaluation.metrics import ACCURACY
 from rayfed_ssl.federated.bench import Initial, train_rows
@@ -54,10 +56,11 @@ def check_shards(config: RunConfig, federation: Federation) -> None:
     images = f"{size} image{'' if size == 1 else 's'}"
     for reason, least in config.least_batches:
         if size < least:
-            raise UserError(
-                f"{'data.partition' if given else 'clients.count'}: {federation.called(smallest)} has {images}; "
-                f"{reason} needs batches of at least {least} ({remedy})"
-            )
+            few = f"{federation.called(smallest)} has {images}; {reason} needs batches of at least {least}"
+            select, held_out, count = config.evaluation.select, federation.held_out, len(federation.dataset.train)
+            if select is not None and held_out is not None and 2 * len(held_out) > count:
+                raise UserError(leaves_too_few(few, select.share, held_out, count))
+            raise UserError(f"{'data.partition' if given else 'clients.count'}: {few} ({remedy})")
 
 
 def check_labels(config: RunConfig, federation: Federation) -> None:
@@ -114,14 +117,27 @@ def _of_one_class(config: RunConfig, federation: Federation) -> Iterator[str]:
 
 
 def of_dealing(config: RunConfig, federation: Federation) -> list[str]:
-    """Lines on what belongs together in the images, and is dealt apart."""
-    return [*ignored_clients(config, federation), *split_groups(config, federation)]
+    """Lines on what belongs together in the images, and is dealt apart; and on owners of whom there is only one."""
+    return [*one_owner(config, federation), *ignored_clients(config, federation), *split_groups(config, federation)]
+
+
+def one_owner(config: RunConfig, federation: Federation) -> list[str]:
+    """A line where all images are in one client folder, such as a camera's DCIM, or have one value as their client."""
+    train = federation.dataset.train
+    if train.groups is None or len(train.group_names) != 1:
+        return []
+    column, count = config.data.columns.client, int((train.groups >= 0).sum())
+    which = "" if count == len(train) else " that have a client"
+    where = "in one client folder" if column is None else f"of one value of data.columns.client={printable(column, 80)}"
+    place = "; data.path names the folder that holds a folder per client" if column is None else ""
+    name = printable(train.group_names[0], 80)
+    return [f"all {count} training images{which} are {where}, {name}: they belong to one owner{place}"]
 
 
 def ignored_clients(config: RunConfig, federation: Federation) -> list[str]:
     """A line where images come in client folders, or with a client column, and are dealt without regard to them."""
     names = federation.dataset.train.group_names
-    if federation.dataset.train.groups is None or config.data.partition.by_group:
+    if federation.dataset.train.groups is None or len(names) == 1 or config.data.partition.by_group:
         return []
     return [
         f"data.partition.name: {config.data.partition.name} deals the images of {len(names)} client folders or values "

@@ -19,7 +19,7 @@ from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.partition import label_histogram
 from rayfed_ssl.evaluation import by_client, recorded, settings
 from rayfed_ssl.extensions import digests
-from rayfed_ssl.federated.bench import train_rows
+from rayfed_ssl.federated.bench import tested_images, train_rows
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import Ledger
@@ -39,11 +39,9 @@ from rayfed_ssl.records.summary import (
     virtual_seconds,
     write_summary,
 )
-from rayfed_ssl.records.tables import Drop, read_metrics, replace_file, write_images, write_partition
+from rayfed_ssl.records.tables import SKIPPED, Drop, read_metrics, replace_file, write_images, write_partition
 from rayfed_ssl.records.trained import trained_digests, write_trained
 from rayfed_ssl.simulation.last_outcomes import LastOutcomes
-
-SKIPPED = "skipped_images.txt"  # by name, those that could not be decoded
 
 
 class Recorder:
@@ -237,7 +235,10 @@ class Recorder:
             epsilon=None if privacy is None else privacy["epsilon"],
         )
         known = len(train_rows(self.federation, self.config)[0])
-        summary["evaluation"] = {**settings(self.config.evaluation, known), **self._test_images()}
+        summary["evaluation"] = {
+            **settings(self.config.evaluation, known),
+            **tested_images(self.federation, self.config),
+        }
         if (largest := largest_class(self.federation.dataset)) is not None:
             summary["largest_class"] = {"name": largest.name, "share": largest.share}
         if (start := self.config.model.start) is not None:
@@ -282,17 +283,6 @@ class Recorder:
         figure = figures.accuracy_against_trace(metrics, self.federation.given_names)
         if figure is not None:
             figures.save_figure(self.folder, "accuracy_vs_trace", figure)
-
-    def _test_images(self) -> dict[str, int]:
-        """How many images accuracies were measured on: labelled test images, and clients' own where tasks differ."""
-        found = {"test_images": int((self.federation.dataset.test.labels >= 0).sum())}
-        if self.federation.tasks is not None:
-            own, federation = self.config.evaluation.tasks_on == "own", self.federation
-            found["task_test_images"] = sum(
-                len(shard["test"] if own else federation.task_test(client))
-                for client, shard in enumerate(federation.shards)
-            )
-        return found
 
     def _names(self, accuracy: Mapping[str, Any]) -> dict[str, str]:
         """What the clients are called whose numbers stand in ``accuracy``, where they have names."""

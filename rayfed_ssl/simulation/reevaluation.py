@@ -23,9 +23,9 @@ from rayfed_ssl.data.images import Dataset
 from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.evaluation import PROTOCOLS, EvaluationConfig, Outcomes
 from rayfed_ssl.evaluation.cache import digest
-from rayfed_ssl.federated.bench import Workbench, train_rows
+from rayfed_ssl.federated.bench import Workbench, tested_images, train_rows
 from rayfed_ssl.federated.federation import Federation, deal
-from rayfed_ssl.federated.remarks import advised, remarks
+from rayfed_ssl.federated.remarks import advised, largest_class, remarks
 from rayfed_ssl.models.exported import ExportedFile, exported_by
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.models.values import load_values, read_safetensors
@@ -70,11 +70,11 @@ def reevaluate(
     Returns:
         What ``evaluation.json`` now holds: ``accuracy``, ``select`` and ``features`` are ``{encoder: {tag: value}}``,
         ``untrained`` is ``{architecture: {tag: value}}``, of clients that began with own values ``{encoder: ..}``,
-        ``pixels`` is ``{tag: value}``, and ``evaluation`` the settings behind each protocol's results. ``own`` is
-        ``{encoder: {tag: {client: value}}}`` on clients' own test images. Untrained encoders stand as
-        ``untrained NAME`` in ``own`` and ``features``, comparisons of encoders as ``between encoders``.
-        ``other data`` holds the same for images other than the run's, by their title, the newest last, with
-        ``images``: their source, digest, numbers, and notes on them.
+        ``pixels`` is ``{tag: value}``, and ``evaluation`` the settings behind each protocol's results, ``test_images``
+        (labelled ones) among them. ``own`` is ``{encoder: {tag: {client: value}}}`` on clients' own test images.
+        Untrained encoders stand as ``untrained NAME`` in ``own`` and ``features``, comparisons of encoders as
+        ``between encoders``. ``other data`` holds the same for images other than the run's, by their title, the newest
+        last, with ``images``: their source, digest, numbers, largest class if naming it is worth much, notes on them.
     Raises:
         UserError: no encoder there, an unknown protocol, a change that is not allowed, images that are gone, or a run
             that was removed meanwhile.
@@ -139,12 +139,14 @@ def _other_images(
     block = yaml.safe_dump(skip, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**6).strip()
     dataset = sources.load(data.model_copy(update=form), skipping=f"give --data {shlex.quote(block)}")
     dataset, trained = _seen(run, dataset, exclude_trained)
+    largest = largest_class(dataset)
     said = {
         "source": source,
         "digest": dataset.digest,
         "train": len(dataset.train),
         "test": len(dataset.test),
         **({"without": "images that the run trained on"} if exclude_trained else {}),
+        **({"largest_class": {"name": largest.name, "share": largest.share}} if largest is not None else {}),
         "notes": [*trained, *advised(remarks(dataset), config.evaluation.metrics)],
     }
     return Federation(dataset, (), None, None, ()), said
@@ -178,12 +180,13 @@ def _beside(known: Mapping[str, Any], name: str, now: Mapping[str, Any], measure
     """
     others = dict(known.get(OTHERS, {}))
     before = others.pop(name, {})
-    same = _without_notes(before.get("images", {})) == _without_notes(now["images"])
+    same = _which(before.get("images", {})) == _which(now["images"])
     return {**known, OTHERS: {**others, name: added(before if same else {}, now, measured)}}
 
 
-def _without_notes(images: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in images.items() if key != "notes"}
+def _which(images: Mapping[str, Any]) -> dict[str, Any]:
+    """What says which images they are, without what is said of them."""
+    return {key: value for key, value in images.items() if key not in ("notes", "largest_class")}
 
 
 def _measured(config: RunConfig, federation: Federation, encoders: Sequence[ExportedFile]) -> Found:
@@ -209,8 +212,10 @@ def _measured(config: RunConfig, federation: Federation, encoders: Sequence[Expo
     if config.evaluation.comparisons:
         looks = {one.stem: bench.looks(_loaded(bench, one)) for one in encoders}
         found.note("accuracy", BETWEEN, BETWEEN, _compared(looks, config.evaluation))
+    labelled, counts = len(train_rows(federation, config)[0]), tested_images(federation, config)
     found.document["evaluation"] = {
-        name: evaluation.settings_of(config.evaluation, name, len(train_rows(federation, config)[0]))
+        name: evaluation.settings_of(config.evaluation, name, labelled)
+        | (counts if name in config.evaluation.labelled else {})
         for name in config.evaluation.protocols
     }
     return found

@@ -19,7 +19,7 @@ from rayfed_ssl.base.text import amount, printable
 from rayfed_ssl.records.summary import TEST_LABELS, replies_told
 from rayfed_ssl.report.formats import plural, span
 from rayfed_ssl.report.measures import features_name
-from rayfed_ssl.report.verdict import best_below_last, verdict
+from rayfed_ssl.report.verdict import Verdict, best_below_last, verdict
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.terminal.bars import Bar
 from rayfed_ssl.terminal.output import console as console
@@ -185,14 +185,20 @@ def _failed(dropped: Mapping[str, int]) -> str:
     return f"{plural(dropped['clients'], 'client')}, left out {plural(dropped['times'], 'time')}"
 
 
+def conclusion(console: Console, found: Verdict) -> None:
+    """The report's sentence, on one line."""
+    plain = found.sentence.replace("−", "-")  # not every encoding has a minus
+    console.print(plain, markup=False, highlight=False, soft_wrap=True)
+
+
 def conclude(console: Console, summary: Mapping[str, Any], folder: Path | str) -> None:
     """What a run came to, and where to look next."""
     if summary["accuracy"]:
         console.print(accuracy_table(summary))
-        plain = verdict(summary).sentence.replace("−", "-")  # not every encoding has a minus
-        hint = best_below_last(summary)
-        told = f"{hint}\n{plain}\n" if hint else f"{plain}\n"
-        console.print(told, markup=False, highlight=False, soft_wrap=True)
+        if hint := best_below_last(summary):
+            console.print(hint, markup=False, highlight=False, soft_wrap=True)
+        conclusion(console, verdict(summary))
+        console.print()
     elif summary.get("features"):
         console.print(features_table(summary))
     sent = summary["communication"]
@@ -204,7 +210,7 @@ def conclude(console: Console, summary: Mapping[str, Any], folder: Path | str) -
         **({"failed": _failed(failed)} if failed.get("times") else {}),
         **({"void rounds": f"{void} of {summary['rounds']} came to nothing"} if void else {}),
         "clients sent": f"{amount(sent['up_bytes'])} up, {amount(sent['down_bytes'])} down",
-        "took": f"{summary['wall_s']:.0f} s",
+        "took": f"{summary['wall_s']:.0f} s, start-up not counted",
         "run folder": str(folder),
         "curves": f"tensorboard --logdir {folder if '://' not in str(folder) else 'FOLDER, a copy on this machine'}",
         "report": report_command(folder),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -34,6 +36,29 @@ def hospitals(root: Path, seed: int = 0) -> Path:
                     pixels = (level + rng.integers(0, 60, (8, 8, 3))).astype(np.uint8)
                     Image.fromarray(pixels).save(folder / f"{i:02d}.png")
     return root
+
+
+def test_a_run_without_labels_is_measured_on_a_labelled_set_as_the_page_says(call: Call, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/data.md").read_text(encoding="utf-8")
+    alone = re.search(r"Are there no labels at all\? \| `([^`]+)`", page)
+    elsewhere = re.search(r"labelled set elsewhere\? \| the same run, then `rayfed-ssl ([^`]+)`", page)
+    assert alone is not None
+    assert elsewhere is not None
+    hospitals(tmp_path / "labelled")
+    (tmp_path / "plain").mkdir()
+    for number, file in enumerate(sorted((tmp_path / "labelled/train").rglob("*.png"))):
+        shutil.copy(file, tmp_path / "plain" / f"{number}.png")
+    (tmp_path / "labelled/train/b").rename(tmp_path / "b")
+    for kind in ("bright", "dark"):
+        (tmp_path / "labelled/train/a" / kind).rename(tmp_path / "labelled/train" / kind)
+    own = ["data.path=plain", "data.name=imagefolder", "data.limit=null", *shlex.split(alone[1])]
+    assert call("run", "tiny.yaml", *own, *LOCAL, "--out", "runs/plain")[0] == 0
+    words = {"RUN": "runs/plain", "DATA": "labelled"}
+    status, out, _ = call(*(words.get(word, word) for word in shlex.split(elsewhere[1])))
+    assert status == 0
+    assert "these images have labels" not in out
+    found = json.loads((tmp_path / "runs/plain/evaluation.json").read_text())["other data"]
+    assert set(found["imagefolder:labelled"]["accuracy"]["global"]) == {"knn", "linear"}
 
 
 def test_a_run_goes_on_with_its_images_wherever_they_lie_now(
@@ -134,7 +159,7 @@ def test_the_place_of_the_runs_own_images_is_read_as_the_run_reads_it(call: Call
     assert call("evaluate", "runs/h")[0] == 0
     _, out, _ = call("evaluate", "runs/h", "--data", "hosp")
     assert out.startswith("on imagefolder:hosp: ")
-    assert out.count("encoder") == out.count("untrained small_cnn") == 1  # what was asked for, and nothing earlier
+    assert out.count("\n  encoder ") == out.count("untrained small_cnn") == 1  # what was asked for, and nothing earlier
     ((name, found),) = json.loads((tmp_path / "runs/h/evaluation.json").read_text())["other data"].items()
     assert (name, found["accuracy"]["global"]) == ("imagefolder:hosp", {"knn": accuracy["knn"]})
     assert found["images"]["digest"] == digest

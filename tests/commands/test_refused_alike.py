@@ -24,6 +24,16 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"clients.count": 59},
         "clients.count: client 1 has 1 image; the simclr objective needs batches of at least 2",
     ),
+    "a share of evaluation.select that leaves a client too few images": (
+        {"clients.count": 7, "evaluation.select.share": 0.9, "data.partition.name": "iid"},
+        "evaluation.select.share: found 0.9, which holds out 50 of 60 training images and leaves too few (client ",
+    ),
+    "a share of evaluation.select that leaves too few images to deal": (
+        {"clients.count": 12, "evaluation.select.share": 0.9, "data.partition.name": "iid"},
+        "evaluation.select.share: found 0.9, which holds out 50 of 60 training images and leaves too few "
+        "(clients.count: 12, but there are only 10 images to share out); allowed: a smaller share, or "
+        "evaluation.select=null",
+    ),
     "no labels": (
         {"data": {"name": "imagefolder", "path": "plain", "layout": "flat"}, "method.name": "fedavg_supervised"},
         "objective.name: found 'supervised', but 32 of 32 training images have no label",

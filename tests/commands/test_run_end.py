@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
+from rayfed_ssl.report.evaluated import verdict_of
 from rayfed_ssl.report.verdict import verdict
 from tests.command_line import Call
 from tests.data.files import pictures, write_parquet
@@ -39,3 +41,45 @@ def test_a_large_class_is_recalled_at_the_end(call: Call, tmp_path: Path) -> Non
     assert status == 0
     assert json.loads((tmp_path / "runs/tiny/summary.json").read_text())["largest_class"] == {"name": "a", "share": 0.9}
     assert "; always naming the largest class, a, is right for 90.0 % of the test images" in out
+
+
+def test_evaluate_ends_with_the_sentence_of_the_run(call: Call, tmp_path: Path) -> None:
+    assert call(*LOCAL)[0] == 0
+    run, file = tmp_path / "runs/tiny", tmp_path / "runs/tiny/evaluation.json"
+    sentence = verdict(json.loads((run / "summary.json").read_text())).sentence
+    assert "over 30 test images" in sentence
+    status, out, _ = call("evaluate", "runs/tiny")
+    assert status == 0
+    assert out.splitlines()[-1] == sentence.replace("−", "-")
+    known = json.loads(file.read_text())
+    assert known["evaluation"]["knn"].pop("test_images") == 30
+    file.write_text(json.dumps(known))  # as an earlier version wrote it
+    found = verdict_of(run, known)
+    assert found is not None
+    assert found.sentence.startswith("After 2 rounds, kNN accuracy is ")
+    assert "with no interval, so neither is called better" in found.sentence
+    status, out, _ = call("evaluate", "runs/tiny", "--protocol", "linear", "evaluation.linear.epochs=1")
+    assert status == 0
+    assert "over 30 test images" in out.splitlines()[-1]  # the images are the same: their number holds for kNN, too
+    status, out, _ = call("evaluate", "runs/tiny", "--protocol", "rank", "--data", "digits")
+    assert "After 2 rounds" not in out  # no accuracy was measured on these
+
+
+def test_evaluate_tells_of_clients_encoders_and_of_the_largest_class_of_other_images(
+    call: Call, tmp_path: Path
+) -> None:
+    assert call(*LOCAL, "method.name=local", "clients.count=2", "train.rounds=1")[0] == 0
+    sentence = verdict(json.loads((tmp_path / "runs/tiny/summary.json").read_text())).sentence
+    assert "(mean of clients)" in sentence
+    status, out, _ = call("evaluate", "runs/tiny")
+    assert (status, out.splitlines()[-1]) == (0, sentence.replace("−", "-"))
+    for split in ("train", "test"):
+        write_parquet(tmp_path / "odd" / f"{split}.parquet", pictures(20), ["a"] * 18 + ["b"] * 2)
+    status, out, _ = call("evaluate", "runs/tiny", "--data", "{name: parquet, path: odd}")
+    assert status == 0
+    assert "; always naming the largest class, a, is right for 90.0 % of the test images" in out.splitlines()[-1]
+    assert "over 20 test images" in out.splitlines()[-1] or "over 2 clients" in out.splitlines()[-1]
+    found = json.loads((tmp_path / "runs/tiny/evaluation.json").read_text())["other data"]["parquet:odd"]
+    assert found["images"]["largest_class"] == {"name": "a", "share": 0.9}
+    shutil.rmtree(tmp_path / "runs/tiny/encoder")
+    assert verdict_of(tmp_path / "runs/tiny", {"other data": {"x": found}}, other=True) is None

@@ -56,17 +56,32 @@ def test_empty_and_blank_text_is_no_class_and_no_client(tmp_path: Path, kind: pa
         assert data.test.labels.tolist() == [-1, 0]
         assert data.train.group_names == ("a", "b")
         assert data.train.groups.tolist() == [0, 1, -1, -1, -1]
-        assert data.notes == ("3 images have an empty label: unlabelled", "2 images have an empty client: nobody's")
+        assert data.notes == ("4 images have an empty label: unlabelled", "3 images have an empty client: nobody's")
     assert [*map(len, partition(Natural(), data.train.labels, 2, 0, data.train.groups))] == [1, 1]  # as of null
     assert catalogued(config(root)).class_names == ("sick", "well")
 
 
-def test_blank_labels_of_one_file_are_counted_once_and_null_is_no_blank(tmp_path: Path) -> None:
-    write(tmp_path / "all.parquet", label=["x"] * 8 + ["", None])
+def test_empty_labels_of_one_file_are_counted_once_and_null_alone_needs_no_words(tmp_path: Path) -> None:
+    write(tmp_path / "all.parquet", label=["x"] * 8 + ["", None, None])
     data = read(tmp_path / "all.parquet")
-    assert data.notes[1:] == ("1 images have an empty label: unlabelled",)
+    assert data.notes[1:] == ("3 images have an empty label: unlabelled",)
+    assert (data.train.labels < 0).sum() == 3
+    write(tmp_path / "nulls.parquet", label=["x"] * 8 + [None] * 3)
     write(tmp_path / "numbers.parquet", label=[0] * 8 + [-1, None])
-    assert len(read(tmp_path / "numbers.parquet").notes) == 1
+    for file in ("nulls", "numbers"):
+        assert len(read(tmp_path / f"{file}.parquet").notes) == 1
+
+
+def test_empty_labels_are_counted_in_all_files_where_one_has_blank_text(tmp_path: Path) -> None:
+    root = tmp_path / "d"
+    write(root / "train-0.parquet", label=["x", "", "y"])
+    write(root / "train-1.parquet", label=pa.array([None, None], pa.string()))
+    write(root / "train-2.parquet", label=pa.nulls(2))
+    write(root / "train-3.parquet", label=[-1, -1])
+    write(root / "test.parquet", label=["y", None])
+    data = read(root)
+    assert data.notes == ("8 images have an empty label: unlabelled",)
+    assert sum(int((images.labels < 0).sum()) for images in (data.train, data.test)) == 8
 
 
 VIEW = pa.string_view()

@@ -500,7 +500,7 @@ def test_a_pool_without_labels_beside_labelled_tests_says_how_to_go_on(tmp_path)
     put(tmp_path, {"train/1.png": pictures(1)[0], "train/2.png": pictures(2)[1], "test/dog/1.png": pictures(1)[0]})
     refused(
         r"test holds the class dog, which no training image has; train/ has no classes; data\.layout=flat reads no "
-        r"labels, and `rayfed-ssl evaluate RUN --data FOLDER`",
+        r"labels, and `rayfed-ssl evaluate RUN --data FOLDER --protocol knn` measures",
         tmp_path,
         "imagefolder",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import shutil
 from collections.abc import Callable, Iterator
@@ -94,6 +95,21 @@ def test_an_embedding_has_the_same_bits_in_every_table(
         assert sorted(found["id"]) == names
         for name, vector in zip(found["id"], vectors(found), strict=True):
             assert vector.tobytes() == whole[name].tobytes()
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.npy", "x.parquet.gz", "x"])
+def test_a_name_of_another_format_is_refused_before_images_are_read(
+    name: str, encoder: RunEncoder, tmp_path: Path
+) -> None:
+    said = (
+        rf"^--out: found .*{re.escape(name)}, but the table is Parquet; allowed: a name that ends in \.parquet or "
+        r"\.pq, such as x\..*parquet; pandas\.read_parquet reads it, and writes other formats$"
+    )
+    with pytest.raises(UserError, match=said):
+        embed(encoder, "nowhere", tmp_path / name)
+    put(tmp_path / "images", {"0.png": pictures(1)[0]})
+    embed(encoder, str(tmp_path / "images"), tmp_path / "x.PQ")
+    assert read(tmp_path / "x.PQ")["id"] == ["0.png"]
 
 
 def test_tables_are_written_in_row_groups_while_images_are_read(

@@ -267,7 +267,7 @@ def test_a_card_of_a_client_shows_that_clients_values(mixed_run: Path, tmp_path:
         (mixed_run / "evaluation.json").unlink()
     assert row[3] == f"{found['untrained']['client-00001']['linear']:.3f}"
     assert cells(card, "client 1")[0][1].endswith("training images")
-    assert "# tiny: the encoder of client 1" in card
+    assert "# mixed: the encoder of client 1" in card
 
 
 def test_later_evaluations_and_privacy_are_on_the_card(run: Path, tmp_path: Path) -> None:
@@ -367,6 +367,15 @@ def test_wrong_options_are_one_line(
         assert err.startswith(line)
         assert err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["m.onnx", "m.PT", "m.pt2", "m.safetensors"])
+def test_a_folder_with_the_name_of_a_file_is_refused(name: str, encoder: RunEncoder, tmp_path: Path) -> None:
+    said = rf"^--out: found .*{name}, but an export is a folder, and model\.pt lies in it; allowed: .*, such as m$"
+    with pytest.raises(UserError, match=said):
+        export(encoder, "torchscript", tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+    assert export(encoder, "torchscript", tmp_path / "v1.2").folder.is_dir()
 
 
 def test_onnx_names_its_extra(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

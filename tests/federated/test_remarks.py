@@ -12,7 +12,15 @@ from rayfed_ssl.data.copies import copies
 from rayfed_ssl.data.images import Dataset, Images
 from rayfed_ssl.data.sources import SourceConfig, load
 from rayfed_ssl.federated.federation import deal
-from rayfed_ssl.federated.remarks import FEW, copied, no_class, remarks, smallest_classes, untested_classes
+from rayfed_ssl.federated.remarks import (
+    FEW,
+    copied,
+    no_class,
+    remarks,
+    smallest_classes,
+    unlabelled_tests,
+    untested_classes,
+)
 from tests.data.files import write_parquet
 
 KINDS = np.random.default_rng(0).integers(0, 256, (30, 8, 8, 3), dtype=np.uint8)
@@ -80,6 +88,17 @@ def test_a_class_that_is_none_by_its_name_is_named(name: str) -> None:
         "empty label"
     ]
     assert list(no_class(labelled([0, 1], [0], names[:2]))) == []
+
+
+def test_test_images_without_a_label_are_counted_where_others_have_one() -> None:
+    data = labelled([0, 1], [0, -1, 1, -1, 1])
+    line = "2 of 5 test images have no label: accuracies are over the other 3"
+    assert list(unlabelled_tests(data)) == [line]
+    assert line in remarks(data)
+    (line,) = unlabelled_tests(labelled([0, -1], [-1, 0]))
+    assert line == "1 of 2 test images has no label: accuracies are over the other 1"
+    for tests in ([0, 1], [-1, -1], []):
+        assert list(unlabelled_tests(labelled([0, -1], tests))) == []
 
 
 def test_classes_of_the_training_images_without_a_test_image_are_named() -> None:

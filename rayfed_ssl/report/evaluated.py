@@ -1,0 +1,63 @@
+"""The report's sentence on what ``rayfed-ssl evaluate`` measured: ``evaluation.json`` in the words of a summary."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rayfed_ssl.models.exported import exported_files
+from rayfed_ssl.report.verdict import Verdict, verdict
+
+OTHERS = "other data"
+COUNTS = ("test_images", "task_test_images")  # in the settings of a protocol
+
+
+def verdict_of(run: Path, found: Mapping[str, Any], other: bool = False) -> Verdict | None:
+    """How the exported encoders compare with the untrained ones and with raw pixels, on the run's own images, or with
+    ``other`` on the data set that stands last. None where there is no accuracy, or the run has no summary.
+
+    Args:
+        found: what ``evaluation.json`` holds. Of one that an earlier version wrote, the numbers of test images are not
+            known, and there is no interval.
+    """
+    summary = _summary(run / "summary.json")
+    of = list(found[OTHERS].values())[-1] if other else found
+    accuracy: dict[str, Any] = {}
+    untrained: dict[str, Any] = {}
+    files = exported_files(run / "encoder")
+    for one in [file for file in files if file.client is None] or files:
+        began = of.get("untrained", {})
+        before = began.get(one.stem, began.get(one.architecture, {}))
+        for tag, value in of.get("accuracy", {}).get(one.stem, {}).items():
+            for known, values in ((accuracy, value), (untrained, before.get(tag))):
+                if one.client is None:
+                    known[tag] = values
+                else:
+                    known.setdefault(tag, {})[str(one.client)] = values
+    if not accuracy or "rounds" not in summary:
+        return None
+    said: dict[str, Any] = {key: summary[key] for key in ("rounds", "status", "start") if key in summary}
+    largest = of["images"].get("largest_class") if other else summary.get("largest_class")
+    return verdict(
+        {
+            **said, "accuracy": accuracy, "untrained": untrained, "pixels": of.get("pixels"),
+            "evaluation": _counts(of.get("evaluation", {})), "largest_class": largest,
+        }
+    )  # fmt: skip
+
+
+def _counts(settings: Mapping[str, Any]) -> dict[str, int]:
+    """How many test images there were: of one data set all protocols say the same, those that say it."""
+    blocks = [block for block in settings.values() if isinstance(block, Mapping)]
+    return {key: block[key] for key in COUNTS for block in blocks if key in block}
+
+
+def _summary(path: Path) -> dict[str, Any]:
+    """Empty where there is none that can be read."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
