@@ -33,7 +33,7 @@ def evaluate(
 ) -> None:
     """Evaluate the encoder(s) of a finished run again; adds to RUN/evaluation.json. --protocol may be repeated."""
     from rayfed_ssl.records.outcomes import FILE as OUTCOMES
-    from rayfed_ssl.report.evaluated import verdict_of
+    from rayfed_ssl.report.evaluated import sentence_of
     from rayfed_ssl.simulation.reevaluation import FILE, reevaluate
     from rayfed_ssl.storage.fetch import at_hand, is_about_encoders, renewing
     from rayfed_ssl.terminal.fitting import show
@@ -44,7 +44,7 @@ def evaluate(
             folder, protocol or (), changes or (), data=data, exclude_trained=exclude_trained,
             trust_imports=trust_imports, renew=renewing(run, folder, FILE),
         )  # fmt: skip
-        sentence = verdict_of(folder, found, other=data is not None)
+        sentence = sentence_of(folder, found, other=data is not None)
     told, tables = evaluation_tables(found, other=data is not None)
     if told is not None:
         typer.echo(told)

@@ -32,10 +32,11 @@ from rayfed_ssl.data.formats import (
     DICOM,
     FORMATS,
     SUFFIXES,
+    UNKNOWN,
     bands_found,
     has_more_bands,
+    heic_format,
     jpeg2000_depth,
-    register,
     undecodable,
 )
 from rayfed_ssl.data.images import Payload
@@ -61,10 +62,6 @@ _UPRIGHT = {  # orientation -> how the pixels are turned; EXIF 2.3, tag 274
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-
-
-_READ = ", ".join(sorted((*FORMATS, "DICOM")))
-_UNKNOWN = f"its content is no image of a format that is read ({_READ}), or its header is damaged"
 _NO_MARK = "it is named as DICOM and has no letters DICM at byte 128, as such files have (PS3.10); dcmconv writes them"
 
 
@@ -146,7 +143,7 @@ def decode(payload: Payload, form: Form) -> Decoded:
     except UnidentifiedImageError as error:
         unmarked = isinstance(payload, Path) and payload.suffix.lower() in DICOM
         found = bands_found(payload) or undecodable(_head(payload))
-        raise BadImage(found or (_NO_MARK if unmarked else _UNKNOWN)) from error
+        raise BadImage(found or (_NO_MARK if unmarked else UNKNOWN)) from error
     except Exception as error:  # decoders of damaged files raise anything: OSError, SyntaxError, struct.error, ...
         if isinstance(error, OSError) and error.errno is not None and isinstance(payload, Path):
             raise BadImage(_unread(payload, error)) from error
@@ -231,8 +228,12 @@ def _opened(payload: bytes | Path | NDArray[np.generic]) -> Image.Image:
     if isinstance(payload, np.ndarray):
         pixels = payload[..., 0] if payload.ndim == 3 and payload.shape[2] == 1 else payload
         return Image.fromarray(np.ascontiguousarray(pixels))
-    register()
-    return Image.open(io.BytesIO(payload) if isinstance(payload, bytes) else payload, formats=FORMATS)
+    try:
+        return Image.open(io.BytesIO(payload) if isinstance(payload, bytes) else payload, formats=FORMATS)
+    except UnidentifiedImageError:
+        if (heic := heic_format(_head(payload))) is None:
+            raise
+    return Image.open(io.BytesIO(payload) if isinstance(payload, bytes) else payload, formats=(heic,))
 
 
 def _may_be_dicom(payload: bytes | Path) -> bool:
@@ -251,9 +252,9 @@ def _head(payload: Payload) -> bytes:
 def _has_frames(image: Image.Image) -> bool:
     """Whether an unread file holds several frames, by its directory alone: no pixels are decoded.
 
-    A photograph with a preview or a depth map beside it (MPO) is one image.
+    A photograph with others beside it, such as a preview or a depth map (MPO, HEIC), is one image: of HEIC the primary.
     """
-    if image.format == "MPO":
+    if image.format in ("MPO", "HEIF"):
         return False
     try:
         return bool(getattr(image, "is_animated", False))

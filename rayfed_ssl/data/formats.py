@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import importlib.util
 import io
-from functools import cache
 from pathlib import Path
 
 from PIL import Image, TiffImagePlugin, features
@@ -35,10 +34,6 @@ def _here(feature: str) -> bool:
 
 
 _HERE = {name: suffixes for name, (feature, suffixes) in _SOMETIMES.items() if _here(feature)}
-_HEIC = {".heic", ".heif", ".hif"}
-_PILLOW_HEIF = Late("pillow_heif")
-if importlib.util.find_spec("pillow_heif") is not None:
-    _HERE["HEIF"] = _HEIC  # HEIC, or another codec in the same container
 
 FORMATS = (*_ALWAYS, *_HERE)
 """The decoders that image bytes may choose. Others would run programs (EPS starts Ghostscript) or open other files."""
@@ -46,17 +41,19 @@ FORMATS = (*_ALWAYS, *_HERE)
 DICOM = {".dcm", ".dicom", ".ima"}
 """Suffixes of DICOM files, which often have none: ``dicom_heads`` knows them by their beginning."""
 
-SUFFIXES = DICOM.union(*_ALWAYS.values(), *_HERE.values())
+HEIC = {".heic", ".heif", ".hif"}
+HEIC_HERE = importlib.util.find_spec("pillow_heif") is not None
+HEIC_NEEDED = "pip install 'rayfed-ssl[heic]'"
+
+SUFFIXES = DICOM.union(*_ALWAYS.values(), *_HERE.values(), HEIC if HEIC_HERE else ())
 """Of files that are images."""
 
 ABSENT = {name: suffixes for name, (_, suffixes) in _SOMETIMES.items() if name not in _HERE}
 """Formats that the installed Pillow does not decode, and their suffixes."""
 
-HEIC = _HEIC if "HEIF" not in FORMATS else set[str]()
-"""Suffixes of files that take the extra ``heic``, where it is not installed."""
-
-HEIC_NEEDED = "pip install 'rayfed-ssl[heic]'"
-
+_READ = ", ".join(sorted((*FORMATS, "DICOM", *(["HEIC"] if HEIC_HERE else []))))
+UNKNOWN = f"its content is no image of a format that is read ({_READ}), or its header is damaged"
+_PILLOW_HEIF = Late("pillow_heif")
 _BRANDS = dict.fromkeys((b"avif", b"avis"), "AVIF") | dict.fromkeys(
     (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"), "HEIC"
 )  # ISO 14496-12, ftyp; ISO 23008-12, annexes B and D
@@ -67,13 +64,19 @@ _BIG_TIFF = 43  # the third byte of a little-endian one, whose header has 16 byt
 _SIZ_DEPTH = 42  # from SOC to Ssiz of the first component: ITU-T T.800, A.5.1
 
 
-@cache
-def register() -> None:
-    """Tell Pillow of the formats that it does not know by itself, once in a process: importing their decoder takes a
-    fifth of a second.
+def _brand(head: bytes) -> str:
+    return _BRANDS.get(head[8:12], "") if head[4:8] == b"ftyp" else ""
+
+
+def heic_format(head: bytes) -> str | None:
+    """Pillow's name of HEIC, of which it is told then, where an image begins like one and the extra is installed.
+
+    Told only then, because importing the decoder takes a fifth of a second.
     """
-    if "HEIF" in FORMATS:
-        _PILLOW_HEIF.register_heif_opener()
+    if not HEIC_HERE or _brand(head) != "HEIC":
+        return None
+    _PILLOW_HEIF.register_heif_opener()
+    return "HEIF"
 
 
 def undecodable(head: bytes) -> str:
@@ -82,12 +85,11 @@ def undecodable(head: bytes) -> str:
         return "it is empty"
     if is_dicom(head):
         return "it is DICOM; its name should end in .dcm, or have no suffix"
-    found = _BRANDS.get(head[8:12], "") if head[4:8] == b"ftyp" else ""
-    found = found or next((name for start, name in _BEGINNINGS.items() if head.startswith(start)), "")
-    if not found or found in FORMATS or (found, "HEIF" in FORMATS) == ("HEIC", True):
+    found = _brand(head) or next((name for start, name in _BEGINNINGS.items() if head.startswith(start)), "")
+    if not found or found in FORMATS:
         return ""
     if found == "HEIC":
-        return f"it is HEIC, which takes {HEIC_NEEDED}; or convert it to PNG or JPEG"
+        return "" if HEIC_HERE else f"it is HEIC, which takes {HEIC_NEEDED}; or convert it to PNG or JPEG"
     return f"it is {found}, which the installed Pillow does not decode; convert it to PNG or JPEG"
 
 

@@ -40,7 +40,7 @@ from rayfed_ssl.data.decoded_notes import clipping, counted, plain
 from rayfed_ssl.data.dicom import installed
 from rayfed_ssl.data.folder_layouts import Layout
 from rayfed_ssl.data.folder_names import expression
-from rayfed_ssl.data.formats import FORMATS
+from rayfed_ssl.data.formats import HEIC_HERE
 from rayfed_ssl.data.holdout import recounted
 from rayfed_ssl.data.images import MOST_CLASSES, Dataset, Images, Listing, Scaling, Source
 from rayfed_ssl.data.pixel_digests import kept_digests
@@ -378,7 +378,7 @@ def _cache_key(config: SourceConfig, source: Source, key: str) -> str:
         settings["clipped"] = "counted"  # files made before do not say how many were
     if config.on_bad_image == "skip" and installed():
         settings["dicom"] = installed()  # without them such images were left out
-    if config.on_bad_image == "skip" and "HEIF" in FORMATS:
+    if config.on_bad_image == "skip" and HEIC_HERE:
         settings["heic"] = True
     digest = hashlib.blake2b(json.dumps([FORMAT, settings], sort_keys=True).encode(), digest_size=12)
     add_files(digest, source, key)

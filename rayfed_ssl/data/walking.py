@@ -14,7 +14,7 @@ from pathlib import Path
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.dicom_heads import NO_IMAGE, kind_of
-from rayfed_ssl.data.formats import ABSENT, DICOM, HEIC, HEIC_NEEDED, SUFFIXES
+from rayfed_ssl.data.formats import ABSENT, DICOM, HEIC, HEIC_HERE, HEIC_NEEDED, SUFFIXES
 
 BESIDE_IMAGES = {
     ".csv", ".tsv", ".xls", ".xlsx", ".ods", ".json", ".jsonl", ".xml", ".yaml", ".yml", ".toml", ".ini", ".txt", ".md",
@@ -171,7 +171,7 @@ def _of_kinds(found: Counter[str]) -> str:
         "NIfTI is to be converted: its slices as PNG or TIFF of 16 bits, or as DICOM": NIFTI,
         "Parquet files are read with name=parquet": {".parquet"},
         "NumPy's arrays are read with name=arrays": ARRAYS,
-        f"HEIC takes {HEIC_NEEDED}": HEIC,
+        f"HEIC takes {HEIC_NEEDED}": set() if HEIC_HERE else HEIC,
         **{f"{name} is not decoded by the installed Pillow": suffixes for name, suffixes in ABSENT.items()},
         "archives are to be unpacked (those of WebDataset are not read)": ARCHIVES,
     }

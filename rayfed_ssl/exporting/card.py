@@ -1,8 +1,9 @@
 """A model card: what an exported encoder is, what it was trained on, how well it does, what training it cost.
 
 Every number is read from the run folder: from ``summary.json``, ``evaluation.json`` where there is one,
-``environment.json``, ``partition.parquet``, ``outcomes.parquet`` and ``config.yaml``. Folders of this machine are left
-out, and so are names of classes, clients and groups in what the run noted.
+``environment.json``, ``partition.parquet``, ``outcomes.parquet`` and ``config.yaml``. Ways to folders of this machine
+are left out, and so are names of classes, clients and groups in what the run noted; names that the config itself gives
+(of files, of a run, of classes in ``data.tasks``) are there.
 """
 
 from __future__ import annotations
@@ -204,8 +205,11 @@ def _accuracy(encoder: RunEncoder, summary: Mapping[str, Any]) -> str:
     began = encoder.file.before_training(encoder.config.model.initial == "own")
     untrained, pixels = later.get("untrained", {}).get(began, {}), later.get("pixels", {})
     for tag, value in later.get("accuracy", {}).get(encoder.file.stem, {}).items():
-        row = (tag, "`rayfed-ssl evaluate`", pixels.get(tag), untrained.get(tag), value)
-        if not any(row[0] == tag and row[2:] == (pixels.get(tag), untrained.get(tag), value) for row in rows):
+        of_first_values = untrained.get(tag)
+        if "start" in summary:  # those are not what training began with
+            of_first_values = next((known for other, _, _, known, _ in rows if other == tag), None)
+        row = (tag, "`rayfed-ssl evaluate`", pixels.get(tag), of_first_values, value)
+        if not any(known[0] == tag and known[2:] == row[2:] for known in rows):
             rows.append(row)
     if not rows:
         return "Nothing was measured of this encoder."

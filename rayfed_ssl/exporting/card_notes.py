@@ -83,7 +83,7 @@ REWORDED = {
         r"\1 of \2 images, about a fifth of each class and whole groups at a time, were held out as test images"
     ),
     r", (\d+) of (\d+) images, is held out as test images": (
-        r"\1 of \2 images, a fifth of each class, were held out as test images"
+        r"\1 of \2 images, about a fifth of each class, were held out as test images"
     ),
 }
 """What a note with names says somewhere -> the same without them."""

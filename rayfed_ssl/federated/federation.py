@@ -211,7 +211,7 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
 
 def _shards(config: RunSettings, train: Images, rest: np.ndarray, held_out: np.ndarray | None) -> list[np.ndarray]:
     """``rest`` as the partition deals it. Raises UserError where it cannot, naming ``evaluation.select`` where it could
-    deal all images.
+    deal these and what is held out.
     """
 
     def dealt(rows: np.ndarray) -> list[np.ndarray]:
@@ -225,7 +225,10 @@ def _shards(config: RunSettings, train: Images, rest: np.ndarray, held_out: np.n
     except UserError as error:
         if held_out is None or config.evaluation.select is None:
             raise
-        dealt(np.arange(len(train)))
+        try:
+            dealt(np.union1d(rest, held_out))
+        except UserError:
+            raise error from None
         share = config.evaluation.select.share
         raise UserError(leaves_too_few(str(error), share, held_out, len(train))) from error
 

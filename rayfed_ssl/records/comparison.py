@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rayfed_ssl.base.late import Late
+from rayfed_ssl.evaluation import OWN
 from rayfed_ssl.records.guarantee import Guarantee
 from rayfed_ssl.records.image_pairs import CLIENTS, HELD_OUT, TEST_IMAGES, DrawnInterval, drawn_interval
 from rayfed_ssl.records.intervals import LEVEL
@@ -262,8 +263,8 @@ def ordered(scores: Sequence[str]) -> list[str]:
     return sorted(scores, key=_place)
 
 
-def _place(measure: str) -> tuple[bool, bool, int, str]:
-    """Where a measure stands among others: test images before held-out ones, features last."""
+def _place(measure: str) -> tuple[bool, bool, bool, int, str]:
+    """Where a measure stands among others: test images before clients' own ones, then held-out ones, features last."""
     name = measure.rpartition("/")[2]
     order = PREFERRED.index(name) if name in PREFERRED else len(PREFERRED)
-    return measure.startswith("features/"), measure.startswith("select/"), order, name
+    return measure.startswith("features/"), measure.startswith("select/"), name.startswith(OWN), order, name

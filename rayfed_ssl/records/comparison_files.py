@@ -104,7 +104,7 @@ def _measured(comparison: Comparison, row: Row, measure: str) -> dict[str, Any]:
 
 def document(comparison: Comparison, folder: Path, selection: Selection | None = None) -> dict[str, Any]:
     """What the tables hold, with every seed's values and run folder, which is relative to ``folder``, and the intervals
-    between every two rows that count test images; ``selection`` is null where nothing was to be chosen.
+    between every two rows that count test images or clients; ``selection`` is null where nothing was to be chosen.
     """
     rows = []
     for row, record in zip(comparison.rows, records(comparison), strict=True):

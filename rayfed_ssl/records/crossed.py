@@ -18,6 +18,7 @@ from rayfed_ssl.base.late import Late
 from rayfed_ssl.records.intervals import LEVEL
 
 _stats = Late("scipy.stats")
+SAME = 1e-9  # differences that differ by less do so by rounding
 RULE_OF_THREE = 3.0  # / m: what m images among which none differs leave possible (Hanley and Lippman-Hand 1983)
 
 
@@ -46,7 +47,7 @@ def half_width(differences: NDArray[np.float64]) -> float:
     """
     n, m = differences.shape
     images = differences.mean(axis=0)
-    if float(np.ptp(images)) == 0:  # no image tells them apart, or all do alike
+    if float(np.ptp(images)) < SAME:  # no image tells them apart, or all do alike
         over_images: float = RULE_OF_THREE / m
     else:
         over_images = _quantile(m - 1) * float(images.std(ddof=1)) / math.sqrt(m)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rayfed_ssl.evaluation import OWN
 from rayfed_ssl.evaluation.material import SELECT
-from rayfed_ssl.records.crossed import half_width
+from rayfed_ssl.records.crossed import SAME, half_width
 from rayfed_ssl.records.intervals import counts_images, of_difference
 from rayfed_ssl.records.one_run import OneRun
 from rayfed_ssl.records.outcomes import FILE
@@ -28,6 +28,7 @@ NOT_OF_IMAGES = "it is not counted image by image on the test images"
 LACKING = f"a run has no {FILE}, which earlier versions did not write (rayfed-ssl evaluate RUN does)"
 OTHER_NUMBERS = f"the {FILE} of a run is not of the accuracy that it recorded"
 OTHER_IMAGES = "not all runs have the same test images"
+ALIKE = "all clients differ alike, which says nothing of others"
 OTHER_CLIENTS = "not all runs have values of the same clients, two at least"
 NOT_COUNTED = "how many images were held out is not recorded, or it is no share of them"
 HELD_ALIKE = "some seeds hold out the same images, and which of them were right is not kept"
@@ -48,7 +49,8 @@ class DrawnInterval:
 
 def drawn(measure: str) -> Drawn:
     """What a measure is a mean over: a value on own images is one of each client."""
-    if measure.removeprefix(SELECT).startswith((OWN, "task")):
+    name = measure.removeprefix(SELECT)
+    if name == "task" or name.startswith((OWN, "task_")):
         return CLIENTS
     return HELD_OUT if measure.startswith(SELECT) else TEST_IMAGES
 
@@ -75,13 +77,16 @@ def _held_out(
     """Of one seed, what the number of held-out images allows. It takes answers as independent, for none is kept: where
     they agree, as they mostly do, the true interval is narrower. Of several, each holds out images of its own.
     """
-    a, b = own[seeds[0]], theirs[seeds[0]]
-    if a.held_out is None or not counts_images(measure.removeprefix(SELECT)):
+    held_out = [known for seed in seeds if (known := own[seed].held_out) is not None]
+    if len(held_out) < len(seeds) or not counts_images(measure.removeprefix(SELECT)):
         return NOT_COUNTED
     if len(seeds) > 1:
-        return BY_SEED if len({own[seed].held_out for seed in seeds}) == len(seeds) else HELD_ALIKE
-    low, high = of_difference(a.values[measure], b.values[measure], a.held_out.images)
-    return DrawnInterval(low, high, a.held_out.images, HELD_OUT)
+        return BY_SEED if len(set(held_out)) == len(seeds) else HELD_ALIKE
+    a, b = (rows[seeds[0]].values[measure] for rows in (own, theirs))
+    if not (0 <= a <= 1 and 0 <= b <= 1):
+        return NOT_COUNTED
+    low, high = of_difference(a, b, held_out[0].images)
+    return DrawnInterval(low, high, held_out[0].images, HELD_OUT)
 
 
 def client_differences(
@@ -92,7 +97,8 @@ def client_differences(
     clients = sorted(pairs[0][0])
     if len(clients) < 2 or any(sorted(values) != clients for pair in pairs for values in pair):
         return OTHER_CLIENTS
-    return np.array([[a[client] - b[client] for client in clients] for a, b in pairs])
+    found = np.array([[a[client] - b[client] for client in clients] for a, b in pairs])
+    return ALIKE if float(np.ptp(found.mean(axis=0))) < SAME else found
 
 
 def image_differences(

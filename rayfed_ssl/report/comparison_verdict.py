@@ -57,9 +57,9 @@ def verdict(rows: Sequence[Row], scores: Sequence[str]) -> Verdict:
 def against(row: Row, other: Row, name: str, seeds: Sequence[str]) -> Compared | None:
     """How ``row`` does beside ``other``, over those of ``seeds`` that both have.
 
-    The interval is that of the paired differences by seed and test image, where the comparison has it. Otherwise it is
-    of two seeds or more that of the differences by seed, and of one seed what the number of test images allows, which
-    takes answers as independent. None where no seed has both.
+    The interval is that of the paired differences by seed and test image or client, where the comparison has it.
+    Otherwise it is of two seeds or more that of the differences by seed, and of one seed what the number of test images
+    allows, which takes answers as independent. None where no seed has both.
     """
     own, theirs = by_seed(row, name), by_seed(other, name)
     both = [seed for seed in seeds if seed in own and seed in theirs]
@@ -167,7 +167,8 @@ def _rule(best: Row, others: Sequence[Row], name: str, seeds: Sequence[str]) -> 
     else:
         beyond = "; it counts seeds, not which test images were drawn" if margin else ""
         if over != seeds_alone[0] and not over.endswith(("seed", "seeds")):
-            over += f" (over {seeds_alone[0]} alone where no answers image by image are kept)"
+            lacking = "beside those that have none" if "client" in over else "where no answers image by image are kept"
+            over += f" (over {seeds_alone[0]} alone {lacking})"
             beyond = ""
     holds = f"the 95 % interval of the difference over {over} holds zero"
     if not margin:

@@ -14,9 +14,19 @@ OTHERS = "other data"
 COUNTS = ("test_images", "task_test_images")  # in the settings of a protocol
 
 
+def sentence_of(run: Path, found: Mapping[str, Any], other: bool = False) -> Verdict | None:
+    """As ``verdict_of``; also None where the run's summary is not what a run writes: what was measured stands."""
+    try:
+        return verdict_of(run, found, other)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+
+
 def verdict_of(run: Path, found: Mapping[str, Any], other: bool = False) -> Verdict | None:
     """How the exported encoders compare with the untrained ones and with raw pixels, on the run's own images, or with
     ``other`` on the data set that stands last. None where there is no accuracy, or the run has no summary.
+
+    The untrained encoders are those of first values, also of a run that began with an encoder (``model.start``).
 
     Args:
         found: what ``evaluation.json`` holds. Of one that an earlier version wrote, the numbers of test images are not
@@ -38,7 +48,7 @@ def verdict_of(run: Path, found: Mapping[str, Any], other: bool = False) -> Verd
                     known.setdefault(tag, {})[str(one.client)] = values
     if not accuracy or "rounds" not in summary:
         return None
-    said: dict[str, Any] = {key: summary[key] for key in ("rounds", "status", "start") if key in summary}
+    said: dict[str, Any] = {key: summary[key] for key in ("rounds", "status") if key in summary}
     largest = of["images"].get("largest_class") if other else summary.get("largest_class")
     return verdict(
         {

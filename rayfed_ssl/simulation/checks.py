@@ -23,7 +23,7 @@ from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models import pinned
 from rayfed_ssl.objectives import build as build_objective
 
-ENOUGH_STEPS = 50  # of a client over the whole run; the recipes of configs/ have 72 and more
+ENOUGH_STEPS = 50  # one after the other in the whole run; the recipes of configs/ have 72 and more
 
 
 def with_start(config: RunConfig) -> RunConfig:
@@ -57,9 +57,13 @@ def check_shards(config: RunConfig, federation: Federation) -> None:
     for reason, least in config.least_batches:
         if size < least:
             few = f"{federation.called(smallest)} has {images}; {reason} needs batches of at least {least}"
-            select, held_out, count = config.evaluation.select, federation.held_out, len(federation.dataset.train)
-            if select is not None and held_out is not None and 2 * len(held_out) > count:
-                raise UserError(leaves_too_few(few, select.share, held_out, count))
+            train, select, held_out = federation.dataset.train, config.evaluation.select, federation.held_out
+            if select is not None and held_out is not None:
+                undivided = size / (1 - len(held_out) / len(train))  # as many, dealt of all images
+                if split.natural and train.groups is not None:
+                    undivided = int((train.groups == smallest).sum())
+                if undivided >= least:
+                    raise UserError(leaves_too_few(few, select.share, held_out, len(train)))
             raise UserError(f"{'data.partition' if given else 'clients.count'}: {few} ({remedy})")
 
 
@@ -169,7 +173,9 @@ def split_groups(config: RunConfig, federation: Federation) -> list[str]:
 
 
 def few_steps(config: RunConfig, server: MethodServer[Any]) -> list[str]:
-    """A line where the median client takes so few local steps over the whole run that next to nothing is learned."""
+    """A line where even a model that the median client trains in every round takes so few local steps, one after the
+    other, that next to nothing is learned. Where a round asks a part of the clients, each takes fewer.
+    """
     if not server.reaches_clients:
         return []
     sizes, train = server.setup.federation.sizes, config.train
@@ -179,11 +185,13 @@ def few_steps(config: RunConfig, server: MethodServer[Any]) -> list[str]:
     if made.steps * train.rounds >= ENOUGH_STEPS:
         return []
     more = "train.local_steps" if train.local_steps else "train.local_epochs, or a smaller train.batch_size"
+    steps, rounds = (f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in (
+        (made.steps, "local step"), (train.rounds, "round"),
+    ))  # fmt: skip
     return [
-        f"a client with {int(sizes[client])} images, as the median client, takes {made.steps} local "
-        f"step{'' if made.steps == 1 else 's'} on {made.size} images in a round, {made.steps * train.rounds} in "
-        f"{train.rounds} round{'' if train.rounds == 1 else 's'}: too few for an encoder to learn much; more "
-        f"train.rounds or {more} give more"
+        f"a client with {int(sizes[client])} images, as the median client, takes {steps} on {made.size} images in a "
+        f"round, {made.steps * train.rounds} one after the other in {rounds}: too few for an encoder to learn much; "
+        f"more train.rounds or {more} give more"
     ]
 
 

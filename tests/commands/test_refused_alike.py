@@ -34,6 +34,15 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "(clients.count: 12, but there are only 10 images to share out); allowed: a smaller share, or "
         "evaluation.select=null",
     ),
+    "too few images to deal beside the public ones": (
+        {
+            "clients.count": 30,
+            "evaluation.select.share": 0.1,
+            "data.partition.name": "iid",
+            "data.public": {"source": "share", "share": 0.8},
+        },
+        "clients.count: 30, but there are only 10 images to share out",
+    ),
     "no labels": (
         {"data": {"name": "imagefolder", "path": "plain", "layout": "flat"}, "method.name": "fedavg_supervised"},
         "objective.name: found 'supervised', but 32 of 32 training images have no label",

@@ -6,7 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
-from rayfed_ssl.report.evaluated import verdict_of
+from rayfed_ssl.report.evaluated import sentence_of, verdict_of
 from rayfed_ssl.report.verdict import verdict
 from tests.command_line import Call
 from tests.data.files import pictures, write_parquet
@@ -63,6 +63,19 @@ def test_evaluate_ends_with_the_sentence_of_the_run(call: Call, tmp_path: Path) 
     assert "over 30 test images" in out.splitlines()[-1]  # the images are the same: their number holds for kNN, too
     status, out, _ = call("evaluate", "runs/tiny", "--protocol", "rank", "--data", "digits")
     assert "After 2 rounds" not in out  # no accuracy was measured on these
+
+
+def test_evaluate_compares_with_untrained_encoders_also_where_a_run_began_with_one(call: Call, tmp_path: Path) -> None:
+    assert call(*LOCAL, "--out", "first")[0] == 0
+    assert call(*LOCAL, "model.start=first", "--out", "second")[0] == 0
+    assert "the encoder it started from" in verdict(json.loads((tmp_path / "second/summary.json").read_text())).sentence
+    status, out, _ = call("evaluate", "second")
+    assert status == 0
+    assert "the untrained encoder" in out.splitlines()[-1]
+    assert "started from" not in out.splitlines()[-1]
+    (tmp_path / "second/summary.json").write_text('{"rounds": 2, "largest_class": {"name": "a"}}')
+    found = json.loads((tmp_path / "second/evaluation.json").read_text())
+    assert sentence_of(tmp_path / "second", found) is None  # a damaged summary costs the sentence, not the numbers
 
 
 def test_evaluate_tells_of_clients_encoders_and_of_the_largest_class_of_other_images(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image, features
 
+from rayfed_ssl.base.late import Late
 from rayfed_ssl.data import decode as decoding
 from rayfed_ssl.data import formats, sources, walking
 from rayfed_ssl.data.decode import BadImage, Form, decode
@@ -138,7 +139,7 @@ def test_heic_is_read_in_folders_and_in_parquet(tmp_path: Path) -> None:
         decode(encoded[0][: len(encoded[0]) // 2], Form(16))
 
 
-def test_a_heic_is_turned_once_and_its_first_frame_is_read_on_the_background() -> None:
+def test_a_heic_is_turned_once_and_its_primary_image_is_read_on_the_background() -> None:
     pixels = np.zeros((16, 32, 3), np.uint8)
     pixels[:8] = 255  # white above black
     content = heic(Image.fromarray(pixels), quality=95)
@@ -149,9 +150,9 @@ def test_a_heic_is_turned_once_and_its_first_frame_is_read_on_the_background() -
         assert decoded[:6].min() > 200
         assert decoded[-6:].max() < 50
     red, blue = Image.new("RGB", (32, 32), "red"), Image.new("RGB", (32, 32), "blue")
-    decoded_two = decode(heic(red, save_all=True, append_images=[blue], primary_index=0), Form(16))
-    assert decoded_two.frames
-    assert decoded_two.pixels[..., 0].min() > 200
+    both = decode(heic(red, save_all=True, append_images=[blue], primary_index=1), Form(16))
+    assert not both.frames  # the file says which of them it is
+    assert both.pixels[..., 2].min() > 200
     clear = decode(heic(Image.new("RGBA", (32, 32), (255, 0, 0, 0))), Form(16, background="white"))
     assert clear.transparent
     assert clear.pixels.min() > 250
@@ -164,13 +165,10 @@ def test_a_heic_of_too_many_pixels_is_refused_before_they_are_read() -> None:
 
 def test_without_its_decoder_heic_is_called_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic"
-    kept = tuple(name for name in formats.FORMATS if name != "HEIF")
-    for module in (formats, decoding):
-        monkeypatch.setattr(module, "FORMATS", kept)
-    suffixes = {".heic", ".heif", ".hif"}
+    for module in (formats, walking):
+        monkeypatch.setattr(module, "HEIC_HERE", False)
     for module in (walking, decoding):
-        monkeypatch.setattr(module, "SUFFIXES", formats.SUFFIXES - suffixes)
-    monkeypatch.setattr(walking, "HEIC", suffixes)
+        monkeypatch.setattr(module, "SUFFIXES", formats.SUFFIXES - formats.HEIC)
     with pytest.raises(BadImage, match=r"^it is HEIC, which takes pip install 'rayfed-ssl\[heic\]'; or convert it to"):
         decode(content, Form(16))
     put(tmp_path, {f"a/{n}.png": image for n, image in enumerate(pictures(5))})
@@ -179,16 +177,25 @@ def test_without_its_decoder_heic_is_called_that(tmp_path: Path, monkeypatch: py
     assert "1 file is not read: 1 .heic; HEIC takes pip install 'rayfed-ssl[heic]'" in notes
 
 
+def test_a_decoder_of_heic_that_cannot_be_imported_does_no_harm_to_other_images(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(formats, "HEIC_HERE", True)
+    monkeypatch.setattr(formats, "_PILLOW_HEIF", Late("a_decoder_without_its_library"))
+    assert decode(png(pictures(1)[0]), Form(16)).pixels.shape == (16, 16, 3)
+    with pytest.raises(BadImage, match=r"ModuleNotFoundError: No module named 'a_decoder_without"):
+        decode(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", Form(16))
+
+
 def test_what_was_left_out_for_want_of_heic_is_read_once_it_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Images in Parquet that were skipped are in the store's cache as left out: it is another one then."""
     write_parquet(tmp_path / "a.parquet", [*map(png, pictures(9)), heic(Image.fromarray(pictures(1)[0]))], [0] * 10)
     options = {"path": tmp_path / "a.parquet", "on_bad_image": "skip"}
-    kept = tuple(name for name in formats.FORMATS if name != "HEIF")
     with monkeypatch.context() as patch:
-        for module in (formats, decoding, sources):
-            patch.setattr(module, "FORMATS", kept)
+        for module in (formats, sources):
+            patch.setattr(module, "HEIC_HERE", False)
         before = fetch(tmp_path, "parquet", **options)
     after = fetch(tmp_path, "parquet", **options)
     assert (len(before.train) + len(before.test), len(after.train) + len(after.test)) == (9, 10)

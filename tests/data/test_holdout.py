@@ -120,6 +120,24 @@ def test_a_long_tail_of_clients_trains_but_for_those_that_are_too_small(
         assert left.startswith(f"{found}and their images, {whole[small].sum()} in all, are nobody's (a, ")
 
 
+@pytest.mark.parametrize(
+    ("smaller", "share", "named"),
+    [(1, 0.6, "data.partition: client 0 (a) has 1 image"), (2, 0.9, "evaluation.select.share: found 0.9, which")],
+)
+def test_evaluation_select_is_named_where_it_took_what_a_client_lacks(
+    smaller: int, share: float, named: str, tmp_path: Path
+) -> None:
+    clients = ["a"] * smaller + ["b"] * 40
+    write(tmp_path / "train.parquet", label=[0, 1] * (len(clients) // 2) + [0] * (len(clients) % 2), client=clients)
+    write(tmp_path / "test.parquet", label=[0, 1], client=["b", "b"])
+    config = tailed(tmp_path, data__path=str(tmp_path), clients__count=2, evaluation__select={"share": share})
+    federation = deal(config, tmp_path / "cache")
+    assert federation.sizes[0] == 1
+    with pytest.raises(UserError) as refused:
+        check_shards(config, federation)
+    assert str(refused.value).startswith(named)
+
+
 def test_a_run_with_clients_left_out_ends_and_its_deal_can_be_taken_over(tmp_path: Path) -> None:
     config = tailed(tmp_path, data__partition__min_size=2)
     run_locally(config, tmp_path / "run")

@@ -286,7 +286,13 @@ def test_later_evaluations_and_privacy_are_on_the_card(run: Path, tmp_path: Path
     (copy / "evaluation.json").write_text(json.dumps(later))
     export(run_encoder(copy), "torchscript")
     card = (copy / "exported/torchscript/README.md").read_text()
-    assert cells(card, "fewshot") == [["fewshot", "`rayfed-ssl evaluate`", "0.125", "0.250", "0.500"]]
+    assert cells(card, "fewshot") == [["fewshot", "`rayfed-ssl evaluate`", "0.125", "-", "0.500"]]
+    assert len(cells(card, "knn")) == 1
+    del summary["start"]  # else what is untrained is of first values, not of what training began with
+    (copy / "summary.json").write_text(json.dumps(summary))
+    export(run_encoder(copy), "torchscript", out=copy / "untrained first")
+    first = (copy / "untrained first/README.md").read_text()
+    assert cells(first, "fewshot") == [["fewshot", "`rayfed-ssl evaluate`", "0.125", "0.250", "0.500"]]
     assert len(cells(card, "knn")) == 1  # the same values again
     covered = "at most 2.25 per client at delta 0.01; it covers correlation matrices, not weights"
     assert cells(card, "epsilon")[0][1] == covered

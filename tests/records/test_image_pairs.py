@@ -21,6 +21,7 @@ from rayfed_ssl.records.comparison_notes import notes
 from rayfed_ssl.records.comparison_rows import of_variants
 from rayfed_ssl.records.crossed import half_width
 from rayfed_ssl.records.image_pairs import (
+    ALIKE,
     BY_SEED,
     HELD_ALIKE,
     LACKING,
@@ -32,6 +33,8 @@ from rayfed_ssl.records.image_pairs import (
     OTHER_NUMBERS,
     DrawnInterval,
     client_differences,
+    drawn,
+    drawn_interval,
     image_differences,
 )
 from rayfed_ssl.records.intervals import of_difference
@@ -177,6 +180,25 @@ def test_of_several_seeds_own_accuracies_are_paired_by_seed_and_client(tmp_path:
     assert elsewhere == OTHER_CLIENTS
 
 
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_clients_that_differ_alike_say_nothing_of_others(seeds: int, tmp_path: Path) -> None:
+    """0.8 - 0.7 and 0.5 - 0.4 differ by rounding alone."""
+    rows: dict[str, list[Path]] = {}
+    for row, own in (("a", [0.7, 0.8, 0.4]), ("b", [0.8, 0.9, 0.5])):
+        method = "fedsimclr" if row == "a" else "fedprox"
+        for seed in range(seeds):
+            rows.setdefault(row, []).append(run_folder(tmp_path / f"{row}{seed}", seed, [0.0], method=method, own=own))
+    found = second(of_variants(rows), "own_knn")
+    assert (found.drawn, found.mean) == (ALIKE, pytest.approx(0.1))
+    assert found.judged() != "above" or seeds > 1
+
+
+def test_what_a_score_is_a_mean_over() -> None:
+    assert {drawn(name) for name in ("own_knn", "task", "task_auc", "select/task")} == {"clients"}
+    assert {drawn(name) for name in ("knn", "taskonomy")} == {"test images"}
+    assert drawn("select/knn") == "held-out images"
+
+
 def test_the_page_has_the_interval_that_counts_clients(tmp_path: Path) -> None:
     made, _ = own_rows(tmp_path, 3)
     drawn = second(made, "own_knn").drawn
@@ -212,6 +234,23 @@ def test_of_one_seed_held_out_accuracies_have_what_their_number_allows(tmp_path:
     assert "An interval over them takes answers as independent, so it may be too wide." in told
 
 
+def test_without_a_share_and_its_number_held_out_accuracies_have_no_interval(tmp_path: Path) -> None:
+    methods = ("fedsimclr", "fedprox")
+    made = of_variants(
+        {
+            name: [run_folder(tmp_path / f"{name}{seed}", seed, [0.5], method=name, held_out=[seed]) for seed in (0, 1)]
+            for name in methods
+        }
+    )
+    a, b = made.first.runs, made.rows[1].runs
+    assert drawn_interval(b, a, [0, 1], "select/knn") == BY_SEED
+    older = {**b, 1: dataclasses.replace(b[1], held_out=None)}
+    assert drawn_interval(older, a, [0, 1], "select/knn") == NOT_COUNTED
+    for worth in (-3.0, 1.5, math.nan):
+        odd = {0: dataclasses.replace(b[0], values={**b[0].values, "select/knn": worth})}
+        assert drawn_interval(odd, a, [0], "select/knn") == NOT_COUNTED
+
+
 @pytest.mark.parametrize(
     ("held_out", "why", "told"),
     [
@@ -237,10 +276,10 @@ def test_of_several_seeds_held_out_images_are_counted_by_seeds(
 
 
 def test_the_main_accuracy_is_the_first_column_and_own_ones_stand_behind() -> None:
-    names = ["features/rankme", "fewshot", "knn", "linear", "own_knn", "select/knn", "select/linear", "task"]
+    names = ["features/rankme", "fewshot", "knn", "linear", "own_knn", "select/knn", "select/linear", "semi_1", "task"]
     rows = (Row("a", {name: {0: 0.5} for name in names}, unfinished={"seed 1": "waiting"}),)
     assert Comparison(rows).measures == [
-        "linear", "knn", "fewshot", "task", "own_knn", "select/linear", "select/knn", "features/rankme",
+        "linear", "knn", "fewshot", "task", "semi_1", "own_knn", "select/linear", "select/knn", "features/rankme",
     ]  # fmt: skip
 
 

@@ -340,12 +340,16 @@ def test_a_check_names_a_folder_that_is_taken_beside_the_plan(empty: Path, capsy
     [
         (
             {"train__rounds": 4},
-            "with 44 images, as the median client, takes 2 local steps on 16 images in a round, 8 in 4 rounds",
+            "with 44 images, as the median client, takes 2 local steps on 16 images in a round, 8 one after the "
+            "other in 4 rounds",
         ),
-        ({"train__rounds": 24}, "takes 2 local steps on 16 images in a round, 48 in 24 rounds"),
+        ({"train__rounds": 24}, "takes 2 local steps on 16 images in a round, 48 one after the other in 24 rounds: "),
         ({"train__rounds": 25}, ""),
         ({"train__rounds": 1, "train__local_epochs": 25}, ""),
-        ({"train__rounds": 1, "train__batch_size": 100}, "takes 1 local step on 44 images in a round, 1 in 1 round: "),
+        (
+            {"train__rounds": 1, "train__batch_size": 100},
+            "takes 1 local step on 44 images in a round, 1 one after the other in 1 round: ",
+        ),
         ({"train__rounds": 4, "method__name": "centralized"}, ""),
     ],
 )
