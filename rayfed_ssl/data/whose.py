@@ -46,7 +46,7 @@ def ungrouped(names: Iterable[str], single: bool, key: str, noun: str = "column"
     otherwise = (
         "images of one may train and test" if single else "evaluation.select may hold out images of one who trains"
     )
-    return (f"{noun} {found} is not read: {otherwise}; {key}.columns.group={found} forbids it",)
+    return (f"{noun} {found} is not read as a group: {otherwise}; {key}.columns.group={found} forbids it",)
 
 
 def shared_notes(subjects: Mapping[str, NDArray[np.int64] | None], by: str) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ def square(image: Any, folder: Path | str = HERE) -> Tensor:
     eighth of it, as the encoder's run read it: by its path, or as an opened file whose pixels nobody has read. A Pillow
     image that is read already, or was opened from memory, is resized in full, which is not quite the same.
     What is transparent is laid on ``background`` of the input.
-    DICOM files are not read: rayfed-ssl's own transform does so.
+    DICOM files are not read: rayfed-ssl's own transform does so. HEIC is, once pillow_heif's opener is registered.
     Grey images of more than 8 bits are scaled to 0..255 first: by the range that
     the encoder's run was given (``range_of_deep_images``), else by their own smallest and largest value.
 

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import printable
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.exporting.card_notes import qualifying
 from rayfed_ssl.exporting.encoders import RunEncoder
@@ -211,12 +212,34 @@ def _accuracy(encoder: RunEncoder, summary: Mapping[str, Any]) -> str:
         row = (tag, "`rayfed-ssl evaluate`", pixels.get(tag), of_first_values, value)
         if not any(known[0] == tag and known[2:] == row[2:] for known in rows):
             rows.append(row)
-    if not rows:
-        return "Nothing was measured of this encoder."
+    parts = list(_on_other_images(encoder, later.get("other data", {}), began))
+    if rows:
+        shown = [(tag, how, *(_number(value) for value in values)) for tag, how, *values in rows]
+        table = _table(("protocol", "measured by", "raw pixels", before, "this encoder"), shown)
+        parts = [table, *_of_chance(encoder, summary, [tag for tag, *_ in rows]), *parts]
+    if not parts:
+        return "No accuracy was measured of this encoder."
     said = "Shares of test images, the encoder frozen. Accuracy unless the protocol's name says otherwise."
-    shown = [(tag, how, *(_number(value) for value in values)) for tag, how, *values in rows]
-    table = _table(("protocol", "measured by", "raw pixels", before, "this encoder"), shown)
-    return "\n\n".join([said, table, *_of_chance(encoder, summary, [tag for tag, *_ in rows])])
+    return "\n\n".join([said, *parts])
+
+
+def _on_other_images(encoder: RunEncoder, others: Mapping[str, Any], began: str) -> Iterator[str]:
+    """A table of what ``rayfed-ssl evaluate --data`` measured for each data set, which is called as its file or folder
+    is, without the way to it.
+    """
+    for known in others.values():
+        untrained, pixels = known.get("untrained", {}).get(began, {}), known.get("pixels", {})
+        values = known.get("accuracy", {}).get(encoder.file.stem, {})
+        rows = [
+            (tag, *(_number(one) for one in (pixels.get(tag), untrained.get(tag), value)))
+            for tag, value in values.items()
+        ]
+        if rows:
+            source = known["images"]["source"]
+            name = printable(Path(source["path"]).name if source.get("path") else source["name"])
+            where = f"`{name}`, {known['images']['test']:,} test images and {known['images']['train']:,} to learn from"
+            head = ("protocol", "raw pixels", "untrained encoder", "this encoder")
+            yield f"On other images than the run's ({where}), by `rayfed-ssl evaluate --data`:\n\n{_table(head, rows)}"
 
 
 def _of_chance(encoder: RunEncoder, summary: Mapping[str, Any], tags: Sequence[str]) -> Iterator[str]:

@@ -75,9 +75,8 @@ REWORDED = {
     r"(\d+) of them have over (\d+)% of their pixels outside .*, and these are clipped": (
         r"of \1 images more than \2% of the pixels lie outside the range that is read, and are clipped"
     ),
-    r"is not read: (images of one may train and test|evaluation\.select may hold out images of one who trains);": (
-        r"what seems to say whom an image shows was not read: \1"
-    ),
+    r"is not read as a group: (images of one may train and test|evaluation\.select may hold out images of one who "
+    r"trains);": (r"what seems to say whom an image shows was not read: \1"),
     r"all (\d+) training images.*: they belong to one owner": r"all \1 training images with an owner belong to one",
     r", (\d+) of (\d+) images, is held out as test images.*, as near as whole groups of": (
         r"\1 of \2 images, about a fifth of each class and whole groups at a time, were held out as test images"

@@ -16,6 +16,7 @@ import numpy as np
 
 from rayfed_ssl.base.late import Late
 from rayfed_ssl.evaluation import OWN
+from rayfed_ssl.records.crossed import SAME
 from rayfed_ssl.records.guarantee import Guarantee
 from rayfed_ssl.records.image_pairs import CLIENTS, HELD_OUT, TEST_IMAGES, DrawnInterval, drawn_interval
 from rayfed_ssl.records.intervals import LEVEL
@@ -48,7 +49,8 @@ class Spread:
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean of n paired differences and its 95% confidence interval over them; None where n is 1.
+    """The mean of n paired differences and its 95% confidence interval over them; None where n is 1, or where all of
+    them are alike: few that agree by chance would tell everything apart.
 
     ``drawn``: the interval that counts images or clients too; or, in words, why there is none.
     """
@@ -70,7 +72,7 @@ class Difference:
     def over(self) -> Over | None:
         """What ``interval`` is over."""
         if isinstance(self.drawn, DrawnInterval):
-            return (ONE_SEED if self.low is None else BOTH)[self.drawn.of]
+            return (ONE_SEED if self.count == 1 else BOTH)[self.drawn.of]
         return None if self.low is None else SEEDS
 
     def judged(self, margin: float = MARGIN) -> Judgement | None:
@@ -239,10 +241,12 @@ def spread(values: Sequence[float]) -> Spread | None:
 
 
 def difference(pairs: Sequence[float]) -> Difference | None:
-    """The mean of paired differences (n,) with its interval by Student's t with n - 1 degrees of freedom."""
+    """The mean of paired differences (n,) with its interval by Student's t with n - 1 degrees of freedom; none where
+    all are alike, in which t has no width.
+    """
     found = spread(pairs)
-    if found is None or found.deviation is None:
-        return None if found is None else Difference(found.mean, None, None, 1)
+    if found is None or found.deviation is None or float(np.ptp(pairs)) < SAME:
+        return None if found is None else Difference(found.mean, None, None, found.count)
     quantile = float(_stats.t.ppf((1 + LEVEL) / 2, found.count - 1))
     half = quantile * found.deviation / math.sqrt(found.count)
     return Difference(found.mean, found.mean - half, found.mean + half, found.count)

@@ -41,20 +41,22 @@ Rounds = dict[int, dict[int | None, float]]
 def figures(run: RunFolder, studio: Studio) -> Iterator[Drawing]:
     """The figures that the run's records allow."""
     measured = [name for name in ordered(list(run.scores)) if not name.startswith(PIXELS)]
-    if shares := [name for name in measured if is_share(name)][:LINES]:
+    if shares := [name for name in measured if is_share(name)]:
         yield from _shares(run, studio, shares)
-    if others := [name for name in measured if not is_share(name)][:LINES]:
+    if others := [name for name in measured if not is_share(name)]:
+        first = others[:LINES]
         yield studio.draw(
-            "areas_rounds", "Areas and indices over rounds", lambda f: _curves(f, run, others, float, "round"),
-            alt=f"Over rounds. {_words(run, others)}", caption=_caption(run, others), height=2.5,
+            "areas_rounds", "Areas and indices over rounds", lambda f: _curves(f, run, first, float, "round"),
+            alt=f"Over rounds. {_words(run, first)}", caption=_caption(run, others), height=2.5,
         )  # fmt: skip
 
 
-def _shares(run: RunFolder, studio: Studio, names: list[str]) -> Iterator[Drawing]:
+def _shares(run: RunFolder, studio: Studio, measured: list[str]) -> Iterator[Drawing]:
+    names = measured[:LINES]
     words = _words(run, names)
     yield studio.draw(
         "accuracy_rounds", "Accuracy over rounds", lambda f: _curves(f, run, names, float, "round"),
-        alt=f"Accuracy over rounds. {words}", caption=_caption(run, names), height=2.5,
+        alt=f"Accuracy over rounds. {words}", caption=_caption(run, measured), height=2.5,
     )  # fmt: skip
     if run.sent and len(run.sent) > 1:
         yield studio.draw(
@@ -116,12 +118,15 @@ def _words(run: RunFolder, names: list[str]) -> str:
     return " ".join(told)
 
 
-def _caption(run: RunFolder, names: list[str]) -> str:
-    text = "Dashed: the untrained encoder."
+def _caption(run: RunFolder, measured: list[str]) -> str:
+    """What the lines are, of which there are ``LINES`` at most."""
+    names, text = measured[:LINES], "Dashed: the untrained encoder."
     if any(PIXELS + name in run.scores for name in names):
         text += " Dotted: raw pixels."
     if any(None not in next(iter(run.scores[name].values())) for name in names):
         text += " Mean of clients within their extremes."
+    if len(measured) > LINES:
+        text += f" The first {LINES} of {len(measured)} measures; the table has all."
     return text
 
 

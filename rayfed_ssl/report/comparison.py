@@ -152,7 +152,8 @@ def _apart(row: Row, name: str, further: float) -> list[str]:
     if counted is not None:
         lines.append(f"{of} {within(name, *counted)}")
     if last is not None and (word := judged(*last, margin_of(name))) in ("level", APART):
-        lines.append(f"{word}, one seed" if seeds is None else word)
+        of_one = str(row.get(f"{name}.verdict_over", "")).endswith("of one seed")
+        lines.append(f"{word}, one seed" if of_one else word)
     return lines
 
 

@@ -159,7 +159,8 @@ def _rule(best: Row, others: Sequence[Row], name: str, seeds: Sequence[str]) -> 
         return ""
     known = [of for of in found if of.kind is not None]
     if not known:
-        return "One seed and no interval: what is apart may be so by chance."
+        why = "One seed and no interval" if len(seeds) < 2 else "All seeds differ alike, so there is no interval"
+        return f"{why}: what is apart may be so by chance."
     over, margin = known[0].of, known[0].margin
     seeds_alone = [of.of for of in known if of.of.endswith(("seed", "seeds"))]
     if not seeds_alone:

@@ -171,14 +171,17 @@ def _neighbour(seen: Look, query: int, row: int, cosine: float) -> Neighbour:
 
 
 def agreement(seen: Look) -> float | None:
-    """The share of the 5 nearest neighbours that have the class of the image, over all labelled images looked at."""
-    rows = np.flatnonzero(seen.labels >= 0)
-    if not len(rows):
+    """The share of the 5 nearest labelled neighbours that have the class of the image, over all labelled images looked
+    at; None where fewer than two have a label.
+    """
+    known = seen.labels >= 0
+    labels = seen.labels[known]
+    if len(labels) < 2:
         return None
-    cosines = similarities(seen.features)
+    cosines = similarities(seen.features[known])
     np.fill_diagonal(cosines, -np.inf)
-    near = np.argsort(-cosines, axis=1, kind="stable")[rows, :5]
-    return float((seen.labels[near] == seen.labels[rows, None]).mean())
+    near = np.argsort(-cosines, axis=1, kind="stable")[:, : min(5, len(labels) - 1)]
+    return float((labels[near] == labels[:, None]).mean())
 
 
 def thumbnail(pixels: NDArray[np.uint8], side: int = 64) -> Image.Image:

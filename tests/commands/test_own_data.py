@@ -206,7 +206,8 @@ def test_what_was_made_of_the_images_is_written_down_and_stands_in_the_report(ca
     status, out, _ = call(*asked)
     assert status == 0
     folder = tmp_path / "runs/p"
-    (note,) = json.loads((folder / "environment.json").read_text())["notes"]
+    note, few = json.loads((folder / "environment.json").read_text())["notes"]
+    assert "too few for an encoder to learn much" in few
     assert "a fifth of each, 12 of 60 images, is held out as test images" in note
     assert note in out
     assert call("report", "runs/p", "--no-images")[0] == 0

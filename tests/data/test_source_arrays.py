@@ -425,7 +425,9 @@ def test_a_split_without_clients_is_refused_and_one_of_tests_needs_no_groups(tmp
 def test_images_of_one_patient_are_held_out_together(tmp_path: Path) -> None:
     patients = np.random.default_rng(0).permutation(np.repeat(np.arange(20), 4))
     path = saved(tmp_path / "a.npz", images=grey(80), labels=np.arange(80) % 2, patient=patients)
-    note = "array patient is not read: images of one may train and test; data.columns.group=patient forbids it"
+    note = (
+        "array patient is not read as a group: images of one may train and test; data.columns.group=patient forbids it"
+    )
     assert note in read(path).notes
     data = read(path, columns={"group": "patient"})
     rows = {split: [int(name.split()[-1]) for name in data.names[split].to_pylist()] for split in ("train", "test")}

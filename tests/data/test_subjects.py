@@ -199,13 +199,18 @@ def test_what_groups_cannot_be_is_refused_in_one_line(tmp_path: Path) -> None:
 
 def test_a_column_that_seems_to_name_patients_is_noted_where_it_is_not_used(tmp_path: Path) -> None:
     write(tmp_path / "all.parquet", label=[0, 1] * 8, Patient_ID=list(range(8)) * 2)
-    note = "column Patient_ID is not read: images of one may train and test; data.columns.group=Patient_ID forbids it"
+    note = (
+        "column Patient_ID is not read as a group: images of one may train and test; data.columns.group=Patient_ID "
+        "forbids it"
+    )
     assert read(tmp_path / "all.parquet").notes[0] == note
     assert note not in read(tmp_path / "all.parquet", group="Patient_ID").notes
     for split in ("train", "test"):
         write(tmp_path / "own" / f"{split}.parquet", label=[0, 1] * 8, Patient_ID=list(range(8)) * 2)
     (own,) = [line for line in read(tmp_path / "own").notes if "Patient_ID" in line]
-    assert own.startswith("column Patient_ID is not read: evaluation.select may hold out images of one who trains; ")
+    assert own.startswith(
+        "column Patient_ID is not read as a group: evaluation.select may hold out images of one who trains; "
+    )
 
 
 def test_one_file_of_which_no_patient_can_be_held_out_is_refused_in_words(tmp_path: Path) -> None:

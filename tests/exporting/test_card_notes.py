@@ -134,7 +134,7 @@ def test_each_kind_of_note_is_known_by_what_the_library_says_and_no_name_gets_th
         "2 of 4 classes of the training images have no test image: accuracies are over the others alone",
         "of 3 images more than 1% of the pixels lie outside the range that is read, and are clipped",
         "1 of 2 test images are of a group (data.columns.group) with training images",
-        "6 of 30 images, a fifth of each class, were held out as test images",
+        "6 of 30 images, about a fifth of each class, were held out as test images",
         "2 of 9 images, about a fifth of each class and whole groups at a time, were held out as test images",
         "what seems to say whom an image shows was not read: images of one may train and test",
         "below data.partition.min_size=3 images to train on: 1 of 2 clients take no part",

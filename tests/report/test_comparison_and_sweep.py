@@ -108,7 +108,7 @@ def test_of_one_seed_the_test_images_say_what_is_level() -> None:
 
 def test_of_several_seeds_paired_differences_say_what_is_level() -> None:
     base = row("untrained encoder", (0.70, 0.71, 0.72), 0)
-    steady, jumping = row("a", (0.80, 0.81, 0.82), 3, 50), row("b", (0.78, 0.80, 0.80), 3, 50)
+    steady, jumping = row("a", (0.80, 0.81, 0.821), 3, 50), row("b", (0.78, 0.80, 0.80), 3, 50)
     found = comparison.verdict([steady, jumping, base], ["knn"])
     assert found.kind == "better"  # although 50 images allow ten points
     assert found.sentence == (

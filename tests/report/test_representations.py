@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
@@ -108,6 +109,11 @@ def test_agreement_counts_neighbours_of_the_same_class() -> None:
         LABELS[row] == LABELS[query] for query in range(40) for row, _ in representations.neighbours(FEATURES, query)
     ]
     assert maps.agreement(seen) == pytest.approx(np.mean(hits))
+    some = dataclasses.replace(seen, labels=np.where(np.arange(40) < 25, LABELS, -1))
+    alone = dataclasses.replace(seen, labels=LABELS[:25], features=FEATURES[:25], pixels=pixels[:25])
+    assert maps.agreement(some) == maps.agreement(alone)  # images without a label are no neighbours
+    one = dataclasses.replace(seen, labels=np.where(np.arange(40) < 1, LABELS, -1))
+    assert maps.agreement(one) is None
     for strip, query in zip(maps.strips(seen), representations.queries(LABELS), strict=True):
         rows = [row for row, _ in representations.neighbours(FEATURES, query)]
         assert [near.same for near in strip.neighbours] == [bool(LABELS[row] == LABELS[query]) for row in rows]
