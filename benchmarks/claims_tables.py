@@ -97,7 +97,7 @@ def verdict(found: Difference | None) -> str:
     """The library's word (``rayfed_ssl.records.judged``) for the 95% interval."""
     if found is None:
         return NOT_RUN
-    return found.judged() or ONE_SEED
+    return found.judged() or (ONE_SEED if found.count == 1 else "no interval")
 
 
 def verdicts(differences: Mapping[str, Difference | None]) -> str:

@@ -27,12 +27,13 @@ CLAIM: dict[str, Any] = {
 }  # fmt: skip
 SCORES = {"a": [0.5, 0.6, 0.7], "a2": [0.4, 0.4, 0.4]}
 SELECT = {"a": 0.3, "a2": 0.5, "b": 0.1}
+SLOPE = {"a": 0.0, "a2": 0.0, "b": 0.001}  # by seed
 
 
 def line(variant: str, seed: int, value: float | dict[str, float], **other: Any) -> claims.Line:
     return {
         "claim": "c", "variant": variant, "seed": seed, "keys": CLAIM["variants"][variant], "status": "complete",
-        "measured": {"knn": value, "select/knn": SELECT[variant]}, "untrained": {"knn": 0.2 + 0.1 * seed}, "also": {},
+        "measured": {"knn": value, "select/knn": SELECT[variant] - SLOPE[variant] * seed}, "untrained": {"knn": 0.2 + 0.1 * seed}, "also": {},
         "minutes": 1.0 + seed, "cpu_minutes": 1.0 + seed, "commit": "abc", "settings": "s", **other,
     }  # fmt: skip
 
@@ -109,7 +110,8 @@ def test_paired_differences_have_students_interval_and_decide() -> None:
     rows = cells(tables.comparisons(tables.runs_of(LINES, "c", CLAIM), CLAIM))[2:]
     pairs = np.array([0.5, 0.6, 0.7]) - np.array([0.2, 0.25, 0.3])
     low, high = stats.t.interval(0.95, 2, loc=pairs.mean(), scale=stats.sem(pairs))
-    held_out = "+0.200 [+0.200, +0.200]"
+    near, far = stats.t.interval(0.95, 2, loc=0.201, scale=0.001 / 3**0.5)
+    held_out = f"+0.201 [{near:+.3f}, {far:+.3f}]"
     assert rows[0] == ["a over b", "3", f"{pairs.mean():+.3f} [{low:+.3f}, {high:+.3f}]", held_out, "above"]
     assert rows[1][0] == "a2 over b, worst client"
     assert rows[1][-1] == "above"
@@ -122,7 +124,7 @@ def test_what_only_one_side_was_measured_by_has_no_verdict() -> None:
     del claim["by"]
     [row] = cells(tables.comparisons(tables.runs_of(LINES, "c", claim), claim).split("\n\n")[0])[2:]
     assert row[:3] == ["a over untrained", "3", "-"]
-    assert row[-1] == "above"
+    assert row[-1] == "no interval"  # three seeds differ alike
 
 
 @pytest.mark.parametrize(
