@@ -33,7 +33,8 @@ SLOPE = {"a": 0.0, "a2": 0.0, "b": 0.001}  # by seed
 def line(variant: str, seed: int, value: float | dict[str, float], **other: Any) -> claims.Line:
     return {
         "claim": "c", "variant": variant, "seed": seed, "keys": CLAIM["variants"][variant], "status": "complete",
-        "measured": {"knn": value, "select/knn": SELECT[variant] - SLOPE[variant] * seed}, "untrained": {"knn": 0.2 + 0.1 * seed}, "also": {},
+        "measured": {"knn": value, "select/knn": SELECT[variant] - SLOPE[variant] * seed},
+        "untrained": {"knn": 0.2 + 0.1 * seed}, "also": {},
         "minutes": 1.0 + seed, "cpu_minutes": 1.0 + seed, "commit": "abc", "settings": "s", **other,
     }  # fmt: skip
 
