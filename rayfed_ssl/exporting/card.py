@@ -28,7 +28,7 @@ from rayfed_ssl.objectives import OBJECTIVES
 from rayfed_ssl.records.environment import recorded, scalings
 from rayfed_ssl.records.intervals import counts_images
 from rayfed_ssl.records.outcomes import FILE as OUTCOMES
-from rayfed_ssl.records.tables import SKIPPED
+from rayfed_ssl.records.tables import OTHERS, SKIPPED
 
 UNKNOWN = "unknown"  # the Hugging Face Hub's word for a licence that nobody named
 HOME = "rayfed-ssl"
@@ -212,7 +212,7 @@ def _accuracy(encoder: RunEncoder, summary: Mapping[str, Any]) -> str:
         row = (tag, "`rayfed-ssl evaluate`", pixels.get(tag), of_first_values, value)
         if not any(known[0] == tag and known[2:] == row[2:] for known in rows):
             rows.append(row)
-    parts = list(_on_other_images(encoder, later.get("other data", {}), began))
+    parts = list(_on_other_images(encoder, later.get(OTHERS, {}), began))
     if rows:
         shown = [(tag, how, *(_number(value) for value in values)) for tag, how, *values in rows]
         table = _table(("protocol", "measured by", "raw pixels", before, "this encoder"), shown)

@@ -159,7 +159,11 @@ def _rule(best: Row, others: Sequence[Row], name: str, seeds: Sequence[str]) -> 
         return ""
     known = [of for of in found if of.kind is not None]
     if not known:
-        why = "One seed and no interval" if len(seeds) < 2 else "All seeds differ alike, so there is no interval"
+        why = (
+            "One seed and no interval"
+            if len(seeds) < 2
+            else "All seeds in common differ alike, so there is no interval"
+        )
         return f"{why}: what is apart may be so by chance."
     over, margin = known[0].of, known[0].margin
     seeds_alone = [of.of for of in known if of.of.endswith(("seed", "seeds"))]

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rayfed_ssl.models.exported import exported_files
-from rayfed_ssl.report.verdict import Verdict, verdict
+from rayfed_ssl.records.summary import known_summary
+from rayfed_ssl.records.tables import OTHERS
+from rayfed_ssl.report.verdict import DAMAGED, Verdict, verdict
 
-OTHERS = "other data"
 COUNTS = ("test_images", "task_test_images")  # in the settings of a protocol
 
 
 def sentence_of(run: Path, found: Mapping[str, Any], other: bool = False) -> Verdict | None:
-    """As ``verdict_of``; also None where the run's summary is not what a run writes: what was measured stands."""
+    """As ``verdict_of``; where the run's summary is not what a run writes it says so: what was measured stands."""
     try:
         return verdict_of(run, found, other)
     except (KeyError, TypeError, ValueError, AttributeError):
-        return None
+        return DAMAGED
 
 
 def verdict_of(run: Path, found: Mapping[str, Any], other: bool = False) -> Verdict | None:
@@ -32,7 +32,7 @@ def verdict_of(run: Path, found: Mapping[str, Any], other: bool = False) -> Verd
         found: what ``evaluation.json`` holds. Of one that an earlier version wrote, the numbers of test images are not
             known, and there is no interval.
     """
-    summary = _summary(run / "summary.json")
+    summary = known_summary(run)
     of = list(found[OTHERS].values())[-1] if other else found
     accuracy: dict[str, Any] = {}
     untrained: dict[str, Any] = {}
@@ -62,12 +62,3 @@ def _counts(settings: Mapping[str, Any]) -> dict[str, int]:
     """How many test images there were: of one data set all protocols say the same, those that say it."""
     blocks = [block for block in settings.values() if isinstance(block, Mapping)]
     return {key: block[key] for key in COUNTS for block in blocks if key in block}
-
-
-def _summary(path: Path) -> dict[str, Any]:
-    """Empty where there is none that can be read."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

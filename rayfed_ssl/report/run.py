@@ -25,7 +25,7 @@ from rayfed_ssl.report.measures import change, features_name, protocol_name, sho
 from rayfed_ssl.report.page import Cell, Page, Section, Table, Text, Tile, words, write
 from rayfed_ssl.report.representations import look
 from rayfed_ssl.report.style import Studio
-from rayfed_ssl.report.verdict import Verdict, best_below_last, compared, mean, test_images, verdict
+from rayfed_ssl.report.verdict import DAMAGED, best_below_last, compared, mean, test_images, verdict
 
 CLIENTS = 200  # the most with a row in a table
 SHOWN = (  # of the configuration: what a reader asks first
@@ -64,7 +64,7 @@ def report(folder: Path, *, images: bool = True, trust_imports: bool = False) ->
     sections = [_whole(id, title, make) for id, title, make in makers]
     facts: list[str] = _tried(lambda: _facts(run), list[str](), run.notes)
     tiles: list[Tile] = _tried(lambda: _tiles(run), list[Tile](), run.notes)
-    sentence = _tried(lambda: verdict(run.summary), Verdict("The summary is damaged: no verdict."), run.notes)
+    sentence = _tried(lambda: verdict(run.summary), DAMAGED, run.notes)
     scaled = _tried(lambda: scalings(run.environment), list[str](), run.notes, "environment.json")
     told = _tried(lambda: [str(note) for note in run.environment.get("notes", ())], list[str](), run.notes)
     unsaid = [line for line in scaled if line.removeprefix("data: ") not in told and line not in told]

@@ -41,6 +41,9 @@ class Verdict:
     protocol: str | None = None
 
 
+DAMAGED = Verdict("The summary is damaged: no verdict.")
+
+
 def mean(accuracy: Any) -> float | None:
     """A summary's accuracy as one number: of clients' values, those that are known, the mean."""
     values = accuracy.values() if isinstance(accuracy, Mapping) else [accuracy]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from rayfed_ssl.evaluation import Outcomes, settings_of
 from rayfed_ssl.evaluation.outcomes import ROUNDING
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.records.outcomes import FILE, outcomes_by_client, write_outcomes
-from rayfed_ssl.simulation.resuming import SUMMARY
+from rayfed_ssl.records.summary import known_summary
 from rayfed_ssl.storage.claim import refuse_gone
 
 
@@ -40,7 +39,7 @@ def add_outcomes(
     Raises:
         UserError: ``outcomes.parquet`` is damaged, or the run is gone or cannot be written to.
     """
-    summary = _summary(run / SUMMARY)
+    summary = known_summary(run)
     if summary.get("status") != "complete" or not found:
         return
     known = outcomes_by_client(run)
@@ -72,12 +71,3 @@ def _same(score: str, client: int | None, of: Outcomes, recorded: Mapping[str, A
     if score not in of.right or not isinstance(value, float | int):
         return False
     return math.isclose(of.share(score), value, rel_tol=0, abs_tol=ROUNDING)
-
-
-def _summary(path: Path) -> dict[str, Any]:
-    """Empty where there is none that can be read."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

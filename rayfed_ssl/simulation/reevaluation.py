@@ -29,6 +29,7 @@ from rayfed_ssl.federated.remarks import advised, largest_class, remarks
 from rayfed_ssl.models.exported import ExportedFile, exported_by
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.models.values import load_values, read_safetensors
+from rayfed_ssl.records.tables import OTHERS
 from rayfed_ssl.records.trained import FILE as TRAINED
 from rayfed_ssl.records.trained import among_trained, read_trained
 from rayfed_ssl.settings.files import of_run, parse_overrides
@@ -39,7 +40,7 @@ from rayfed_ssl.simulation.shared_encoders import shareable
 from rayfed_ssl.storage.claim import rewriting
 
 FILE = "evaluation.json"
-BETWEEN, OTHERS, UNTRAINED, PIXELS = "between encoders", "other data", "untrained", "pixels"  # in evaluation.json
+BETWEEN, UNTRAINED, PIXELS = "between encoders", "untrained", "pixels"  # in evaluation.json
 BY_ENCODER = frozenset({"accuracy", "untrained", "select", "own", "features"})  # its blocks with a row per encoder
 CHANGEABLE = ("metrics", "train_images", "batch_size", "options")  # keys of ``evaluation`` beside the protocols'
 

@@ -17,6 +17,7 @@ from rich.table import Table
 
 from rayfed_ssl.base.text import amount, printable
 from rayfed_ssl.records.summary import TEST_LABELS, replies_told
+from rayfed_ssl.records.tables import OTHERS
 from rayfed_ssl.report.formats import plural, span
 from rayfed_ssl.report.measures import features_name
 from rayfed_ssl.report.verdict import Verdict, best_below_last, verdict
@@ -140,7 +141,7 @@ def evaluation_tables(found: Mapping[str, Any], other: bool = False) -> tuple[st
     """
     if not other:
         return None, _tables_of(found)
-    name, of = list(found["other data"].items())[-1]
+    name, of = list(found[OTHERS].items())[-1]
     counts = of["images"]
     told = [f"on {printable(name)}: {counts['train']} training and {counts['test']} test images"]
     return "\n".join([*told, *map(printable, counts.get("notes", ()))]), _tables_of(of)

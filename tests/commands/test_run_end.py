@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from rayfed_ssl.report.evaluated import sentence_of, verdict_of
-from rayfed_ssl.report.verdict import verdict
+from rayfed_ssl.report.verdict import DAMAGED, verdict
 from tests.command_line import Call
 from tests.data.files import pictures, write_parquet
 
@@ -75,7 +75,7 @@ def test_evaluate_compares_with_untrained_encoders_also_where_a_run_began_with_o
     assert "started from" not in out.splitlines()[-1]
     (tmp_path / "second/summary.json").write_text('{"rounds": 2, "largest_class": {"name": "a"}}')
     found = json.loads((tmp_path / "second/evaluation.json").read_text())
-    assert sentence_of(tmp_path / "second", found) is None  # a damaged summary costs the sentence, not the numbers
+    assert sentence_of(tmp_path / "second", found) is DAMAGED  # it costs the sentence, not the numbers
 
 
 def test_evaluate_tells_of_clients_encoders_and_of_the_largest_class_of_other_images(

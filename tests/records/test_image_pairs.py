@@ -384,6 +384,6 @@ def test_the_page_judges_by_the_same_intervals(tmp_path: Path) -> None:
         row["pairs"] = {}
     told = page.verdict(trained, ["knn"]).sentence
     assert "3.0 points before a" in told
-    assert "All seeds differ alike, so there is no interval: what is apart may be so by chance" in told
+    assert "All seeds in common differ alike, so there is no interval: what is apart may be so by chance" in told
     write_json(tmp_path / "out" / "comparison.json", {"rows": rows, "measures": ["knn"]})
     assert "seeds and 200" not in page.report(tmp_path / "out").read_text()
