@@ -76,6 +76,7 @@ def test_evaluate_compares_with_untrained_encoders_also_where_a_run_began_with_o
     (tmp_path / "second/summary.json").write_text('{"rounds": 2, "largest_class": {"name": "a"}}')
     found = json.loads((tmp_path / "second/evaluation.json").read_text())
     assert sentence_of(tmp_path / "second", found) is DAMAGED  # it costs the sentence, not the numbers
+    assert DAMAGED.sentence == "The summary is damaged: no verdict."
 
 
 def test_evaluate_tells_of_clients_encoders_and_of_the_largest_class_of_other_images(

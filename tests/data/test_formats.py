@@ -183,6 +183,8 @@ def test_a_decoder_of_heic_that_cannot_be_imported_does_no_harm_to_other_images(
     monkeypatch.setattr(formats, "HEIC_HERE", True)
     monkeypatch.setattr(formats, "_PILLOW_HEIF", Late("a_decoder_without_its_library"))
     assert decode(png(pictures(1)[0]), Form(16)).pixels.shape == (16, 16, 3)
+    with pytest.raises(BadImage, match=r"^its content is no image of a format that is read"):
+        decode(b"no image", Form(16))
     with pytest.raises(BadImage, match=r"ModuleNotFoundError: No module named 'a_decoder_without"):
         decode(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", Form(16))
 

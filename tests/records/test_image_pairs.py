@@ -231,6 +231,8 @@ def test_of_one_seed_held_out_accuracies_have_what_their_number_allows(tmp_path:
     told = " ".join(notes(made))
     assert "images: its 95% interval over the held-out images of this one seed, so another seed may" in told
     assert "An interval over them takes answers as independent, so it may be too wide." in told
+    write(made, tmp_path / "out")
+    assert "<small>not told apart, one seed</small>" in page.report(tmp_path / "out").read_text()
 
 
 def test_without_a_share_and_its_number_held_out_accuracies_have_no_interval(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from PIL import Image
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.images import Scaling
+from rayfed_ssl.report import accuracy
 from rayfed_ssl.report.any import report_of
 from rayfed_ssl.report.folder import read
 from rayfed_ssl.report.formats import percent
@@ -219,6 +220,12 @@ def test_late_and_lost_replies_and_failed_clients_are_two_tiles(copy: Copy) -> N
     words = Parsed(report_of(folder, images=False)).words
     assert "late or lost 2 9 asked for; 2 lost in mid-round" in words
     assert "clients that failed 3 times left out" in words
+
+
+def test_a_figure_says_how_many_measures_it_leaves_out(fedfoa: Path) -> None:
+    run = read(fedfoa)
+    assert accuracy._caption(run, ["knn"] * 6).endswith(" The first 5 of 6 measures; the table has all.")
+    assert "measures" not in accuracy._caption(run, ["knn"] * 5)
 
 
 @pytest.mark.usefixtures("only_svg")
