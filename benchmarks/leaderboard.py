@@ -277,9 +277,11 @@ def main() -> None:
         parser.error(f"--data: found no folder {', '.join(absent)}; one for each of --sets is needed")
     if a.tune and "tuning" not in board:
         parser.error(f"--tune: {a.board.name} has no grids")
+    if a.tune and not (sets := tuning.with_grids(board, a.sets)):
+        parser.error(f"--tune: other data sets choose the settings of {', '.join(a.sets)}: chosen_on in {a.board.name}")
     if a.tune:
-        raise SystemExit(1 if tune(board, a.sets, a.methods, data, out, a.jobs) else 0)
-    winners = tuning.winners(tuning.read(), board) if "tuning" in board else {}
+        raise SystemExit(1 if tune(board, sets, a.methods, data, out, a.jobs) else 0)
+    winners = tuning.settings(tuning.read(), board) if "tuning" in board else {}
     found = rows.cells(board, a.sets, a.partitions, a.seeds, a.methods, winners)
     wanted = [cell for cell in found if cell.table in {TABLES[name] for name in a.tables}]
     carry_out = label_missing if a.labels else row_again if a.again else run_missing

@@ -232,7 +232,9 @@ def caption(rows: Sequence[Record], board: Mapping[str, Any], data: str, partiti
         + (f", {dirty} of them with changes that were not committed." if dirty else ".")
     ]
     if kind == TUNED:
-        parts.append("Each method as its grid chose on another split, see [below](#tuning).")
+        source = board["tuning"]["chosen_on"][data]
+        where = "another split" if source == data else f"images of {NAMES.get(source, source)}"
+        parts.append(f"Each method as its grid chose on {where}, see [below](#tuning).")
     ranked = {method: seeds for method, seeds in methods.items() if method not in board["references"]}
     by, tau = f"Ranks by kNN over `{COMPARED[kind]}`", stability(ranked)
     if tau is None:

@@ -82,6 +82,22 @@ def winners(lines: Sequence[Line], board: Mapping[str, Any]) -> dict[tuple[str, 
     return found
 
 
+def settings(lines: Sequence[Line], board: Mapping[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
+    """(data set, method) -> the keys that a tuned cell has: what the grid of the set that the board names chose."""
+    found = winners(lines, board)
+    return {
+        (data, method): keys
+        for data, source in board["tuning"]["chosen_on"].items()
+        for (own, method), keys in found.items()
+        if own == source
+    }
+
+
+def with_grids(board: Mapping[str, Any], sets: Sequence[str]) -> list[str]:
+    """Of these data sets those whose grids choose settings."""
+    return [name for name in sets if name in board["tuning"]["chosen_on"].values()]
+
+
 def tuned_cells(board: Mapping[str, Any], data: str, method: str, lines: Sequence[Line]) -> Iterator[tuple[str, Cell]]:
     """(key, cell) of the first key of a method's grid that has values without a run; none where all have been run."""
     tuning, own = board["tuning"], board["methods"][method]

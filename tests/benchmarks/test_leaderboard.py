@@ -143,7 +143,7 @@ def test_the_digest_is_of_the_configs_keys_and_the_cells(tmp_path: Path) -> None
 
 
 def test_no_row_was_made_with_other_settings_than_the_boards() -> None:
-    chosen = tuning.winners(tuning.read(), BOARD)
+    chosen = tuning.settings(tuning.read(), BOARD)
     seeds = sorted({row["seed"] for row in rows.read()})  # also those that only the budgets were confirmed on
     wanted = rows.cells(BOARD, list(BOARD["data"]), list(BOARD["partitions"]), seeds, (), chosen)
     known = {cell.address: cell.settings for cell in wanted}
@@ -375,3 +375,15 @@ def test_images_that_are_not_there_are_missed_before_anything_is_run(
     assert ended.value.code == 2
     assert f"--data: found no folder {tmp_path / 'fashion_mnist'}; one for each of --sets" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_data_set_takes_what_the_grids_of_the_one_named_chose() -> None:
+    lines = tuning.read()
+    of, found = tuning.winners(lines, BOARD), tuning.settings(lines, BOARD)
+    assert {data for data, _ in of} == {"cifar10"}
+    assert {own: found["fashion_mnist", own] for _, own in of} == {own: best for (_, own), best in of.items()}
+    assert len(found) == 2 * len(of)
+    alone = {**BOARD, "tuning": {**BOARD["tuning"], "chosen_on": {"cifar10": "cifar10"}}}
+    assert tuning.settings(lines, alone) == of
+    assert tuning.with_grids(BOARD, ["fashion_mnist", "cifar10"]) == ["cifar10"]
+    assert tuning.with_grids(BOARD, ["fashion_mnist"]) == []

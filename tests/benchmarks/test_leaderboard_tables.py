@@ -155,6 +155,9 @@ def test_a_caption_says_what_ranks_are_and_how_settings_were_chosen() -> None:
         f"{len(made)} runs, made at abc, 1 of them with changes that were not committed."
     )
     assert "as its grid chose on another split" in told(made, rows.TUNED)
+    other = [{**each, "table": rows.TUNED, "data": "fashion_mnist"} for each in made]
+    caption = tables.caption(other, BOARD, "fashion_mnist", "iid", rows.TUNED)
+    assert "as its grid chose on images of CIFAR-10, see" in caption
     gain = "views, temperature and learning rate were chosen by FedSimCLR's gain; no other method was tuned"
     for path, chosen in ((rows.BOARD, gain), (rows.FIELD, "views and optimiser are EasyFL's; no method was tuned")):
         board = tables.load_board(path)
