@@ -1,4 +1,4 @@
-"""The report's sentence on what ``rayfed-ssl evaluate`` measured: ``evaluation.json`` in the words of a summary."""
+"""What ``rayfed-ssl evaluate`` measured, as the report says and shows it, in the words of a summary."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rayfed_ssl.base.text import printable
 from rayfed_ssl.models.exported import exported_files
 from rayfed_ssl.records.summary import known_summary
 from rayfed_ssl.records.tables import OTHERS
+from rayfed_ssl.report.accuracy_table import accuracy_table
+from rayfed_ssl.report.page import Section
 from rayfed_ssl.report.verdict import DAMAGED, Verdict, verdict
 
 COUNTS = ("test_images", "task_test_images")  # in the settings of a protocol
+OWN = "On the run's own images"
 
 
 def sentence_of(run: Path, found: Mapping[str, Any], other: bool = False) -> Verdict | None:
@@ -33,7 +37,35 @@ def verdict_of(run: Path, found: Mapping[str, Any], other: bool = False) -> Verd
             known, and there is no interval.
     """
     summary = known_summary(run)
-    of = list(found[OTHERS].values())[-1] if other else found
+    made = _of(list(found[OTHERS].values())[-1], run, summary) if other else _of(found, run, summary)
+    return verdict(made) if made["accuracy"] and "rounds" in summary else None
+
+
+def section(run: Path, found: Mapping[str, Any]) -> Section:
+    """A table, and the sentence above it, for each data set that ``evaluation.json`` has accuracies of."""
+    made = Section("evaluated", "Evaluated later")
+    if not found:
+        return made
+    summary = known_summary(run)
+    sets = [(OWN, found), *((_title(one["images"]), one) for one in found.get(OTHERS, {}).values())]
+    for title, one in sets:
+        known = _of(one, run, summary)
+        sentence = f" {verdict(known).sentence}" if "rounds" in summary else ""
+        if (table := accuracy_table(known, f"{title}.{sentence}", "untrained", keys=False)) is not None:
+            made.tables.append(table)
+    if made.tables:
+        made.intro = "What rayfed-ssl evaluate measured of the exported encoders."
+    return made
+
+
+def _title(images: Mapping[str, Any]) -> str:
+    """What a data set of ``evaluate --data`` is called, and how many images it had."""
+    name = printable(images["source"].get("path") or images["source"]["name"], 120)
+    return f"On {name}: {images['test']:,} test images, {images['train']:,} to learn from"
+
+
+def _of(of: Mapping[str, Any], run: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """What was measured on one data set, as the summary of a run has it."""
     accuracy: dict[str, Any] = {}
     untrained: dict[str, Any] = {}
     files = exported_files(run / "encoder")
@@ -46,16 +78,12 @@ def verdict_of(run: Path, found: Mapping[str, Any], other: bool = False) -> Verd
                     known[tag] = values
                 else:
                     known.setdefault(tag, {})[str(one.client)] = values
-    if not accuracy or "rounds" not in summary:
-        return None
-    said: dict[str, Any] = {key: summary[key] for key in ("rounds", "status") if key in summary}
-    largest = of["images"].get("largest_class") if other else summary.get("largest_class")
-    return verdict(
-        {
-            **said, "accuracy": accuracy, "untrained": untrained, "pixels": of.get("pixels"),
-            "evaluation": _counts(of.get("evaluation", {})), "largest_class": largest,
-        }
-    )  # fmt: skip
+    largest = of["images"].get("largest_class") if "images" in of else summary.get("largest_class")
+    return {
+        **{key: summary[key] for key in ("rounds", "status") if key in summary},
+        "accuracy": accuracy, "untrained": untrained, "pixels": of.get("pixels") or {},
+        "evaluation": _counts(of.get("evaluation", {})), "largest_class": largest,
+    }  # fmt: skip
 
 
 def _counts(settings: Mapping[str, Any]) -> dict[str, int]:

@@ -18,14 +18,15 @@ from rayfed_ssl.records.guarantee import guarantee
 from rayfed_ssl.records.leaked import BY_CHANCE, ENOUGH, INTERVAL, read_leak
 from rayfed_ssl.records.settings_table import flat
 from rayfed_ssl.records.summary import FATES, replies_told
-from rayfed_ssl.report import accuracy, costs, features, holdings, maps, panels, projector
+from rayfed_ssl.report import accuracy, costs, evaluated, features, holdings, maps, panels, projector
+from rayfed_ssl.report.accuracy_table import accuracy_cell, accuracy_table
 from rayfed_ssl.report.folder import UNFINISHED, RunFolder, read
 from rayfed_ssl.report.formats import number, percent, plural, size, span
-from rayfed_ssl.report.measures import change, features_name, protocol_name, shown, subject
+from rayfed_ssl.report.measures import features_name, protocol_name, shown, subject
 from rayfed_ssl.report.page import Cell, Page, Section, Table, Text, Tile, words, write
 from rayfed_ssl.report.representations import look
 from rayfed_ssl.report.style import Studio
-from rayfed_ssl.report.verdict import DAMAGED, best_below_last, compared, mean, test_images, verdict
+from rayfed_ssl.report.verdict import DAMAGED, best_below_last, mean, verdict
 
 CLIENTS = 200  # the most with a row in a table
 SHOWN = (  # of the configuration: what a reader asks first
@@ -52,6 +53,7 @@ def report(folder: Path, *, images: bool = True, trust_imports: bool = False) ->
     run, studio = read(folder), Studio(folder)
     makers: list[tuple[str, str, Callable[[], Section]]] = [
         ("accuracy", "Accuracy", lambda: _accuracy(run, studio)),
+        ("evaluated", "Evaluated later", lambda: evaluated.section(run.path, run.evaluation)),
         ("clients", "Clients", lambda: _clients(run, studio)),
         ("representations", "Representations", lambda: _representations(run, studio, images, trust_imports)),
         ("method", f"Inside {printable(run.method, 60)}", lambda: _method(run, studio)),
@@ -87,7 +89,7 @@ def _whole(id: str, title: str, make: Callable[[], Section]) -> Section:
     """A section, or the line that says why there is none."""
     try:
         return make()
-    except UNREADABLE as error:
+    except (*UNREADABLE, UserError) as error:
         return Section(id, title, absent=[f"The records are damaged: {printable(repr(error), 120)}"])
 
 
@@ -123,7 +125,7 @@ def _tiles(run: RunFolder) -> list[Tile]:
         tiles.append(
             Tile(
                 subject(found.protocol),
-                _accuracy_cell(run, "accuracy", found.protocol),
+                accuracy_cell(run.summary, "accuracy", found.protocol),
                 f"untrained {shown(found.protocol, before)}",
             )
         )
@@ -162,45 +164,13 @@ def _scope(run: RunFolder) -> str:
 # -- accuracy ----------------------------------------------------------------------------------------------------------
 
 
-def _accuracy_cell(run: RunFolder, block: str, protocol: str) -> Cell:
-    """An accuracy of the summary; of clients' values their mean, with the extremes."""
-    value = run.told(block, protocol)
-    average, note = mean(value), ""
-    if isinstance(value, Mapping):
-        known = [v for v in value.values() if v is not None]
-        note = f"{shown(protocol, min(known))} to {shown(protocol, max(known))}" if len(set(known)) > 1 else ""
-    return Cell(shown(protocol, average), average, f"{block}/{protocol}", note)
-
-
 def _accuracy(run: RunFolder, studio: Studio) -> Section:
     section = Section("accuracy", "Accuracy", drawings=list(accuracy.figures(run, studio)))
-    names = ordered(list(run.told("accuracy") or {}))
-    rows = []
-    for name in names:
-        last, began = run.told("accuracy", name), run.told("untrained", name)
-        found, best = compared(last, began, test_images(run.summary, name)), run.told("best", name)
-        chosen = Cell("–")
-        if isinstance(best, Mapping) and isinstance(best.get("value"), int | float):
-            note = f"round {best.get('round')}, by {best.get('by', 'test labels')}"
-            chosen = Cell(shown(name, best["value"]), best["value"], f"best/{name}/value", note)
-        rows.append(
-            [
-                Cell(protocol_name(name)),
-                _accuracy_cell(run, "pixels", name),
-                _accuracy_cell(run, "untrained", name),
-                _accuracy_cell(run, "accuracy", name),
-                Cell("–")
-                if found is None
-                else Cell(change(name, found.mean), note=f"{found.kind or ''} {found.interval(name)}".strip()),
-                chosen,
-            ]
-        )
-    if rows:
-        began = "started from" if "start" in run.summary else "untrained"
-        head = ["protocol", "raw pixels", began, "last round", "difference [95 %]", "best round"]
-        section.tables.append(Table("Frozen features on test images; differences of shares in points", head, rows))
-        hint = _tried(lambda: best_below_last(run.summary), "", run.notes)
-        section.intro = hint
+    began = "started from" if "start" in run.summary else "untrained"
+    caption = "Frozen features on test images; differences of shares in points"
+    if (table := accuracy_table(run.summary, caption, began)) is not None:
+        section.tables.append(table)
+        section.intro = _tried(lambda: best_below_last(run.summary), "", run.notes)
     elif not section.drawings:
         described = run.told("features")
         section.absent.append(

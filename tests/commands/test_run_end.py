@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+from html import unescape
 from pathlib import Path
+from statistics import fmean
 
 from rayfed_ssl.report.evaluated import sentence_of, verdict_of
 from rayfed_ssl.report.verdict import DAMAGED, verdict
@@ -63,6 +66,47 @@ def test_evaluate_ends_with_the_sentence_of_the_run(call: Call, tmp_path: Path) 
     assert "over 30 test images" in out.splitlines()[-1]  # the images are the same: their number holds for kNN, too
     status, out, _ = call("evaluate", "runs/tiny", "--protocol", "rank", "--data", "digits")
     assert "After 2 rounds" not in out  # no accuracy was measured on these
+
+
+def test_the_report_shows_what_evaluate_measured(call: Call, tmp_path: Path) -> None:
+    assert call(*LOCAL, "method.name=local", "clients.count=2", "train.rounds=1", "evaluation.protocols=[rank]")[0] == 0
+    for split in ("train", "test"):
+        write_parquet(tmp_path / "odd" / f"{split}.parquet", pictures(20), ["a"] * 10 + ["b"] * 10)
+    assert call("evaluate", "runs/tiny", "--protocol", "rank")[0] == 0
+    assert call("report", "runs/tiny", "--no-images")[0] == 0
+    page = tmp_path / "runs/tiny/report.html"
+    assert 'id="evaluated"' not in page.read_text()  # no accuracy
+    knn = ("evaluate", "runs/tiny", "--protocol", "knn")
+    status, out, _ = call(*knn, "--data", "{name: parquet, path: odd}")
+    assert status == 0
+    assert call(*knn)[0] == 0
+    assert call("report", "runs/tiny", "--no-images")[0] == 0
+    found = json.loads((tmp_path / "runs/tiny/evaluation.json").read_text())
+    of = _tables(page.read_text().partition('id="evaluated"')[2].partition("</section>")[0])
+    own, other = of
+    assert own.startswith("On the run's own images. After 1 round, ")
+    assert other.startswith("On odd: 20 test images, 20 to learn from. After 1 round, ")
+    assert out.splitlines()[-1].replace("-", "−") in other.replace("-", "−")
+    for name, accuracy, pixels in (
+        (own, found["accuracy"], found["pixels"]),
+        (other, *(found["other data"]["parquet:odd"][key] for key in ("accuracy", "pixels"))),
+    ):
+        mean = fmean(values["knn"] for values in accuracy.values())
+        (row,) = of[name]
+        assert row[0] == "kNN"
+        assert row[1].startswith(f"{100 * pixels['knn']:.1f} %")
+        assert row[3].startswith(f"{100 * mean:.1f} %")
+
+
+def _tables(html: str) -> dict[str, list[list[str]]]:
+    """Caption -> the cells of each row below the head, in order."""
+    found = {}
+    for table in html.split("<table")[1:]:
+        caption = unescape(table.partition("<caption><span>")[2].partition("</span>")[0])
+        body = table.partition("<tbody")[2]
+        cells = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL) for row in body.split("<tr")[1:]]
+        found[caption] = [[unescape(re.sub(r"<[^>]+>", " ", cell)).strip() for cell in row] for row in cells]
+    return found
 
 
 def test_evaluate_compares_with_untrained_encoders_also_where_a_run_began_with_one(call: Call, tmp_path: Path) -> None:
