@@ -15,11 +15,10 @@ from __future__ import annotations
 import io
 import logging
 import os
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +26,16 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data import dicom
+from rayfed_ssl.data.deep import (
+    Range,
+    Shallow,
+    are_deep_colours,
+    has_deep_colours,
+    is_deep,
+    shallow,
+    shallow_colours,
+    to_bytes,
+)
 from rayfed_ssl.data.dicom_heads import HEAD, is_dicom
 from rayfed_ssl.data.formats import (
     DICOM,
@@ -39,7 +48,7 @@ from rayfed_ssl.data.formats import (
     jpeg2000_depth,
     undecodable,
 )
-from rayfed_ssl.data.images import Payload
+from rayfed_ssl.data.images import BadImage, Payload
 
 Fit = Literal["crop", "pad", "stretch"]
 """How an image becomes a square: its central one; all of it, within a black square; all of it, of other proportions."""
@@ -49,9 +58,6 @@ Background = Literal["black", "white", "grey"]
 
 MOST_PIXELS = 178_956_970  # twice as many, and Pillow refuses an image
 logging.getLogger("PIL").addHandler(logging.NullHandler())  # else some bad images are a line on stderr, unnamed
-_WHITE_IS_ZERO, _PHOTOMETRIC = 0, 262  # TIFF 6.0, section 4
-_SIXTEEN_RAW = re.compile(r";16[BLN]")  # Pillow's names of 16-bit samples; BMP's "BGR;16" has 5 or 6 bits a channel
-CLIPPED_SHARE = 0.01  # of an image's pixels: so many may lie outside the range before it is said
 ENLARGED, LEAST_ENLARGED = 1.5, 32  # an image made larger so many times, to so many pixels a side, before it is said
 _UPRIGHT = {  # orientation -> how the pixels are turned; EXIF 2.3, tag 274
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -65,10 +71,6 @@ _UPRIGHT = {  # orientation -> how the pixels are turned; EXIF 2.3, tag 274
 _NO_MARK = "it is named as DICOM and has no letters DICM at byte 128, as such files have (PS3.10); dcmconv writes them"
 
 
-class BadImage(Exception):
-    """An image that cannot be decoded; the text is the reason."""
-
-
 @dataclass(frozen=True)
 class Form:
     """What every image is brought to: (size, size, channels), from images of at most ``max_pixels`` pixels.
@@ -80,7 +82,7 @@ class Form:
     size: int
     max_pixels: int = 50_000_000
     channels: int = 3
-    range: tuple[float, float] | None = None
+    range: Range | None = None
     fit: Fit = "crop"
     background: Background = "black"
 
@@ -96,8 +98,8 @@ class Decoded:
     any depth, by a window or a VOI LUT of its own (DICOM); ``frames`` if the file has
     more than one, of which the first was read; ``transparent`` if any pixel was, and was laid on ``background``;
     ``cropped`` if only the central square is taken, and is less than half of the image; ``enlarged`` if it was made
-    larger by ``ENLARGED`` or more, to ``LEAST_ENLARGED`` or more pixels a side; ``clipped``, the image's (smallest,
-    largest) value, if more than ``CLIPPED_SHARE`` of its pixels lie outside the range that it was scaled by;
+    larger by ``ENLARGED`` or more, to ``LEAST_ENLARGED`` or more pixels a side; ``clipped`` and ``narrow`` as of
+    ``Shallow``;
     ``bands`` if the file has more than those of the colours and of transparency, which alone were read."""
 
     pixels: NDArray[np.uint8]
@@ -106,7 +108,8 @@ class Decoded:
     transparent: bool = False
     cropped: bool = False
     enlarged: bool = False
-    clipped: tuple[float, float] | None = None
+    clipped: Range | None = None
+    narrow: Range | None = None
     bands: bool = False
     windowed: bool = False
 
@@ -125,8 +128,7 @@ def decode(payload: Payload, form: Form) -> Decoded:
     if payload is None:
         raise BadImage("no image bytes")
     if isinstance(payload, np.ndarray) and payload.dtype != np.uint8 and payload.ndim == 3 and payload.shape[2] > 1:
-        shallow, clipped = _shallow_colours(payload, form.range)
-        return replace(decode(shallow, form), deep=True, clipped=clipped)
+        return _told(decode((of := shallow_colours(payload, form.range)).pixels, form), of)
     try:
         if not isinstance(payload, np.ndarray) and _may_be_dicom(payload) and is_dicom(_head(payload)):
             return _decoded_dicom(payload, form)
@@ -185,12 +187,18 @@ def _decoded(image: Image.Image, form: Form, draft: Callable[[Image.Image], obje
     width, height = image.size
     _refuse_large(width, height, form)
     depth = jpeg2000_depth(image)
-    deep_colour = _has_deep_colour(image, form.range, depth)
+    deep_colours = has_deep_colours(image, form.range, depth)
     draft(image)
     image = _upright(image)
-    deep = _is_deep(image)
-    shallow, clipped = _scaled(image, form.range, depth) if deep else (image, None)
-    return replace(_as_square(shallow, (width, height), form), deep=deep or deep_colour, clipped=clipped)
+    if not is_deep(image):
+        return replace(_as_square(image, (width, height), form), deep=deep_colours)
+    of = shallow(image, form.range, depth)
+    return _told(_as_square(Image.fromarray(of.pixels), (width, height), form), of)
+
+
+def _told(decoded: Decoded, of: Shallow) -> Decoded:
+    """An image that was deep."""
+    return replace(decoded, deep=True, clipped=of.clipped, narrow=of.narrow)
 
 
 def _decoded_dicom(payload: bytes | Path, form: Form) -> Decoded:
@@ -198,14 +206,13 @@ def _decoded_dicom(payload: bytes | Path, form: Form) -> Decoded:
     with dicom.opened(payload) as scan:
         _refuse_large(*scan.size, form)
         frame, frames = scan.frame(form.range), scan.frames
-    deep, clipped = frame.deep, None
     if frame.coloured:
-        deep = not frame.palette and _is_deep_colour(frame.bits, "RGB", form.range)
-        shown = (frame.values >> max(frame.bits - 8, 0)).astype(np.uint8)
+        deep = not frame.palette and are_deep_colours(frame.bits, "RGB", form.range)
+        of = Shallow((frame.values >> max(frame.bits - 8, 0)).astype(np.uint8))
     else:
-        shown, clipped = _to_bytes(frame.values, frame.range, frame.white_is_zero, frame.seen)
-    square = _as_square(Image.fromarray(shown), scan.size, form)
-    return replace(square, deep=deep, frames=frames, clipped=clipped if deep else None, windowed=frame.windowed)
+        deep, of = frame.deep, to_bytes(frame.values, frame.range, frame.white_is_zero, frame.seen)
+    square = replace(_as_square(Image.fromarray(of.pixels), scan.size, form), frames=frames, windowed=frame.windowed)
+    return _told(square, of) if deep else square
 
 
 def _refuse_large(width: int, height: int, form: Form) -> None:
@@ -283,86 +290,6 @@ def _laid_on(image: Image.Image, background: Background) -> Image.Image:
     if coloured.getchannel("A").getextrema() == (255, 255):
         return image
     return Image.alpha_composite(Image.new("RGBA", image.size, background), coloured)
-
-
-def _is_deep(image: Image.Image) -> bool:
-    return image.mode in ("I", "F") or image.mode.startswith("I;16")
-
-
-def _has_deep_colour(image: Image.Image, range: tuple[float, float] | None, depth: tuple[int, bool] | None) -> bool:
-    """Whether an image has 16 bits in each of several channels, or (``depth``, of JPEG 2000) other more than 8.
-
-    Pillow reads the 8 high bits, which is right for the full range only. Raises BadImage for any other ``range``.
-    """
-    tiles = [tile.args if isinstance(tile.args, tuple) else (tile.args,) for tile in getattr(image, "tile", ())]
-    raw = [part for arguments in tiles for part in arguments if isinstance(part, str)]
-    bits = 16 if any(_SIXTEEN_RAW.search(part) for part in raw) else 8 if depth is None else depth[0]
-    return not _is_deep(image) and _is_deep_colour(bits, image.mode, range)
-
-
-def _is_deep_colour(bits: int, mode: str, range: tuple[float, float] | None) -> bool:
-    """Whether channels have more than 8 bits, whose high ones are taken. Raises BadImage for any but the full range."""
-    most = 2**bits - 1
-    if bits > 8 and range != (0, most):
-        raise BadImage(
-            f"{bits} bits per channel in mode {mode}, of which the range cannot be told; "
-            f"set data.range=[0,{most}] if they use all of it, else convert to 8 bits"
-        )
-    return bits > 8
-
-
-def range_unknown(dtype: np.dtype[Any], key: str = "data") -> str:
-    """What to say of colours of more than 8 bits without a range: scaled one by one, images would change colour."""
-    return (
-        f"colours of type {dtype.name}, of which the range cannot be told; set {key}.range=[low, high], such as "
-        "[0, 1], or convert to uint8"
-    )
-
-
-def _shallow_colours(
-    pixels: NDArray[np.generic], range: tuple[float, float] | None
-) -> tuple[NDArray[np.uint8], tuple[float, float] | None]:
-    """Colours (H, W, 3) of more than 8 bits by the ``range`` of all channels, and ``Decoded.clipped``."""
-    if range is None or pixels.shape[-1] != 3:
-        raise BadImage(range_unknown(pixels.dtype))
-    return _to_bytes(pixels.astype(np.float64), range)
-
-
-def _scaled(
-    image: Image.Image, range: tuple[float, float] | None, depth: tuple[int, bool] | None
-) -> tuple[Image.Image, tuple[float, float] | None]:
-    """A grey image of any depth to 8 bits: ``range``, or its own, becomes 0..255; values beyond are clipped. ``depth``
-    is that of JPEG 2000, whose samples are moved back to it.
-
-    Returns:
-        the image, and ``Decoded.clipped``.
-    """
-    values = np.asarray(image).astype(np.float64)
-    if depth is not None:
-        bits, signed = depth
-        values = values / 2 ** (16 - bits) - (2 ** (bits - 1) if signed else 0)
-    tags = getattr(image, "tag_v2", {})
-    shown, clipped = _to_bytes(values, range, tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO)
-    return Image.fromarray(shown), clipped
-
-
-def _to_bytes(
-    values: NDArray[np.float64],
-    range: tuple[float, float] | None,
-    white_is_zero: bool = False,
-    seen: NDArray[np.bool_] | None = None,
-) -> tuple[NDArray[np.uint8], tuple[float, float] | None]:
-    """As ``_scaled``, of values of any shape; those that are not ``seen`` count for no range and no clipping."""
-    if not np.isfinite(values).all():
-        raise BadImage("holds NaN or infinity")
-    counted = values if seen is None or not seen.any() else values[seen]
-    own = (float(counted.min()), float(counted.max()))
-    low, high = range or own
-    if low == high:
-        raise BadImage(f"more than 8 bits and every pixel is {low:g}, so the range cannot be told; set data.range")
-    scaled = np.rint((values.clip(low, high) - low) * (255 / (high - low))).astype(np.uint8)
-    beyond = float(((counted < low) | (counted > high)).mean())
-    return 255 - scaled if white_is_zero else scaled, own if beyond > CLIPPED_SHARE else None
 
 
 def _is_enlarged(width: int, height: int, form: Form) -> bool:

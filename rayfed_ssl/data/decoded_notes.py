@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import ImageColor
 
-from rayfed_ssl.data.decode import CLIPPED_SHARE, ENLARGED, Background
-from rayfed_ssl.data.store import Clipped
+from rayfed_ssl.data.decode import ENLARGED, Background
+from rayfed_ssl.data.deep import CLIPPED_SHARE
+from rayfed_ssl.data.store import Misfits
 
 MOST_NAMED = 5  # clients with clipped images
 SAID = {  # of so many images, besides how deep ones were scaled
@@ -42,19 +43,25 @@ def counted(counts: Mapping[str, int], background: Background, key: str) -> tupl
     )
 
 
-def clipping(splits: Sequence[Clipped | None], outside: str) -> Iterator[str]:
-    """A line on images of which many pixels lie ``outside`` their range, and whose they are, where there are any."""
-    clipped = [split for split in splits if split is not None]
-    if not clipped:
-        return
-    images, low, high = sum(c.images for c in clipped), min(c.low for c in clipped), max(c.high for c in clipped)
-    whose = sum((Counter(split.groups) for split in clipped), Counter[str]()).most_common()
-    more = f" and {len(whose) - MOST_NAMED} more" if len(whose) > MOST_NAMED else ""
-    named = ", ".join(f"{name} {count}" for name, count in whose[:MOST_NAMED]) + more
-    yield (
-        f"{images} of them have over {CLIPPED_SHARE:.0%} of their pixels outside {outside}, and these are clipped: "
-        f"their values go from {low:g} to {high:g}" + (f"; by client: {named}" if whose else "")
-    )
+def misfitting(splits: Sequence[Mapping[str, Misfits]], outside: str) -> Iterator[str]:
+    """A line on images of which many pixels lie ``outside`` their range, and one on those that take up little of it,
+    with whose they are, where there are any.
+    """
+    said = {
+        "clipped": f"have over {CLIPPED_SHARE:.0%} of their pixels outside {outside}, and these are clipped",
+        "narrow": f"take up less than a sixteenth of {outside}, and keep 16 of 256 grey levels or fewer",
+    }
+    for kind, words in said.items():
+        found = [split[kind] for split in splits if kind in split]
+        if not found:
+            continue
+        images, low, high = sum(c.images for c in found), min(c.low for c in found), max(c.high for c in found)
+        whose = sum((Counter(split.groups) for split in found), Counter[str]()).most_common()
+        more = f" and {len(whose) - MOST_NAMED} more" if len(whose) > MOST_NAMED else ""
+        named = ", ".join(f"{name} {count}" for name, count in whose[:MOST_NAMED]) + more
+        yield f"{images} of them {words}: their values go from {low:g} to {high:g}" + (
+            f"; by client: {named}" if whose else ""
+        )
 
 
 def plain(colours: NDArray[np.uint8], transparent: int, background: Background, key: str) -> tuple[str, ...]:

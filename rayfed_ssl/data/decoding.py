@@ -14,8 +14,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from rayfed_ssl.data.decode import BadImage, Decoded, Form, decode
-from rayfed_ssl.data.images import Payload
+from rayfed_ssl.data.decode import Decoded, Form, decode
+from rayfed_ssl.data.images import BadImage, Payload
 
 BLOCK = 256  # images decoded, and checked, at a time
 PART_BYTES, WAITING_BYTES = 8 * 2**20, 256 * 2**20  # of encoded images: those one thread decodes, those not decoded yet

@@ -27,6 +27,10 @@ Payload = bytes | Path | NDArray[np.generic] | None
 as uint8, or 1 or 3 of more bits, whose range is scaled like that of a file; None if it is missing."""
 
 
+class BadImage(Exception):
+    """An image that cannot be decoded; the text is the reason."""
+
+
 @dataclass(frozen=True)
 class Images:
     """One split.

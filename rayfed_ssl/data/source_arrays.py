@@ -41,7 +41,7 @@ from rayfed_ssl.data.column_values import (
     numbered,
     whose_values,
 )
-from rayfed_ssl.data.decode import range_unknown
+from rayfed_ssl.data.deep import range_unknown
 from rayfed_ssl.data.images import Payload, Source
 from rayfed_ssl.data.source_parquet import Columns
 from rayfed_ssl.data.split_rows import NAMED, NO_LABEL, Beside, Rows, RowSplits

@@ -36,7 +36,7 @@ from rayfed_ssl.base.table import Table
 from rayfed_ssl.base.text import composed, printable
 from rayfed_ssl.data.copies import kept_copies, of_one_colour
 from rayfed_ssl.data.decode import MOST_PIXELS, Background, Fit, Form
-from rayfed_ssl.data.decoded_notes import clipping, counted, plain
+from rayfed_ssl.data.decoded_notes import counted, misfitting, plain
 from rayfed_ssl.data.dicom import installed
 from rayfed_ssl.data.folder_layouts import Layout
 from rayfed_ssl.data.folder_names import expression
@@ -279,8 +279,8 @@ def load(
     read = counted(counts, config.background, key)
     listed = tuple(note for stored in found.values() for note in stored.notes)
     outside = "their own window" if config.range is None else f"{key}.range={list(config.range)}"
-    clipped = clipping([stored.clipped for stored in found.values()], outside)
-    deep = () if scaling is None else (str(scaling), *clipped)
+    misfits = misfitting([stored.misfits for stored in found.values()], outside)
+    deep = () if scaling is None else (str(scaling), *misfits)
     shown = of_one_colour(train.images.pixels, test.pixels)
     notes = source.notes + listed + deep + read + plain(shown, counts["transparent"], config.background, key)
     both = {"train", "test"} <= set(found)

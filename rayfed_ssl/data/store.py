@@ -34,7 +34,7 @@ from rayfed_ssl.data.decode import Decoded, Form
 from rayfed_ssl.data.decoding import BLOCK, THREADS, decoded_blocks, tell
 from rayfed_ssl.data.images import Images, Listing
 
-FORMAT = 10  # 8: enlarged images are counted, names in normal form C; 9: images have names; 10: bands are counted
+FORMAT = 11  # 9: images have names; 10: bands are counted; 11: images that take up little of their range are, too
 CACHE = "RAYFED_SSL_CACHE"
 MOST_NAMED = 20  # images that cannot be decoded
 NOTICED = (
@@ -46,6 +46,7 @@ NOTICED = (
     "enlarged",
     "windowed",
 )  # what of ``Decoded`` is counted
+MISFITS = ("clipped", "narrow")  # and of which the values are kept
 
 
 class BadStore(Exception):
@@ -53,9 +54,9 @@ class BadStore(Exception):
 
 
 @dataclass(frozen=True)
-class Clipped:
-    """Images of which many pixels lie outside the range they were scaled by (``Decoded.clipped``): how many, their
-    smallest and largest value, and how many of each natural group."""
+class Misfits:
+    """Images that the range they were scaled by does not fit (``Decoded.clipped`` or ``Decoded.narrow``): how many,
+    their smallest and largest value, and how many of each natural group."""
 
     images: int
     low: float
@@ -66,14 +67,15 @@ class Clipped:
 @dataclass(frozen=True)
 class Stored:
     """What a store file holds: the images, a digest of all of them, the names of those left out, of how many each of
-    ``NOTICED`` is true, the listing's notes, the images that were clipped, if any, and what each is called (N,)."""
+    ``NOTICED`` is true, the listing's notes, the images that their range does not fit, by ``MISFITS``, and what each is
+    called (N,)."""
 
     images: Images
     digest: str
     skipped: tuple[str, ...]
     counts: dict[str, int]
     notes: tuple[str, ...]
-    clipped: Clipped | None
+    misfits: dict[str, Misfits]
     names: pa.StringArray
 
 
@@ -139,7 +141,7 @@ def read(path: Path) -> Stored:
             tuple(head["skipped"]),
             {"windowed": 0} | {trait: int(count) for trait, count in head["counts"].items()},  # files of before DICOM
             tuple(head["notes"]),
-            Clipped(**head["clipped"]) if "clipped" in head else None,
+            {kind: Misfits(**found) for kind, found in head["misfits"].items()},
             names,
         )
         state = _state(path)
@@ -218,8 +220,7 @@ def _write(
         pixels = np.memmap(raw, np.uint8, "r", shape=(len(labels), *shape)) if len(labels) else empty
         head = {"format": FORMAT, "shape": shape, "grouped": groups is not None, "notes": listing.notes}
         head |= {"skipped": made.skipped, "counts": made.counts}
-        if made.clipped:
-            head["clipped"] = asdict(_clipped(made.clipped, listing))
+        head["misfits"] = {kind: asdict(_misfits(rows, listing)) for kind, rows in made.misfits.items() if rows}
         checks = _checks(pixels, labels, groups, subjects, _letters(names))
         head |= named | {"checks": checks, "digest": digest.hexdigest()}
         beside = {"label": labels, "group": groups, "subject": subjects, "name": names}
@@ -245,21 +246,21 @@ def _write_arrow(path: Path, pixels: NDArray[np.uint8], beside: dict[str, Any], 
 @dataclass(frozen=True)
 class _Made:
     """A decoded split: the rows kept (N,) and their names, the names left out, the counts of ``Stored``,
-    ``Decoded.clipped`` of the rows that were, and the pixels' digest."""
+    kind of ``MISFITS`` -> row -> the image's (smallest, largest) value, and the pixels' digest."""
 
     kept: NDArray[np.bool_]
     names: list[str]
     skipped: list[str]
     counts: dict[str, int]
-    clipped: dict[int, tuple[float, float]]
+    misfits: dict[str, dict[int, tuple[float, float]]]
     digest: hashlib.blake2b
 
 
-def _clipped(rows: dict[int, tuple[float, float]], listing: Listing) -> Clipped:
+def _misfits(rows: dict[int, tuple[float, float]], listing: Listing) -> Misfits:
     low, high = min(low for low, _ in rows.values()), max(high for _, high in rows.values())
     groups = [] if listing.groups is None else listing.groups[[*rows]].tolist()
     names = Counter(listing.group_names[group] for group in groups if group >= 0)
-    return Clipped(len(rows), low, high, dict(names))
+    return Misfits(len(rows), low, high, dict(names))
 
 
 def _decode_to(raw: Path, listing: Listing, form: Form, skip_bad: bool, key: str, skipping: str) -> _Made:
@@ -269,7 +270,7 @@ def _decode_to(raw: Path, listing: Listing, form: Form, skip_bad: bool, key: str
         [],
         [],
         dict.fromkeys(NOTICED, 0),
-        {},
+        {kind: {} for kind in MISFITS},
         hashlib.blake2b(digest_size=16),
     )
     kept, skipped, row, reason = made.kept, made.skipped, 0, ""
@@ -284,8 +285,9 @@ def _decode_to(raw: Path, listing: Listing, form: Form, skip_bad: bool, key: str
                     for trait in NOTICED:
                         if getattr(result, trait):
                             made.counts[trait] += 1
-                    if result.clipped is not None:
-                        made.clipped[row] = result.clipped
+                    for kind, rows in made.misfits.items():
+                        if (values := getattr(result, kind)) is not None:
+                            rows[row] = values
                     file.write(result.pixels.data)
                     made.digest.update(result.pixels.data)
                 else:

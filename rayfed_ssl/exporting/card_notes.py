@@ -75,6 +75,9 @@ REWORDED = {
     r"(\d+) of them have over (\d+)% of their pixels outside .*, and these are clipped": (
         r"of \1 images more than \2% of the pixels lie outside the range that is read, and are clipped"
     ),
+    r"(\d+) of them take up less than a sixteenth of .*, and keep 16 of 256 grey levels or fewer": (
+        r"\1 images take up less than a sixteenth of the range that is read, and keep 16 of 256 grey levels or fewer"
+    ),
     r"is not read as a group: (images of one may train and test|evaluation\.select may hold out images of one who "
     r"trains);": (r"what seems to say whom an image shows was not read: \1"),
     r"all (\d+) training images.*: they belong to one owner": r"all \1 training images with an owner belong to one",

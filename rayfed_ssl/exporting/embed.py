@@ -30,9 +30,10 @@ from numpy.typing import NDArray
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.catalogue import Catalogue, catalogued, of_parquet
-from rayfed_ssl.data.decode import BadImage, Form
+from rayfed_ssl.data.decode import Form
 from rayfed_ssl.data.decoding import decoded_blocks
 from rayfed_ssl.data.folder_images import has_client_folders
+from rayfed_ssl.data.images import BadImage
 from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.exporting.encoders import RunEncoder
 from rayfed_ssl.federated.bench import resolve_device

@@ -16,9 +16,9 @@ import pytest
 from PIL import Image
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.data.decode import BadImage, Form
+from rayfed_ssl.data.decode import Form
 from rayfed_ssl.data.decode import decode as decode_to
-from rayfed_ssl.data.images import Listing
+from rayfed_ssl.data.images import BadImage, Listing
 from rayfed_ssl.data.store import BadStore, cached, default_cache, read
 
 PLENTY = 10**7

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps, TiffImagePlugin
 
-from rayfed_ssl.data.decode import BadImage, Form, decode, decode_opened
+from rayfed_ssl.data.decode import Form, decode, decode_opened
+from rayfed_ssl.data.images import BadImage
 
 RAMP = np.tile(np.arange(4096, dtype=np.uint16).reshape(64, 64), (1, 1))  # what a 12-bit camera writes
 FORM = Form(64)
@@ -55,6 +56,16 @@ def test_an_image_of_which_more_than_a_hundredth_is_clipped_says_its_values(beyo
     assert decoded.clipped == ((values.min(), values.max()) if outside else None)
     assert outside == (value in (4096, 9000, -1, 5000))
     assert decode(values.reshape(64, 64), FORM).clipped is None
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 255), (100, 355), (0, 256), (0, 0), (7, 7), (100, 5000)])
+def test_an_image_that_takes_up_less_than_a_sixteenth_of_its_range_says_its_values(low, high):
+    values = np.linspace(low, high, 64 * 64, dtype=np.float32).reshape(64, 64)
+    decoded = decode(values, Form(64, range=(0.0, 4096.0)))
+    assert decoded.narrow == ((low, high) if 0 < high - low < 256 else None)
+    assert len(np.unique(decoded.pixels)) <= 17 or decoded.clipped is not None
+    if low < high:
+        assert decode(values, FORM).narrow is None  # its own range fits
 
 
 @pytest.mark.parametrize("shape", [(16, 480), (33, 16), (16, 17), (15, 16), (7, 100), (101, 64), (40, 40), (16, 16)])

@@ -19,7 +19,8 @@ from pydicom.encaps import encapsulate  # noqa: E402
 from pydicom.pixels import apply_modality_lut, apply_voi_lut, apply_windowing  # noqa: E402
 
 from rayfed_ssl.data import dicom  # noqa: E402
-from rayfed_ssl.data.decode import BadImage, Form, decode  # noqa: E402
+from rayfed_ssl.data.decode import Form, decode  # noqa: E402
+from rayfed_ssl.data.images import BadImage  # noqa: E402
 from tests.data.scans import encoded, lut, scan  # noqa: E402
 
 SIDE = 16

@@ -12,7 +12,8 @@ from PIL import Image, features
 from rayfed_ssl.base.late import Late
 from rayfed_ssl.data import decode as decoding
 from rayfed_ssl.data import formats, sources, walking
-from rayfed_ssl.data.decode import BadImage, Form, decode
+from rayfed_ssl.data.decode import Form, decode
+from rayfed_ssl.data.images import BadImage
 from tests.data.files import fetch, pictures, png, put, refused, write_parquet
 
 KINDS = [("AVIF", ".avif", "avif"), ("JPEG2000", ".jp2", "jpg_2000"), ("JPEG2000", ".JPX", "jpg_2000")]

@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from rayfed_ssl.data import decoding
-from rayfed_ssl.data.decode import BadImage, Form
+from rayfed_ssl.data.decode import Form
 from rayfed_ssl.data.decoding import WAITING_BYTES, decoded_blocks
+from rayfed_ssl.data.images import BadImage
 from rayfed_ssl.data.parquet_files import BYTES_AT_A_TIME, few_rows, readable
 
 MIB = 2**20

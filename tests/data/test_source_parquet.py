@@ -325,7 +325,11 @@ def test_images_beyond_the_range_are_counted_by_client(tmp_path, layout):
             f"their values go from 0 to {255 * 16 * 4 + 5}{whose}",
         )
     wide = fetch(tmp_path, "imagefolder", channels=1, layout=layout, range=(0, 65535))
-    assert len(wide.notes) == 1
+    assert wide.notes[1].startswith(
+        f"{scaled - count} of them take up less than a sixteenth of data.range=[0.0, 65535.0], and keep 16 of 256 grey "
+        "levels or fewer: their values go from 0 to 4082"
+    )
+    assert len(wide.notes) == 2
 
 
 def test_deep_images_say_how_they_were_scaled(tmp_path):

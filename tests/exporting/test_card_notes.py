@@ -15,14 +15,14 @@ import pytest
 
 from rayfed_ssl.data.column_values import Empty, gaps
 from rayfed_ssl.data.copies import copies
-from rayfed_ssl.data.decoded_notes import SAID, clipping, counted, plain
+from rayfed_ssl.data.decoded_notes import SAID, counted, misfitting, plain
 from rayfed_ssl.data.holdout import held_out_notes
 from rayfed_ssl.data.images import Dataset, Images
 from rayfed_ssl.data.limits import unseen_classes
 from rayfed_ssl.data.partition import Natural
 from rayfed_ssl.data.sources import SourceConfig, load
 from rayfed_ssl.data.split_rows import NO_LABEL, Beside
-from rayfed_ssl.data.store import Clipped
+from rayfed_ssl.data.store import MISFITS, Misfits
 from rayfed_ssl.data.whose import shared_notes, ungrouped
 from rayfed_ssl.evaluation.knn import KnnConfig
 from rayfed_ssl.evaluation.knn import remarks as of_knn
@@ -62,7 +62,7 @@ def of_data(folder: Path) -> list[str]:
         *of_classes(data),
         *over_share(numbers, np.arange(30), 0.1, grouped=False),
         *counted(dict.fromkeys(SAID, 3), "black", "data"),
-        *clipping([Clipped(3, -5.0, 900.0, {WHO: 3})], "their own window"),
+        *misfitting([dict.fromkeys(MISFITS, Misfits(3, -5.0, 900.0, {WHO: 3}))], "their own window"),
         *plain(np.zeros((2, 3), np.uint8), 1, "black", "data"),
         *alone,
         *held_out_notes(np.zeros(9, np.int64), np.arange(2), (WHO,), np.arange(9), f"{WHO}'s file"),
@@ -133,6 +133,7 @@ def test_each_kind_of_note_is_known_by_what_the_library_says_and_no_name_gets_th
         "2 classes have names that differ by capitals or blanks alone",
         "2 of 4 classes of the training images have no test image: accuracies are over the others alone",
         "of 3 images more than 1% of the pixels lie outside the range that is read, and are clipped",
+        "3 images take up less than a sixteenth of the range that is read, and keep 16 of 256 grey levels or fewer",
         "1 of 2 test images are of a group (data.columns.group) with training images",
         "6 of 30 images, about a fifth of each class, were held out as test images",
         "2 of 9 images, about a fifth of each class and whole groups at a time, were held out as test images",

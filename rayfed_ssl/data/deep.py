@@ -1,0 +1,111 @@
+"""Images of more than 8 bits to 8: which they are, by what range they are scaled, and what that loses.
+
+Samples of colours keep their high bits; grey values are scaled so that a range, the given one or the image's own,
+becomes 0..255.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from rayfed_ssl.data.images import BadImage
+
+CLIPPED_SHARE = 0.01  # of an image's pixels: so many may lie outside the range before it is said
+NARROW_SHARE = 1 / 16  # of the range: of an image whose values take up less, 16 grey levels of 256 are left
+_WHITE_IS_ZERO, _PHOTOMETRIC = 0, 262  # TIFF 6.0, section 4
+_SIXTEEN_RAW = re.compile(r";16[BLN]")  # Pillow's names of 16-bit samples; BMP's "BGR;16" has 5 or 6 bits a channel
+Range = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Shallow:
+    """``pixels`` of 8 bits, and where the range does not fit them the image's (smallest, largest) value: ``clipped`` if
+    more than ``CLIPPED_SHARE`` of its pixels lie outside, else ``narrow`` if they take up less than ``NARROW_SHARE``.
+    """
+
+    pixels: NDArray[np.uint8]
+    clipped: Range | None = None
+    narrow: Range | None = None
+
+
+def is_deep(image: Image.Image) -> bool:
+    """Whether a grey image has more than 8 bits."""
+    return image.mode in ("I", "F") or image.mode.startswith("I;16")
+
+
+def has_deep_colours(image: Image.Image, range: Range | None, depth: tuple[int, bool] | None) -> bool:
+    """Whether an image has 16 bits in each of several channels, or (``depth``, of JPEG 2000) other more than 8.
+
+    Pillow reads the 8 high bits, which is right for the full range only. Raises BadImage for any other ``range``.
+    """
+    tiles = [tile.args if isinstance(tile.args, tuple) else (tile.args,) for tile in getattr(image, "tile", ())]
+    raw = [part for arguments in tiles for part in arguments if isinstance(part, str)]
+    bits = 16 if any(_SIXTEEN_RAW.search(part) for part in raw) else 8 if depth is None else depth[0]
+    return not is_deep(image) and are_deep_colours(bits, image.mode, range)
+
+
+def are_deep_colours(bits: int, mode: str, range: Range | None) -> bool:
+    """Whether channels have more than 8 bits, whose high ones are taken. Raises BadImage for any but the full range."""
+    most = 2**bits - 1
+    if bits > 8 and range != (0, most):
+        raise BadImage(
+            f"{bits} bits per channel in mode {mode}, of which the range cannot be told; "
+            f"set data.range=[0,{most}] if they use all of it, else convert to 8 bits"
+        )
+    return bits > 8
+
+
+def range_unknown(dtype: np.dtype[Any], key: str = "data") -> str:
+    """What to say of colours of more than 8 bits without a range: scaled one by one, images would change colour."""
+    return (
+        f"colours of type {dtype.name}, of which the range cannot be told; set {key}.range=[low, high], such as "
+        "[0, 1], or convert to uint8"
+    )
+
+
+def shallow_colours(pixels: NDArray[np.generic], range: Range | None) -> Shallow:
+    """Colours (H, W, 3) of more than 8 bits by the ``range`` of all channels. Raises BadImage without one."""
+    if range is None or pixels.shape[-1] != 3:
+        raise BadImage(range_unknown(pixels.dtype))
+    return to_bytes(pixels.astype(np.float64), range)
+
+
+def shallow(image: Image.Image, range: Range | None, depth: tuple[int, bool] | None) -> Shallow:
+    """A grey image of any depth. ``depth`` is that of JPEG 2000, whose samples are moved back to it. Raises BadImage as
+    ``to_bytes``.
+    """
+    values = np.asarray(image).astype(np.float64)
+    if depth is not None:
+        bits, signed = depth
+        values = values / 2 ** (16 - bits) - (2 ** (bits - 1) if signed else 0)
+    tags = getattr(image, "tag_v2", {})
+    return to_bytes(values, range, tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO)
+
+
+def to_bytes(
+    values: NDArray[np.float64],
+    range: Range | None,
+    white_is_zero: bool = False,
+    seen: NDArray[np.bool_] | None = None,
+) -> Shallow:
+    """Values of any shape: ``range``, or their own, becomes 0..255, and what lies beyond is clipped. Those that are not
+    ``seen`` count for no range and no clipping. Raises BadImage for NaN, and for one value alone without a range.
+    """
+    if not np.isfinite(values).all():
+        raise BadImage("holds NaN or infinity")
+    counted = values if seen is None or not seen.any() else values[seen]
+    own = (float(counted.min()), float(counted.max()))
+    low, high = range or own
+    if low == high:
+        raise BadImage(f"more than 8 bits and every pixel is {low:g}, so the range cannot be told; set data.range")
+    scaled = np.rint((values.clip(low, high) - low) * (255 / (high - low))).astype(np.uint8)
+    pixels = 255 - scaled if white_is_zero else scaled
+    if float(((counted < low) | (counted > high)).mean()) > CLIPPED_SHARE:
+        return Shallow(pixels, clipped=own)
+    return Shallow(pixels, narrow=own if 0 < own[1] - own[0] < NARROW_SHARE * (high - low) else None)
