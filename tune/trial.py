@@ -15,7 +15,7 @@ import queue
 import shutil
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -29,7 +29,7 @@ from actors.ending import end_at_sigterm
 from actors.plan import planned, reserve
 from actors.pool import Pool
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.evaluation import by_client
+from rayfed_ssl.evaluation import by_client, of_client
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.results import Evaluated, Subject
@@ -63,28 +63,26 @@ class Abandoned(Exception):
     """The trial goes on elsewhere, or not at all: nothing more is written."""
 
 
-class WatchedCohort(RayCohort):
-    """A cohort that knows when all evaluations of a round are in."""
+class RoundsMeasured:
+    """Evaluations as they come in, until all of a round are there."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        self.awaited: dict[int, int] = {}
-        self.known: dict[int, dict[int | None, dict[str, float]]] = {}
-        super().__init__(*args, **options)
+    def __init__(self) -> None:
+        self.holders: dict[int, dict[int | None, Sequence[int | None]]] = {}  # round -> subject -> of whom
+        self.known: dict[int, dict[int | None, dict[str, float]]] = {}  # round -> client -> values
 
-    def evaluate(self, round: int, subjects: Sequence[Subject]) -> None:
-        self.awaited[round] = len(subjects)
-        super().evaluate(round, subjects)
+    def expect(self, round: int, subjects: Sequence[Subject]) -> None:
+        """These are all of a round; one that several clients hold stands for each of them."""
+        self.holders[round] = {subject.client: subject.holders or (subject.client,) for subject in subjects}
 
-    def evaluations(self, *, wait: bool = False) -> list[Evaluated]:
-        found = super().evaluations(wait=wait)
-        for round, client, values in found:
-            self.known.setdefault(round, {})[client] = values
-        return found
+    def take(self, evaluated: Iterable[Evaluated]) -> None:
+        for round, subject, values in evaluated:
+            for client in self.holders[round][subject]:
+                self.known.setdefault(round, {})[client] = of_client(values, client)
 
     def complete(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """(round, what its summary would say under ``accuracy``, ``select`` and ``features``), once each."""
         for round in sorted(self.known):
-            if len(self.known[round]) == self.awaited[round]:
+            if len(self.known[round]) == sum(map(len, self.holders[round].values())):
                 by_tag: dict[str, dict[int | None, float]] = {}
                 for subject, values in self.known.pop(round).items():
                     for client, part in by_client(subject, values).items():
@@ -96,6 +94,23 @@ class WatchedCohort(RayCohort):
                     group, _, name = tag.rpartition("/")
                     groups.setdefault(group or "accuracy", {})[name] = of
                 yield round, groups
+
+
+class WatchedCohort(RayCohort):
+    """A cohort that knows when all evaluations of a round are in."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self.measured = RoundsMeasured()
+        super().__init__(*args, **options)
+
+    def evaluate(self, round: int, subjects: Sequence[Subject]) -> None:
+        self.measured.expect(round, subjects)
+        super().evaluate(round, subjects)
+
+    def evaluations(self, *, wait: bool = False) -> list[Evaluated]:
+        found = super().evaluations(wait=wait)
+        self.measured.take(found)
+        return found
 
 
 class Trial(tune.Trainable):  # type: ignore[misc]
@@ -250,7 +265,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
             key.startswith(("eval/", "features/")) for key in progress.values
         ):
             return
-        for round, summary in self.cohort.complete():
+        for round, summary in self.cohort.measured.complete():
             value = measured(summary, self.sweep.settings.metric)
             if not 0 < round < progress.rounds or value is None or self.stop_wanted.is_set():
                 continue

@@ -41,6 +41,8 @@ from rayfed_ssl.federated.results import Evaluated, Subject
 from rayfed_ssl.federated.setbacks import Setbacks
 from rayfed_ssl.settings.run import RunSettings
 
+ADDED = ("images", "seconds")  # measurements of operations that are summed over a round
+
 
 class Cohort(abc.ABC):
     """The clients of the current round and the verbs a server has for them."""
@@ -231,7 +233,7 @@ class Cohort(abc.ABC):
             for error in chunk.errors:
                 raise error
             (outcome,) = chunk.outcomes
-            self.metrics.setdefault(SERVER, {}).update(outcome.metrics)
+            self._note(outcome)
             if self.clock is not None:
                 self.clock.served(outcome.images)
             return Reply(SERVER, Fields(outcome.reply))
@@ -352,14 +354,12 @@ class Cohort(abc.ABC):
             yield Reply(outcome.client, Fields(reply))
 
     def _note(self, outcome: Outcome) -> None:
-        """A client's newest measurements; images are counted over all it was asked in this round."""
+        """A client's, or the server's, newest measurements; what adds up, over all it was asked in this round."""
         if outcome.looks:
             self.looks[outcome.client] = outcome.looks
         known = self.metrics.setdefault(outcome.client, {})
-        images = known.get("images", 0.0) + outcome.metrics.get("images", 0.0)
-        known |= outcome.metrics
-        if "images" in known:
-            known["images"] = images
+        sums = {name: known.get(name, 0.0) + outcome.metrics[name] for name in ADDED if name in outcome.metrics}
+        known |= outcome.metrics | sums
 
     # -- where the work runs -------------------------------------------------------------------------------------------
 

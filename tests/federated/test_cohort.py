@@ -5,14 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from rayfed_ssl.federated.clock import RoundVoid
-from rayfed_ssl.federated.messages import ClientError
+from rayfed_ssl.federated.messages import SERVER, ClientError
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.timing import make_clock
+from rayfed_ssl.simulation.worker import Worker
 from tests.methods.rounds import config_of, started
+from tests.tiny import run_locally, tiny
 
 
 def begun(**changes: object) -> tuple[MethodServer[Any], LocalCohort]:
@@ -179,3 +182,24 @@ def test_what_was_begun_is_read_and_a_round_that_comes_to_nothing_need_not_be() 
     with pytest.raises(RoundVoid, match="nobody replied"):
         cohort.mean("train", weights=server.weights)
     cohort.end_round()
+
+
+@pytest.mark.parametrize("method", ["fedmkd", "fedsc"])
+def test_seconds_of_a_round_are_those_of_all_its_operations(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FedMKD asks its clients twice and serves several times; FedSC asks twice."""
+    worked, execute = dict[str, float](), Worker.execute
+
+    def timed(self: Worker, operation: str, client: int, *rest: Any, **more: Any) -> Any:
+        outcome, state = execute(self, operation, client, *rest, **more)
+        whose = "server/seconds" if client == SERVER else "client/seconds"
+        worked[whose] = worked.get(whose, 0.0) + outcome.metrics["seconds"]
+        return outcome, state
+
+    monkeypatch.setattr(Worker, "execute", timed)
+    run_locally(tiny(method), tmp_path / "run")
+    rows = pq.read_table(tmp_path / "run" / "metrics.parquet").to_pylist()
+    found = {tag: sum(row["value"] for row in rows if row["tag"] == tag) for tag in worked}
+    assert found == pytest.approx(worked)
+    assert set(worked) == {"client/seconds"} | ({"server/seconds"} if method == "fedmkd" else set())

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -21,8 +21,11 @@ from actors.failures import StateLost
 from actors.shares import Plan
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.results import Evaluated, Subject
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.blocks import ResourcesConfig
+from rayfed_ssl.simulation import loop
+from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.simulation.resuming import examine_folder
 from rayfed_ssl.storage import checkpoint, failure
@@ -41,7 +44,7 @@ from tune.room import Patience, Room
 from tune.schedulers import SynchronousPopulation, scheduler
 from tune.search import Proposals
 from tune.sweep import run_sweep
-from tune.trial import LOG, Trial, TrialOrder, exploit, settle
+from tune.trial import LOG, RoundsMeasured, Trial, TrialOrder, exploit, settle
 from tune.watch import StoppedBeforePlacement, Watch
 
 ROOM = Room(2, Plan(2, cpus=1.0, gpus=0.0, threads=1, strategy="PACK"), "node:1.2.3.4")
@@ -114,6 +117,32 @@ def test_a_trial_does_not_go_on_with_a_pool_that_is_empty(tmp_path: Path, monkey
     trial._drive(made.run({}))
     assert len(FakePool.made) == 2
     assert FakePool.made[0].closed
+
+
+def test_schedulers_see_the_mean_that_the_summary_has_where_clients_share_an_encoder(tmp_path: Path) -> None:
+    """FedDF's clients of one architecture: three of four hold the same, measured once."""
+    one, other = "small_cnn", "small_cnn_bn"
+    config = tiny("feddf", clients__encoders=[one, one, one, other], evaluation__protocols=["knn", "rank"])
+    measured, seen = RoundsMeasured(), dict[int, dict[str, Any]]()
+
+    class Watched(LocalCohort):
+        def evaluate(self, round: int, subjects: Sequence[Subject]) -> None:
+            measured.expect(round, subjects)
+            super().evaluate(round, subjects)
+
+        def evaluations(self, *, wait: bool = False) -> list[Evaluated]:
+            measured.take(found := super().evaluations(wait=wait))
+            seen.update(measured.complete())
+            return found
+
+    summary = loop.run(config, tmp_path / "run", Watched)
+    last = seen[config.train.rounds]
+    assert len(set(summary["accuracy"]["knn"].values())) == 2  # of two architectures
+    for group in ("accuracy", "features"):
+        for name, values in summary[group].items():
+            assert {str(client): value for client, value in last[group][name].items()} == values
+            score = module.measured(last, f"{group}.{name}")
+            assert score == pytest.approx(np.mean(list(values.values())))
 
 
 def test_a_trial_gives_up_after_losses_in_a_row_not_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
