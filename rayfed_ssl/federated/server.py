@@ -92,9 +92,19 @@ class MethodServer(Generic[Config]):
         """
         return None
 
-    def operations(self, t: int) -> tuple[str, ...]:
-        """What each client of round t is asked for, in order, where ``workload`` knows what it costs."""
+    def operations(self, t: int, client: int, met: Collection[int]) -> tuple[str, ...]:
+        """What a client of round t is asked for, in order, where ``workload`` knows what it costs.
+
+        Args:
+            met: who was asked in earlier rounds.
+        """
         return (TRAINS,)
+
+    def rehearse(self, t: int) -> None:
+        """Take on what ``state`` would hold as round t begins, as far as ``workload`` and ``notes`` read it. ``run
+        --check`` calls it in place of ``start``. By default the global model has its first values.
+        """
+        self.state.setdefault("weights", self.initial_weights())
 
     def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
         """What a client that is asked in round t will be sent and send, exactly, where nobody is lost; without the

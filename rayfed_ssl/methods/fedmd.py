@@ -30,11 +30,13 @@ from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.federated.client import PUBLIC_IMAGES, EncoderClient, descend
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation, require_public
+from rayfed_ssl.federated.messages import TRAINS
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, projecting
 from rayfed_ssl.federated.results import Subject
 from rayfed_ssl.federated.server import MethodServer, counting, pretrain
 from rayfed_ssl.federated.uploads import PublicOutputs
 from rayfed_ssl.federated.workload import BOTH_WAYS, Traffic, Workload, local_batches
+from rayfed_ssl.objectives import build as build_objective
 from rayfed_ssl.objectives.distillation import digest
 from rayfed_ssl.settings.blocks import MethodConfig
 from rayfed_ssl.settings.run import RunSettings
@@ -123,13 +125,22 @@ class Server(MethodServer[Config]):
         """
         method, public = self.method, len(self.setup.federation.public_images)
         if operation == "pretrain":
-            return Workload(local_batches(self.config, public, method.public_epochs).images)
+            images = local_batches(self.config, public, method.public_epochs).images
+            return Workload(images, passes=BOTH_WAYS * build_objective(self.config.objective).views * images)
         chosen = min(method.subset or public, public)
         work = self.fitting(client) + Workload(chosen, {"outputs": self.output_bytes}, passes=chosen)
         if self.state.get("consensus") is not None:
             digested = local_batches(self.config, chosen, method.digest_epochs, method.digest_batch).images
             work += Workload(digested, passes=BOTH_WAYS * digested)
         return work
+
+    def operations(self, t: int, client: int, met: Collection[int]) -> tuple[str, ...]:
+        fresh = self.method.public_epochs and client not in met
+        return ("pretrain", TRAINS) if fresh else (TRAINS,)
+
+    def rehearse(self, t: int) -> None:
+        """There is a consensus from the second round on."""
+        self.state["consensus"] = None if t == 1 else np.empty(0, np.float32)
 
     def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
         """Once the public images; then outputs up, and from the second round on the consensus down."""

@@ -210,7 +210,7 @@ class Server(MethodServer[Config]):
             return Workload(images, matrix, passes=images * self.method.sharing_passes)
         return self.fitting(client, weights=self.weights)
 
-    def operations(self, t: int) -> tuple[str, ...]:
+    def operations(self, t: int, client: int, met: Collection[int]) -> tuple[str, ...]:
         return ("correlation", TRAINS) if t in self.sharing else (TRAINS,)
 
     def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:

@@ -166,7 +166,7 @@ class Server(MethodServer[Config]):
             cost = with_third_view(cost)
         return cost + memory
 
-    def operations(self, t: int) -> tuple[str, ...]:
+    def operations(self, t: int, client: int, met: Collection[int]) -> tuple[str, ...]:
         return ("cluster", TRAINS) if t == 1 else (TRAINS,)
 
     def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:

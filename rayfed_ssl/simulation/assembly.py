@@ -61,9 +61,8 @@ def rehearse(config: RunConfig, federation: Federation) -> tuple[Parts, list[str
     initial = Initial(config, federation)
     lines = initial.notes()
     parts = assemble(config, federation, _once(initial))
-    if parts.clock is not None:  # how long a reply takes depends on its size
-        first = parts.server.setup.initial(config.clients.encoder(federation.clients[0]))
-        parts.server.state.setdefault("weights", first)
+    parts.server.rehearse(1)
+    if parts.clock is not None:
         lines += clock_notes(parts.clock, config, parts.server)
     return parts, lines
 

@@ -166,21 +166,20 @@ def _steps(config: RunConfig, federation: Federation, server: MethodServer[Any])
         counts[config.clients.encoder(federation.clients[0])] = config.train.rounds * made.steps
         images = config.train.rounds * made.images
     else:
-        for _, client in _visits(config, server):
-            encoder, made = config.clients.encoder(client), server.fit_batches(client)
-            counts[encoder] = counts.get(encoder, 0) + made.steps
-            images += made.images
+        for t in range(1, config.train.rounds + 1):
+            for client in _clients(config, server, t):
+                encoder, made = config.clients.encoder(client), server.fit_batches(client)
+                counts[encoder] = counts.get(encoder, 0) + made.steps
+                images += made.images
     total = sum(counts.values())
     seconds = sum(count * step_seconds(config, federation, encoder) for encoder, count in counts.items())
     forward = BOTH_WAYS * build_objective(config.objective).views * images
     return total, seconds / max(total, 1), seconds / max(forward, 1)
 
 
-def _visits(config: RunConfig, server: MethodServer[Any]) -> Iterator[tuple[int, int]]:
-    """Every round with every client that it asks."""
-    for t in range(1, config.train.rounds + 1):
-        for client in server.asked(t)[: config.cohort_size if _buffered(config) else None]:
-            yield t, client
+def _clients(config: RunConfig, server: MethodServer[Any], t: int) -> tuple[int, ...]:
+    """Whom round t asks."""
+    return server.asked(t)[: config.cohort_size if _buffered(config) else None]
 
 
 def _passes(config: RunConfig, parts: Parts) -> int | None:
@@ -191,12 +190,12 @@ def _passes(config: RunConfig, parts: Parts) -> int | None:
     server = parts.server
     if not server.reaches_clients:
         return 0
-    server.state.setdefault("weights", server.initial_weights())  # how large a reply is
-    workload_of, known = workloads(server, parts.plugins), dict[tuple[str, int], int]()
-    total = 0
-    for t, client in _visits(config, server):
-        for asked in server.operations(t):
-            if (asked, client) not in known:
+    workload_of, met, total = workloads(server, parts.plugins), set[int](), 0
+    for t in range(1, config.train.rounds + 1):
+        server.rehearse(t)
+        clients = _clients(config, server, t)
+        for client in clients:
+            for asked in server.operations(t, client, met):
                 try:
                     work = workload_of(asked, client)
                 except LookupError:  # a method of one's own, whose state only `start` brings
@@ -204,8 +203,8 @@ def _passes(config: RunConfig, parts: Parts) -> int | None:
                 if work is None:
                     return None
                 fitted = server.fit_batches(client).images if asked == TRAINS else 0
-                known[asked, client] = max(work.passes, work.images - fitted)
-            total += known[asked, client]
+                total += max(work.passes, work.images - fitted)
+        met |= set(clients)
     return total
 
 
