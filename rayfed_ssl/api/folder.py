@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from rayfed_ssl.api.asked import asked, dotted
-from rayfed_ssl.api.carrying import OnProgress, carry_out
+from rayfed_ssl.api.carrying import OnProgress, carry_out, surroundings
 from rayfed_ssl.api.encoder import ImageEncoder, encoder_of
 from rayfed_ssl.api.executor import Executor
 from rayfed_ssl.api.words import python_words
@@ -135,7 +135,7 @@ class Run:
         if data is not None:
             data = json.dumps(dict(data), default=str) if isinstance(data, Mapping) else os.fspath(data)
         changes = [f"evaluation.{key}={json.dumps(value)}" for key, value in dotted(settings).items()]
-        with python_words():
+        with python_words(), surroundings(Executor.local):
             renew = renewing(self.uri, self.folder, FILE)
             found = reevaluate(
                 self.folder, protocols, changes,

@@ -42,8 +42,10 @@ def run(
         overrides: keys of the configuration, with ``__`` for dots: ``train__rounds=3``, ``data__limit=500``. A mapping
             is merged key by key: ``train={"rounds": 3, "batch_size": 16}``.
     Raises:
-        UserError: what the caller can mend, one line a mistake; nothing was written.
+        UserError: what the caller can mend, one line a mistake; nothing was written. Or the disk is full, or a trace
+            ends (``system.availability``): rounds may have been recorded then, and ``resume=True`` goes on from them.
         ClientError: a client failed; its own traceback is in the text.
+        KeyboardInterrupt: Ctrl-C was pressed a second time.
     """
     executor_named(executor)
     with python_words():

@@ -57,6 +57,7 @@ class EncoderClient(Generic[Config]):
         self.state = state
         self.metrics: dict[str, float] = {}
         self._memory: Memory | None = None
+        self._fitted: set[str] = set()  # the purposes of this operation's fits
         self.plugins: Mapping[str, Attached] = {}  # by name; set where the operation is the one they take part in
 
     @property
@@ -213,6 +214,7 @@ class EncoderClient(Generic[Config]):
         pixels: Tensor | None = None,
         epochs: int | None = None,
         stop: Callable[[], bool] | None = None,
+        purpose: str = "",
     ) -> None:
         """Local epochs of ``loss`` on augmented views, the plug-ins' terms added. Nothing here waits for the device in
         between. What is handed in may: ``stop``, a loss, a plug-in (FedFoA waits to know which peers it admits).
@@ -222,15 +224,23 @@ class EncoderClient(Generic[Config]):
             pixels: (n, C, H, W) uint8; by default this client's shard.
             epochs: by default the run's local epochs or steps, see ``workload.local_batches``.
             stop: asked after every epoch and at the end; training ends where it says so.
+            purpose: part of the address of the order and the views: an operation that fits twice names the second.
+        Raises:
+            ValueError: this operation has fitted with this purpose before, and would draw the same once more.
         """
+        if purpose in self._fitted:
+            raise ValueError(
+                f"{self.operation}: a second fit draws what the first one drew; give it a purpose of its own"
+            )
+        self._fitted.add(purpose)
         pixels = self.pixels() if pixels is None else pixels
         made = local_batches(self.config, len(pixels), epochs)
         self.network.train()
         if self.target is not None:
             self.target.train()
-        step, draws = self._train_step(loss, made.steps), self.generator("views")
+        step, draws = self._train_step(loss, made.steps), self.generator(" ".join(filter(None, ("views", purpose))))
         steps, seen, stopped = 0, 0, False
-        for rows in self.batches(len(pixels), epochs):
+        for rows in self.batches(len(pixels), epochs, purpose=" ".join(filter(None, ("order", purpose)))):
             step(self.views(pixels[rows], draws, self.objective.views), rows)
             steps, seen = steps + 1, seen + len(rows)
             if stop is not None and steps % made.per_epoch == 0:

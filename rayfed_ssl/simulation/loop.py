@@ -47,7 +47,7 @@ from rayfed_ssl.simulation.resuming import (
     has_results,
     rounds_in,
 )
-from rayfed_ssl.simulation.saving import Saving
+from rayfed_ssl.simulation.saving import Saving, kept, published_again
 from rayfed_ssl.simulation.shared_encoders import SharedEncoders
 from rayfed_ssl.simulation.timing import clock_notes
 from rayfed_ssl.storage import checkpoint, failure
@@ -200,7 +200,7 @@ class Run:
             self.cohort.restore(clients)
         except checkpoint.Damaged as error:
             raise UserError(f"{error}; remove {folder} to go on from an earlier checkpoint, or from round 0") from None
-        for name, value in tree["published"].items():
+        for name, value in published_again(tree["published"], self.federation.public).items():
             self.cohort.publish(name, value)
         self.say(round, f"resumed from round {round} ({folder.name})")
         return round
@@ -325,7 +325,7 @@ class Run:
             "server": self.server.state,
             "plugins": {name: plugin.state for name, plugin in self.plugins.items()},
             "ledger": self.ledger.state(),
-            "published": self.cohort.published,
+            "published": kept(self.cohort.published, self.federation.public),
             "clock": self.clock and self.clock.state,
             "schedule": self.buffered and self.buffered.state,
             "setbacks": self.cohort.setbacks.state,

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from rayfed_ssl.data.images import Images
 from rayfed_ssl.settings.blocks import CheckpointConfig
 from rayfed_ssl.settings.run import due
 from rayfed_ssl.storage import checkpoint
+
+PUBLIC = "the public images of the run"  # stands for them in a checkpoint: whoever resumes has read them again
 
 
 class Saving:
@@ -43,3 +48,22 @@ class Saving:
     def set_aside(self) -> Sequence[str]:
         """Rename damaged checkpoints past ``round``, so that they hide nothing that is saved from now; their names."""
         return checkpoint.set_aside(self.root, self.round)
+
+
+def kept(published: Mapping[str, Any], public: Images | None) -> dict[str, Any]:
+    """What was published, as a checkpoint has it: the run's own public images, maybe gigabytes, are named alone."""
+    return {name: PUBLIC if _same_memory(value, public) else value for name, value in published.items()}
+
+
+def published_again(saved: Mapping[str, Any], public: Images | None) -> dict[str, Any]:
+    """The reverse of :func:`kept`. Checkpoints of an earlier version hold the images themselves."""
+    ours = None if public is None else public.pixels
+    return {name: ours if isinstance(value, str) and value == PUBLIC else value for name, value in saved.items()}
+
+
+def _same_memory(value: object, public: Images | None) -> bool:
+    """Whether an array is these images, or a view of all of them."""
+    if public is None or not isinstance(value, np.ndarray):
+        return False
+    ours = public.pixels
+    return value.shape == ours.shape and value.dtype == ours.dtype and value.ctypes.data == ours.ctypes.data

@@ -204,6 +204,13 @@ def test_torchs_threads_stay_the_callers(tmp_path: Path) -> None:
 
 
 def test_evaluate_again(finished: rayfed_ssl.Run) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)  # not the run's
+    try:
+        finished.evaluate("knn")
+        assert torch.get_num_threads() == threads + 1
+    finally:
+        torch.set_num_threads(threads)
     assert finished.evaluate()["accuracy"] == {"global": finished.summary["accuracy"]}
     found = finished.evaluate("fewshot", fewshot__draws=3)
     assert found["evaluation"]["fewshot"]["draws"] == 3

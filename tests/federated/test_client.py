@@ -106,6 +106,26 @@ def test_training_mode_comes_back_after_a_look_between_epochs() -> None:
     assert modes == [True] * 3 * (len(client.indices) // 16)
 
 
+def test_a_second_fit_of_an_operation_draws_by_a_purpose_of_its_own() -> None:
+    client, drawn = client_of(), list[tuple[torch.Tensor, torch.Tensor]]()
+    local = client.objective_loss()
+
+    def loss(views: tuple[torch.Tensor, ...], rows: torch.Tensor) -> Step:
+        drawn.append((rows.clone(), views[0].clone()))
+        return local(views, rows)
+
+    client.fit(loss)
+    steps = len(drawn)
+    with pytest.raises(ValueError, match="train: a second fit draws what the first one drew; give it a purpose"):
+        client.fit(loss)
+    client.fit(loss, purpose="head")
+    first, second = drawn[:steps], drawn[steps:]
+    assert len(second) == steps > 0
+    for (rows, view), (other_rows, other_view) in zip(first, second, strict=True):
+        assert not torch.equal(rows, other_rows)
+        assert not torch.equal(view, other_view)
+
+
 def test_the_reported_loss_is_the_mean_over_steps_of_what_was_minimised() -> None:
     """Three steps of SimCLR with momentum by hand: projections of the network as it was before each step."""
     changes = {"train__local_steps": 3, "train__optimizer": {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01}}

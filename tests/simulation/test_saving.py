@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
+from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.settings.blocks import CheckpointConfig
 from rayfed_ssl.simulation import saving
 from rayfed_ssl.simulation.saving import Saving
+from rayfed_ssl.storage import checkpoint
 from rayfed_ssl.testing.tiny import booked, encoders, measured, outcomes, run_locally
 from tests.tiny import tiny
 
@@ -57,3 +62,31 @@ def test_a_run_is_saved_by_minutes_and_is_the_same_run(tmp_path: Path) -> None:
     assert found["often"] == ["round-00001", "round-00002", "round-00003"]
     for left in (encoders, measured, booked, outcomes):
         assert left(tmp_path / "few") == left(tmp_path / "often")
+
+
+@pytest.mark.parametrize("method", ["flesd", "fedca", "fedmd"])
+def test_checkpoints_name_the_public_images_and_hold_none(method: str, tmp_path: Path) -> None:
+    config = tiny(method, train__rounds=2, checkpoint__keep=9)
+    run_locally(config, tmp_path / "whole")
+    for folder in (tmp_path / "whole" / "checkpoints").iterdir():
+        tree, _ = checkpoint.load(folder)
+        assert list(tree["published"].values()).count(saving.PUBLIC) == 1
+        arrays = [array for file in folder.glob("*.safetensors") for array in load_file(file).values()]
+        assert not any(array.shape[1:] == (8, 8, 3) for array in arrays)
+    shutil.copytree(tmp_path / "whole", tmp_path / "resumed")
+    shutil.rmtree(tmp_path / "resumed" / "checkpoints" / "round-00002")
+    run_locally(config, tmp_path / "resumed", resume=True)
+    for left in (encoders, measured, booked):
+        assert left(tmp_path / "resumed") == left(tmp_path / "whole")
+
+
+def test_a_checkpoint_of_an_earlier_version_has_the_images_themselves() -> None:
+    public, model = deal(tiny("flesd")).public, np.zeros(3)
+    assert public is not None
+    given = {"public": public.pixels.view(), "model": model, "part": public.pixels[1:], "copy": public.pixels.copy()}
+    named = saving.kept(given, public)
+    assert named["public"] == saving.PUBLIC
+    assert all(named[name] is given[name] for name in ("model", "part", "copy"))
+    assert saving.published_again(named, public) == {**given, "public": public.pixels}
+    assert saving.published_again(given, public) == given
+    assert saving.kept({"model": model}, None) == {"model": model}
