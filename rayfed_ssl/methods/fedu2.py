@@ -210,8 +210,13 @@ def check(config: RunSettings) -> None:
 
 
 def unused(config: RunSettings) -> dict[str, str]:
-    """The learning rate of a step that follows from how far clients moved."""
-    return {"method.lr": "method.relative=false"} if config.method_as(Config).relative else {}
+    """The learning rate of a step that follows from how far clients moved; what FUR alone reads, without it."""
+    method, keys = config.method_as(Config), dict[str, str]()
+    if method.relative:
+        keys["method.lr"] = "method.relative=false"
+    if not method.uniformity:
+        keys |= dict.fromkeys(("method.tangent_spaces", "method.directions"), "method.uniformity above 0")
+    return keys
 
 
 FEDU2 = Method(

@@ -142,6 +142,16 @@ def check_federation(config: RunSettings, federation: Federation) -> None:
         )
 
 
+def unused(config: RunSettings) -> dict[str, str]:
+    """What one term alone reads, where its weight is 0."""
+    method, keys = config.method_as(Config), dict[str, str]()
+    if not method.separation:
+        keys["method.scale"] = "method.separation above 0"
+    if not method.distillation:
+        keys["method.temperature"] = "method.distillation above 0"
+    return keys
+
+
 SSD = Method(
     Config,
     Client,
@@ -150,6 +160,7 @@ SSD = Method(
     objective="align_uniform",
     accepts=only("align_uniform"),
     step="mean",
+    unused=unused,
     check=check,
     check_federation=check_federation,
     footprint=lambda config, images: ClientFootprint(state=dimensions_bytes(config)),

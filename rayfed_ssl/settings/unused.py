@@ -38,10 +38,23 @@ def refuse_beside(config: RunSettings, written: Mapping[str, Any], unused: Mappi
 
 def _all(config: RunSettings, unused: Mapping[str, str]) -> dict[str, str]:
     """Those of the method, and the run's own."""
-    epochs = {} if config.train.local_steps is None else {"train.local_epochs": "train.local_steps=null"}
-    buffered = config.server.schedule == "fedbuff"  # its server adds up replies and does nothing else
-    served = {"system.server_seconds_per_image": "server.schedule=sync"} if buffered else {}
-    return {**epochs, **served, **unused}
+    found = dict[str, str]()
+    if config.train.local_steps is not None:
+        found["train.local_epochs"] = "train.local_steps=null"
+    if config.train.optimizer.name != "sgd":
+        found["train.optimizer.momentum"] = "train.optimizer.name=sgd"
+    if config.server.schedule == "fedbuff":  # its server adds up replies and does nothing else
+        found["system.server_seconds_per_image"] = "server.schedule=sync"
+    if config.server.optimizer.name == "adagrad":
+        found["server.optimizer.beta_2"] = "server.optimizer.name=adam or yogi"
+    if config.data.tasks is None:
+        found["data.task_images"] = "data.tasks"
+        if config.data.public.source != "share":
+            found["data.public.share"] = "data.public.source=share"
+    if "ours" not in config.evaluation.linear.recipes:
+        keys = (f"evaluation.linear.{name}" for name in ("epochs", "lr", "batch_size"))
+        found |= dict.fromkeys(keys, "evaluation.linear.recipes with ours")
+    return {**found, **unused}
 
 
 def _refuse(config: RunSettings, unused: Mapping[str, str]) -> None:

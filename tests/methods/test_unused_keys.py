@@ -10,10 +10,39 @@ from rayfed_ssl.config import load
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.files import ConfigError
 from rayfed_ssl.testing.tiny import tiny_run
+from tests.tiny import TASKS
 
 DIRECTED = {"objective.directional": True}
 ALONE = {"method.alignment": False, "method.dictionary_size": 40}
 REFUSED = {
+    "momentum": (
+        "fedsimclr", {"train.optimizer.name": "adam", "train.optimizer.momentum": 0.5},
+        "train.optimizer.momentum: found 0.5; it needs train.optimizer.name=sgd",
+    ),
+    "adagrad": (
+        "fedsimclr", {"server.optimizer.name": "adagrad", "server.optimizer.beta_2": 0.5},
+        "server.optimizer.beta_2: found 0.5; it needs server.optimizer.name=adam or yogi",
+    ),
+    "a share of nothing": (
+        "fedsimclr", {"data.public.share": 0.3}, "data.public.share: found 0.3; it needs data.public.source=share",
+    ),
+    "images of no task": ("fedsimclr", {"data.task_images": 5}, "data.task_images: found 5; it needs data.tasks"),
+    "a paper's probe": (
+        "fedsimclr", {"evaluation.linear.recipes": ["easyfl"], "evaluation.linear.epochs": 7},
+        "evaluation.linear.epochs: found 7; it needs evaluation.linear.recipes with ours",
+    ),
+    "ssd, no separation": (
+        "ssd", {"method.separation": 0.0, "method.scale": 3.0},
+        "method.scale: found 3.0; it needs method.separation above 0",
+    ),
+    "ssd, no distillation": (
+        "ssd", {"method.distillation": 0.0, "method.temperature": 0.1},
+        "method.temperature: found 0.1; it needs method.distillation above 0",
+    ),
+    "fedu2, no FUR": (
+        "fedu2", {"method.uniformity": 0.0, "method.directions": 3},
+        "method.directions: found 3; it needs method.uniformity above 0",
+    ),
     "fedx, another loss": ("fedx", DIRECTED, "objective.directional: found true; it needs another method: no term"),
     "orchestra, another loss": ("orchestra", DIRECTED, "objective.directional: found true; it needs another method"),
     "lambda, which autoscaling sets": (
@@ -57,6 +86,13 @@ REFUSED = {
     ),
 }  # fmt: skip
 ALLOWED = {
+    "momentum of SGD": ("fedsimclr", {"train.optimizer.momentum": 0.5}),
+    "no momentum": ("fedsimclr", {"train.optimizer.name": "adam", "train.optimizer.momentum": 0.9}),
+    "a share of tasks": ("fedlinked", {**TASKS, "data.public.share": 0.3, "data.task_images": 5}),
+    "ours beside a paper's": (
+        "fedsimclr",
+        {"evaluation.linear.recipes": ["easyfl", "ours"], "evaluation.linear.epochs": 7},
+    ),
     "fedx at its default": ("fedx", {"objective.directional": False, "method.global_contrast": 0.0}),
     "lambda of all clients": ("fedema", {"method.autoscale": False, "method.scaler": 0.5, "method.tau": 0.7}),
     "tau": ("fedema", {"method.scaler": 1.0, "method.tau": 0.5}),
