@@ -80,14 +80,14 @@ def round_ms(clients: int, rounds: int, images: Path, case: dict[str, Any]) -> f
         **case,
     }
     taken: list[float] = []
-    once = loop.Run.round
+    once = loop.RunLoop.round
 
-    def timed(run: loop.Run, t: int) -> None:
+    def timed(run: loop.RunLoop, t: int) -> None:
         began = time.process_time()
         once(run, t)
         taken.append(time.process_time() - began)
 
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(loop.Run, "round", timed):
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(loop.RunLoop, "round", timed):
         loop.run(build(document, {}, origin="benchmark"), Path(folder) / "run", LocalCohort)
     return 1e3 * statistics.median(taken[2:])
 

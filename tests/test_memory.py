@@ -54,16 +54,16 @@ def kept_by(config: RunConfig, folder: Path) -> tuple[int, int, int]:
         found.append(LocalCohort(*args))
         return found[0]
 
-    runs: list[loop.Run] = []
-    init = loop.Run.__init__
+    runs: list[loop.RunLoop] = []
+    init = loop.RunLoop.__init__
 
-    class Watched(loop.Run):
+    class Watched(loop.RunLoop):
         def __init__(self, *args: Any) -> None:
             init(self, *args)
             runs.append(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "Run", Watched)
+        patch.setattr(loop, "RunLoop", Watched)
         loop.run(config, folder, connect)
     states = dict(found[0].states())
     kept = [runs[0].server.state, *(plugin.state for plugin in runs[0].plugins.values())]

@@ -41,16 +41,16 @@ class RoundVoid(Exception):
     """A round that comes to nothing. The text says why."""
 
 
-class Closed(NamedTuple):
+class ExchangeEnd(NamedTuple):
     """How an exchange ended: seconds after it began, and who had replied by then, in client order."""
 
     seconds: float
     replied: tuple[int, ...]
 
 
-def close(
+def exchange_end(
     times: Mapping[int, float], valid: frozenset[int] | set[int], wanted: int, deadline: float | None = None
-) -> Closed:
+) -> ExchangeEnd:
     """The end of an exchange.
 
     Args:
@@ -64,10 +64,10 @@ def close(
     in_time = [(at, client) for at, client in in_order if at <= limit][:wanted]
     replied = tuple(sorted(client for _, client in in_time))
     if replied and len(in_time) in (wanted, len(in_order)):
-        return Closed(in_time[-1][0], replied)
+        return ExchangeEnd(in_time[-1][0], replied)
     if deadline is not None:
-        return Closed(deadline, replied)
-    return Closed(max(times.values(), default=0.0), replied)  # nobody replies: given up when the last one could have
+        return ExchangeEnd(deadline, replied)
+    return ExchangeEnd(max(times.values(), default=0.0), replied)  # nobody: given up when the last one could have
 
 
 def selected(clients: Sequence[int] | np.ndarray, count: int, *address: int | str) -> tuple[int, ...]:
@@ -201,13 +201,13 @@ class Clock:
             times[client] = self.seconds(client, expected[client])
         staying = {c for c in asked if self.availability.until(c, self.now) >= self.now + times[c]}
         valid = staying - self.dropping
-        closed = close(times, valid, self.wanted if everybody else len(asked), self.system.deadline_s)
+        end = exchange_end(times, valid, self.wanted if everybody else len(asked), self.system.deadline_s)
         self.fates["dropped_out"] += len(lost)
         self.fates["gone"] += len(asked) - len(lost) - len(valid)
-        self.fates["late"] += len(valid) - len(closed.replied)
-        replied = set(closed.replied)
+        self.fates["late"] += len(valid) - len(end.replied)
+        replied = set(end.replied)
         gone = tuple(client for client in asked if client not in replied)
-        return Exchange(operation, closed.replied, gone, {c: expected[c] for c in closed.replied}, closed.seconds)
+        return Exchange(operation, end.replied, gone, {c: expected[c] for c in end.replied}, end.seconds)
 
     def replied(self, exchange: Exchange, outcome: Outcome, booked: Mapping[str, int]) -> None:
         """Note what a client did. Raises RuntimeError where it is not what was predicted."""

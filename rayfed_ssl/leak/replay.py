@@ -17,7 +17,7 @@ from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.messages import SERVER, Outcome, State
 from rayfed_ssl.simulation.local import LocalCohort
-from rayfed_ssl.simulation.loop import Run
+from rayfed_ssl.simulation.loop import RunLoop
 from rayfed_ssl.simulation.resuming import check_same
 from rayfed_ssl.simulation.worker import Worker
 from rayfed_ssl.storage import checkpoint
@@ -91,7 +91,7 @@ def replayed(
         for _, path in before[-1:]:
             shutil.copytree(path, folder / "checkpoints" / path.name)
         first = before[-1][0] + 1 if before else 1
-        this = Run(config, folder, _Listening, resume=True, report=lambda progress: None)
+        this = RunLoop(config, folder, _Listening, resume=True, report=lambda progress: None)
         try:
             check_same(config, run, this.federation)  # also where no round is left to go on from
             assert isinstance(this.cohort, LocalCohort)

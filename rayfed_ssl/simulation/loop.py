@@ -56,7 +56,7 @@ from rayfed_ssl.storage.claim import Claim
 Connect = Callable[[RunConfig, Federation, Ledger], Cohort]
 
 
-class Run:
+class RunLoop:
     """A run under way: its folder, its cohort, its server. :func:`run` opens it, drives it and closes it."""
 
     def __init__(
@@ -385,7 +385,7 @@ def run(
             there: nothing is half-written. Or the disk takes no more: the last checkpoint is as it was.
         ClientError: a client failed and ``on_client_error`` is ``fail``; or ``drop``, and all failed again and again.
     """
-    opened = Run(config, folder, connect, resume, report)
+    opened = RunLoop(config, folder, connect, resume, report)
     try:
         failure.clear(folder)
         return opened.drive(stopping, saved)

@@ -46,7 +46,6 @@ from rayfed_ssl.federated.results import PIXELS, Subject
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.simulation.local import LocalCohort
-from rayfed_ssl.simulation.loop import Run
 from rayfed_ssl.simulation.worker import Worker
 from tests.cluster.processes import until
 from tests.tiny import tiny
@@ -363,7 +362,7 @@ def test_a_servers_bank_keeps_what_it_holds_and_no_replies(pool: Pool, tmp_path:
     def connect(config: RunConfig, federation: Federation, ledger: Ledger) -> Cohort:
         return RayCohort(config, federation, ledger, pool, keep=True)
 
-    run = Run(config, tmp_path / "run", connect, False, lambda progress: None)
+    run = RunLoop(config, tmp_path / "run", connect, False, lambda progress: None)
     for t in (1, 2):  # FedSC shares from the second round on
         run.round(t)
     states = {"server": run.server, **run.plugins}

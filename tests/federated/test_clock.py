@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.federated.clock import Clock, RoundVoid, close
+from rayfed_ssl.federated.clock import Clock, RoundVoid, exchange_end
 from rayfed_ssl.federated.workload import Workload
 from tests.tiny import tiny
 
@@ -160,7 +160,7 @@ def test_closing_equals_living_it_event_by_event(seed: int) -> None:
     valid = {client for client in times if draws.random() < 0.7}
     wanted = int(draws.integers(1, count + 1))
     deadline = None if seed % 3 == 0 else float(draws.integers(1, 14))
-    seconds, replied = close(times, valid, wanted, deadline)
+    seconds, replied = exchange_end(times, valid, wanted, deadline)
     expected = event_by_event(times, valid, wanted, deadline)
     assert (seconds, set(replied)) == expected
     assert list(replied) == sorted(replied)
