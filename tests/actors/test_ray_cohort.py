@@ -46,6 +46,7 @@ from rayfed_ssl.federated.results import PIXELS, Subject
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.simulation.local import LocalCohort
+from rayfed_ssl.simulation.loop import RunLoop
 from rayfed_ssl.simulation.worker import Worker
 from tests.cluster.processes import until
 from tests.tiny import tiny
