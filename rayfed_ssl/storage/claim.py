@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from rayfed_ssl.base.files import write_json
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.records.tables import write_json
 from rayfed_ssl.storage.lock import Held, Lock
 
 LOCK = ".lock"
