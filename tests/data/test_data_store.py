@@ -8,6 +8,9 @@ import io
 import os
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +79,23 @@ def test_a_cache_that_cannot_be_locked_is_refused_and_holds_nothing(tmp_path, mo
     with pytest.raises(UserError, match=r"cache .*: cannot be written \(.*Operation not supported\); set RAYFED_SSL"):
         store(tmp_path / "s.arrow", listing([encoded(photo(16, 16))]))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_several_want_at_once_is_decoded_once_and_no_lock_stays(tmp_path):
+    """Threads open the lock's file each for themselves, as processes do."""
+    listed, guard = [], threading.Lock()
+
+    def split():
+        with guard:
+            listed.append(1)
+        time.sleep(0.2)
+        return listing([encoded(photo(16, 16, seed)) for seed in range(30)])
+
+    with ThreadPoolExecutor(6) as pool:
+        made = [pool.submit(cached, tmp_path / "s.arrow", split, Form(16), False) for _ in range(6)]
+        assert len({stored.result().digest for stored in made}) == 1
+    assert listed == [1]
+    assert [file.name for file in tmp_path.iterdir()] == ["s.arrow"]
 
 
 def test_a_store_is_on_the_disk_before_it_gets_its_name(tmp_path, named):
