@@ -177,6 +177,16 @@ def communication_totals(bookings: pa.Table) -> dict[str, int]:
     return {f"{direction}_bytes": int(by_direction.get(direction, 0)) for direction in ("up", "down")}
 
 
+def bytes_until(bookings: pa.Table) -> dict[int, int]:
+    """Bytes up and down until the end of each round that has any, by round."""
+    sums = bookings.select(["round", "bytes"]).group_by("round").aggregate([("bytes", "sum")])
+    total, found = 0, {}
+    for t, count in sorted(zip(sums["round"].to_pylist(), sums["bytes_sum"].to_pylist(), strict=True)):
+        total += count
+        found[t] = total
+    return found
+
+
 def bookings_table(bookings: Iterable[Booking]) -> pa.Table:
     return table(bookings, COMMUNICATION)
 
