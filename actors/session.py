@@ -27,9 +27,9 @@ from typing import Any
 import ray
 
 from actors.shares import environment
+from rayfed_ssl.base.lock import Lock, left_behind
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.storage.lock import Lock, left_behind
 
 NAMESPACE = "rayfed-ssl"
 CONNECT_S = 60.0

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rayfed_ssl.base.files import write_json
 from rayfed_ssl.base.weights import Weights
-from rayfed_ssl.records.tables import write_json
 from rayfed_ssl.storage import checkpoint
 
 TREE = {

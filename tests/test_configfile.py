@@ -505,3 +505,26 @@ def test_dump_round_trips_to_an_equal_model_in_the_schemas_order(tmp_path: Path)
     dump(validate(Config, again, origin="x"), path)
     assert path.read_bytes() == first
     assert [entry.name for entry in tmp_path.iterdir()] == ["config.yaml"]
+
+
+def test_a_config_that_cannot_be_written_leaves_the_old_one_and_no_draft(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, write = tmp_path / "config.yaml", Path.write_text
+    path.write_text("name: old\n")
+
+    def full(self: Path, text: str, **named: Any) -> None:
+        write(self, text[:5], **named)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="No space left"):
+        dump(Fedprox(mu=2), path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["config.yaml"]
+    assert path.read_text() == "name: old\n"
+
+
+def test_a_config_is_not_written_into_a_folder_that_is_gone(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        dump(Fedprox(mu=2), tmp_path / "gone" / "config.yaml")
+    assert list(tmp_path.iterdir()) == []

@@ -21,8 +21,8 @@ import torch
 from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_tensors
 
+from rayfed_ssl.base.files import replace_file
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.records.tables import replace_file
 from rayfed_ssl.records.tensorboard import TensorBoard
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.storage import checkpoint

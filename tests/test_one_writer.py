@@ -18,13 +18,13 @@ from typing import Any
 
 import pytest
 
+from rayfed_ssl.base.lock import Held, Lock, _is_at
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.storage import checkpoint
 from rayfed_ssl.storage.claim import LOCK, Claim, rewriting
-from rayfed_ssl.storage.lock import Held, Lock, _is_at
 from tests.command_line import Call
 from tests.tiny import booked, encoders, measured, run_locally, tiny
 
@@ -33,7 +33,7 @@ CONFIG = {"train__rounds": 300, "checkpoint__every": 1, "evaluation__every": 100
 HOLD = """
 import os, sys, time
 from pathlib import Path
-from rayfed_ssl.storage.lock import Lock
+from rayfed_ssl.base.lock import Lock
 lock = Lock(Path(sys.argv[1]))
 if os.fork() == 0:  # a child that outlives its parent holds the same open file
     os.closerange(0, 3)
@@ -151,7 +151,7 @@ def test_folders_and_files_that_others_remove_meanwhile_are_made_again(
         return left["elsewhere"] < 0 and at(descriptor, path)
 
     monkeypatch.setattr(Path, "mkdir", mkdir)
-    monkeypatch.setattr("rayfed_ssl.storage.lock._is_at", is_at)
+    monkeypatch.setattr("rayfed_ssl.base.lock._is_at", is_at)
     mine = Lock(tmp_path / "runs" / LOCK, patience_s=0.0)
     assert mine.why_not == ""
     assert left == {"exists": 0, "absent": 0, "elsewhere": -1}
@@ -189,7 +189,7 @@ def test_nobody_who_looks_whether_a_folder_can_be_written_to_is_refused_for_anot
 def test_where_that_never_ends_the_lock_says_why_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     assert Lock(tmp_path / "file" / LOCK).why_not == "File exists"
-    monkeypatch.setattr("rayfed_ssl.storage.lock._is_at", lambda descriptor, path: False)
+    monkeypatch.setattr("rayfed_ssl.base.lock._is_at", lambda descriptor, path: False)
     assert Lock(tmp_path / LOCK).why_not == "No locks available"
 
 

@@ -14,10 +14,11 @@ from pathlib import Path
 from statistics import fmean, mean
 from typing import Any
 
+from rayfed_ssl.base.files import write_json
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.records.summary import history as measured_by_round
-from rayfed_ssl.records.tables import read_metrics, write_json
+from rayfed_ssl.records.tables import read_metrics
 from tune.config import Point
 
 SCHEDULE = "schedule.json"  # in a run folder: the exchanges of population-based training

@@ -25,6 +25,7 @@ import yaml
 from pydantic import Field, model_validator
 
 from rayfed_ssl import extensions
+from rayfed_ssl.base.files import replace_file
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.config import RESULT_NEUTRAL, RunConfig
 from rayfed_ssl.methods import METHODS
@@ -32,7 +33,6 @@ from rayfed_ssl.records.comparison import Comparison
 from rayfed_ssl.records.comparison_choice import Selection, choice
 from rayfed_ssl.records.comparison_files import write
 from rayfed_ssl.records.comparison_rows import of_variants
-from rayfed_ssl.records.tables import replace_file
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.local import LocalCohort

@@ -28,12 +28,12 @@ import yaml
 from pydantic import Field, field_validator, model_validator
 
 from rayfed_ssl.base.choice import Short
+from rayfed_ssl.base.files import replace_file
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.config import RESULT_NEUTRAL, RunConfig, build
 from rayfed_ssl.evaluation import PROTOCOLS
 from rayfed_ssl.extensions import Extension, gather, save
-from rayfed_ssl.records.tables import replace_file
 from rayfed_ssl.settings import files as configfile
 from tune.blocks import Dimension, Fifo, Pbt, Scheduler
 

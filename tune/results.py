@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 from rich import box
 from rich.table import Table
 
+from rayfed_ssl.base.files import replace_file
 from rayfed_ssl.records.summary import HELD_OUT_LABELS, NO_LABELS, TEST_LABELS
 from rayfed_ssl.records.sweep_choice import UNTRAINED, Choice, below_untrained, choose, untrained_of
-from rayfed_ssl.records.tables import replace_file
 from rayfed_ssl.settings import files as configfile
 from tune.book import OVER, Book, scheduled
 from tune.config import Sweep

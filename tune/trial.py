@@ -28,12 +28,12 @@ from actors.driver import persisting
 from actors.ending import end_at_sigterm
 from actors.plan import planned, reserve
 from actors.pool import Pool
+from rayfed_ssl.base.files import write_json
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.evaluation import by_client, of_client
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.results import Evaluated, Subject
-from rayfed_ssl.records.tables import write_json
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.progress import Progress

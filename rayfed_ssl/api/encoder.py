@@ -40,7 +40,6 @@ class ImageEncoder(nn.Module):
 
 def encoder_of(folder: Path, config: RunConfig, client: int | None) -> ImageEncoder:
     """The encoder that the run in ``folder`` exported: the global one, or a client's. Raises UserError."""
-    file, data = find(folder, client), config.data
-    options = data.model_dump(include={"range", "max_pixels", "fit", "background"})
-    transform = Transform.described(file.description, **options)
+    file = find(folder, client)
+    transform = Transform.of_run(file.description, config.data)
     return ImageEncoder(file.load(), transform)

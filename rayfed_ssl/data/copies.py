@@ -11,13 +11,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rayfed_ssl.base.files import replace_file
 from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.data.images import Dataset
 
@@ -35,13 +35,9 @@ def kept_copies(train: NDArray[np.uint8], test: NDArray[np.uint8], digest: str, 
         if found["images"] == digest:
             return np.asarray(found["copies"], np.int64).reshape(-1, 2)
     pairs = copies(train, test)
-    draft = file.with_suffix(f".{os.getpid()}.tmp")
+    text = json.dumps({"images": digest, "copies": pairs.tolist()})
     with contextlib.suppress(OSError):
-        try:
-            draft.write_text(json.dumps({"images": digest, "copies": pairs.tolist()}), encoding="utf-8")
-            os.replace(draft, file)
-        finally:
-            draft.unlink(missing_ok=True)
+        replace_file(file, lambda draft: draft.write_text(text, encoding="utf-8"), file.parent, shared=True)
     return pairs
 
 

@@ -21,6 +21,8 @@ BLOCK = 256  # images decoded, and checked, at a time
 PART_BYTES, WAITING_BYTES = 8 * 2**20, 256 * 2**20  # of encoded images: those one thread decodes, those not decoded yet
 THREADS = min(16, os.cpu_count() or 1)
 TOLD_S = 10.0  # seconds of decoding between two lines
+DECODERS = r"(PIL|pillow_heif|pydicom|imagecodecs|rayfed_ssl\.data\.(deep|dicom.*))(\.|$)"
+"""Modules that warn of large and odd images; what cannot be used is reported by name."""
 Name = TypeVar("Name")
 
 _teller: ContextVar[Callable[[int, int], None] | None] = ContextVar("teller", default=None)
@@ -54,7 +56,9 @@ def decoded_blocks(
     rows: Iterator[tuple[Name, Payload]], form: Form, size: int = BLOCK
 ) -> Iterator[tuple[list[Name], list[Decoded | BadImage]]]:
     """Decode blocks of ``size`` rows in threads (PIL lets go of the interpreter lock), in order, a bounded number of
-    rows and of bytes at a time. ``Name`` is whatever tells rows apart."""
+    rows and of bytes at a time. ``Name`` is whatever tells rows apart. Warnings of ``DECODERS`` are off from
+    then on.
+    """
 
     def decode_part(part: list[tuple[Name, Payload]]) -> tuple[list[Name], list[Decoded | BadImage]]:
         results: list[Decoded | BadImage] = []
@@ -69,8 +73,8 @@ def decoded_blocks(
     names: list[Name] = []
     results: list[Decoded | BadImage] = []
     parts = _parts(rows, size)
-    with ThreadPoolExecutor(THREADS) as pool, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PIL warns of large and odd images; what cannot be used is reported by name
+    with ThreadPoolExecutor(THREADS) as pool:
+        warnings.filterwarnings("ignore", module=DECODERS)  # for good: no thread can have filters of its own
         try:
             while (part := next(parts, None)) or waiting:
                 if part:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import zipfile
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
+from rayfed_ssl.base.files import replace_file
 
 
 def pixel_digests(pixels: NDArray[np.uint8]) -> NDArray[np.uint64]:
@@ -30,12 +31,11 @@ def kept_digests(pixels: NDArray[np.uint8], digest: str, file: Path) -> NDArray[
         if str(kept["images"]) == digest and len(kept["digests"]) == len(pixels):
             return np.asarray(kept["digests"], np.uint64)
     found = pixel_digests(pixels)
-    draft = file.with_suffix(f".{os.getpid()}.tmp")
     with contextlib.suppress(OSError):
-        try:
-            with draft.open("wb") as opened:
-                np.savez(opened, images=np.array(digest), digests=found)
-            os.replace(draft, file)
-        finally:
-            draft.unlink(missing_ok=True)
+        replace_file(file, lambda draft: _save(draft, digest, found), file.parent, shared=True)
     return found
+
+
+def _save(file: Path, digest: str, found: NDArray[np.uint64]) -> None:
+    with file.open("wb") as opened:  # to a path that does not end in .npz NumPy would add it
+        np.savez(opened, images=np.array(digest), digests=found)

@@ -12,9 +12,9 @@ Shape legend: N images, S image size, C channels.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
+import math
 import os
 import zlib
 from collections import Counter
@@ -22,12 +22,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from rayfed_ssl.base.lock import locked
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import as_utf8, printable
 from rayfed_ssl.data.decode import Decoded, Form
@@ -325,30 +326,9 @@ class Undecodable(UserError):
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Hold an exclusive lock between processes; its file is removed at the end, and where it cannot be locked."""
-    file = _opened_and_locked(path)
-    while not _is_at(file.fileno(), path):  # whoever had the lock has removed it since
-        file.close()
-        file = _opened_and_locked(path)
+    descriptor = locked(path, math.inf)
     try:
         yield
     finally:
         path.unlink(missing_ok=True)
-        file.close()
-
-
-def _opened_and_locked(path: Path) -> IO[str]:
-    file = open(path, "w")  # noqa: SIM115 - closed by who locks, or for another try
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX)
-    except OSError:  # a file system without locks, where nobody else has this one
-        path.unlink(missing_ok=True)
-        file.close()
-        raise
-    return file
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except FileNotFoundError:
-        return False
+        os.close(descriptor)

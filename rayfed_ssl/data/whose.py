@@ -1,4 +1,4 @@
-"""Whose images are: the clients of a source's rows; and the patients, or whatever else, that images show.
+"""Which client owns each image of a source, and which group (a patient, for instance) each image shows.
 
 Shape legend: n images of a split.
 """

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from rayfed_ssl.base.files import replace_file
 from rayfed_ssl.data.store import default_cache
 from rayfed_ssl.evaluation.protocol import Protocol
 from rayfed_ssl.evaluation.transfer import TRANSFER
@@ -94,14 +95,9 @@ def _read(path: Path) -> Values | None:
 
 def _write(path: Path, values: Values) -> None:
     """Make an entry; it appears whole. Where the disk takes none, the next run computes again."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    text = json.dumps({"values": values, "digest": digest(json.dumps(values))})
     with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            draft.write_text(json.dumps({"values": values, "digest": digest(json.dumps(values))}), encoding="utf-8")
-            os.replace(draft, path)
-        finally:
-            draft.unlink(missing_ok=True)
+        replace_file(path, lambda draft: draft.write_text(text, encoding="utf-8"), shared=True)
 
 
 def _source() -> str:

@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 
+from rayfed_ssl.base.files import replace_file
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.catalogue import Catalogue, catalogued, of_parquet
@@ -38,7 +39,6 @@ from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.exporting.encoders import RunEncoder
 from rayfed_ssl.federated.bench import resolve_device
 from rayfed_ssl.models.transform import DEEP, as_input, in_yaml
-from rayfed_ssl.records.tables import replace_file
 from rayfed_ssl.settings.located import located_of_run
 
 BLOCK = 64  # images per forward pass

@@ -60,7 +60,5 @@ def run_encoder(run: Path, client: int | None = None, *, trust_imports: bool = F
     path = of_run(run)
     file = find(run, client)
     config = load_untrusted(path, trust_imports=trust_imports)
-    data = config.data
-    options = data.model_dump(include={"range", "max_pixels", "fit", "background"})
-    transform = Transform.described(file.description, **options)
+    transform = Transform.of_run(file.description, config.data)
     return RunEncoder(run, file, file.load(), transform, config)

@@ -19,6 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from rayfed_ssl.base.files import write_json
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.exporting import alone
@@ -27,7 +28,6 @@ from rayfed_ssl.exporting.encoders import RunEncoder
 from rayfed_ssl.exporting.programs import FEATURES, IMAGES, check_installed, write_export, write_onnx, write_torchscript
 from rayfed_ssl.exporting.use import use_of
 from rayfed_ssl.models.transform import as_input
-from rayfed_ssl.records.tables import write_json
 
 VALUES = "model.safetensors"
 LARGE = "*.safetensors filter=lfs diff=lfs merge=lfs -text\n*.pt2 filter=lfs diff=lfs merge=lfs -text\n"

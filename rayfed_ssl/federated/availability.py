@@ -32,7 +32,7 @@ class Availability(Protocol):
         ...
 
     def ends(self) -> float:
-        """The time from which nothing is known."""
+        """The time at which what is known of availability ends."""
         ...
 
     def longest(self) -> np.ndarray:

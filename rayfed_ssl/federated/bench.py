@@ -76,7 +76,7 @@ class Initial:
             )  # fmt: skip
 
     def whose(self, client: int | None) -> tuple[int, ...]:
-        """The client that initial values depend on: itself, or nobody."""
+        """(client,) where its initial values are its own; () where all clients begin with the same."""
         return () if client is None or self.config.model.initial == "common" else (client,)
 
     def notes(self) -> list[str]:

@@ -196,8 +196,9 @@ class EncoderClient(Generic[Config]):
     def batches(
         self, count: int, epochs: int | None = None, size: int | None = None, purpose: str = "order"
     ) -> Iterator[Tensor]:
-        """Index batches of the local epochs, as many and of as many rows as ``workload.local_batches`` says, reshuffled
-        each epoch. ``purpose`` is the order's address: an operation that goes through two sets has an order for each.
+        """Batches of row numbers out of ``count`` rows, reshuffled each epoch; how many, and how large, is
+        ``workload.local_batches``'s answer. Each ``purpose`` has an order of its own: an operation that goes
+        through two sets names two.
         """
         made = local_batches(self.config, count, epochs, size)
         order = numpy_generator(*self._address(purpose))
@@ -216,31 +217,33 @@ class EncoderClient(Generic[Config]):
         stop: Callable[[], bool] | None = None,
         purpose: str = "",
     ) -> None:
-        """Local epochs of ``loss`` on augmented views, the plug-ins' terms added. Nothing here waits for the device in
-        between. What is handed in may: ``stop``, a loss, a plug-in (FedFoA waits to know which peers it admits).
+        """Train the network, as it is now, on augmented views of images: local epochs of ``loss`` plus the plug-ins'
+        terms. ``self.metrics`` then has ``loss`` (the mean over batches), ``images`` (read) and ``lr``; the momentum
+        target and the objective's memory are kept in ``self.state`` where they last. The device is waited for at the
+        end only, unless ``loss``, ``stop`` or a plug-in waits.
 
         Args:
             loss: (views, rows) -> Step(loss, projections, features); by default the objective's.
             pixels: (n, C, H, W) uint8; by default this client's shard.
-            epochs: by default the run's local epochs or steps, see ``workload.local_batches``.
-            stop: asked after every epoch and at the end; training ends where it says so.
+            epochs: passes over ``pixels``; by default ``train.local_steps`` steps where they are given, else
+                ``train.local_epochs`` epochs.
+            stop: called after every epoch and at the end; training ends where it returns True.
             purpose: part of the address of the order and the views: an operation that fits twice names the second.
         Raises:
-            ValueError: this operation has fitted with this purpose before, and would draw the same once more.
+            ValueError: this operation has fitted with this purpose before, and would draw the same once more; or a
+                plug-in needs features that ``loss`` does not give.
         """
         if purpose in self._fitted:
-            raise ValueError(
-                f"{self.operation}: a second fit draws what the first one drew; give it a purpose of its own"
-            )
+            raise ValueError(f"{self.operation}: a second fit draws what the first one drew; give it a purpose")
         self._fitted.add(purpose)
         pixels = self.pixels() if pixels is None else pixels
         made = local_batches(self.config, len(pixels), epochs)
         self.network.train()
         if self.target is not None:
             self.target.train()
-        step, draws = self._train_step(loss, made.steps), self.generator(" ".join(filter(None, ("views", purpose))))
+        step, draws = self._train_step(loss, made.steps), self.generator(f"views {purpose}".rstrip())
         steps, seen, stopped = 0, 0, False
-        for rows in self.batches(len(pixels), epochs, purpose=" ".join(filter(None, ("order", purpose)))):
+        for rows in self.batches(len(pixels), epochs, purpose=f"order {purpose}".rstrip()):
             step(self.views(pixels[rows], draws, self.objective.views), rows)
             steps, seen = steps + 1, seen + len(rows)
             if stop is not None and steps % made.per_epoch == 0:
@@ -308,8 +311,8 @@ class EncoderClient(Generic[Config]):
         return made.chunk(count)
 
     def count_images(self, images: int) -> None:
-        """Count source images that the operation reads past ``views`` and ``bench.clean``, which count theirs: virtual
-        time passes by them.
+        """Count source images that the operation reads in another way than by ``views`` and ``bench.clean``, which
+        count by themselves. The virtual clock goes by this count.
         """
         self.bench.images_read += images
 

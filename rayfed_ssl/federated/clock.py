@@ -131,13 +131,13 @@ class Clock:
         self.server_s = float(value.get("server_s", 0.0))  # older checkpoints have none: server work was free
 
     def hear(self, client: int, direction: Direction, count: int) -> None:
-        """Note that the ledger booked so many bytes to a client."""
+        """Note that the ledger booked ``count`` bytes to or from a client."""
         (self.sent if direction == "down" else self.received)[client] += count
 
     # -- a round -------------------------------------------------------------------------------------------------------
 
     def begin_round(self, t: int) -> None:
-        """Count fates anew. Raises UserError where the trace of availability has ended."""
+        """Begin a round: counts of late and lost clients are 0 again. Raises UserError where the trace has ended."""
         self.fates, self.dropping = Counter(), frozenset()
         if self.now >= self.availability.ends():
             raise UserError(

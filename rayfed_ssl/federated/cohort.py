@@ -55,7 +55,7 @@ class Cohort(abc.ABC):
         self.clients: tuple[int, ...] = federation.clients
         self.round = 0
         self.metrics: dict[int, dict[str, float]] = {}  # client -> what it measured this round
-        self.looks: dict[int, Mapping[str, np.ndarray]] = {}  # client -> what its encoder is compared by, of this round
+        self.looks: dict[int, Mapping[str, np.ndarray]] = {}  # client -> comparison -> (n, D) of its encoder
         self.dropped: list[ClientError] = []  # of this round
         self.on_drop: Callable[[ClientError], None] = lambda error: None  # called when it happens
         self.setbacks = Setbacks(len(federation.clients))
@@ -89,11 +89,7 @@ class Cohort(abc.ABC):
         self.ledger.begin_round(round)
 
     def end_round(self) -> None:
-        """Commit: only now do the round's new states replace the old ones.
-
-        Raises:
-            RuntimeError: replies were asked for and never read, so that nobody was sent anything.
-        """
+        """Commit: only now do the round's new states replace the old ones. Raises as :meth:`check_read`."""
         self.check_read()
         if not self.fruitless and any(client != SERVER for client in self.metrics):
             self.setbacks.succeeded()
@@ -115,15 +111,17 @@ class Cohort(abc.ABC):
     def ask(
         self, operation: str, *, each: Each | None = None, clients: Sequence[int] | None = None, **message: Any
     ) -> Iterator[Reply]:
-        """Every client's whole reply, in client order, through a bounded window. Clients are asked as replies are read;
-        :meth:`tell` asks without reading.
+        """Have clients run ``operation``; yields their replies in client order. Clients are asked as the replies are
+        read, some ahead: what is not read asks nobody. Where no reply is wanted, use :meth:`tell`.
 
         Args:
-            each: client -> fields of its own, beside the common ``message``.
-            clients: whom; by default the round's clients.
+            operation: the name of the method of the Client that runs.
+            each: client -> fields for that client alone, beside the common ``message``.
+            clients: whom to ask; by default the round's clients.
+            message: fields that every client is sent: the operation's keyword arguments.
         Raises:
-            RoundVoid: all training failed, so that there is nothing to go on with.
-            ClientError: the same, once too often.
+            RoundVoid: ``train`` failed on every client, or the clock says that too few reply.
+            ClientError: a client failed under ``on_client_error: fail``, or all failed in too many rounds.
         """
         question = object()
         self._unread[question] = operation
@@ -163,7 +161,7 @@ class Cohort(abc.ABC):
 
         Raises:
             RoundVoid: nobody replied.
-            ClientError: the last failure, where that was once too often.
+            ClientError: as :meth:`ask`'s.
         """
         whom, failed = tuple(self.clients if clients is None else clients), len(self.dropped)
         replies = list(self.ask(operation, each=each, clients=whom, **message))
@@ -174,7 +172,7 @@ class Cohort(abc.ABC):
         return replies
 
     def require(self, replies: Sized) -> None:
-        """Raise RoundVoid where there are no replies, or, once too often, the last client's failure."""
+        """Raise where there are no replies: RoundVoid, or, after too many such rounds, the last ClientError."""
         if not replies:
             raise self._all_failed()
 
@@ -188,13 +186,17 @@ class Cohort(abc.ABC):
         clients: Sequence[int] | None = None,
         **message: Any,
     ) -> Mean:
-        """The weighted mean of reply ``fields``, summed where the clients run; exact, so it depends on nobody's order.
+        """Have clients run ``operation`` and return the weighted mean of reply ``fields``; other fields come back reply
+        by reply. Sums are made where the clients run, and are exact: no order changes them.
 
         Args:
             by: client -> weight, normalised here over those who will reply; by default n_j.
+            fields: of the reply; each an array or ``Weights``, alike in all clients.
+            operation, each, clients, message: as :meth:`ask`'s.
         Raises:
             MixedArchitectures: the fields differ in layout between clients.
             RoundVoid: nobody replies, or the clock says that too few do.
+            ClientError: as :meth:`ask`'s.
         """
         whom = tuple(self.clients if clients is None else clients)
         task = Task(operation, self.round, message)
@@ -221,12 +223,15 @@ class Cohort(abc.ABC):
         self._publish(name, value)
 
     def serve(self, operation: str, *, call: int = 0, **message: Any) -> Reply:
-        """Run heavy server work where the clients run, seeded and retried like a client's call. Nothing crosses the
-        wire; virtual time passes by the images that it reads, where ``system.server_seconds_per_image`` says so.
+        """Run heavy server work, ``operation`` of the method's Service, where the clients run; seeded and retried like
+        a client's call. No bytes are booked; virtual time passes by the images that it reads, where
+        ``system.server_seconds_per_image`` says so.
 
         Args:
-            call: tells apart calls of one operation in one round, such as the client each is for; other than 0 it is
-                part of the address of all randomness.
+            call: a number for each call of one operation in one round, from 0: each has random numbers of its own.
+            message: the operation's keyword arguments.
+        Raises:
+            ClientError: the work failed.
         """
         task = Task(operation, self.round, message, {SERVER: Start(self.round, call)})
         for chunk in self._run(task, (SERVER,), lambda _: {}, None):

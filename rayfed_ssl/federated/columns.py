@@ -13,7 +13,11 @@ from rayfed_ssl.base.schema import UserError
 
 
 def read_table(path: Path, key: str) -> pa.Table:
-    """The table in a Parquet or CSV file that ``key`` names. Raises UserError for what is none."""
+    """The table in the Parquet or CSV file at ``path``, which ``key`` of the configuration names.
+
+    Raises:
+        UserError: the file cannot be read, or is neither Parquet nor CSV.
+    """
     try:
         return pyarrow.csv.read_csv(path) if path.suffix == ".csv" else pq.read_table(path)
     except (pa.ArrowException, OSError) as error:
@@ -22,7 +26,9 @@ def read_table(path: Path, key: str) -> pa.Table:
 
 
 def column(table: pa.Table, name: str, path: Path, key: str) -> np.ndarray:
-    """A column of finite numbers as float64. Raises UserError where there is none, or holds something else."""
+    """A column of ``table`` as float64. Raises UserError where the column is missing, holds no numbers, or holds NaN or
+    infinity.
+    """
     if name not in table.column_names:
         raise UserError(f"{key}: found no column {name} in {path}; it has {', '.join(table.column_names)}")
     try:

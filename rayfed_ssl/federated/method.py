@@ -25,7 +25,7 @@ Accepts = Callable[[str], bool]  # an objective's name -> whether a method can t
 
 
 def anything(objective: str) -> bool:
-    """Any objective, also one that reads labels."""
+    """Any objective is allowed, also one that reads labels."""
     return True
 
 

@@ -79,7 +79,7 @@ class ServerPlugin(Generic[Config]):
         return None if self.exchanges() else Workload(0)
 
     def end_round(self, t: int) -> None:
-        """Everybody of round t has replied."""
+        """Called when everybody of round t has replied."""
 
     def notes(self) -> list[str]:
         """Lines worth saying once, before the first round; see ``MethodServer.notes``."""

@@ -34,7 +34,12 @@ def pretrain(server: MethodServer[Any], cohort: Cohort) -> None:
 
 
 class MethodServer(Generic[Config]):
-    """Base of every server. ``state`` holds everything that lasts from round to round, so a checkpoint is that dict."""
+    """Base of every server.
+
+    ``state`` holds everything that lasts from round to round: it is what a checkpoint stores. It may hold NumPy arrays
+    and scalars, ``Weights``, bool, int, float, str and None, nested in dicts and lists (a tuple comes back as a list);
+    torch tensors and other objects are a TypeError when the checkpoint is written.
+    """
 
     reaches_clients: ClassVar[bool] = True
     """Whether clients do the work; False: all of it is the server's own, whoever can be reached."""
@@ -69,7 +74,7 @@ class MethodServer(Generic[Config]):
         return self.setup.initial(self.common_encoder)
 
     def start(self, cohort: Cohort) -> None:
-        """Once, before the first round of a fresh run: initial values, public data."""
+        """Called once, before the first round of a fresh run: set initial values, publish public data."""
 
     def round(self, t: int, cohort: Cohort) -> None:
         """The paper's server procedure of round t = 1, 2, ..."""

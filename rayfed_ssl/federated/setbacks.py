@@ -39,7 +39,7 @@ class Setbacks:
             self.rounds, self.clients, self.success = state["rounds"], set(state["clients"]), state["success"]
 
     def succeeded(self) -> None:
-        """A round had a client that did what it was asked."""
+        """Note a round in which some client did what it was asked: counting starts again."""
         self.rounds, self.success = 0, True
         self.clients.clear()
 

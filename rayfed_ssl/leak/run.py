@@ -17,6 +17,7 @@ from rayfed_ssl.leak.audit import Audit, Finding, TooFew, as_rows, draw_sets, un
 from rayfed_ssl.leak.replay import replayed
 from rayfed_ssl.records.guarantee import Guarantee, guarantee
 from rayfed_ssl.records.leaked import FILE, read_leak
+from rayfed_ssl.records.summary import known_summary
 from rayfed_ssl.settings.files import of_run
 from rayfed_ssl.simulation.resuming import load_moved
 from rayfed_ssl.storage.claim import rewriting
@@ -86,7 +87,7 @@ def leak(
     missed = unaudited(mine, findings)
     fewest = min((one.members for one in findings), default=0)
     null = null_deviation(fewest, fewest) if findings else float("nan")
-    promised = _guarantee(run / "summary.json")
+    promised = _guarantee(run)
     document = {
         "findings": as_rows(findings),
         "unaudited": missed,
@@ -145,9 +146,9 @@ def _enough(clients: Sequence[int], images: int, seed: int, federation: Federati
         yield client
 
 
-def _guarantee(path: Path) -> Guarantee | None:
+def _guarantee(run: Path) -> Guarantee | None:
     """That of the summary; None where there is none that can be read."""
     try:
-        return guarantee(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError, AttributeError):
+        return guarantee(known_summary(run))
+    except (TypeError, ValueError):
         return None

@@ -172,7 +172,7 @@ class Server(MethodServer[Config]):
         return public * len(clients) + steps if t else 0
 
     def start_of(self, encoder: str, replies: Sequence[Reply]) -> Weights:
-        """The mean of the architecture's clients; its last model where none of them was asked."""
+        """The mean of the models of this architecture's clients; its last global model where none of them was asked."""
         members = [r for r in replies if self.encoder(r.client) == encoder]
         by_size = self.method.weights == "size"
         counts = {r.client: float(self.setup.shares[r.client]) if by_size else 1.0 for r in members}

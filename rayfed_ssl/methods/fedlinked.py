@@ -208,7 +208,7 @@ class Server(TaskServer[Config]):
         cohort.tell("train")  # (6), (7)
 
     def server_images(self, t: int, clients: Sequence[int]) -> int | None:
-        """None are read: utilities and targets come from representations."""
+        """0: utilities and targets are computed from representations, not from images."""
         return 0
 
     def note(self, clients: list[int], utility: np.ndarray, likeness: np.ndarray) -> None:

@@ -117,7 +117,7 @@ def check_federation(config: RunSettings, federation: Federation) -> None:
 
 
 def planned(config: RunSettings) -> str:
-    """Why a round depends on how many there are to be; empty where it does not."""
+    """Why results depend on the number of rounds planned, so that a run cannot be extended; empty where they do not."""
     method = config.method_as(Config)
     if method.alpha == "decay" and method.alpha_floor != 1:
         return "method.alpha: found 'decay', which reaches its floor after train.rounds"

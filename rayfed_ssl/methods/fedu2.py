@@ -133,7 +133,7 @@ def _cosine(a: np.ndarray, b: np.ndarray) -> float:
 
 class Server(fedavg.Server[Config]):
     def fit_batches(self, client: int) -> Batches:
-        """Those of the client's own number of local epochs."""
+        """The batches of one `fit`, by the client's own number of local epochs."""
         return local_batches(self.config, int(self.setup.federation.sizes[client]), self.epochs(client).get("epochs"))
 
     def workload(self, operation: str, client: int) -> Workload | None:

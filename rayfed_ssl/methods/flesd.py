@@ -190,7 +190,7 @@ def anchors_of(options: Options, images: int) -> int:
 
 
 class Embedding(EncoderClient[Options]):
-    """What client and server work share: unit representations of public images."""
+    """The part that client and server have in common: unit representations of public images."""
 
     def units(self, network: Network, images: Tensor) -> Tensor:
         """Unit rows (B, d) float32 of augmented or clean images (B, C, H, W)."""

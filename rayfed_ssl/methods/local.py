@@ -80,7 +80,7 @@ def footprint(config: RunSettings, images: int) -> ClientFootprint:
 
 
 def planned(config: RunSettings) -> str:
-    """Why a round depends on how many there are to be; empty where it does not."""
+    """Why results depend on the number of rounds planned, so that a run cannot be extended; empty where they do not."""
     return tasks.planned(config) if learns_tasks(config) else ""
 
 

@@ -183,7 +183,7 @@ class Server(MethodServer[Config]):
         return Traffic(weights + (target if t > 1 else 0) + clusters, weights + target + found)
 
     def server_images(self, t: int, clients: Sequence[int]) -> int | None:
-        """None are read: global centroids are fitted to local ones."""
+        """0: global centroids are fitted to local ones, not to images."""
         return 0
 
     def centroid_bytes(self, client: int) -> int:

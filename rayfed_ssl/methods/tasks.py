@@ -232,7 +232,7 @@ class TaskServer(MethodServer[Config]):
 
 
 def planned(config: RunSettings) -> str:
-    """Why a round depends on how many there are to be; empty where it does not."""
+    """Why results depend on the number of rounds planned, so that a run cannot be extended; empty where they do not."""
     if config.method_as(TaskConfig).rollback:
         return "method.rollback: found true, which takes every client back to its best after the last of train.rounds"
     return ""

@@ -1,4 +1,4 @@
-"""What Orchestra and FedU2 add to a batch: a third view, turned by quarters, how many of which the network tells.
+"""What Orchestra and FedU2 add to a batch: a third view, rotated by 0 to 3 quarter turns, which the network predicts.
 
 Shape legend: B batch.
 """

@@ -10,74 +10,36 @@ from collections.abc import Sequence
 
 import numpy as np
 
-WANTED, NEEDED = 1e-12, 1e-9  # of ||g||^2 - min_k <u_k, g>, relative to the largest <u_k, u_k>
+from rayfed_ssl.base.late import Late
+
+NEEDED = 1e-9  # of ||g||^2 - min_k <u_k, g>, relative to the largest <u_k, u_k>
 CHUNK = 1 << 20  # parameters worked on at once
+_optimize = Late("scipy.optimize")
 
 
 def min_norm_weights(gram: np.ndarray) -> np.ndarray:
     """``argmin ||sum_k a_k u_k||^2`` over the simplex, from the Gram matrix (n, n) of the u_k: a (n,) float64.
 
-    Wolfe's algorithm (1976): vectors join an active set one by one until ``<u_k, g> >= ||g||^2`` holds for all k, with
-    equality where a_k > 0, which is what optimal means. The point g is unique; so is a where the u_k are affinely
-    independent.
+    Non-negative least squares finds it exactly: with ``G = B'B``, the x >= 0 that is best for
+    ``||B x||^2 + (sum(x) - 1)^2`` is s a for some s > 0, because for each s the shortest ``B a`` is best. The point
+    g = sum_k a_k u_k is unique; so is a where the u_k are affinely independent.
 
     Raises ValueError for a matrix that is not square or not finite, ArithmeticError where rounding keeps the optimum
-    from being reached to 1e-9.
+    (``<u_k, g> >= ||g||^2`` for all k) from being reached to 1e-9.
     """
     gram = np.asarray(gram, np.float64)
     if gram.ndim != 2 or gram.shape[0] != gram.shape[1] or not len(gram) or not np.isfinite(gram).all():
         raise ValueError(f"min_norm_weights: found shape {gram.shape}; a finite square matrix is needed")
-    alpha = np.zeros(len(gram))
-    active = [int(np.argmin(gram.diagonal()))]
-    alpha[active] = 1.0
-    scale = max(float(gram.diagonal().max()), np.finfo(np.float64).tiny)
-    for _ in range(100 * len(gram)):
-        gap, best = _gap(gram, alpha)
-        if gap <= WANTED * scale or best in active:
-            break
-        active.append(best)
-        active = _towards_affine_minimum(gram, alpha, active)
-    if (gap := _gap(gram, alpha)[0]) > NEEDED * scale:
-        raise ArithmeticError(f"min_norm_weights: {gap / scale:.1e} from the optimum; at most {NEEDED:.0e} is allowed")
+    scaled = gram / max(float(gram.diagonal().max()), np.finfo(np.float64).tiny)
+    values, vectors = np.linalg.eigh(scaled)
+    root = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
+    ones, right = np.ones(len(gram)), np.append(np.zeros(len(gram)), 1.0)
+    x: np.ndarray = _optimize.nnls(np.vstack([root, ones]), right, maxiter=100 * len(gram))[0]
+    alpha: np.ndarray = x / x.sum()
+    inner = scaled @ alpha
+    if (gap := float(alpha @ inner - inner.min())) > NEEDED:
+        raise ArithmeticError(f"min_norm_weights: {gap:.1e} from the optimum; at most {NEEDED:.0e} is allowed")
     return alpha
-
-
-def _gap(gram: np.ndarray, alpha: np.ndarray) -> tuple[float, int]:
-    """``||g||^2 - min_k <u_k, g>``, which is 0 at the optimum, and the k of the minimum."""
-    inner = gram @ alpha
-    best = int(np.argmin(inner))
-    return float(alpha @ inner - inner[best]), best
-
-
-def _towards_affine_minimum(gram: np.ndarray, alpha: np.ndarray, active: list[int]) -> list[int]:
-    """Move ``alpha``, in place, to the minimum over the affine hull of the active vectors, dropping those whose weight
-    reaches 0 on the way; returns the ones that stay.
-    """
-    while True:
-        wanted = _affine_minimum(gram[np.ix_(active, active)])
-        now = alpha[active]
-        falling = wanted <= 0
-        if not falling.any():
-            alpha[active] = wanted
-            return active
-        step = float(np.min(now[falling] / (now[falling] - wanted[falling])))
-        now = now + step * (wanted - now)
-        lowest = np.flatnonzero(falling)[np.argmin(now[falling])]
-        now[lowest] = 0.0  # exactly, so that every pass drops at least one
-        alpha[active] = np.maximum(now, 0.0)
-        active = [k for k in active if alpha[k] > 0]
-
-
-def _affine_minimum(gram: np.ndarray) -> np.ndarray:
-    """The weights, summing to 1 and of any sign, of the shortest combination."""
-    count = len(gram)
-    system = np.zeros((count + 1, count + 1))
-    system[0, 1:] = system[1:, 0] = 1.0
-    system[1:, 1:] = gram
-    right = np.zeros(count + 1)
-    right[0] = 1.0
-    solution: np.ndarray = np.linalg.lstsq(system, right, rcond=None)[0][1:]
-    return solution
 
 
 def unified_step(

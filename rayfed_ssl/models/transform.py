@@ -139,6 +139,13 @@ class Transform:
             ) from None
         return cls(size, channels, mean, std, **{**_recorded(description["input"], options), **options})
 
+    @classmethod
+    def of_run(cls, description: Mapping[str, Any], config: SourceConfig) -> Self:
+        """The transform of an encoder of a run with images by ``config``, by the json beside it; raises UserError as
+        :meth:`described`.
+        """
+        return cls.described(description, **config.model_dump(include={"range", "max_pixels", "fit", "background"}))
+
     @property
     def form(self) -> Form:
         """What images are brought to before they are scaled and normalised."""

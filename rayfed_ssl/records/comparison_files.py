@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
+from rayfed_ssl.base.files import replace_file, write_json
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.records.comparison import Comparison, Difference, Row, Spread
 from rayfed_ssl.records.comparison_choice import Selection
@@ -25,7 +26,6 @@ from rayfed_ssl.records.drawn_images import test_images
 from rayfed_ssl.records.image_pairs import WHAT, DrawnInterval, drawn
 from rayfed_ssl.records.judged import APART, margin_of
 from rayfed_ssl.records.leaked import Area
-from rayfed_ssl.records.tables import replace_file, write_json
 
 NAME = "comparison"
 LATEX = {

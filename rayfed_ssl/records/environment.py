@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
+from rayfed_ssl.base.files import write_json
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.images import Scaling
-from rayfed_ssl.records.tables import write_json
 
 PACKAGES = ("rayfed-ssl", "torchvision", "ray", "numpy", "pyarrow", "scikit-learn")
 SECRET_KEY = re.compile(r"(?i)([\w.-]*(?:token|secret|password|passwd|credential|api[_-]?key)[\w.-]*=).*")

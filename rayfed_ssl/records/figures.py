@@ -18,8 +18,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
+from rayfed_ssl.base.files import replace_file
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.records.tables import replace_file
 
 BARS = 20  # the most clients, and classes, that stacked bars can show
 NAMED = 200  # the most clients whose column can be found by number

@@ -16,7 +16,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import summary as untyped
 
-from rayfed_ssl.records.tables import replace_file
+from rayfed_ssl.base.files import replace_file
 
 summary: Any = untyped  # torch's functions say nothing of types
 FILE = "events.out.tfevents.0000000001.sweep.hparams"  # read before the run's own

@@ -25,7 +25,7 @@ from rayfed_ssl.records.leaked import Audited, read_leak
 from rayfed_ssl.records.outcomes import ImageShares, read_outcomes
 from rayfed_ssl.records.same_images import have_other_images
 from rayfed_ssl.records.summary import PIXELS, history, rounds_s, virtual_seconds, void_rounds
-from rayfed_ssl.records.tables import read_communication, read_metrics
+from rayfed_ssl.records.tables import bytes_until, read_communication, read_metrics
 from rayfed_ssl.settings import files as configfile
 
 HOUR_S = 3600.0
@@ -159,7 +159,7 @@ def read_run(folder: Path) -> OneRun:
         pixels=pixels,
         up_bytes=int(told["communication"]["up_bytes"]),
         down_bytes=int(told["communication"]["down_bytes"]),
-        sent=_sent(folder),
+        sent=bytes_until(read_communication(folder)),
         virtual_s=virtual_seconds(metrics),
         guarantee=guarantee(summary),
         wall_s=float(told["wall_s"]),
@@ -194,14 +194,6 @@ def _settings(folder: Path) -> dict[str, Any]:
         if isinstance(written.get("method"), Mapping) and isinstance(written.get("seed"), int):
             return written
         raise
-
-
-def _sent(folder: Path) -> dict[int, int]:
-    """Bytes up and down until the end of each round that has any."""
-    sums = read_communication(folder).select(["round", "bytes"]).group_by("round").aggregate([("bytes", "sum")])
-    by_round = sorted(zip(sums["round"].to_pylist(), sums["bytes_sum"].to_pylist(), strict=True))
-    totals = np.cumsum([count for _, count in by_round], dtype=np.int64)
-    return {t: int(total) for (t, _), total in zip(by_round, totals, strict=True)}
 
 
 def _partition(folder: Path) -> tuple[str | None, HeldOut | None]:

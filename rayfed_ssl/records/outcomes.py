@@ -23,9 +23,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from rayfed_ssl.base.files import replace_file
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.evaluation.outcomes import ROUNDING, Outcomes, compact
-from rayfed_ssl.records.tables import replace_file, with_names
+from rayfed_ssl.records.tables import with_names
 
 FILE = "outcomes.parquet"
 FIXED = ("client", "index", "label", "client_name")  # columns that are no scores

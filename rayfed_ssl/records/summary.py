@@ -23,14 +23,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rayfed_ssl.records.tables import (
-    EVALUATED,
-    communication_parts,
-    communication_totals,
-    dropped_parts,
-    read_metrics,
-    write_json,
-)
+from rayfed_ssl.base.files import write_json
+from rayfed_ssl.records.tables import EVALUATED, communication_parts, communication_totals, dropped_parts, read_metrics
 
 PIXELS = "pixels_"
 VOID = "system/void_round"  # 1 in a round that came to nothing; no other round has it

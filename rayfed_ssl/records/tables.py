@@ -1,4 +1,4 @@
-"""The Parquet tables of a run folder, and how files of a run folder are written: whole or not at all.
+"""The Parquet tables of a run folder.
 
 ``metrics.parquet`` and ``communication.parquet`` are folders of parts, so that a long run never rewrites what it has
 already written; ``pyarrow.parquet.read_table(folder)`` reads them whole. A part is named after the round it was
@@ -12,11 +12,8 @@ last column ``client_name``.
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from rayfed_ssl.base.files import replace_file
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.partition_file import Origin
 from rayfed_ssl.federated.ledger import Booking
@@ -77,36 +75,6 @@ class Commit(NamedTuple):
 
     round: int
     late: int
-
-
-def replace_file(path: Path, write: Callable[[Path], object], within: Path | None = None) -> None:
-    """Let ``write`` fill a file beside ``path`` and put it in place: readers see the old file or the new one.
-
-    Args:
-        within: a folder that is there already, in which, or in a folder of which, the file is to lie. It is not made
-            again where it is gone; without it every folder above the file is made.
-    Raises:
-        FileNotFoundError: ``within`` is gone.
-        OSError: the disk takes no more, or the folder cannot be written to; nothing is left of the new file.
-    """
-    if path.parent != within:
-        path.parent.mkdir(parents=within is None, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        write(temporary)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-
-
-def write_json(path: Path, value: Mapping[str, object], within: Path | None = None) -> None:
-    """Indented JSON, by :func:`replace_file`. Raises ValueError on NaN and infinity, which JSON does not have."""
-    text = json.dumps(value, indent=2, allow_nan=False) + "\n"
-    replace_file(path, lambda temporary: temporary.write_text(text), within)
 
 
 def table(rows: Iterable[tuple[object, ...]], schema: pa.Schema) -> pa.Table:
@@ -207,6 +175,16 @@ def communication_totals(bookings: pa.Table) -> dict[str, int]:
     sums = bookings.unify_dictionaries().group_by("direction").aggregate([("bytes", "sum")]).to_pydict()
     by_direction = dict(zip(sums["direction"], sums["bytes_sum"], strict=True))
     return {f"{direction}_bytes": int(by_direction.get(direction, 0)) for direction in ("up", "down")}
+
+
+def bytes_until(bookings: pa.Table) -> dict[int, int]:
+    """Bytes up and down until the end of each round that has any, by round."""
+    sums = bookings.select(["round", "bytes"]).group_by("round").aggregate([("bytes", "sum")])
+    total, found = 0, {}
+    for t, count in sorted(zip(sums["round"].to_pylist(), sums["bytes_sum"].to_pylist(), strict=True)):
+        total += count
+        found[t] = total
+    return found
 
 
 def bookings_table(bookings: Iterable[Booking]) -> pa.Table:

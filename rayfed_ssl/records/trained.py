@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from rayfed_ssl.base.files import replace_file
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.pixel_digests import pixel_digests
 from rayfed_ssl.federated.federation import Federation
-from rayfed_ssl.records.tables import replace_file
 
 FILE = "trained.parquet"
 

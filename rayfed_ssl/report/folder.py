@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.records.summary import History, history, summarise, virtual_seconds
-from rayfed_ssl.records.tables import COMMUNICATION, METRICS, communication_parts, metrics_parts
+from rayfed_ssl.records.tables import COMMUNICATION, METRICS, bytes_until, communication_parts, metrics_parts
 from rayfed_ssl.settings import files as configfile
 
 UNFINISHED, UNKNOWN = "unfinished", "unknown"
@@ -127,12 +127,7 @@ class RunFolder:
     @cached_property
     def sent(self) -> dict[int, int]:
         """Bytes up and down until the end of each round that has any."""
-        sums = self.bookings.select(["round", "bytes"]).group_by("round").aggregate([("bytes", "sum")])
-        total, found = 0, {}
-        for t, count in sorted(zip(sums["round"].to_pylist(), sums["bytes_sum"].to_pylist(), strict=True)):
-            total += count
-            found[t] = total
-        return found
+        return bytes_until(self.bookings)
 
     @cached_property
     def rounds(self) -> int:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from rayfed_ssl.base.files import replace_file
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.records.tables import replace_file
 from rayfed_ssl.report.maps import Strip
 from rayfed_ssl.report.style import Drawing
 from rayfed_ssl.report.verdict import Verdict

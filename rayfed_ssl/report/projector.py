@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from rayfed_ssl.records.tables import replace_file
+from rayfed_ssl.base.files import replace_file
 from rayfed_ssl.report.maps import thumbnail
 from rayfed_ssl.report.representations import Look
 

@@ -26,7 +26,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from rayfed_ssl.records.tables import replace_file
+from rayfed_ssl.base.files import replace_file
 
 WIDTH = 3.3  # inches: one column
 HEIGHT = 2.25

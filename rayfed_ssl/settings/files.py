@@ -8,7 +8,6 @@ mean nothing to the new one. What a user can get wrong ends in a ``UserError``; 
 from __future__ import annotations
 
 import copy
-import os
 import re
 import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from rayfed_ssl.base.files import replace_file
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.settings.errors import closest, explain, shown
@@ -171,9 +171,7 @@ def dump(config: BaseModel, path: Path) -> None:
 
     The file appears whole or not at all.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    draft.write_text(dumped(config), encoding="utf-8")
-    draft.replace(path)
+    replace_file(path, lambda draft: draft.write_text(dumped(config), encoding="utf-8"), path.parent, shared=True)
 
 
 def dumped(config: BaseModel) -> str:

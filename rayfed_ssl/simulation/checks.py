@@ -121,7 +121,9 @@ def _of_one_class(config: RunConfig, federation: Federation) -> Iterator[str]:
 
 
 def of_dealing(config: RunConfig, federation: Federation) -> list[str]:
-    """Lines on what belongs together in the images, and is dealt apart; and on owners of whom there is only one."""
+    """Lines on images that belong together and are dealt to several clients (those of one client folder, or of one
+    patient), and on images that all have one owner.
+    """
     return [*one_owner(config, federation), *ignored_clients(config, federation), *split_groups(config, federation)]
 
 
@@ -139,7 +141,9 @@ def one_owner(config: RunConfig, federation: Federation) -> list[str]:
 
 
 def ignored_clients(config: RunConfig, federation: Federation) -> list[str]:
-    """A line where images come in client folders, or with a client column, and are dealt without regard to them."""
+    """A line where images have clients of their own (client folders or a client column) and the partition ignores
+    them.
+    """
     names = federation.dataset.train.group_names
     if federation.dataset.train.groups is None or len(names) == 1 or config.data.partition.by_group:
         return []
@@ -150,7 +154,9 @@ def ignored_clients(config: RunConfig, federation: Federation) -> list[str]:
 
 
 def split_groups(config: RunConfig, federation: Federation) -> list[str]:
-    """A line where images of one group, such as a patient, are with several clients: groups bind what is held out."""
+    """A line where images of one group, such as a patient, are dealt to several clients: groups are kept together where
+    images are held out, not where they are dealt.
+    """
     data, train = config.data, federation.dataset.train
     if train.subjects is None:
         return []

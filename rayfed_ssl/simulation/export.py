@@ -8,6 +8,7 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 
+from rayfed_ssl.base.files import replace_file, write_json
 from rayfed_ssl.base.weights import unpack
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.bench import Initial
@@ -16,7 +17,6 @@ from rayfed_ssl.federated.results import Subject
 from rayfed_ssl.models import describe
 from rayfed_ssl.models.exported import file_name
 from rayfed_ssl.models.transform import DEEP, as_input
-from rayfed_ssl.records.tables import replace_file, write_json
 from rayfed_ssl.storage.checkpoint import disk_errors
 
 

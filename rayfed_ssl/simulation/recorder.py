@@ -14,6 +14,7 @@ import pyarrow as pa
 import torch
 import yaml
 
+from rayfed_ssl.base.files import replace_file
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.partition import label_histogram
@@ -39,7 +40,7 @@ from rayfed_ssl.records.summary import (
     virtual_seconds,
     write_summary,
 )
-from rayfed_ssl.records.tables import SKIPPED, Drop, read_metrics, replace_file, write_images, write_partition
+from rayfed_ssl.records.tables import SKIPPED, Drop, read_metrics, write_images, write_partition
 from rayfed_ssl.records.trained import trained_digests, write_trained
 from rayfed_ssl.simulation.last_outcomes import LastOutcomes
 

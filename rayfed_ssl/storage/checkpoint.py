@@ -26,9 +26,9 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from rayfed_ssl.base.folders import within
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import Weights
-from rayfed_ssl.storage.folders import within
 
 GROUP_BYTES = 64 << 20
 MARKER = "complete.json"

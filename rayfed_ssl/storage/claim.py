@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from rayfed_ssl.base.files import write_json
+from rayfed_ssl.base.lock import Held, Lock
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.records.tables import write_json
-from rayfed_ssl.storage.lock import Held, Lock
 
 LOCK = ".lock"
 REWRITING_S = 60.0  # far longer than it takes to write a file

@@ -11,11 +11,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from rayfed_ssl.base.lock import is_held
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.storage import failure
 from rayfed_ssl.storage.claim import LOCK
-from rayfed_ssl.storage.lock import is_held
 
 DEEPEST = 5  # folders below the one that is listed; comparisons and sweeps hold runs one below
 TRIALS = "trials.json"  # beside the trials of a sweep: see ``tune.book``

@@ -23,12 +23,12 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import fs
 
+from rayfed_ssl.base.lock import left_behind
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.records.tables import PART, Commit
 from rayfed_ssl.storage.checkpoint import MARKER
 from rayfed_ssl.storage.claim import lock_of
 from rayfed_ssl.storage.failure import ERROR
-from rayfed_ssl.storage.lock import left_behind
 
 CHECKPOINT = re.compile(rf"checkpoints/round-(\d+)/{re.escape(MARKER)}")
 SUMMARY = "summary.json"

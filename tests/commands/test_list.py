@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from rayfed_ssl.base.lock import Lock, is_held
 from rayfed_ssl.federated.messages import ClientError
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.report.formats import number
@@ -20,7 +21,6 @@ from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.storage.claim import LOCK
 from rayfed_ssl.storage.listing import Listed, runs_in
-from rayfed_ssl.storage.lock import Lock, is_held
 from rayfed_ssl.terminal.listing import listing_table
 from tests.command_line import Call
 from tests.tiny import tiny

@@ -8,6 +8,10 @@ import io
 import os
 import subprocess
 import sys
+import threading
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +20,9 @@ import pytest
 from PIL import Image
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.data.decode import Form
+from rayfed_ssl.data.decode import Decoded, Form
 from rayfed_ssl.data.decode import decode as decode_to
+from rayfed_ssl.data.decoding import decoded_blocks
 from rayfed_ssl.data.images import BadImage, Listing
 from rayfed_ssl.data.store import BadStore, cached, default_cache, read
 
@@ -76,6 +81,38 @@ def test_a_cache_that_cannot_be_locked_is_refused_and_holds_nothing(tmp_path, mo
     with pytest.raises(UserError, match=r"cache .*: cannot be written \(.*Operation not supported\); set RAYFED_SSL"):
         store(tmp_path / "s.arrow", listing([encoded(photo(16, 16))]))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_several_want_at_once_is_decoded_once_and_no_lock_stays(tmp_path):
+    """Threads open the lock's file each for themselves, as processes do."""
+    listed, guard = [], threading.Lock()
+
+    def split():
+        with guard:
+            listed.append(1)
+        time.sleep(0.2)
+        return listing([encoded(photo(16, 16, seed)) for seed in range(30)])
+
+    with ThreadPoolExecutor(6) as pool:
+        made = [pool.submit(cached, tmp_path / "s.arrow", split, Form(16), False) for _ in range(6)]
+        assert len({stored.result().digest for stored in made}) == 1
+    assert listed == [1]
+    assert [file.name for file in tmp_path.iterdir()] == ["s.arrow"]
+
+
+def test_warnings_of_pillow_are_off_and_those_of_others_are_not(monkeypatch):
+    """Between two blocks, while further images are decoded, and afterwards."""
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 200)
+    image = encoded(photo(16, 16))
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        decode(image, 16, PLENTY)
+        assert [warning.category for warning in seen] == [Image.DecompressionBombWarning]
+        for _, results in decoded_blocks(iter([(row, image) for row in range(20)]), Form(16), size=5):
+            assert all(isinstance(result, Decoded) for result in results)
+            warnings.warn("a consumer's", stacklevel=1)
+        warnings.warn("later", stacklevel=1)
+    assert [str(warning.message) for warning in seen[1:]] == ["a consumer's"] * 4 + ["later"]
 
 
 def test_a_store_is_on_the_disk_before_it_gets_its_name(tmp_path, named):

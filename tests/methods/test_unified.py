@@ -1,4 +1,4 @@
-"""FedU2's aggregation: the min-norm point against hand-made numbers, its optimality condition, and scipy."""
+"""FedU2's aggregation: the min-norm point against hand-made numbers and its optimality condition."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from scipy.optimize import nnls
 
 from rayfed_ssl.methods.unified import equalised_epochs, min_norm_weights, sharpened, unified_step
 
@@ -19,7 +18,9 @@ def units(d: np.ndarray) -> np.ndarray:
 
 
 def gap(u: np.ndarray, alpha: np.ndarray) -> float:
-    """How far alpha is from optimal: ||g||^2 - min_k <u_k, g>."""
+    """||g||^2 - min_k <u_k, g>: at least the squared distance of g from the shortest point, which is the only one at 0,
+    because for a point p of the hull <p, g> >= min_k <u_k, g>.
+    """
     g = alpha @ u
     return float(g @ g - (u @ g).min())
 
@@ -47,9 +48,45 @@ def test_weights_are_optimal(clients: int, dim: int) -> None:
         alpha = min_norm_weights(u @ u.T)
         assert alpha.min() >= 0
         assert abs(alpha.sum() - 1) < 1e-9
-        assert gap(u, alpha) < 1e-9
-        known, _ = nnls(np.vstack([u.T, 1e4 * np.ones(clients)]), np.append(np.zeros(dim), 1e4))
-        np.testing.assert_allclose(alpha @ u, known / known.sum() @ u, atol=1e-6)
+        assert gap(u, alpha) < 1e-12
+        for near in (1e-5, 1e-7, 1e-9):
+            more = np.concatenate([u, u, u + near * draws.normal(size=u.shape)])
+            assert gap(more, min_norm_weights(more @ more.T)) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("vectors", "point", "weights"),
+    [
+        ([[3, 4]], [3, 4], [1]),
+        ([[1, 0], [1, 0]], [1, 0], None),  # twice the same
+        ([[2, 0], [0, 1], [0, 1]], [0.4, 0.8], None),
+        ([[2, 0], [0, 1]], [0.4, 0.8], [0.2, 0.8]),
+        ([[0, 0], [3, 4]], [0, 0], [1, 0]),
+        ([[0, 0], [0, 0]], [0, 0], None),
+        ([[1, 1], [2, 2], [5, 5]], [1, 1], [1, 0, 0]),  # on a line through 0, which lies outside
+        ([[-1, -1], [2, 2]], [0, 0], [2 / 3, 1 / 3]),
+        ([[1, -1], [1, 0], [1, 3]], [1, 0], None),  # on a line beside 0
+        ([[1, 1], [3, 1]], [1, 1], [1, 0]),
+        ([[1, 0], [-1, 1], [-1, -1]], [0, 0], [0.5, 0.25, 0.25]),  # 0 lies inside
+        ([[1, 2, 2], [2, 1, -2], [2, -2, 1]], [5 / 3, 1 / 3, 1 / 3], [1 / 3, 1 / 3, 1 / 3]),
+        ([[1e-150, 0], [0, 2e-150]], [0.8e-150, 0.4e-150], [0.8, 0.2]),
+        ([[1e150, 0], [0, 2e150]], [0.8e150, 0.4e150], [0.8, 0.2]),
+    ],
+)
+def test_the_shortest_point_by_hand(
+    vectors: list[list[float]], point: list[float], weights: list[float] | None
+) -> None:
+    u = np.array(vectors, float)
+    alpha = min_norm_weights(u @ u.T)
+    np.testing.assert_allclose(alpha @ u, point, atol=1e-12 * max(1, np.abs(u).max()), rtol=1e-9)
+    if weights is not None:
+        np.testing.assert_allclose(alpha, weights, atol=1e-12)
+
+
+def test_weights_that_are_not_optimal_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scipy.optimize.nnls", lambda a, b, maxiter: (np.ones(3), 0.0))
+    with pytest.raises(ArithmeticError, match=r"from the optimum; at most 1e-09 is allowed"):
+        min_norm_weights(MOVES @ MOVES.T)
 
 
 def test_same_moves_and_opposite_moves() -> None:

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import scipy.stats
 
+from rayfed_ssl.base.files import write_json
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.federated.ledger import Booking
 from rayfed_ssl.records.comparison import Comparison, Row, difference, reached, spread
@@ -31,7 +32,6 @@ from rayfed_ssl.records.tables import (
     communication_parts,
     metrics_parts,
     table,
-    write_json,
     write_partition,
 )
 from rayfed_ssl.settings import files as configfile

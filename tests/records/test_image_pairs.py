@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import scipy.stats
 
+from rayfed_ssl.base.files import write_json
 from rayfed_ssl.evaluation import Outcomes
 from rayfed_ssl.records.comparison import Comparison, Difference, Row
 from rayfed_ssl.records.comparison_files import cells, markdown, records, write
@@ -39,7 +40,6 @@ from rayfed_ssl.records.image_pairs import (
 )
 from rayfed_ssl.records.intervals import of_difference
 from rayfed_ssl.records.outcomes import FILE, write_outcomes
-from rayfed_ssl.records.tables import write_json
 from rayfed_ssl.report import comparison as page
 from rayfed_ssl.report.comparison_verdict import against
 from tests.records.test_comparison import run_folder

@@ -19,6 +19,7 @@ import pytest
 from actors import store as stores
 from actors.failures import StateLost
 from actors.shares import Plan
+from rayfed_ssl.base.lock import Lock
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.federated.results import Evaluated, Subject
@@ -30,7 +31,6 @@ from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.simulation.resuming import examine_folder
 from rayfed_ssl.storage import checkpoint, failure
 from rayfed_ssl.storage.claim import LOCK
-from rayfed_ssl.storage.lock import Lock
 from tests.command_line import caller
 from tests.tiny import tiny
 from tests.tune.sweeps import GRID, LR, sweep

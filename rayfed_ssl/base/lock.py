@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from rayfed_ssl.storage.folders import PAUSE_S, TRIES, within
+from rayfed_ssl.base.folders import PAUSE_S, TRIES, within
 
 PATIENCE_S = 2.0  # for the process that is to follow one that was killed a moment ago
 

@@ -1,0 +1,42 @@
+"""Files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+
+def replace_file(
+    path: Path, write: Callable[[Path], object], within: Path | None = None, *, shared: bool = False
+) -> None:
+    """Let ``write`` fill a file beside ``path`` and put it in place: readers see the old file or the new one.
+
+    Args:
+        within: a folder that is there already, in which, or in a folder of which, the file is to lie. It is not made
+            again where it is gone; without it every folder above the file is made.
+        shared: other processes may write the same file at the same time; each fills one of its own first.
+    Raises:
+        FileNotFoundError: ``within`` is gone.
+        OSError: the disk takes no more, or the folder cannot be written to; nothing is left of the new file.
+    """
+    if path.parent != within:
+        path.parent.mkdir(parents=within is None, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp" if shared else f".{path.name}.tmp")
+    try:
+        write(temporary)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def write_json(path: Path, value: Mapping[str, object], within: Path | None = None) -> None:
+    """Indented JSON, by :func:`replace_file`. Raises ValueError on NaN and infinity, which JSON does not have."""
+    text = json.dumps(value, indent=2, allow_nan=False) + "\n"
+    replace_file(path, lambda temporary: temporary.write_text(text), within)
