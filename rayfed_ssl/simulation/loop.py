@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from threadpoolctl import ThreadpoolController
 
 from rayfed_ssl import extensions
+from rayfed_ssl.base.notes import Note, as_notes
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.decoding import decoding_told
@@ -115,9 +116,9 @@ class Run:
             self.cohort.commit()
         of_time = clock_notes(self.clock, config, self.server) if self.clock else []
         dealt = [*of_dealing(config, self.federation), *few_steps(config, self.server)]
-        notes = [*image_notes(config, self.federation), *dealt, *begins, *parts.notes(), *of_time]
-        for line in notes:
-            self.say(self.start, line)
+        notes = as_notes([*image_notes(config, self.federation), *dealt, *begins, *parts.notes(), *of_time])
+        for note in notes:
+            self.say(self.start, note.text)
         self._open_records(None if restored is None else self.start, files, notes)
         self.claim.settled = True
 
@@ -131,7 +132,7 @@ class Run:
             self.say(0, f"{self.folder} cannot be locked ({why}): nothing keeps a second run from writing there")
         return restored
 
-    def _open_records(self, resumed: int | None, files: dict[str, str], notes: list[str]) -> None:
+    def _open_records(self, resumed: int | None, files: dict[str, str], notes: Sequence[Note]) -> None:
         """Write the first files: the configuration, and what is known before the first round.
 
         Args:
