@@ -249,7 +249,7 @@ class Run:
     def round(self, t: int) -> None:
         """Round t: sample, ask, aggregate, record. One that comes to nothing is recorded, too."""
         began = time.perf_counter()
-        line, void = f"round {t}/{self.rounds}", False
+        line, nothing = f"round {t}/{self.rounds}", ""
         self.cohort.begin_round(t, ())
         try:
             if self.buffered is not None:
@@ -258,7 +258,8 @@ class Run:
                 self.cohort.clients = self.sample(t)
                 optimised_round(self.server, self.config.server.optimizer, t, self.cohort)
         except RoundVoid as why:
-            line, void = f"{line} came to nothing: {why}", True
+            nothing = f"came to nothing: {why}"
+            line += f" {nothing}"
         except ClientError:
             if self.cohort.fruitless:
                 self.say(t, self.cohort.setbacks.verdict)
@@ -269,9 +270,9 @@ class Run:
         keep(self.server.state, *(plugin.state for plugin in self.plugins.values()))
         seconds = time.perf_counter() - began
         with self.writing(f"the records of round {t}"):
-            values = self.recorder.round(t, self.cohort, self.server, seconds, void=void)
+            values = self.recorder.round(t, self.cohort, self.server, seconds, void=bool(nothing))
         self.done = t
-        self.say(t, line, values)
+        self.report(Progress(t, self.rounds, line, values, nothing))
         with self.writing(f"the records of round {t}"):
             self.recorder.draw()
 
