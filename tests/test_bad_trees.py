@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from safetensors.numpy import load_file, save_file
 
+from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.config import build
@@ -348,7 +349,7 @@ def test_images_in_one_folder_belong_to_one_owner_and_a_note_says_so(tmp_path: P
         "that holds a folder per client"
     )
     config = tiny_run("fedsimclr", changes)
-    assert of_dealing(config, deal(config)) == [note]
+    assert list(texts(of_dealing(config, deal(config)))) == [note]
     natural = tiny_run("fedsimclr", {**changes, "data.partition": {"name": "natural"}})
     with pytest.raises(UserError) as caught:
         deal(natural)
@@ -357,13 +358,13 @@ def test_images_in_one_folder_belong_to_one_owner_and_a_note_says_so(tmp_path: P
         "clients.count=1"
     )
     alone = tiny_run("fedsimclr", {**changes, "data.layout": "flat", "data.group": "DCIM"})
-    assert "data.group finds 1 group in 8 images, such as DCIM: all are of one" in deal(alone).dataset.notes
+    assert "data.group finds 1 group in 8 images, such as DCIM: all are of one" in texts(deal(alone).dataset.notes)
     (tmp_path / "phone/0.png").write_bytes((tmp_path / "phone/DCIM/0.png").read_bytes())
-    (line,) = of_dealing(config, deal(config))
+    (line,) = texts(of_dealing(config, deal(config)))
     assert line.startswith("all 8 training images that have a client are in one client folder, DCIM: ")
     (tmp_path / "phone/WhatsApp").mkdir()
     (tmp_path / "phone/0.png").rename(tmp_path / "phone/WhatsApp/0.png")
-    assert not any("one owner" in line for line in of_dealing(config, deal(config)))
+    assert not any("one owner" in line for line in texts(of_dealing(config, deal(config))))
 
 
 def test_two_mistakes_about_labels_are_two_lines(tmp_path: Path) -> None:

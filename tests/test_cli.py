@@ -394,7 +394,8 @@ def test_a_terminal_gets_one_bar() -> None:
     assert "fedsc on digits" in text.getvalue()
 
 
-NOTHING = Progress(2, 9, "round 2/9 came to nothing: every client that was asked failed", {"system/round_s": 2.1})
+WHY = "came to nothing: every client that was asked failed"
+NOTHING = Progress(2, 9, f"round 2/9 {WHY}", {"system/round_s": 2.1}, WHY)
 
 
 def test_a_round_that_came_to_nothing_says_so() -> None:

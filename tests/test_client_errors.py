@@ -23,6 +23,7 @@ from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.messages import SERVER, Diverged
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.settings import files as configfile
+from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.simulation.worker import check_finite, check_replied
 from rayfed_ssl.storage import checkpoint
 from tests.tiny import encoders, measured, run_locally, tiny
@@ -244,10 +245,14 @@ def test_every_method_goes_on_after_a_round_in_which_every_client_failed(
 ) -> None:
     poison(lambda client, round, operation: round == 2)
     config = tiny(method, on_client_error="drop", train__rounds=3, evaluation__protocols=[])
-    lines: list[str] = []
-    summary = run_locally(config, tmp_path / "run", report=lambda p: lines.append(p.line))
+    heard, why = list[Progress](), "came to nothing: every client that was asked failed"
+    summary = run_locally(config, tmp_path / "run", report=heard.append)
     assert (summary["status"], summary["rounds"]) == ("complete", 3)
-    assert "round 2/3 came to nothing: every client that was asked failed" in lines
+    assert [(p.round, p.line, p.came_to_nothing) for p in heard if p.finishes_a_round] == [
+        (1, "round 1/3", ""),
+        (2, f"round 2/3 {why}", why),
+        (3, "round 3/3", ""),
+    ]
     assert {round for round, _, tag in measured(tmp_path / "run") if tag == DROPPED} == {2}
 
 

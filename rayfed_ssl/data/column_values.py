@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.images import MOST_CLASSES
@@ -180,7 +181,7 @@ def whose_values(column: pa.ChunkedArray, what: str, called: str, key: str) -> t
     return list(column.to_pylist()), Empty(all=column.null_count)
 
 
-def gaps(splits: Sequence[NDArray[np.int64]], counted: str = "") -> tuple[str, ...]:
+def gaps(splits: Sequence[NDArray[np.int64]], counted: str = "") -> tuple[Note, ...]:
     """A line where the splits' labels without names leave out numbers below the largest, which are classes as well;
     ``counted`` ends what it says of images that a limit may leave out.
     """
@@ -189,10 +190,11 @@ def gaps(splits: Sequence[NDArray[np.int64]], counted: str = "") -> tuple[str, .
     if not len(found) or len(found) == (classes := int(found[-1]) + 1):
         return ()
     shown = ", ".join(map(str, found[:3])) + (", .." if len(found) > 3 else "")
-    return (
-        f"labels are {len(found)} of the numbers 0 to {classes - 1} ({shown}){counted}: they count as {classes} "
-        f"classes, {classes - len(found)} of them without images; written as text, they are {len(found)}",
+    more = (
+        f" ({shown}){counted}: they count as {classes} classes, {classes - len(found)} of them without images; written "
+        f"as text, they are {len(found)}"
     )
+    return (Note.shareable(f"labels are {len(found)} of the numbers 0 to {classes - 1}", more),)
 
 
 def names_in(metadata: dict[bytes, bytes], label: str) -> list[str | int] | None:

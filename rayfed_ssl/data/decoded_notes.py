@@ -13,45 +13,42 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import ImageColor
 
+from rayfed_ssl.base.notes import Note
 from rayfed_ssl.data.decode import ENLARGED, Background
 from rayfed_ssl.data.deep import CLIPPED_SHARE
-from rayfed_ssl.data.store import Misfits
+from rayfed_ssl.data.store import MISFITS, Misfits
 
 MOST_NAMED = 5  # clients with clipped images
-SAID = {  # of so many images, besides how deep ones were scaled
-    "windowed": "are scaled by a window of their own (DICOM)",
-    "frames": "have several frames: the first is read",
-    "bands": "have bands (TIFF) beside their colours and transparency, which are not read",
-    "transparent": "have transparent pixels, which are laid on {background}; {key}.background says on what",
+SAID = {  # of so many images, besides how deep ones were scaled; and what of it is no matter of a model card
+    "windowed": ("are scaled by a window of their own (DICOM)", ""),
+    "frames": ("have several frames: the first is read", ""),
+    "bands": ("have bands (TIFF) beside their colours and transparency, which are not read", ""),
+    "transparent": ("have transparent pixels, which are laid on {background}", "; {key}.background says on what"),
     "cropped": (
-        "lose more than half of their area: of each the central square is taken; {key}.fit=pad or stretch keeps all of "
-        "it"
+        "lose more than half of their area: of each the central square is taken",
+        "; {key}.fit=pad or stretch keeps all of it",
     ),
     "enlarged": (
-        f"are enlarged {ENLARGED:g} times or more: they are smaller than {{key}}.image_size, which shows no more of "
-        "them"
+        f"are enlarged {ENLARGED:g} times or more",
+        ": they are smaller than {key}.image_size, which shows no more of them",
     ),
 }
 
 
-def counted(counts: Mapping[str, int], background: Background, key: str) -> tuple[str, ...]:
+def counted(counts: Mapping[str, int], background: Background, key: str) -> tuple[Note, ...]:
     """A line on each trait of ``store.NOTICED`` that images have."""
     return tuple(
-        f"{counts[trait]} images {said.format(key=key, background=background)}"
-        for trait, said in SAID.items()
+        Note.shareable(f"{counts[trait]} images {said.format(background=background)}", more.format(key=key))
+        for trait, (said, more) in SAID.items()
         if counts[trait]
     )
 
 
-def misfitting(splits: Sequence[Mapping[str, Misfits]], outside: str) -> Iterator[str]:
+def misfitting(splits: Sequence[Mapping[str, Misfits]], outside: str) -> Iterator[Note]:
     """A line on images of which many pixels lie ``outside`` their range, and one on those that take up little of it,
     with whose they are, where there are any.
     """
-    said = {
-        "clipped": f"have over {CLIPPED_SHARE:.0%} of their pixels outside {outside}, and these are clipped",
-        "narrow": f"take up less than a sixteenth of {outside}, and keep 16 of 256 grey levels or fewer",
-    }
-    for kind, words in said.items():
+    for kind in MISFITS:
         found = [split[kind] for split in splits if kind in split]
         if not found:
             continue
@@ -59,19 +56,30 @@ def misfitting(splits: Sequence[Mapping[str, Misfits]], outside: str) -> Iterato
         whose = sum((Counter(split.groups) for split in found), Counter[str]()).most_common()
         more = f" and {len(whose) - MOST_NAMED} more" if len(whose) > MOST_NAMED else ""
         named = ", ".join(f"{name} {count}" for name, count in whose[:MOST_NAMED]) + more
-        yield f"{images} of them {words}: their values go from {low:g} to {high:g}" + (
-            f"; by client: {named}" if whose else ""
-        )
+        values = f"their values go from {low:g} to {high:g}" + (f"; by client: {named}" if whose else "")
+        if kind == "clipped":
+            yield Note(
+                f"{images} of them have over {CLIPPED_SHARE:.0%} of their pixels outside {outside}, and these are "
+                f"clipped: {values}",
+                f"of {images} images more than {CLIPPED_SHARE:.0%} of the pixels lie outside the range that is read, "
+                "and are clipped",
+            )
+        else:
+            few = "and keep 16 of 256 grey levels or fewer"
+            yield Note(
+                f"{images} of them take up less than a sixteenth of {outside}, {few}: {values}",
+                f"{images} images take up less than a sixteenth of the range that is read, {few}",
+            )
 
 
-def plain(colours: NDArray[np.uint8], transparent: int, background: Background, key: str) -> tuple[str, ...]:
+def plain(colours: NDArray[np.uint8], transparent: int, background: Background, key: str) -> tuple[Note, ...]:
     """A line on images of one single colour (K, C), where there are any; and where images have transparent pixels, on
     how many are of what those are laid on."""
     if not len(colours):
         return ()
-    said = f"{len(colours)} images are of one single colour throughout"
+    said, more = f"{len(colours)} images are of one single colour throughout", ""
     lost = int((colours == ImageColor.getcolor(background, "L")).all(axis=1).sum()) if transparent else 0
     if lost:
         others = " or ".join(word for word in get_args(Background) if word != background)
-        said += f", {lost} of them {background}, as transparent pixels become: {key}.background={others} may show more"
-    return (said,)
+        more = f", {lost} of them {background}, as transparent pixels become: {key}.background={others} may show more"
+    return (Note.shareable(said, more),)

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.data.corruptions import CORRUPTIONS, Pixels
@@ -70,5 +71,5 @@ def skew_features(
     stored = cached(path, listing, Form(size, channels=channels), skip_bad=False)
     digest = hashlib.blake2b(f"{dataset.digest} {stored.digest}".encode(), digest_size=16).hexdigest()
     listed = ", ".join(f"{name} at severity {severity}" for name, severity in done)
-    note = f"clients' training images were changed by {listed}"
+    note = Note(f"clients' training images were changed by {listed}")
     return replace(dataset, train=stored.images, digest=digest, notes=(*dataset.notes, note))

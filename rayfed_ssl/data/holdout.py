@@ -6,20 +6,22 @@ Shape legend: n images.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.base.text import printable
+from rayfed_ssl.data.source_notes import HeldOut
 
 Indices = NDArray[np.int64]
 TEST_SHARE = 0.2
 FAR_FROM_SHARE = 0.05  # of a class's images, from which on rounding is said
 MOST_NAMED = 20  # classes without a test image
-TOO_FEW = "no test image: too few images to hold"
+SOME_UNTESTED = "some classes were too small to hold a test image out: accuracies are over the others alone"
 
 
 def stratified_halves(
@@ -185,7 +187,7 @@ def untested(
     class_names: Sequence[str],
     share: float,
     subjects: NDArray[np.int64] | None = None,
-) -> tuple[str, ...]:
+) -> tuple[Note, ...]:
     """A line on the classes of which no row is held out, being too small, or of too few ``subjects``; none where each
     has one.
     """
@@ -196,7 +198,8 @@ def untested(
     names = ", ".join(printable(name, 80) for name in missing[:MOST_NAMED]) + more
     classes = f"class {names} has" if len(missing) == 1 else f"classes {names} have"
     whole = "" if subjects is None else ", whole groups at a time"
-    return (f"{classes} {TOO_FEW} a share of {share:g} out{whole}",)
+    said = f"{classes} no test image: too few images to hold a share of {share:g} out{whole}"
+    return (Note(said, SOME_UNTESTED),)
 
 
 def rounded(labels: NDArray[np.int64], held_out: Indices, subjects: NDArray[np.int64] | None = None) -> str:
@@ -211,18 +214,6 @@ def rounded(labels: NDArray[np.int64], held_out: Indices, subjects: NDArray[np.i
     return ", rounded to whole images" if off.any() else ""
 
 
-def fifth_of(held_out: int, images: int) -> str:
-    """How many of how many images a note says are held out as test images."""
-    return f", {held_out} of {images} images, is held out as test images"
-
-
-def recounted(notes: Iterable[str], listed: tuple[int, int], left: tuple[int, int]) -> tuple[str, ...]:
-    """The notes where some images cannot be decoded: those that say how many of all images are held out say how many
-    are ``left`` (test images, all images) of those ``listed``. A note on images before a limit stays.
-    """
-    return tuple(note.replace(fifth_of(*listed), fifth_of(*left)) for note in notes)
-
-
 def held_out_notes(
     labels: NDArray[np.int64],
     held_out: NDArray[np.int64],
@@ -230,14 +221,12 @@ def held_out_notes(
     subjects: NDArray[np.int64] | None,
     called: str,
     counted: str = "",
-) -> tuple[str, ...]:
+) -> tuple[Note | HeldOut, ...]:
     """Lines on what images without a test split have lost to one. They are ``called`` "one Parquet file" or the like,
     by no name, for the lines are kept with the images. ``counted`` says of which images they are."""
     if not len(held_out):
         return ()
     whole = "" if subjects is None else ", as near as whole groups of data.columns.group allow"
-    note = (
-        f"{called} without a test split: a fifth of each class{rounded(labels, held_out, subjects)}"
-        f"{fifth_of(len(held_out), len(labels))}{counted}{whole}"
-    )
-    return (note, *untested(labels, held_out, names, TEST_SHARE, subjects))
+    before = f"{called} without a test split: a fifth of each class{rounded(labels, held_out, subjects)}"
+    held = HeldOut(before, len(held_out), len(labels), f"{counted}{whole}", subjects is not None)
+    return (held, *untested(labels, held_out, names, TEST_SHARE, subjects))

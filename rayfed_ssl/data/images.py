@@ -6,13 +6,16 @@ Pixels are usually a read-only view of a memory-mapped file (see ``store``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+
+from rayfed_ssl.base.notes import Note
+from rayfed_ssl.data.source_notes import Line
 
 MOST_CLASSES = 2**20
 """Labels lie below it: classifiers, histograms and class names are as large as the largest label."""
@@ -90,7 +93,7 @@ class Dataset:
     test: Images
     digest: str
     skipped: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     scaling: Scaling | None = None
     copies: NDArray[np.int64] | None = None
     names: Mapping[str, pa.StringArray] = field(default_factory=dict)
@@ -110,7 +113,7 @@ class Listing:
     read: Callable[[], Iterator[tuple[str, Payload]]]
     groups: NDArray[np.int64] | None = None
     group_names: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: Sequence[Line] = ()
     subjects: NDArray[np.int64] | None = None
 
 
@@ -123,13 +126,14 @@ class Source:
     where folders on the way to them mean something; by default the deepest that holds all of them. ``listing`` lists a
     split ("train" or "test"); it is called only where the split is not in the cache yet.
     ``check`` raises UserError where there are no test images to measure by, or none that fit the training images; it is
-    not asked where only the training images are wanted. ``notes`` become the data set's. ``alone`` lists what trains
-    where only that is wanted, if nothing needs to be held out of it then; None: as ``listing`` does.
+    not asked where only the training images are wanted. ``notes`` become the data set's; a model card has nothing
+    of those that are plain text. ``alone`` lists what trains where only that is wanted, if nothing needs to be held out
+    of it then; None: as ``listing`` does.
     """
 
     files: tuple[Path, ...]
     listing: Callable[[str], Listing]
-    notes: tuple[str, ...] = ()
+    notes: Sequence[Line] = ()
     check: Callable[[], None] = lambda: None
     root: Path | None = None
     alone: Callable[[], Listing] | None = None

@@ -9,12 +9,14 @@ from collections.abc import Mapping, Sized
 import numpy as np
 from numpy.typing import NDArray
 
+from rayfed_ssl.base.notes import Note
+
 KEYS = {"train": ("limit", "training"), "test": ("test_limit", "test")}  # split -> its key, and what its images are
 
 
 def unseen_classes(
     split: str, labels: NDArray[np.int64], taken: NDArray[np.int64], advice: str = ""
-) -> tuple[str, ...]:
+) -> tuple[Note, ...]:
     """A line where images are left out and no image of some class is taken; none where each class has one.
 
     Args:
@@ -28,7 +30,7 @@ def unseen_classes(
         return ()
     key, images = KEYS[split]
     found = f"{len(taken)} of {len(labels)} {images} images are taken, which show {len(left)} of {len(known)} classes"
-    return (f"{key}: {found}{advice}",)
+    return (Note.shareable(f"{key}: {found}", advice),)
 
 
 def of_all(limits: Mapping[str, int | None], train: Sized, test: Sized) -> str:

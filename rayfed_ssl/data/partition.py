@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from rayfed_ssl.base.choice import OneOf
+from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.base.table import Table
@@ -157,12 +158,15 @@ class Natural(GivenClients):
     def names(self, images: Images) -> Sequence[str]:
         return images.group_names
 
-    def notes(self, images: Images, chosen: Indices, shards: Sequence[Indices]) -> tuple[str, ...]:
+    def notes(self, images: Images, chosen: Indices, shards: Sequence[Indices]) -> tuple[Note, ...]:
         assert images.groups is not None
         stray = int((images.groups < 0).sum())
-        note = f"{stray} of {len(images)} training images have no client (folder or value): nobody trains on them"
+        said = f"{stray} of {len(images)} training images have no client (folder or value): nobody trains on them"
         held = np.isin(images.groups[chosen], [client for client, shard in enumerate(shards) if not len(shard)])
-        return (*((note,) if stray else ()), *self.left_out(shards, images.group_names, int(held.sum())))
+        return (
+            *((Note.shareable(said),) if stray else ()),
+            *self.left_out(shards, images.group_names, int(held.sum())),
+        )
 
 
 class FromFile(GivenClients):
@@ -189,7 +193,7 @@ class FromFile(GivenClients):
     def names(self, images: Images) -> Sequence[str] | None:
         return read_partition(self.path, images.labels, self.partial).names
 
-    def notes(self, images: Images, chosen: Indices, shards: Sequence[Indices]) -> tuple[str, ...]:
+    def notes(self, images: Images, chosen: Indices, shards: Sequence[Indices]) -> tuple[Note, ...]:
         found = read_partition(self.path, images.labels, self.partial)
         small = [mine for mine, shard in zip(found.lists, shards, strict=True) if not len(shard)]
         return self.left_out(shards, found.names or (), sum(map(len, small)))

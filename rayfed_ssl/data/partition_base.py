@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.data.images import Images
@@ -86,8 +87,8 @@ class Partition(Block):
         """The names of the N clients; None: ``client 0`` and so on."""
         return None
 
-    def notes(self, images: Images, chosen: Indices, shards: Sequence[Indices]) -> Sequence[str]:
-        """Lines on images of those to share out, and on clients, that it left out."""
+    def notes(self, images: Images, chosen: Indices, shards: Sequence[Indices]) -> Sequence[Note | str]:
+        """Lines on images of those to share out, and on clients, that it left out; see ``rayfed_ssl.base.notes``."""
         return ()
 
     @property
@@ -116,7 +117,7 @@ class GivenClients(Partition):
     def leaves_out(self) -> bool:
         return self.min_size is not None
 
-    def left_out(self, shards: Sequence[Indices], names: Sequence[str], images: int) -> tuple[str, ...]:
+    def left_out(self, shards: Sequence[Indices], names: Sequence[str], images: int) -> tuple[Note, ...]:
         """A line on the clients that are too small, who would have held so many images; none where nobody is."""
         small = [client for client, shard in enumerate(shards) if not len(shard)]
         if not small:
@@ -124,10 +125,11 @@ class GivenClients(Partition):
         called = ", ".join(names[client] if names else f"client {client}" for client in small[:MOST_NAMED])
         more = f" and {len(small) - MOST_NAMED} more" if len(small) > MOST_NAMED else ""
         left = f", and their images, {images} in all, are nobody's" if images else "; they have no images"
-        return (
+        said = (
             f"below data.partition.min_size={self.min_size} images to train on: {len(small)} of {len(shards)} clients "
-            f"take no part{left} ({called}{more})",
+            "take no part"
         )
+        return (Note.shareable(said, f"{left} ({called}{more})"),)
 
 
 def checked(shards: Sequence[Indices], deal: Deal, where: str, leaves_out: bool = False) -> list[Indices]:

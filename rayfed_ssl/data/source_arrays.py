@@ -28,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.array_files import Header, arrays_at, header
@@ -149,9 +150,9 @@ def open_arrays(path: Path, columns: Columns, key: str) -> Arrays:
     return Arrays(shown, images, beside, (*found.unread, *others))
 
 
-def _notes(arrays: Arrays, splits: Mapping[str, str], columns: Columns, key: str) -> tuple[str, ...]:
+def _notes(arrays: Arrays, splits: Mapping[str, str], columns: Columns, key: str) -> list[Note | str]:
     """Lines on splits and arrays that are not read."""
-    notes = []
+    notes: list[Note | str] = []
     for split, images in arrays.images.items():
         if split not in splits.values():
             there = arrays.images[splits["test"]].header.name
@@ -164,7 +165,7 @@ def _notes(arrays: Arrays, splits: Mapping[str, str], columns: Columns, key: str
         notes.append(f"{listed(arrays.unread)} {are} not read; {key}.columns says which arrays are")
     if columns.group is None and key == "data":
         notes += ungrouped([parsed(name)[0] for name in arrays.unread], splits["train"] == splits["test"], key, "array")
-    return tuple(notes)
+    return notes
 
 
 # -- the images --------------------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.folder_layouts import (
@@ -67,9 +68,10 @@ from rayfed_ssl.data.folder_splits import (
     test_splits,
     train_split,
 )
-from rayfed_ssl.data.holdout import TEST_SHARE, fifth_of, rounded, stratified_halves, untested
+from rayfed_ssl.data.holdout import TEST_SHARE, rounded, stratified_halves, untested
 from rayfed_ssl.data.images import NONE_HELD_OUT, Listing, Payload, Source
 from rayfed_ssl.data.limits import of_all, unseen_classes
+from rayfed_ssl.data.source_notes import HeldOut, Line
 from rayfed_ssl.data.split_names import maybe_splits, split_folders
 from rayfed_ssl.data.walking import TABLES, entries, images_below, images_beside, unread_below
 from rayfed_ssl.data.whose import numbered_subjects, shared_notes
@@ -123,7 +125,7 @@ def folder_source(
 
 def _subjects(
     files: Mapping[str, list[Path]], path: Path, group: str | None, key: str, limits: Mapping[str, int | None]
-) -> tuple[dict[str, NDArray[np.int64] | None], list[str]]:
+) -> tuple[dict[str, NDArray[np.int64] | None], list[Note | str]]:
     """split -> the number of whom each of its images shows, -1 for one of its own, and what to say of those that are
     taken.
     """
@@ -140,17 +142,18 @@ def _subjects(
     such = "" if in_files else f", such as {some(known, 3)}"
     groups = f"{len(known)} group{'' if len(known) == 1 else 's'}"
     one = ": all are of one" if len(known) == 1 and not alone else ""
-    notes = [f"{key}.group finds {groups} in {len(used) - alone} images{such}{one}"]
+    notes: list[Note | str] = [f"{key}.group finds {groups} in {len(used) - alone} images{such}{one}"]
     if alone:
         where = "in" if in_files else "in the path of"
-        notes.append(f"{key}.group finds nothing {where} {alone} images: each is one of its own")
+        said = f"{key}.group finds nothing {where} {alone} images: each is one of its own"
+        notes.append(Note.shareable(said))
     shown = {split: None if of is None else of[taken[split]] for split, of in subjects.items()}
     return subjects, [*notes, *shared_notes(shown, f"{key}.group")]
 
 
 def _unsplit(
     path: Path, layout: Layout, key: str, group: str | None, limits: Mapping[str, int | None]
-) -> tuple[Split, Split | None, list[str]]:
+) -> tuple[Split, Split | None, list[Line]]:
     """(training images, test images, what to say) of a root without ``train/``. Raises UserError."""
     _, folders, _ = entries(path, key)
     within = [inner["train"] for folder in folders if "train" in (inner := split_folders(folder, key))]
@@ -168,7 +171,9 @@ def _unsplit(
     clients = [client_of(file, path, layout) for file in files]
     whole = Split(path, files, [class_of(file, path, layout) for file in files], clients)
     tables = sorted(entry.name for entry in path.iterdir() if entry.suffix.lower() in TABLES)
-    unread = [f"{some(tables)} is not read: put images and the labels of a table into Parquet"] if tables else []
+    unread: list[Line] = (
+        [f"{some(tables)} is not read: put images and the labels of a table into Parquet"] if tables else []
+    )
     if not (class_names := known_names(whole.classes)):
         return whole, None, unread
     labels = numbers_of(whole.classes, class_names)
@@ -182,18 +187,19 @@ def _unsplit(
     if unlabelled := test.classes.count(None):
         together += f"; {unlabelled} of them, of the same groups, have no label"
     counted = of_all(limits, train.files, test.files)
-    note = (
+    before = (
         f"{printable(path)} has no train/ and test/: its {where} ({some(class_names)}) are the classes, and a fifth "
-        f"of each{rounded(labels, held_out, subjects)}{fifth_of(len(test.files), len(files))}{counted}{together}{none}"
+        f"of each{rounded(labels, held_out, subjects)}"
     )
+    held = HeldOut(before, len(test.files), len(files), f"{counted}{together}{none}", subjects is not None)
     return (
         train,
         test if test.files else None,
-        [note, *untested(labels, held_out, class_names, TEST_SHARE, subjects), *unread],
+        [held, *untested(labels, held_out, class_names, TEST_SHARE, subjects), *unread],
     )
 
 
-def _split_within(path: Path, folders: list[Path], layout: Layout, key: str) -> tuple[Split, Split | None, list[str]]:
+def _split_within(path: Path, folders: list[Path], layout: Layout, key: str) -> tuple[Split, Split | None, list[Line]]:
     """Like ``_unsplit``, of ``<client>/train/<class>/x.jpg`` and ``<client>/test/<class>/x.jpg``. Raises UserError."""
     train, test = Split(path, [], [], []), Split(path, [], [], [])
     unused = 0
@@ -206,9 +212,9 @@ def _split_within(path: Path, folders: list[Path], layout: Layout, key: str) -> 
     if not train.files:
         raise layout_error(path, "clients", f"has no images below its clients' train/{instead(path)}", key)
     note = f"the clients' val/ ({unused} images) is not used where test/ is there"
-    notes = [note] if unused else []
+    notes: list[Line] = [note] if unused else []
     train, test = train.read_as(layout), test.read_as(layout)
-    return train, test if test.files else None, notes + beside_clients(path, folders, key)
+    return train, test if test.files else None, [*notes, *beside_clients(path, folders, key)]
 
 
 def _untested(path: Path, train: Split, class_names: tuple[str, ...], layout: Layout, key: str) -> str:
@@ -226,7 +232,7 @@ def _untested(path: Path, train: Split, class_names: tuple[str, ...], layout: La
     )
 
 
-def _held_out(path: Path, layout: Layout, train: Split, key: str) -> tuple[Split | None, list[str]]:
+def _held_out(path: Path, layout: Layout, train: Split, key: str) -> tuple[Split | None, list[Line]]:
     """The test images that runs measure on, and a line on those that they do not. Raises UserError."""
     found = [*test_splits(path, layout, known_names(train.classes), known_names(train.clients), key).values()]
     if not found:

@@ -26,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.column_values import (
@@ -88,7 +89,9 @@ def parquet_source(
     """
     columns, shown, single = columns or Columns(), shown or printable(path), path.is_file()
     parts = parts_of(path, key, shown, test_split)
-    others = () if single else unused(path, parts, key, _other_tests(path, parts, columns, key, shown))
+    others: tuple[Note | str, ...] = (
+        () if single else unused(path, parts, key, _other_tests(path, parts, columns, key, shown))
+    )
     if undivided := not parts["test"]:
         parts["test"] = parts["train"]
     number = "one Parquet file" if len(parts["train"]) == 1 else f"{len(parts['train'])} Parquet files"
@@ -110,7 +113,7 @@ def parquet_source(
     )
 
 
-def _ungrouped(file: Path, single: bool, key: str) -> tuple[str, ...]:
+def _ungrouped(file: Path, single: bool, key: str) -> tuple[Note, ...]:
     """A line where a column of the file seems to be a group; no group column is named."""
     with readable(file, key) as opened:
         return ungrouped(opened.schema_arrow.names, single, key)

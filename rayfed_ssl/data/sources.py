@@ -31,6 +31,7 @@ import numpy as np
 from pydantic import AfterValidator, Field, model_validator
 
 from rayfed_ssl.base.choice import NameOf
+from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.table import Table
 from rayfed_ssl.base.text import composed, printable
@@ -41,7 +42,6 @@ from rayfed_ssl.data.dicom import installed
 from rayfed_ssl.data.folder_layouts import Layout
 from rayfed_ssl.data.folder_names import expression
 from rayfed_ssl.data.formats import HEIC_HERE
-from rayfed_ssl.data.holdout import recounted
 from rayfed_ssl.data.images import MOST_CLASSES, Dataset, Images, Listing, Scaling, Source
 from rayfed_ssl.data.pixel_digests import kept_digests
 from rayfed_ssl.data.source_arrays import arrays_source
@@ -49,6 +49,7 @@ from rayfed_ssl.data.source_digits import digits_source
 from rayfed_ssl.data.source_files import add_files, root_of
 from rayfed_ssl.data.source_folder import folder_source
 from rayfed_ssl.data.source_hub import hub_source
+from rayfed_ssl.data.source_notes import recounted
 from rayfed_ssl.data.source_parquet import Columns, parquet_source
 from rayfed_ssl.data.source_torchvision import torchvision_source
 from rayfed_ssl.data.store import FORMAT, NOTICED, Stored, Undecodable, cached, default_cache
@@ -280,13 +281,13 @@ def load(
     listed = tuple(note for stored in found.values() for note in stored.notes)
     outside = "their own window" if config.range is None else f"{key}.range={list(config.range)}"
     misfits = misfitting([stored.misfits for stored in found.values()], outside)
-    deep = () if scaling is None else (str(scaling), *misfits)
+    deep: tuple[Note | str, ...] = () if scaling is None else (str(scaling), *misfits)
     shown = of_one_colour(train.images.pixels, test.pixels)
-    notes = source.notes + listed + deep + read + plain(shown, counts["transparent"], config.background, key)
+    one_colour = plain(shown, counts["transparent"], config.background, key)
     both = {"train", "test"} <= set(found)
-    if both and skipped:
-        left = len(test), len(test) + len(train.images)
-        notes = recounted(notes, (left[0] + len(found["test"].skipped), left[1] + len(skipped)), left)
+    left = len(test), len(test) + len(train.images)
+    wanted = (left[0] + len(found["test"].skipped), left[1] + len(skipped)) if both else left
+    notes = recounted((*source.notes, *listed, *deep, *read, *one_colour), wanted, left)
     copies = kept_copies(train.images.pixels, test.pixels, digest, cache / f"{stem}-copies.json") if both else None
     called = {split: stored.names for split, stored in found.items()}
     digests = partial(kept_digests, train.images.pixels, train.digest, cache / f"{stem}{part}-digests.npz")

@@ -13,12 +13,14 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.column_values import Empty, Values, gaps
 from rayfed_ssl.data.holdout import TEST_SHARE, held_out_notes, stratified_halves
 from rayfed_ssl.data.images import NONE_HELD_OUT, Listing, Payload
 from rayfed_ssl.data.limits import FIRST_ROWS, first_rows, of_all, unseen_classes
+from rayfed_ssl.data.source_notes import Line
 from rayfed_ssl.data.whose import client_groups, numbered_subjects, shared_notes
 
 NAMED = {"client": "nobody's", "group": "each is one of its own"}  # columns, and what an empty cell means
@@ -55,10 +57,12 @@ class Beside:
             return tuple(map(printable, self.texts)) or self.given or ()
         return tuple(str(number) for number in range(1 + max(rows.labels.max(initial=-1) for rows in self._rows)))
 
-    def notes(self, counted: str) -> tuple[str, ...]:
+    def notes(self, counted: str) -> tuple[Note, ...]:
         """Lines on empty cells, where some are blank text (who leaves all of them null means it), and on gaps between
         labels without names; ``counted`` ends each."""
-        blank = tuple(f"{n.all} images have an empty {what}{counted}" for what, n in self.empty.items() if n.blank)
+        blank = tuple(
+            Note.shareable(f"{n.all} images have an empty {what}", counted) for what, n in self.empty.items() if n.blank
+        )
         named = self.texts or self.given is not None
         return blank if named else blank + gaps([rows.labels for rows in self._rows], counted)
 
@@ -119,7 +123,8 @@ class RowSplits:
         labels, named, mine = splits[split].labels, self.beside.class_names, self.subjects[split]
         groups, names = client_groups(splits["train"].clients, splits[split].clients)
         counted = of_all(self.limits, *(self.halves if undivided else [of.labels for of in splits.values()]))
-        chosen, notes = np.arange(len(labels)), () if split == "test" else self.beside.notes(counted)
+        chosen = np.arange(len(labels))
+        notes: tuple[Line, ...] = () if split == "test" else self.beside.notes(counted)
         if undivided:
             chosen = self.halves[1 if split == "test" else 0]
             told = held_out_notes(labels, self.halves[1], named, mine, undivided, counted)

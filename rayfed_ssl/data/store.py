@@ -29,13 +29,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rayfed_ssl.base.lock import locked
+from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import as_utf8, printable
 from rayfed_ssl.data.decode import Decoded, Form
 from rayfed_ssl.data.decoding import BLOCK, THREADS, decoded_blocks, tell
 from rayfed_ssl.data.images import Images, Listing
+from rayfed_ssl.data.source_notes import HeldOut
 
-FORMAT = 11  # 9: images have names; 10: bands are counted; 11: images that take up little of their range are, too
+FORMAT = 12  # 10: bands are counted; 11: so are images that take up little of their range; 12: notes are ``Line``s
 CACHE = "RAYFED_SSL_CACHE"
 MOST_NAMED = 20  # images that cannot be decoded
 NOTICED = (
@@ -75,7 +77,7 @@ class Stored:
     digest: str
     skipped: tuple[str, ...]
     counts: dict[str, int]
-    notes: tuple[str, ...]
+    notes: tuple[Note | HeldOut, ...]
     misfits: dict[str, Misfits]
     names: pa.StringArray
 
@@ -141,7 +143,7 @@ def read(path: Path) -> Stored:
             head["digest"],
             tuple(head["skipped"]),
             {"windowed": 0} | {trait: int(count) for trait, count in head["counts"].items()},  # files of before DICOM
-            tuple(head["notes"]),
+            tuple(map(_read_note, head["notes"])),
             {kind: Misfits(**found) for kind, found in head["misfits"].items()},
             names,
         )
@@ -152,6 +154,10 @@ def read(path: Path) -> Stored:
         raise BadStore(f"{path}: {error}") from error
     _checked[path] = state
     return stored
+
+
+def _read_note(written: dict[str, Any]) -> Note | HeldOut:
+    return Note(**written) if "text" in written else HeldOut(**written)
 
 
 _checked: dict[Path, tuple[int, ...]] = {}  # files this process found whole, as they were then
@@ -219,7 +225,8 @@ def _write(
             digest.update(subjects.data)
         empty = np.empty((0, *shape), np.uint8)
         pixels = np.memmap(raw, np.uint8, "r", shape=(len(labels), *shape)) if len(labels) else empty
-        head = {"format": FORMAT, "shape": shape, "grouped": groups is not None, "notes": listing.notes}
+        notes = [asdict(Note(line) if isinstance(line, str) else line) for line in listing.notes]
+        head = {"format": FORMAT, "shape": shape, "grouped": groups is not None, "notes": notes}
         head |= {"skipped": made.skipped, "counts": made.counts}
         head["misfits"] = {kind: asdict(_misfits(rows, listing)) for kind, rows in made.misfits.items() if rows}
         checks = _checks(pixels, labels, groups, subjects, _letters(names))

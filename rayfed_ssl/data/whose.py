@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.column_values import Values
 
@@ -38,7 +39,7 @@ def numbered_subjects(values: Mapping[str, Sequence[str | int | None] | None]) -
     }
 
 
-def ungrouped(names: Iterable[str], single: bool, key: str, noun: str = "column") -> tuple[str, ...]:
+def ungrouped(names: Iterable[str], single: bool, key: str, noun: str = "column") -> tuple[Note, ...]:
     """A line where a column, or another ``noun``, of these names seems to be a group; no group column is named."""
     found = next((printable(name) for name in names if name.lower().replace("_", "") in GROUP_COLUMNS), None)
     if found is None:
@@ -46,16 +47,22 @@ def ungrouped(names: Iterable[str], single: bool, key: str, noun: str = "column"
     otherwise = (
         "images of one may train and test" if single else "evaluation.select may hold out images of one who trains"
     )
-    return (f"{noun} {found} is not read as a group: {otherwise}; {key}.columns.group={found} forbids it",)
+    return (
+        Note(
+            f"{noun} {found} is not read as a group: {otherwise}; {key}.columns.group={found} forbids it",
+            f"what seems to say whom an image shows was not read: {otherwise}",
+        ),
+    )
 
 
-def shared_notes(subjects: Mapping[str, NDArray[np.int64] | None], by: str) -> tuple[str, ...]:
+def shared_notes(subjects: Mapping[str, NDArray[np.int64] | None], by: str) -> tuple[Note, ...]:
     """A line on test images of groups that train, where there are any, or where no test image has a group; ``by`` is
     the key that groups them.
     """
     train, test = subjects["train"], subjects["test"]
     if train is not None and test is not None and len(test) and not (test >= 0).any():
-        return (f"no test image has a group ({by}): how many show one with training images is not known",)
+        said = f"no test image has a group ({by}): how many show one with training images is not known"
+        return (Note.shareable(said),)
     if train is None or test is None or not (shared := int(np.isin(test[test >= 0], train).sum())):
         return ()
-    return (f"{shared} of {len(test)} test images are of a group ({by}) with training images",)
+    return (Note.shareable(f"{shared} of {len(test)} test images are of a group ({by}) with training images"),)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
+from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import Block
 from rayfed_ssl.evaluation.material import Material, Split
 from rayfed_ssl.evaluation.pixels import shares
@@ -80,7 +81,7 @@ def measure(material: Material, config: KnnConfig) -> dict[str, float]:
     return material.classified("knn", answer)
 
 
-def remarks(settings: KnnConfig, labels: NDArray[np.int64]) -> Iterator[str]:
+def remarks(settings: KnnConfig, labels: NDArray[np.int64]) -> Iterator[Note]:
     """A line where clearly more neighbours vote than the median class has train images. By ten classes k may be a tenth
     of the images, a class's mean: so few more are not said.
     """
@@ -88,10 +89,10 @@ def remarks(settings: KnnConfig, labels: NDArray[np.int64]) -> Iterator[str]:
     median = float(np.median(counts[counts > 0])) if len(labels) else np.inf
     used = capped(settings.k, len(labels))
     if used > MIXED * median:
-        yield (
+        yield Note.shareable(
             f"evaluation.knn.k: found {settings.k}, of which {used} are used, but the median class has {median:g} of "
-            f"the {len(labels)} labelled train images, so most neighbours that vote are of other classes; "
-            f"evaluation.knn.k={max(1, int(median) // 2)}, say, tells such classes better apart"
+            f"the {len(labels)} labelled train images, so most neighbours that vote are of other classes",
+            f"; evaluation.knn.k={max(1, int(median) // 2)}, say, tells such classes better apart",
         )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import Block
 from rayfed_ssl.data.images import Dataset
 from rayfed_ssl.evaluation.material import FrozenEncoder, Material
@@ -51,8 +52,10 @@ class Protocol(Generic[Settings]):
     """Other images than the run's that it measures on, by the key that names them: a run notes how they were read.
     Raises UserError where ``ready`` does.
     """
-    remarks: Callable[[Settings, NDArray[np.int64]], Iterable[str]] = lambda settings, labels: ()
-    """Lines that a run says before its first round, of the labels (N,) of the train images that it will use."""
+    remarks: Callable[[Settings, NDArray[np.int64]], Iterable[Note | str]] = lambda settings, labels: ()
+    """Lines that a run says before its first round, of the labels (N,) of the train images that it will use. A ``Note``
+    says what of it a model card has; a card has nothing of a line of plain text.
+    """
     effective: Callable[[Settings, int], dict[str, int]] = lambda settings, train: {}
     """What is used in place of settings that so many labelled train images cut, by ``<setting>_used``: written beside
     the settings."""

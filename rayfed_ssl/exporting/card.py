@@ -21,7 +21,6 @@ import yaml
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.exporting.card_notes import qualifying
 from rayfed_ssl.exporting.encoders import RunEncoder
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.objectives import OBJECTIVES
@@ -260,7 +259,7 @@ def _of_chance(encoder: RunEncoder, summary: Mapping[str, Any], tags: Sequence[s
 
 def _noted(run: Path) -> list[str]:
     """What the run said of its images, clients and method that qualifies its numbers."""
-    lines = qualifying(recorded(run).notes)
+    lines = [*recorded(run).card_notes]
     if (skipped := run / SKIPPED).exists():
         lines.append(f"{len(skipped.read_text(encoding='utf-8').splitlines())} images could not be decoded: left out")
     if not lines:

@@ -5,7 +5,7 @@ A pure function of the configuration and the images, so a driver, an actor and a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from rayfed_ssl import evaluation
+from rayfed_ssl.base.notes import Note, as_notes
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.base.text import composed
@@ -48,8 +49,8 @@ class Federation:
     held_out: np.ndarray | None = None  # training images that nobody holds, to choose by (evaluation.select)
     public_scaling: Scaling | None = None  # of public images of another source
     public_digest: str | None = None  # of all of them, of another source
-    public_notes: tuple[str, ...] = ()  # on how they were read
-    partition_notes: tuple[str, ...] = ()  # on images and clients that the partition left out
+    public_notes: tuple[Note, ...] = ()  # on how they were read
+    partition_notes: tuple[Note, ...] = ()  # on images and clients that the partition left out
     given_away: bool = False  # whether the public images are client 0's
 
     @property
@@ -65,20 +66,19 @@ class Federation:
         found = {"data": self.dataset.scaling, PUBLIC: self.public_scaling}
         return {key: scaling for key, scaling in found.items() if scaling is not None}
 
-    @property
-    def notes(self) -> tuple[str, ...]:
+    def notes(self, metrics: Collection[str] = ()) -> tuple[Note, ...]:
         """Lines on how the images were read, those of public images of another source among them, on what the partition
-        left out, on images that are there more than once, and on a test set with a large class.
+        left out, on images that are there more than once, and on a test set with a large class. They advise none of
+        ``metrics``.
         """
-        public = (f"{PUBLIC}: {note}" for note in self.public_notes)
         held = [shard["train"] for shard in self.shards]
-        return (
+        return as_notes([
             *self.dataset.notes,
-            *public,
+            *(note.of(PUBLIC) for note in self.public_notes),
             *self.partition_notes,
             *copied(self.dataset, held, self.held_out),
-            *of_classes(self.dataset),
-        )
+            *of_classes(self.dataset, metrics),
+        ])  # fmt: skip
 
     @property
     def public_images(self) -> Images:
@@ -161,7 +161,7 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
     split, public, public_indices, held_out = config.data.partition, None, None, None
     public_scaling: Scaling | None = None
     public_digest: str | None = None
-    public_notes: tuple[str, ...] = ()
+    public_notes: tuple[Note, ...] = ()
     rest = np.arange(len(train.labels))
     if config.evaluation.select is not None:
         spared = train.groups if split.natural else None
@@ -171,11 +171,11 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
     if public_config.source == "share":
         public_indices, rest = partitions.take_public(split, train.labels, public_config.share, config.seed, rest)
     shards = _shards(config, train, rest, held_out)
-    partition_notes = tuple(split.notes(train, rest, shards))
+    partition_notes = as_notes(split.notes(train, rest, shards))
     if config.evaluation.select is not None and held_out is not None:
         shown = over_share(train.labels, held_out, config.evaluation.select.share, train.subjects is not None)
         unused = not_chosen_by(train.labels, held_out, config.evaluation.selecting)
-        partition_notes = (*shown, *unused, *partition_notes)
+        partition_notes = as_notes([*shown, *unused, *partition_notes])
     if any(split.corruption(client) is not None for client in range(len(shards))):
         dataset = skew_features(dataset, split, shards, config.seed, cache)
         train = dataset.train

@@ -4,11 +4,12 @@ server's half adds fields to the message and keeps what comes back.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 from torch import Tensor
 
+from rayfed_ssl.base.notes import Note
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.results import ClientMatrix
 from rayfed_ssl.federated.setup import Setup
@@ -81,7 +82,7 @@ class ServerPlugin(Generic[Config]):
     def end_round(self, t: int) -> None:
         """Called when everybody of round t has replied."""
 
-    def notes(self) -> list[str]:
+    def notes(self) -> Sequence[Note | str]:
         """Lines worth saying once, before the first round; see ``MethodServer.notes``."""
         return []
 

@@ -6,15 +6,16 @@ Shape legend: N training images, M test images.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rayfed_ssl.base.notes import Note, as_notes
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.data.holdout import TOO_FEW
+from rayfed_ssl.data.holdout import SOME_UNTESTED
 from rayfed_ssl.data.images import Dataset
 
 MOST_NAMED = 5  # small classes, and those without a test image
@@ -29,19 +30,16 @@ NO_CLASS = {
 """Names, of letters alone, under which people put images that nobody labelled."""
 
 
-def remarks(dataset: Dataset) -> list[str]:
-    """All there is to know of images that no client holds."""
+def remarks(dataset: Dataset, metrics: Collection[str] = ()) -> tuple[Note, ...]:
+    """All there is to know of images that no client holds; ``metrics`` as of ``of_classes``."""
     count = len(dataset.skipped)
-    skipped = [f"{count} broken image{' is' if count == 1 else 's are'} left out"] if count else []
-    return [*skipped, *dataset.notes, *copied(dataset, (), None), *of_classes(dataset)]
+    skipped = Note.shareable(f"{count} broken image{' is' if count == 1 else 's are'} left out")
+    return as_notes([
+        *([skipped] if count else []), *dataset.notes, *copied(dataset, (), None), *of_classes(dataset, metrics),
+    ])  # fmt: skip
 
 
-def advised(lines: Iterable[str], metrics: Collection[str]) -> list[str]:
-    """The lines, without the advice to take a metric that is among ``metrics``."""
-    return [line.removesuffix(ADVICE) if "balanced_accuracy" in metrics else line for line in lines]
-
-
-def copied(dataset: Dataset, held: Sequence[NDArray[np.int64]], held_out: NDArray[np.int64] | None) -> Iterator[str]:
+def copied(dataset: Dataset, held: Sequence[NDArray[np.int64]], held_out: NDArray[np.int64] | None) -> Iterator[Note]:
     """Lines on images with the same pixels: test images that are training images too, images to choose by that clients
     train on, and training images that are there more than once, with one client or with several.
 
@@ -56,14 +54,14 @@ def copied(dataset: Dataset, held: Sequence[NDArray[np.int64]], held_out: NDArra
     content[dataset.copies[:, 0]] = dataset.copies[:, 1]
     own, tested = content[:trained], content[trained:]
     if known := int((tested < trained).sum()):
-        yield (
+        yield Note.shareable(
             f"{known} of {len(tested)} test images are also among the training images (the same pixels): accuracy on "
             "them is memory"
         )
     once_each = [np.empty(0, np.int64), *(np.unique(own[rows]) for rows in held)]
     holders = np.bincount(np.concatenate(once_each), minlength=len(content))  # clients that hold this content
     if held_out is not None and (known := int((holders[own[held_out]] > 0).sum())):
-        yield (
+        yield Note.shareable(
             f"{known} of {len(held_out)} images to choose by (evaluation.select) are also among the clients' (the same "
             "pixels): accuracy on them is memory"
         )
@@ -71,17 +69,18 @@ def copied(dataset: Dataset, held: Sequence[NDArray[np.int64]], held_out: NDArra
     if repeated.any():
         several = int((repeated & (holders[own] > 1)).sum())
         where = f", {several} of them with several clients" if several else ""
-        yield f"{int(repeated.sum())} of {trained} training images are there more than once (the same pixels){where}"
+        found = f"{int(repeated.sum())} of {trained} training images are there more than once (the same pixels)"
+        yield Note.shareable(found + where)
 
 
-def over_share(labels: NDArray[np.int64], held_out: NDArray[np.int64], share: float, grouped: bool) -> Iterator[str]:
+def over_share(labels: NDArray[np.int64], held_out: NDArray[np.int64], share: float, grouped: bool) -> Iterator[Note]:
     """A line where many more of the labelled training images (N,) are held out to choose by than their share: classes
     are small, and each gives one. ``grouped``: whole groups are held out.
     """
     labelled = int((labels >= 0).sum())
     taken = int((labels[held_out] >= 0).sum())
     if labelled and taken > OVER_SHARE * share * labelled:
-        yield (
+        yield Note.shareable(
             f"evaluation.select holds out {taken} of {labelled} labelled training images, {taken / labelled:.0%} for a "
             f"share of {share:.0%}: of each class at least one {'group' if grouped else 'image'}, where it has two"
         )
@@ -101,41 +100,43 @@ def not_chosen_by(labels: NDArray[np.int64], held_out: NDArray[np.int64], protoc
     )
 
 
-def of_classes(dataset: Dataset) -> Iterator[str]:
+def of_classes(dataset: Dataset, metrics: Collection[str] = ()) -> Iterator[Note | str]:
     """Lines on the labels of test images, and on the classes: one that by its name is none, those of almost one name,
-    those without a test image, the largest, the smallest.
+    those without a test image, the largest, the smallest. They advise none of ``metrics``, those that a run measures.
     """
     yield from unlabelled_tests(dataset)
     yield from no_class(dataset)
     yield from almost_one_name(dataset)
     yield from untested_classes(dataset)
-    yield from of_largest_class(dataset)
+    yield from of_largest_class(dataset, metrics)
     yield from smallest_classes(dataset)
 
 
-def unlabelled_tests(dataset: Dataset) -> Iterator[str]:
+def unlabelled_tests(dataset: Dataset) -> Iterator[Note]:
     """A line where some test images have a label and some have none."""
     labels = dataset.test.labels
     known = int((labels >= 0).sum())
     if 0 < known < len(labels):
         missing = len(labels) - known
         have = "has" if missing == 1 else "have"
-        yield f"{missing} of {len(labels)} test images {have} no label: accuracies are over the other {known}"
+        found = f"{missing} of {len(labels)} test images {have} no label: accuracies are over the other {known}"
+        yield Note.shareable(found)
 
 
-def no_class(dataset: Dataset) -> Iterator[str]:
+def no_class(dataset: Dataset) -> Iterator[Note]:
     """A line for each class whose name says that nobody labelled its images: it is measured as any other."""
     for label, name in enumerate(dataset.train.class_names):
         letters = "".join(letter for letter in name.lower() if letter.isalpha()).removesuffix("images")
         if letters in NO_CLASS:
             count = sum(int((images.labels == label).sum()) for images in (dataset.train, dataset.test))
-            yield (
+            yield Note(
                 f"{printable(name, 80)} is taken for a class, of {count} images; images that nobody labelled lie in no "
-                "class folder, or have an empty label"
+                "class folder, or have an empty label",
+                f"a class of {count} images is called as if nobody had labelled them",
             )
 
 
-def almost_one_name(dataset: Dataset) -> Iterator[str]:
+def almost_one_name(dataset: Dataset) -> Iterator[Note]:
     """A line on classes whose names differ by capitals and blanks alone, as people type them into tables."""
     alike: dict[str, list[str]] = {}
     for name in dataset.train.class_names:
@@ -143,22 +144,26 @@ def almost_one_name(dataset: Dataset) -> Iterator[str]:
     for names in alike.values():
         if len(names) > 1:
             shown = ", ".join(f"'{printable(name, 80)}'" for name in names[:MOST_NAMED])
-            yield f"classes {shown} differ by capitals or blanks alone, and are read as {len(names)} classes"
+            yield Note(
+                f"classes {shown} differ by capitals or blanks alone, and are read as {len(names)} classes",
+                f"{len(names)} classes have names that differ by capitals or blanks alone",
+            )
 
 
-def untested_classes(dataset: Dataset) -> Iterator[str]:
+def untested_classes(dataset: Dataset) -> Iterator[Note]:
     """A line on classes of the training images that no test image shows, unless the source has said why: images that
     cannot be decoded are left out after it has.
     """
     trained, tested = (np.unique(images.labels[images.labels >= 0]) for images in (dataset.train, dataset.test))
     missing = np.setdiff1d(trained, tested)
-    said = not dataset.skipped and any(TOO_FEW in note for note in dataset.notes)
+    said = not dataset.skipped and any(note.public == SOME_UNTESTED for note in dataset.notes)
     if not len(missing) or not len(tested) or said:
         return
     have = "has" if len(missing) == 1 else "have"
-    yield (
-        f"{len(missing)} of {len(trained)} classes of the training images {have} no test image "
-        f"({_named(dataset, missing)}): accuracies are over the other {len(trained) - len(missing)} alone"
+    found = f"{len(missing)} of {len(trained)} classes of the training images {have} no test image"
+    yield Note(
+        f"{found} ({_named(dataset, missing)}): accuracies are over the other {len(trained) - len(missing)} alone",
+        f"{found}: accuracies are over the others alone",
     )
 
 
@@ -168,7 +173,7 @@ def _named(dataset: Dataset, labels: NDArray[np.int64]) -> str:
     return shown + (f" and {len(labels) - MOST_NAMED} more" if len(labels) > MOST_NAMED else "")
 
 
-def smallest_classes(dataset: Dataset) -> Iterator[str]:
+def smallest_classes(dataset: Dataset) -> Iterator[Note]:
     """A line on classes with fewer than ``FEW`` test images, of more than one class."""
     counts = np.bincount(dataset.test.labels[dataset.test.labels >= 0])
     small = np.flatnonzero((counts > 0) & (counts < FEW))
@@ -176,9 +181,12 @@ def smallest_classes(dataset: Dataset) -> Iterator[str]:
         return
     classes = f"class {_named(dataset, small)} has" if len(small) == 1 else f"classes {_named(dataset, small)} have"
     fewest = int(counts[small].min())
-    yield (
-        f"{classes} fewer than {FEW} of {int(counts.sum())} test images (the fewest: {fewest}): one image is up to "
-        f"{100 / fewest:.0f} points of a class's accuracy, and balanced accuracy and AUC weigh it as the largest class"
+    found = (
+        f"fewer than {FEW} of {int(counts.sum())} test images (the fewest: {fewest}): one image is up to "
+        f"{100 / fewest:.0f} points of a class's accuracy"
+    )
+    yield Note(
+        f"{classes} {found}, and balanced accuracy and AUC weigh it as the largest class", f"some classes have {found}"
     )
 
 
@@ -206,10 +214,11 @@ def largest_class(dataset: Dataset) -> LargestClass | None:
     return LargestClass(names[label] if names else str(label), most / len(labels), 1 / classes)
 
 
-def of_largest_class(dataset: Dataset) -> Iterator[str]:
-    """A line on the largest class, where always naming it is worth much."""
+def of_largest_class(dataset: Dataset, metrics: Collection[str] = ()) -> Iterator[str]:
+    """A line on the largest class, where always naming it is worth much; a model card has that of every run."""
+    advice = "" if "balanced_accuracy" in metrics else ADVICE
     if (found := largest_class(dataset)) is not None:
         yield (
             f"{found.share:.0%} of the test images are of class {printable(found.name)}: always naming it is as "
-            f"accurate (chance: {found.chance:.0%}), and an accuracy below that says little{ADVICE}"
+            f"accurate (chance: {found.chance:.0%}), and an accuracy below that says little{advice}"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
 
+from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.federated.clock import selected
 from rayfed_ssl.federated.cohort import Cohort
@@ -162,9 +163,9 @@ class MethodServer(Generic[Config]):
         """One encoder per client, for methods whose clients keep their own."""
         return [Subject(c, self.config.clients.encoder(c)) for c in self.setup.clients]
 
-    def notes(self) -> list[str]:
+    def notes(self) -> Sequence[Note | str]:
         """Lines worth saying once, before the first round: what an exchange costs, say. ``run --check`` asks for them
-        before ``start``.
+        before ``start``. A ``Note`` says what of it a model card has; a card has nothing of a line of plain text.
         """
         return []
 

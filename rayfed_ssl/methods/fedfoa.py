@@ -25,6 +25,7 @@ from torch import Tensor
 
 from rayfed_ssl.base.late import Late
 from rayfed_ssl.base.linalg import canonical_r, polar_factor
+from rayfed_ssl.base.notes import Note
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, projecting
@@ -195,7 +196,7 @@ class ServerHalf(ServerPlugin[Config]):
         images = int(self.setup.federation.sizes[client]) if config.correlation == "round" else 0
         return Workload(images, {"correlation": 2 * n * (n + 1)}, passes=images)
 
-    def notes(self) -> list[str]:
+    def notes(self) -> list[Note]:
         """The bank is filled at the end of a round, so not even a warm-up of 0 gives round 1 the term."""
         config, warmup = self.setup.config, self.config.warmup
         rounds, first = config.train.rounds, max(warmup, 1) + 1
@@ -205,10 +206,11 @@ class ServerHalf(ServerPlugin[Config]):
         key = "method.warmup" if alone else f"plugins.{config.plugins.index(self.config)}.warmup"
         so = "clients train alone" if alone else f"clients train as {config.method.name}'s do without the plug-in"
         sooner = f"a {key} of at most {rounds - 1}, or " if rounds > 1 else ""
-        return [
-            f"no round applies fedfoa's term: found train.rounds={rounds} and {key}={warmup}, by which it begins in "
-            f"round {first}, so {so}; to have some, {sooner}train.rounds of at least {first}"
-        ]
+        more = (
+            f": found train.rounds={rounds} and {key}={warmup}, by which it begins in round {first}, so {so}; to have "
+            f"some, {sooner}train.rounds of at least {first}"
+        )
+        return [Note.shareable("no round applies fedfoa's term", more)]
 
     def end_round(self, t: int) -> None:
         self.state["bank"] = {**self.state["bank"], **self.incoming}

@@ -14,6 +14,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.federated.method import Info, Method, unlabelled
 from rayfed_ssl.methods import fedavg
@@ -49,14 +50,16 @@ class Client(fedavg.Client[Config]):
 
 
 class Server(fedavg.Server[Config]):
-    def notes(self) -> list[str]:
+    def notes(self) -> list[Note]:
         """The first step of a round begins at theta_t, where the penalty has no gradient."""
         if self.method.mu == 0 or any(self.fit_batches(client).steps > 1 for client in self.setup.clients):
             return []
-        return [
+        said = (
             "every client takes one local step a round, at which fedprox's penalty has no gradient: this run is "
-            "FedAvg's, number for number; a smaller train.batch_size or more train.local_epochs take more steps"
-        ]
+            "FedAvg's"
+        )
+        more = ", number for number; a smaller train.batch_size or more train.local_epochs take more steps"
+        return [Note.shareable(said, more)]
 
 
 FEDPROX = Method(

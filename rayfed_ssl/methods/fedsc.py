@@ -27,6 +27,7 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
+from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.cohort import Cohort
@@ -311,15 +312,16 @@ class Server(MethodServer[Config]):
             "clip": mechanisms[clients[0]][0],
         }
 
-    def notes(self) -> list[str]:
+    def notes(self) -> list[Note | str]:
         if self.method.privacy is None:
             return []
         planned = [(*self.calibration(c), len(self.sharing)) for c in self.setup.clients]
         most = spent(*max(planned, key=lambda m: rho(*m)), self.method.privacy.delta)
         delta, images = self.method.privacy.delta, max(c[2] for c in planned)
-        large = (
+        large = Note.shareable(
             f"method.privacy.delta: found {delta:g}, but clients have up to {images} images: a delta of 1/{images} or "
-            f"more allows a mechanism that publishes one of them; set method.privacy.delta below 1/{images}"
+            "more allows a mechanism that publishes one of them",
+            f"; set method.privacy.delta below 1/{images}",
         )
         return [
             *([large] if delta * images >= 1 else []),

@@ -22,6 +22,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
+from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.weights import named
 from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.cohort import Cohort
@@ -96,14 +97,15 @@ class Server(fedavg.Server[Config]):
         """The common architecture, for the names and shapes of its tensors."""
         return Initial(self.config, self.setup.federation).network(self.common_encoder)
 
-    def notes(self) -> list[str]:
+    def notes(self) -> list[Note]:
         rounds, warmup = self.config.train.rounds, self.method.warmup
         if rounds > warmup:
             return []
-        return [
-            f"every round takes FedAvg's mean: found train.rounds={rounds} and method.warmup={warmup}; for ldawa's "
-            f"own, a method.warmup of at most {rounds - 1}, or train.rounds of at least {warmup + 1}"
-        ]
+        more = (
+            f": found train.rounds={rounds} and method.warmup={warmup}; for ldawa's own, a method.warmup of at most "
+            f"{rounds - 1}, or train.rounds of at least {warmup + 1}"
+        )
+        return [Note.shareable("every round takes FedAvg's mean", more)]
 
     def round(self, t: int, cohort: Cohort) -> None:
         if t <= self.method.warmup:

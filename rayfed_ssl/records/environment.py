@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from rayfed_ssl.base.files import write_json
+from rayfed_ssl.base.notes import Note, public_lines, texts
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.images import Scaling
 
@@ -37,7 +38,7 @@ def environment(
     imports: Mapping[str, str] | None = None,
     files: Mapping[str, str] | None = None,
     scaled: Mapping[str, Scaling] | None = None,
-    notes: Sequence[str] = (),
+    notes: Sequence[Note] = (),
 ) -> dict[str, Any]:
     """Versions, host, device, threads, git revision and command line; a package that is not installed is null.
 
@@ -45,8 +46,9 @@ def environment(
     up, never imported. ``device`` is what clients train on, in words: their machine need not be this one. ``images``
     is the digest of the data set, ``public_images`` that of public images of another source, ``imports`` are those of
     the code a run brought along, ``files`` those of the other files it read, by key; ``scaled`` what was done to images
-    of more than 8 bits, by configuration block; ``notes`` what it said before its first round. A run without public
-    images of another source, without files, deep images or notes, has no such key.
+    of more than 8 bits, by configuration block; ``notes`` what it said before its first round: their
+    texts and, as ``card_notes``, what a model card has of them. A run without public images of another source, without
+    files, deep images or notes, has no such key.
     """
     revision, changed = git_revision()
     return {
@@ -60,7 +62,8 @@ def environment(
         **({} if public_images is None else {"public_images": public_images}),
         **({"scaled": {key: asdict(scaling) for key, scaling in scaled.items()}} if scaled else {}),
         **({"files": dict(files)} if files else {}),
-        **({"notes": list(notes)} if notes else {}),
+        **({"notes": list(texts(notes))} if notes else {}),
+        **({"card_notes": list(shared)} if (shared := public_lines(notes)) else {}),
         "git_revision": revision,
         "git_changed": changed,
         "imports": dict(imports or {}),
@@ -89,7 +92,7 @@ def write_environment(
     imports: Mapping[str, str] | None = None,
     files: Mapping[str, str] | None = None,
     scaled: Mapping[str, Scaling] | None = None,
-    notes: Sequence[str] = (),
+    notes: Sequence[Note] = (),
 ) -> None:
     """Write ``environment.json`` into the run folder, atomically.
 
@@ -114,13 +117,14 @@ def write_environment(
 @dataclass(frozen=True)
 class Recorded:
     """The digests a run began with: of its images, of public images of another source, of its other files by key. And
-    what it said before its first round.
+    what it said before its first round, and what a model card has of that: nothing of a run of an earlier version.
     """
 
     images: str | None = None
     public_images: str | None = None
     files: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    card_notes: tuple[str, ...] = ()
 
 
 def recorded(folder: Path) -> Recorded:
@@ -134,13 +138,19 @@ def recorded(folder: Path) -> Recorded:
         return Recorded()
     if not isinstance(found, dict):
         return Recorded()
-    images, public, files, notes = (found.get(key) for key in ("images", "public_images", "files", "notes"))
+    images, public, files = (found.get(key) for key in ("images", "public_images", "files"))
     return Recorded(
         images if isinstance(images, str) else None,
         public if isinstance(public, str) else None,
         {key: digest for key, digest in files.items() if isinstance(digest, str)} if isinstance(files, dict) else {},
-        tuple(note for note in notes if isinstance(note, str)) if isinstance(notes, list) else (),
+        _lines(found.get("notes")),
+        _lines(found.get("card_notes")),
     )
+
+
+def _lines(found: Any) -> tuple[str, ...]:
+    """The strings of a list; none of anything else."""
+    return tuple(line for line in found if isinstance(line, str)) if isinstance(found, list) else ()
 
 
 def scalings(environment: Mapping[str, Any]) -> list[str]:
@@ -161,7 +171,7 @@ def _same(path: Path, found: dict[str, Any]) -> bool:
     """Whether the file says the same, but for the command line and what was made of the images."""
 
     def compared(said: Mapping[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in said.items() if key not in ("command", "notes")}
+        return {key: value for key, value in said.items() if key not in ("command", "notes", "card_notes")}
 
     try:
         return compared(json.loads(path.read_text(encoding="utf-8"))) == compared(found)

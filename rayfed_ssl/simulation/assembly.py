@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from rayfed_ssl.base.notes import Note, as_notes
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.bench import Initial
@@ -26,13 +27,13 @@ class Parts:
     plugins: dict[str, ServerPlugin[Any]]
     clock: Clock | None
 
-    def notes(self) -> list[str]:
+    def notes(self) -> list[Note]:
         """What the method and its plug-ins have to say before the first round."""
-        return [*self.server.notes(), *self.plugin_notes()]
+        return [*as_notes(self.server.notes()), *self.plugin_notes()]
 
-    def plugin_notes(self) -> list[str]:
+    def plugin_notes(self) -> list[Note]:
         """What the plug-ins alone have to say."""
-        return [line for plugin in self.plugins.values() for line in plugin.notes()]
+        return [note for plugin in self.plugins.values() for note in as_notes(plugin.notes())]
 
 
 def assemble(config: RunConfig, federation: Federation, initial: Callable[[str], Weights]) -> Parts:

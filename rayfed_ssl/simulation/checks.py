@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rayfed_ssl import evaluation
+from rayfed_ssl.base.notes import Note, as_notes
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.config import RunConfig
@@ -17,7 +18,7 @@ from rayfed_ssl.data.partition_base import GivenClients
 from rayfed_ssl.evaluation.metrics import ACCURACY
 from rayfed_ssl.federated.bench import Initial, train_rows
 from rayfed_ssl.federated.federation import Federation
-from rayfed_ssl.federated.remarks import advised, remarks
+from rayfed_ssl.federated.remarks import remarks
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models import pinned
@@ -88,24 +89,25 @@ def check_labels(config: RunConfig, federation: Federation) -> None:
         raise UserError("\n".join([*lines, *(f"data: {note}" for note in told)]))
 
 
-def image_notes(config: RunConfig, federation: Federation) -> list[str]:
+def image_notes(config: RunConfig, federation: Federation) -> tuple[Note, ...]:
     """Lines on the run's images, and on those of other sources that protocols measure on, after the key that names
     them. Raises UserError where these are not there.
     """
+    metrics = config.evaluation.metrics
     others = [
-        f"{key}: {note}"
+        note.of(key)
         for name, protocol in config.evaluation.rows.items()
         for key, found in protocol.images(config.evaluation.of(name), config.data.image_size).items()
-        for note in remarks(found)
+        for note in remarks(found, metrics)
     ]
     labels = federation.dataset.train.labels[train_rows(federation, config)[0]]
     used = [
         line for name, row in config.evaluation.rows.items() for line in row.remarks(config.evaluation.of(name), labels)
     ]
-    return advised((*federation.notes, *_of_one_class(config, federation), *used, *others), config.evaluation.metrics)
+    return as_notes([*federation.notes(metrics), *_of_one_class(config, federation), *used, *others])
 
 
-def _of_one_class(config: RunConfig, federation: Federation) -> Iterator[str]:
+def _of_one_class(config: RunConfig, federation: Federation) -> Iterator[Note]:
     """A line where own test images of clients are of one class, which metrics beside accuracy cannot measure."""
     metrics = [metric for metric in config.evaluation.metrics if metric != ACCURACY]
     classifies = any(protocol.classifies for protocol in config.evaluation.rows.values())
@@ -114,20 +116,20 @@ def _of_one_class(config: RunConfig, federation: Federation) -> Iterator[str]:
     labels = [federation.dataset.test.labels[federation.own_tests[client]] for client in federation.clients]
     classes = [len(np.unique(mine[mine >= 0])) for mine in labels]
     if alone := classes.count(1):
-        yield (
-            f"{alone} of {len(classes) - classes.count(0)} clients with own test images have those of one class alone: "
-            f"they have no own {' or '.join(metrics)}, and a mean over clients is without them"
+        yield Note.shareable(
+            f"{alone} of {len(classes) - classes.count(0)} clients with own test images have those of one class alone",
+            f": they have no own {' or '.join(metrics)}, and a mean over clients is without them",
         )
 
 
-def of_dealing(config: RunConfig, federation: Federation) -> list[str]:
+def of_dealing(config: RunConfig, federation: Federation) -> list[Note | str]:
     """Lines on images that belong together and are dealt to several clients (those of one client folder, or of one
     patient), and on images that all have one owner.
     """
     return [*one_owner(config, federation), *ignored_clients(config, federation), *split_groups(config, federation)]
 
 
-def one_owner(config: RunConfig, federation: Federation) -> list[str]:
+def one_owner(config: RunConfig, federation: Federation) -> list[Note]:
     """A line where all images are in one client folder, such as a camera's DCIM, or have one value as their client."""
     train = federation.dataset.train
     if train.groups is None or len(train.group_names) != 1:
@@ -137,7 +139,12 @@ def one_owner(config: RunConfig, federation: Federation) -> list[str]:
     where = "in one client folder" if column is None else f"of one value of data.columns.client={printable(column, 80)}"
     place = "; data.path names the folder that holds a folder per client" if column is None else ""
     name = printable(train.group_names[0], 80)
-    return [f"all {count} training images{which} are {where}, {name}: they belong to one owner{place}"]
+    return [
+        Note(
+            f"all {count} training images{which} are {where}, {name}: they belong to one owner{place}",
+            f"all {count} training images with an owner belong to one",
+        )
+    ]
 
 
 def ignored_clients(config: RunConfig, federation: Federation) -> list[str]:
@@ -153,7 +160,7 @@ def ignored_clients(config: RunConfig, federation: Federation) -> list[str]:
     ]
 
 
-def split_groups(config: RunConfig, federation: Federation) -> list[str]:
+def split_groups(config: RunConfig, federation: Federation) -> list[Note]:
     """A line where images of one group, such as a patient, are dealt to several clients: groups are kept together where
     images are held out, not where they are dealt.
     """
@@ -172,10 +179,11 @@ def split_groups(config: RunConfig, federation: Federation) -> list[str]:
         rule = f"data.partition.name=natural, of {given} whose clients have whole groups, or data.partition.name=file"
     key = "data.group" if data.columns.group is None else "data.columns.group"
     by = "gives them so" if data.partition.by_group else "deals image by image"
-    return [
+    said = (
         f"{split} of {int((counts > 1).sum())} groups ({key}) with several images to train on have them with several "
-        f"clients: data.partition.name={data.partition.name} {by}; {rule} keeps them together"
-    ]
+        "clients"
+    )
+    return [Note.shareable(said, f": data.partition.name={data.partition.name} {by}; {rule} keeps them together")]
 
 
 def few_steps(config: RunConfig, server: MethodServer[Any]) -> list[str]:

@@ -14,13 +14,14 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from rayfed_ssl.base.notes import Note, texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import amount, last_line
 from rayfed_ssl.config import RunConfig
@@ -94,7 +95,7 @@ def forecast(config: RunConfig, say: Callable[[str], object] = lambda line: None
         parts, lines = rehearse(config, federation)
         server = parts.server
         dealt = [*of_dealing(config, federation), *few_steps(config, server)]
-        notes = [*image_notes(config, federation), *dealt, *lines, *_said_by(parts)]
+        notes = list(texts([*image_notes(config, federation), *dealt, *lines, *_said_by(parts)]))
         if config.system is not None:
             notes.append("bytes and time are those of a run in which no client is late or lost")
         kept, free = estimate(config, federation), free_memory()
@@ -118,7 +119,7 @@ def forecast(config: RunConfig, say: Callable[[str], object] = lambda line: None
         )  # fmt: skip
 
 
-def _said_by(parts: Parts) -> list[str]:
+def _said_by(parts: Parts) -> Sequence[Note | str]:
     """The method's and its plug-ins' own lines, which a run says before its first round. A method of one's own may need
     a state that only ``server.start`` brings; then that is said.
     """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from threadpoolctl import ThreadpoolController
 
 from rayfed_ssl import extensions
+from rayfed_ssl.base.notes import Note, as_notes
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.decoding import decoding_told
@@ -115,9 +116,9 @@ class RunLoop:
             self.cohort.commit()
         of_time = clock_notes(self.clock, config, self.server) if self.clock else []
         dealt = [*of_dealing(config, self.federation), *few_steps(config, self.server)]
-        notes = [*image_notes(config, self.federation), *dealt, *begins, *parts.notes(), *of_time]
-        for line in notes:
-            self.say(self.start, line)
+        notes = as_notes([*image_notes(config, self.federation), *dealt, *begins, *parts.notes(), *of_time])
+        for note in notes:
+            self.say(self.start, note.text)
         self._open_records(None if restored is None else self.start, files, notes)
         self.claim.settled = True
 
@@ -131,7 +132,7 @@ class RunLoop:
             self.say(0, f"{self.folder} cannot be locked ({why}): nothing keeps a second run from writing there")
         return restored
 
-    def _open_records(self, resumed: int | None, files: dict[str, str], notes: list[str]) -> None:
+    def _open_records(self, resumed: int | None, files: dict[str, str], notes: Sequence[Note]) -> None:
         """Write the first files: the configuration, and what is known before the first round.
 
         Args:
@@ -248,7 +249,7 @@ class RunLoop:
     def round(self, t: int) -> None:
         """Round t: sample, ask, aggregate, record. One that comes to nothing is recorded, too."""
         began = time.perf_counter()
-        line, void = f"round {t}/{self.rounds}", False
+        line, nothing = f"round {t}/{self.rounds}", ""
         self.cohort.begin_round(t, ())
         try:
             if self.buffered is not None:
@@ -257,7 +258,8 @@ class RunLoop:
                 self.cohort.clients = self.sample(t)
                 optimised_round(self.server, self.config.server.optimizer, t, self.cohort)
         except RoundVoid as why:
-            line, void = f"{line} came to nothing: {why}", True
+            nothing = f"came to nothing: {why}"
+            line += f" {nothing}"
         except ClientError:
             if self.cohort.fruitless:
                 self.say(t, self.cohort.setbacks.verdict)
@@ -268,9 +270,9 @@ class RunLoop:
         keep(self.server.state, *(plugin.state for plugin in self.plugins.values()))
         seconds = time.perf_counter() - began
         with self.writing(f"the records of round {t}"):
-            values = self.recorder.round(t, self.cohort, self.server, seconds, void=void)
+            values = self.recorder.round(t, self.cohort, self.server, seconds, void=bool(nothing))
         self.done = t
-        self.say(t, line, values)
+        self.report(Progress(t, self.rounds, line, values, nothing))
         with self.writing(f"the records of round {t}"):
             self.recorder.draw()
 

@@ -7,18 +7,15 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Progress:
-    """Something worth a line: what is going on, or a finished round with what was measured."""
+    """Something worth a line: what is going on, or a finished round with what was measured. ``came_to_nothing`` says
+    that a finished round did, and why; the line ends with it. Empty where it did not.
+    """
 
     round: int
     rounds: int
     line: str
     values: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def came_to_nothing(self) -> str:
-        """That a finished round came to nothing, and why; empty where it did not."""
-        before, _, after = self.line.partition(f"round {self.round}/{self.rounds} ")
-        return after if self.finishes_a_round and not before else ""
+    came_to_nothing: str = ""
 
     @property
     def finishes_a_round(self) -> bool:

@@ -15,6 +15,7 @@ import torch
 import yaml
 
 from rayfed_ssl.base.files import replace_file
+from rayfed_ssl.base.notes import Note, texts
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.partition import label_histogram
@@ -63,7 +64,7 @@ class Recorder:
         device: str,
         resumed_from: int | None,
         files: Mapping[str, str],
-        notes: Sequence[str],
+        notes: Sequence[Note],
         outcomes: LastOutcomes,
     ) -> None:
         self.config, self.folder, self.federation, self.outcomes = config, folder, federation, outcomes
@@ -129,10 +130,10 @@ class Recorder:
         """The configuration as it is from round ``t`` on."""
         self.records.text("config", markdown(self.config.model_dump(mode="json")), t)
 
-    def notes(self, lines: Sequence[str]) -> None:
+    def notes(self, notes: Sequence[Note]) -> None:
         """What the method has to say before the first round."""
-        if lines:
-            self.records.text("notes", "\n\n".join(lines))
+        if notes:
+            self.records.text("notes", "\n\n".join(texts(notes)))
 
     def round(
         self, t: int, cohort: Cohort, server: MethodServer[Any], seconds: float, *, void: bool

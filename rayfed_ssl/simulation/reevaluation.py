@@ -14,6 +14,7 @@ import yaml
 from numpy.typing import NDArray
 
 from rayfed_ssl import evaluation
+from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import pack
 from rayfed_ssl.config import RunConfig, load_untrusted
@@ -25,7 +26,7 @@ from rayfed_ssl.evaluation import PROTOCOLS, EvaluationConfig, Outcomes
 from rayfed_ssl.evaluation.cache import digest
 from rayfed_ssl.federated.bench import Workbench, tested_images, train_rows
 from rayfed_ssl.federated.federation import Federation, deal
-from rayfed_ssl.federated.remarks import advised, largest_class, remarks
+from rayfed_ssl.federated.remarks import largest_class, remarks
 from rayfed_ssl.models.exported import ExportedFile, exported_by
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.models.values import load_values, read_safetensors
@@ -148,7 +149,7 @@ def _other_images(
         "test": len(dataset.test),
         **({"without": "images that the run trained on"} if exclude_trained else {}),
         **({"largest_class": {"name": largest.name, "share": largest.share}} if largest is not None else {}),
-        "notes": [*trained, *advised(remarks(dataset), config.evaluation.metrics)],
+        "notes": [*trained, *texts(remarks(dataset, config.evaluation.metrics))],
     }
     return Federation(dataset, (), None, None, ()), said
 

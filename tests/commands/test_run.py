@@ -80,7 +80,8 @@ def test_what_others_print_and_what_is_not_finite_leave_json_intact(capsys: pyte
 
 def test_beside_objects_people_hear_of_a_round_that_came_to_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with Events() as events:
-        events(Progress(2, 3, "round 2/3 came to nothing: nobody replied", {"system/round_s": 1.0}))
+        why = "came to nothing: nobody replied"
+        events(Progress(2, 3, f"round 2/3 {why}", {"system/round_s": 1.0}, why))
     out, err = capsys.readouterr()
     assert json.loads(out) == {"event": "round", "round": 2, "rounds": 3, "system/round_s": 1.0}
     assert err == "round 2/3 came to nothing: nobody replied\n"

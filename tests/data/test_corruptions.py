@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
+from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.data import corruptions as C
 from rayfed_ssl.data.feature_skew import skew_features
@@ -108,4 +109,4 @@ def test_feature_skew_changes_each_clients_images_and_no_others(tmp_path):
     assert skewed.digest == skew_features(data, config, shards, 1, tmp_path).digest  # the partition's own seed counts
     other = config.model_copy(update={"seed": None})
     assert skewed.digest != skew_features(data, other, shards, 1, tmp_path).digest
-    assert "severity 5" in skewed.notes[-1]
+    assert "severity 5" in texts(skewed.notes)[-1]

@@ -12,6 +12,7 @@ import threading
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +20,13 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
+from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.decode import Decoded, Form
 from rayfed_ssl.data.decode import decode as decode_to
 from rayfed_ssl.data.decoding import decoded_blocks
 from rayfed_ssl.data.images import BadImage, Listing
+from rayfed_ssl.data.source_notes import HeldOut
 from rayfed_ssl.data.store import BadStore, cached, default_cache, read
 
 PLENTY = 10**7
@@ -245,6 +248,23 @@ def test_a_damaged_file_is_noticed_and_built_again(tmp_path, damage):
     again = store(path, split)
     assert np.array_equal(again.images.pixels[507], photo(16, 16, 507))
     assert path.read_bytes() == good
+
+
+def test_notes_come_back_with_what_a_card_has_of_them(tmp_path):
+    said = (Note("class Ada is small", "a class is small"), HeldOut("a fifth", 1, 5, "", True), "read by a stranger")
+    split = replace(listing([photo(16, 16)]), notes=said)
+    for _ in range(2):
+        assert store(tmp_path / "s.arrow", split).notes == (*said[:2], Note("read by a stranger"))
+
+
+def test_a_file_with_notes_of_another_kind_is_built_again(tmp_path, monkeypatch):
+    path, split = tmp_path / "s.arrow", listing([photo(16, 16)])
+    with monkeypatch.context() as before:
+        before.setattr("rayfed_ssl.data.store.asdict", lambda note: note.text)  # as FORMAT 11 had them
+        with pytest.raises(BadStore):
+            store(path, replace(split, notes=(Note("said"),)))
+    assert path.exists()
+    assert store(path, replace(split, notes=(Note("said"),))).notes == (Note("said"),)
 
 
 def test_an_absent_split_has_no_rows(tmp_path):

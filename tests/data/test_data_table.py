@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.images import Listing, Source
 from rayfed_ssl.data.sources import SOURCES, SourceConfig, SourceKind, load
@@ -49,7 +50,7 @@ def test_a_source_from_outside(tmp_path, table):
     assert np.array_equal(data.train.pixels, pixels)
     assert (len(data.train), len(data.test)) == (3, 2)
     assert data.train.class_names == ("a\\x1b[31m", "b")  # never what a terminal would act on
-    assert data.notes == ("read by a stranger",)
+    assert data.notes == (Note("read by a stranger"),)  # which is on no card
     write(tmp_path, labels=(1, 1, 0))
     assert load(config, tmp_path / "cache").digest != data.digest
 

@@ -13,6 +13,7 @@ from PIL import Image
 pytest.importorskip("pydicom", reason="pydicom is not installed (extra dicom)")
 pytest.importorskip("imagecodecs", reason="imagecodecs is not installed (extra dicom)")
 
+from rayfed_ssl.base.notes import texts
 from rayfed_ssl.data import dicom
 from rayfed_ssl.data.catalogue import catalogued
 from rayfed_ssl.data.decode import Form, decode
@@ -54,7 +55,7 @@ def test_files_are_read_with_a_suffix_of_dicom_and_without_any(tmp_path: Path) -
         values = made[names.index(path.removeprefix("train/"))].astype(float)
         low, high = values.min(), values.max()
         assert np.array_equal(pixels[..., 0], np.rint((values - low) * (255 / (high - low))))
-    assert data.notes == (
+    assert texts(data.notes) == (
         "4 files are not read: 2 without suffix, 2 DICOM without an image",
         "8 images of more than 8 bits were scaled to 0..255, each by its own smallest and largest value",
     )
@@ -66,15 +67,15 @@ def test_notes_say_by_what_images_were_scaled(tmp_path: Path) -> None:
     folder(tmp_path / "d/train/a", ["1.dcm", "2.dcm"], WindowCenter=40, WindowWidth=400)
     folder(tmp_path / "d/train/b", ["1.dcm"])
     folder(tmp_path / "d/test/a", ["1.dcm"])
-    notes = fetch(tmp_path, "imagefolder", path=tmp_path / "d").notes
+    notes = texts(fetch(tmp_path, "imagefolder", path=tmp_path / "d").notes)
     assert notes[0] == (
         "4 images of more than 8 bits were scaled to 0..255, each by its own window where it has one (DICOM), else by "
         "its own smallest and largest value"
     )
     assert notes[1].startswith("2 of them have over 1% of their pixels outside their own window, and these are clipped")
     assert notes[2] == "2 images are scaled by a window of their own (DICOM)"
-    assert fetch(tmp_path, "imagefolder", path=tmp_path / "d").notes == notes  # from the cache
-    notes = fetch(tmp_path, "imagefolder", path=tmp_path / "d", range=[-1024, 3071]).notes
+    assert texts(fetch(tmp_path, "imagefolder", path=tmp_path / "d").notes) == notes  # from the cache
+    notes = texts(fetch(tmp_path, "imagefolder", path=tmp_path / "d", range=[-1024, 3071]).notes)
     assert notes == ("4 images of more than 8 bits were scaled to 0..255, each by data.range=[-1024.0, 3071.0]",)
 
 
@@ -135,8 +136,8 @@ def test_images_are_grouped_by_an_attribute_which_is_nowhere_shown(tmp_path: Pat
     patients(tmp_path / "d", 6, 3)
     Image.fromarray(slices(1)[0].astype(np.uint8)).save(tmp_path / "d/a/x.png")
     data = fetch(tmp_path, "imagefolder", path=tmp_path / "d", group="dicom:PatientID")
-    assert "data.group finds 12 groups in 36 images" in data.notes
-    assert "data.group finds nothing in 1 images: each is one of its own" in data.notes
+    assert "data.group finds 12 groups in 36 images" in texts(data.notes)
+    assert "data.group finds nothing in 1 images: each is one of its own" in texts(data.notes)
     assert not set(data.train.subjects.tolist()) & set(data.test.subjects.tolist())
     assert len(data.test) in range(5, 10)
     for subject in set(data.test.subjects.tolist()) - {-1}:
@@ -144,7 +145,7 @@ def test_images_are_grouped_by_an_attribute_which_is_nowhere_shown(tmp_path: Pat
     kept = b"".join(file.read_bytes() for file in (tmp_path / "cache").iterdir())
     assert b"SECRET" not in kept
     assert b"Doe" not in kept
-    assert "SECRET" not in "".join(data.notes)
+    assert "SECRET" not in "".join(texts(data.notes))
 
 
 def test_several_attributes_are_one_group_and_a_missing_one_is_none(tmp_path: Path) -> None:

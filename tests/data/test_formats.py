@@ -10,6 +10,7 @@ import pytest
 from PIL import Image, features
 
 from rayfed_ssl.base.late import Late
+from rayfed_ssl.base.notes import texts
 from rayfed_ssl.data import decode as decoding
 from rayfed_ssl.data import formats, sources, walking
 from rayfed_ssl.data.decode import Form, decode
@@ -39,7 +40,7 @@ def test_they_are_read_in_folders_and_in_parquet(tmp_path: Path, kind: str, suff
     for name, where in (("imagefolder", "folder"), ("parquet", "table")):
         data = fetch(tmp_path, name, path=tmp_path / where)
         assert {pixels.tobytes() for pixels in data.train.pixels} == wanted
-        assert data.notes[1:] == ()  # the first counts copies
+        assert texts(data.notes)[1:] == ()  # the first counts copies
     with pytest.raises(BadImage):
         decode(encoded[0][: len(encoded[0]) // 2], Form(16))
 
@@ -111,7 +112,7 @@ def test_where_pillow_lacks_a_decoder_one_line_says_so(tmp_path: Path, monkeypat
         "parquet",
         path=tmp_path / "a.parquet",
     )
-    notes = fetch(tmp_path, "imagefolder", path=tmp_path / "folder").notes
+    notes = texts(fetch(tmp_path, "imagefolder", path=tmp_path / "folder").notes)
     assert f"1 file is not read: 1 {suffix}; {kind} is not decoded by the installed Pillow" in notes
 
 
@@ -135,7 +136,7 @@ def test_heic_is_read_in_folders_and_in_parquet(tmp_path: Path) -> None:
     for name, where in (("imagefolder", "folder"), ("parquet", "table")):
         data = fetch(tmp_path, name, path=tmp_path / where)
         assert {pixels.tobytes() for pixels in data.train.pixels} == {image.tobytes() for image in images}  # lossless
-        assert data.notes[1:] == ()  # the first counts copies
+        assert texts(data.notes)[1:] == ()  # the first counts copies
     with pytest.raises(BadImage):
         decode(encoded[0][: len(encoded[0]) // 2], Form(16))
 
@@ -174,7 +175,7 @@ def test_without_its_decoder_heic_is_called_that(tmp_path: Path, monkeypatch: py
         decode(content, Form(16))
     put(tmp_path, {f"a/{n}.png": image for n, image in enumerate(pictures(5))})
     (tmp_path / "a/IMG_1.HEIC").write_bytes(content)
-    notes = fetch(tmp_path, "imagefolder").notes
+    notes = texts(fetch(tmp_path, "imagefolder").notes)
     assert "1 file is not read: 1 .heic; HEIC takes pip install 'rayfed-ssl[heic]'" in notes
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.data.holdout import stratified_halves, stratified_share
@@ -112,7 +113,7 @@ def test_a_long_tail_of_clients_trains_but_for_those_that_are_too_small(
         assert federation.clients == tuple(client for client in range(8) if client not in small)
         groups = federation.dataset.train.groups
         assert groups is not None
-        strays, left = federation.notes[-2:]
+        strays, left = texts(federation.notes())[-2:]
         assert strays.startswith(
             f"{(groups < 0).sum()} of {len(groups)} training images have no client (folder or value)"
         )
@@ -214,6 +215,6 @@ def test_a_fifth_that_is_none_is_called_rounded(tmp_path: Path, sizes: tuple[int
     rounded = ", rounded to whole images" if said else ""
     for path, name, each in (("a.parquet", "parquet", " class"), ("f", "imagefolder", "")):
         config = SourceConfig.model_validate({"name": name, "path": tmp_path / path, "image_size": 8})
-        notes = load(config, tmp_path / "cache").notes
+        notes = texts(load(config, tmp_path / "cache").notes)
         wanted = f"a fifth of each{each}{rounded}, {held_out} of {sum(sizes)} images, is held out as test images"
         assert any(wanted in note for note in notes)

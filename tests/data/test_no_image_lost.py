@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.data.catalogue import Catalogue, catalogued
@@ -60,7 +61,7 @@ def test_splits_in_client_folders_are_all_there(tmp_path: Path) -> None:
     assert images.labels.tolist() == [0, 0, 0, 1, 0, 0, 1, 1, 1, 1, 0, 0]
     (note,) = images.notes
     assert note == "n/raw/ (5 images), 2 images in no folder are not used: the images are those of the clients' splits"
-    assert note in read(root, layout="clients").notes
+    assert note in texts(read(root, layout="clients").notes)
 
 
 def test_tiny_imagenets_unlabelled_test_images_are_there_and_named_as_not_used(tmp_path: Path) -> None:
@@ -72,7 +73,7 @@ def test_tiny_imagenets_unlabelled_test_images_are_there_and_named_as_not_used(t
     assert (images.labels.tolist(), images.class_names) == ([0] * 3 + [-1] * 4 + [0] * 2, ("n01",))
     data = read(root)
     assert data.test.labels.tolist() == [0, 0]
-    assert data.notes == ("test/ (4 images) is not used: val/ is there",)
+    assert texts(data.notes) == ("test/ (4 images) is not used: val/ is there",)
 
 
 def test_a_catalogue_without_training_images_has_every_split_too(tmp_path: Path) -> None:
@@ -109,14 +110,14 @@ def test_images_in_folders_that_are_no_split_are_counted(tmp_path: Path) -> None
     root = tmp_path / "d"
     put(root, tree_of({"train/a": 3, "test/a": 2, "unlabeled/deep": 6}))
     (root / "notes").mkdir()
-    assert read(root).notes == ("unlabeled/ (6 images) is not used: the images are those of train/ and test/",)
+    assert texts(read(root).notes) == ("unlabeled/ (6 images) is not used: the images are those of train/ and test/",)
     put(root, tree_of({"train2/a": 4, ".": 2, ".hidden": 5}))
-    assert read(root).notes == (
+    assert texts(read(root).notes) == (
         "train2/ (4 images), unlabeled/ (6 images), 2 images in no folder are not used: the images are those of "
         "train/ and test/",
     )
     put(root, tree_of({f"k{n}": 1 for n in range(4)}))
-    (note,) = read(root, layout="flat").notes
+    (note,) = texts(read(root, layout="flat").notes)
     assert note.startswith("k0/ (1 images), k1/ (1 images), k2/ (1 images), k3/ (1 images), train2/ (4 images) and 2 ")
     assert "and 2 more (16 images in all) are not used" in note
     assert len(read(root).train) == 3
@@ -128,9 +129,9 @@ def test_another_way_to_what_is_read_is_not_counted(tmp_path: Path) -> None:
     (root / "train").symlink_to("raw/images")
     (root / "latest").symlink_to("train/a")
     (root / "circle").symlink_to(".")
-    assert (len(read(root).train), read(root).notes) == (3, ())
+    assert (len(read(root).train), texts(read(root).notes)) == (3, ())
     put(root, tree_of({"raw/others": 4}))
-    assert read(root).notes == ("raw/ (4 images) is not used: the images are those of train/ and test/",)
+    assert texts(read(root).notes) == ("raw/ (4 images) is not used: the images are those of train/ and test/",)
 
 
 @pytest.mark.parametrize(("layout", "meant"), [("classes", "class"), ("clients", "client")])
@@ -140,17 +141,17 @@ def test_a_class_called_train_is_named_as_what_it_may_be(tmp_path: Path, layout:
     data = read(root, layout=layout)
     assert (len(data.train), len(data.test), set(data.train.labels.tolist())) == (10, 0, {-1})
     hint = f"if train/ is a {meant} like them, rename it: a folder of that name is taken for the training split"
-    assert data.notes == (
+    assert texts(data.notes) == (
         f"airplane/ (10 images), bus/ (10 images) are not used: the images are those of train/; {hint}",
     )
-    assert data.notes == listed(root, layout=layout).notes
+    assert texts(data.notes) == listed(root, layout=layout).notes
     put(root, tree_of({"test/a": 1}))
     with pytest.raises(UserError, match=f"train/ has no classes; {hint}; accepted: "):
         read(root, layout=layout)
     (root / "train").rename(root / "trains")
     (root / "test").rename(tmp_path / "test")
     assert len(read(root).train) == 24
-    assert "rename" not in "".join(read(root, layout="flat").notes)
+    assert "rename" not in "".join(texts(read(root, layout="flat").notes))
 
 
 def test_a_run_that_needs_labels_says_how_images_without_were_read(tmp_path: Path) -> None:
@@ -193,7 +194,7 @@ def test_what_was_made_of_public_images_is_told(tmp_path: Path) -> None:
     put(tmp_path / "p", tree_of({"train": 4, "more": 3}))
     public = {"source": "source", "images": {"name": "imagefolder", "path": tmp_path / "p", "image_size": SIZE}}
     config = own(tmp_path / "d", {"name": "imagefolder", "public": public})
-    (note,) = deal(config, tmp_path / "cache").notes
+    (note,) = texts(deal(config, tmp_path / "cache").notes())
     assert note.startswith("data.public.images: more/ (3 images) is not used")
 
 
@@ -236,7 +237,7 @@ def test_a_test_split_without_labels_names_the_one_that_has_some_and_its_key(tmp
     config = own(tmp_path / "d", {"name": "parquet", "test_split": "validation"}, protocols=["knn"])
     data = deal(config, tmp_path / "cache").dataset
     assert data.test.labels.tolist() == [0, 1, -1, 1]
-    assert data.notes == (
+    assert texts(data.notes) == (
         "data/test-00000-of-00001.parquet (3 rows) is not used: the images are those of "
         "data/train-00000-of-00001.parquet and data/validation-00000-of-00001.parquet",
     )
@@ -265,11 +266,13 @@ def test_any_split_by_its_name_is_the_test(tmp_path: Path) -> None:
         labels(path=root / "data/train-00000-of-00001.parquet", test_split="dev")
     hugging_face(root, val=[-1, -1])
     assert (
-        "test_split" not in load(SourceConfig(name="parquet", path=root, image_size=SIZE), tmp_path / "cache").notes[0]
+        "test_split"
+        not in texts(load(SourceConfig(name="parquet", path=root, image_size=SIZE), tmp_path / "cache").notes)[0]
     )
     (root / "data/validation.parquet").write_bytes(b"PAR1 and no more")
     assert (
-        "test_split" not in load(SourceConfig(name="parquet", path=root, image_size=SIZE), tmp_path / "cache").notes[0]
+        "test_split"
+        not in texts(load(SourceConfig(name="parquet", path=root, image_size=SIZE), tmp_path / "cache").notes)[0]
     )
 
 
@@ -293,7 +296,7 @@ def test_what_is_counted_before_the_limits_says_so(tmp_path: Path) -> None:
 
     def notes(name: str, path: str, **limits: int) -> tuple[str, ...]:
         form = {"name": name, "path": tmp_path / path, "image_size": 8, **limits}
-        return load(SourceConfig.model_validate(form), tmp_path / "cache").notes
+        return texts(load(SourceConfig.model_validate(form), tmp_path / "cache").notes)
 
     for limits, counted in (
         ({}, ""),
@@ -328,9 +331,11 @@ def test_what_is_held_out_is_counted_without_the_images_that_are_skipped(tmp_pat
         for _ in range(2):  # decoded, and from the cache
             data = read(tmp_path / source, kind, on_bad_image="skip")
             assert (len(data.skipped), len(data.test), len(data.train)) == (7, 6, 27)
-            assert ", 6 of 33 images, is held out as test images" in data.notes[0]
+            assert ", 6 of 33 images, is held out as test images" in data.notes[0].text
+            assert data.notes[0].public == "6 of 33 images, about a fifth of each class, were held out as test images"
         limited = read(tmp_path / source, kind, on_bad_image="skip", limit=20).notes[0]
-        assert ", 8 of 40 images, is held out as test images (of all images; limit takes fewer)" in limited
+        assert ", 8 of 40 images, is held out as test images (of all images; limit takes fewer)" in limited.text
+        assert limited.public == "8 of 40 images, about a fifth of each class, were held out as test images"
 
 
 def test_a_class_whose_test_images_are_all_skipped_is_said_to_have_none(tmp_path: Path) -> None:
@@ -338,9 +343,9 @@ def test_a_class_whose_test_images_are_all_skipped_is_said_to_have_none(tmp_path
     (test_of_b,) = (name.as_py() for name in read(tmp_path / "d").names["test"] if name.as_py().startswith("b/"))
     (tmp_path / "d" / test_of_b).write_bytes(b"no image")
     data = read(tmp_path / "d", on_bad_image="skip")
-    assert any("class tiny has no test image: too few" in note for note in data.notes)
+    assert any("class tiny has no test image: too few" in note for note in texts(data.notes))
     said = "2 of 3 classes of the training images have no test image (b, tiny): accuracies are over the other 1 alone"
-    assert said in list(untested_classes(data))
+    assert said in list(texts(untested_classes(data)))
 
 
 def test_rows_without_a_label_all_train_as_those_of_a_folder_do(tmp_path: Path) -> None:
@@ -350,7 +355,7 @@ def test_rows_without_a_label_all_train_as_those_of_a_folder_do(tmp_path: Path) 
     assert np.bincount(data.test.labels + 1).tolist() == [0, 2, 2]
     assert np.bincount(data.train.labels + 1).tolist() == [80, 8, 8]
     note = "one Parquet file without a test split: a fifth of each class, 4 of 100 images, is held out as test images"
-    assert data.notes == (note,) == read(tmp_path / "all.parquet", "parquet").notes
+    assert texts(data.notes) == (note,) == texts(read(tmp_path / "all.parquet", "parquet").notes)
     places = {None: ".", 0: "c0", 1: "c1"}
     put(tmp_path / "d", {f"{places[label]}/{n:03}.png": pixels[n] for n, label in enumerate(labels)})
     folder = read(tmp_path / "d")
@@ -358,7 +363,7 @@ def test_rows_without_a_label_all_train_as_those_of_a_folder_do(tmp_path: Path) 
         assert {image.tobytes() for image in mine.pixels} == {image.tobytes() for image in theirs.pixels}
     write_parquet(tmp_path / "none.parquet", pixels, [None] * 100)
     nobody = read(tmp_path / "none.parquet", "parquet")
-    assert (len(nobody.train), len(nobody.test), nobody.notes) == (100, 0, ())
+    assert (len(nobody.train), len(nobody.test), texts(nobody.notes)) == (100, 0, ())
     assert FORMAT > 6  # a cache of that format holds out unlabelled rows, too
 
 
@@ -368,25 +373,25 @@ def test_parquet_files_of_no_split_are_counted(tmp_path: Path) -> None:
         write_parquet(root / f"data/{name}.parquet", pictures(count), [0] * count)
     said = "the images are those of data/train-0.parquet .. and data/test.parquet"
     key = "; data.test_split=validation tests on its 3 labelled images"
-    assert read(root, "parquet").notes == (f"data/validation.parquet (3 rows) is not used: {said}{key}",)
+    assert texts(read(root, "parquet").notes) == (f"data/validation.parquet (3 rows) is not used: {said}{key}",)
     write_parquet(root / "extra/x.parquet", pictures(5), [0] * 5)
     (root / "extra/.hidden.parquet").write_bytes(b"nothing")
     (root / "extra/damaged.parquet").write_bytes(b"nothing")  # nobody reads it
     (root / "link.parquet").symlink_to("data/test.parquet")
-    (note,) = read(root, "parquet").notes
+    (note,) = texts(read(root, "parquet").notes)
     names = "data/validation.parquet, extra/damaged.parquet, extra/x.parquet (8 rows)"
     assert note == f"{names} are not used: {said}{key}"
     for n in range(4):
         write_parquet(root / f"z{n}.parquet", pictures(1), [0])
-    assert "z1.parquet and 2 more (12 rows) are not used" in read(root, "parquet").notes[0]
+    assert "z1.parquet and 2 more (12 rows) are not used" in texts(read(root, "parquet").notes)[0]
 
 
 def test_parts_that_their_names_count_and_that_are_not_there_are_named(tmp_path: Path) -> None:
     for name in ("train-00000-of-00003", "train-00002-of-00003", "test-00000-of-00001-0a1b2c", "test-1-of-x"):
         write_parquet(tmp_path / f"data/{name}.parquet", pictures(4), [0, 1] * 2)
-    assert read(tmp_path, "parquet").notes == ("train-*-of-00003.parquet: 2 of 3 parts are there",)
+    assert texts(read(tmp_path, "parquet").notes) == ("train-*-of-00003.parquet: 2 of 3 parts are there",)
     write_parquet(tmp_path / "data/train-00001-of-00003.parquet", pictures(4), [0, 1] * 2)
-    assert read(tmp_path, "parquet").notes == ()
+    assert texts(read(tmp_path, "parquet").notes) == ()
 
 
 # -- limits ------------------------------------------------------------------------------------------------------------
@@ -399,15 +404,15 @@ def test_a_limit_that_leaves_classes_out_says_so(tmp_path: Path) -> None:
     data = read(root, "parquet", limit=20, test_limit=45)
     assert data.train.labels.tolist() == labels[:20].tolist()  # the first rows, as ever
     end = "they are the first rows: shuffle the rows of files that are sorted by class"
-    assert data.notes == (f"limit: 20 of 50 training images are taken, which show 2 of 5 classes; {end}",)
+    assert texts(data.notes) == (f"limit: 20 of 50 training images are taken, which show 2 of 5 classes; {end}",)
     assert read(root, "parquet", limit=20, test_limit=45).notes == data.notes  # from the cache
-    assert read(root, "parquet", test_limit=1).notes == (
+    assert texts(read(root, "parquet", test_limit=1).notes) == (
         f"test_limit: 1 of 50 test images are taken, which show 1 of 5 classes; {end}",
     )
     put(tmp_path / "f", tree_of({f"{split}/{label}": 10 for split in ("train", "test") for label in "abcde"}))
     spaced = read(tmp_path / "f", limit=5, test_limit=4)
     assert spaced.train.labels.tolist() == [0, 1, 2, 3, 4]
-    assert spaced.notes == ("test_limit: 4 of 50 test images are taken, which show 4 of 5 classes",)
+    assert texts(spaced.notes) == ("test_limit: 4 of 50 test images are taken, which show 4 of 5 classes",)
     write_parquet(root / "train.parquet", pictures(50), [None, 0] + [None] * 48)
     write_parquet(root / "test.parquet", pictures(2), [0, 0])
-    assert read(root, "parquet", limit=2).notes == ()
+    assert texts(read(root, "parquet", limit=2).notes) == ()

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.catalogue import catalogued
 from rayfed_ssl.data.images import Dataset
@@ -56,7 +57,10 @@ def test_empty_and_blank_text_is_no_class_and_no_client(tmp_path: Path, kind: pa
         assert data.test.labels.tolist() == [-1, 0]
         assert data.train.group_names == ("a", "b")
         assert data.train.groups.tolist() == [0, 1, -1, -1, -1]
-        assert data.notes == ("4 images have an empty label: unlabelled", "3 images have an empty client: nobody's")
+        assert texts(data.notes) == (
+            "4 images have an empty label: unlabelled",
+            "3 images have an empty client: nobody's",
+        )
     assert [*map(len, partition(Natural(), data.train.labels, 2, 0, data.train.groups))] == [1, 1]  # as of null
     assert catalogued(config(root)).class_names == ("sick", "well")
 
@@ -64,12 +68,12 @@ def test_empty_and_blank_text_is_no_class_and_no_client(tmp_path: Path, kind: pa
 def test_empty_labels_of_one_file_are_counted_once_and_null_alone_needs_no_words(tmp_path: Path) -> None:
     write(tmp_path / "all.parquet", label=["x"] * 8 + ["", None, None])
     data = read(tmp_path / "all.parquet")
-    assert data.notes[1:] == ("3 images have an empty label: unlabelled",)
+    assert texts(data.notes)[1:] == ("3 images have an empty label: unlabelled",)
     assert (data.train.labels < 0).sum() == 3
     write(tmp_path / "nulls.parquet", label=["x"] * 8 + [None] * 3)
     write(tmp_path / "numbers.parquet", label=[0] * 8 + [-1, None])
     for file in ("nulls", "numbers"):
-        assert len(read(tmp_path / f"{file}.parquet").notes) == 1
+        assert len(texts(read(tmp_path / f"{file}.parquet").notes)) == 1
 
 
 def test_empty_labels_are_counted_in_all_files_where_one_has_blank_text(tmp_path: Path) -> None:
@@ -80,7 +84,7 @@ def test_empty_labels_are_counted_in_all_files_where_one_has_blank_text(tmp_path
     write(root / "train-3.parquet", label=[-1, -1])
     write(root / "test.parquet", label=["y", None])
     data = read(root)
-    assert data.notes == ("8 images have an empty label: unlabelled",)
+    assert texts(data.notes) == ("8 images have an empty label: unlabelled",)
     assert sum(int((images.labels < 0).sum()) for images in (data.train, data.test)) == 8
 
 
@@ -199,7 +203,9 @@ def test_classes_of_one_file_that_are_too_small_for_a_test_image_are_named(tmp_p
     for name, small in (("all", "y, z"), ("numbers", "1, 2")):
         for _ in range(2):  # the second time from the cache
             data = read(tmp_path / f"{name}.parquet")
-            assert data.notes[1:] == (f"classes {small} have no test image: too few images to hold a share of 0.2 out",)
+            assert texts(data.notes)[1:] == (
+                f"classes {small} have no test image: too few images to hold a share of 0.2 out",
+            )
             assert set(data.test.labels.tolist()) == {0}
 
 
@@ -214,21 +220,21 @@ def test_numbers_with_gaps_are_classes_as_they_are_and_a_note_says_so(tmp_path: 
     assert set(data.test.labels) <= set(data.train.labels) == {0, 5, 900}
     assert len(data.train.class_names) == 901
     said = "labels are 3 of the numbers 0 to 900 (0, 5, 900): they count as 901 classes, 898 of them without images; "
-    assert [note for note in data.notes if note.startswith("labels")] == [said + "written as text, they are 3"]
+    assert [note for note in texts(data.notes) if note.startswith("labels")] == [said + "written as text, they are 3"]
     assert read(path).notes == data.notes  # of the cache
     write(tmp_path / "text/train.parquet", label=[str(label) for label in labels])
-    assert not [note for note in read(tmp_path / "text/train.parquet").notes if note.startswith("labels")]
+    assert not [note for note in texts(read(tmp_path / "text/train.parquet").notes) if note.startswith("labels")]
     assert len(read(tmp_path / "text/train.parquet").train.class_names) == 3
 
 
 def test_gaps_between_named_classes_and_those_that_a_limit_leaves_are_no_gaps(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", label=[0, 1, 2] * 10)
     limited = load(config(tmp_path / "a.parquet").model_copy(update={"limit": 1}), tmp_path / "cache")
-    assert not [note for note in limited.notes if note.startswith("labels")]
+    assert not [note for note in texts(limited.notes) if note.startswith("labels")]
     table = pq.read_table(tmp_path / "a.parquet")
     for labels in ([0, 2] * 15, [1, 2, -1] * 10):
         named = table.set_column(1, "label", pa.array(labels))
         pq.write_table(named, tmp_path / "unnamed.parquet")
         pq.write_table(named.replace_schema_metadata({"class_names": '["a", "b", "c"]'}), tmp_path / "named.parquet")
-        assert not [note for note in read(tmp_path / "named.parquet").notes if note.startswith("labels")]
-        assert len([note for note in read(tmp_path / "unnamed.parquet").notes if note.startswith("labels")]) == 1
+        assert not [note for note in texts(read(tmp_path / "named.parquet").notes) if note.startswith("labels")]
+        assert len([note for note in texts(read(tmp_path / "unnamed.parquet").notes) if note.startswith("labels")]) == 1

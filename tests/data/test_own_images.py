@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image, ImageOps, TiffImagePlugin
 
+from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.catalogue import catalogued
 from rayfed_ssl.data.images import Dataset
@@ -58,7 +59,7 @@ def test_other_suffixes_of_jpegs_are_read(tmp_path: Path, suffix: str) -> None:
     data = folder(root)
     with Image.open(root / f"train/a.{suffix}") as image:
         assert np.array_equal(data.train.pixels, np.asarray(image)[None])
-    assert data.notes == ()
+    assert texts(data.notes) == ()
 
 
 def litter(root: Path, *names: str) -> None:
@@ -79,16 +80,14 @@ def test_files_that_are_not_read_are_counted_by_suffix(tmp_path: Path) -> None:
         "10 files are not read: 4 .nii, 3 without suffix, 2 .psd, 1 .nii.gz; NIfTI is to be converted: its slices as "
         "PNG or TIFF of 16 bits, or as DICOM"
     )
-    assert folder(root).notes == (note,)
-    assert folder(root).notes == (note,)  # also from the cache
+    assert texts(folder(root).notes) == (note,)
+    assert texts(folder(root).notes) == (note,)  # also from the cache
     put(tmp_path / "flat", *(f"a/{n}.png" for n in range(5)))
     litter(tmp_path / "flat", "a/video.mp4", "b.mp4")
-    assert folder(tmp_path / "flat").notes[-1] == "2 files are not read: 2 .mp4"
+    assert texts(folder(tmp_path / "flat").notes)[-1] == "2 files are not read: 2 .mp4"
     litter(tmp_path / "flat", *(f"x.k{n}" for n in range(9)))
-    assert (
-        folder(tmp_path / "flat")
-        .notes[-1]
-        .endswith(": 2 .mp4, " + ", ".join(f"1 .k{n}" for n in range(7)) + " and 2 others")
+    assert texts(folder(tmp_path / "flat").notes)[-1].endswith(
+        ": 2 .mp4, " + ", ".join(f"1 .k{n}" for n in range(7)) + " and 2 others"
     )
 
 
@@ -116,7 +115,7 @@ def test_what_other_files_are_to_become_is_said(tmp_path: Path, name: str, where
         said = refusal(tmp_path / "d" / name)
         assert said.endswith("; data.name=parquet reads it" if name.endswith("parquet") else "; unpack it")
     put(tmp_path / "d", "train/a.png")
-    assert folder(tmp_path / "d").notes == ((f"1 file is not read: {ADVICE[name]}",) if where else ())
+    assert texts(folder(tmp_path / "d").notes) == ((f"1 file is not read: {ADVICE[name]}",) if where else ())
 
 
 # -- splits by other names ---------------------------------------------------------------------------------------------
@@ -134,7 +133,7 @@ def test_splits_are_known_by_the_names_people_give_them(tmp_path: Path, train: s
     put(tmp_path / "plain", *(n.replace("SPLIT", s) for s in ("train", "test") for n in names))
     own, plain = (folder(tmp_path / where, layout=layout) for where in ("own", "plain"))
     assert own.train.class_names == ("cat", "dog")
-    assert own.notes == ()
+    assert texts(own.notes) == ()
     assert np.array_equal(own.train.pixels, plain.train.pixels)
     assert np.array_equal(own.test.pixels, plain.test.pixels)
     assert own.test.labels.tolist() == [0, 0, 1, 1]
@@ -148,11 +147,11 @@ def test_clients_may_hold_splits_by_other_names(tmp_path: Path) -> None:
     data = folder(root, layout="clients")
     assert np.array_equal(data.train.pixels, [made["a/Training/x/1.png"], made["b/train/x/5.png"]])
     assert np.array_equal(data.test.pixels, [made["a/Testing/x/2.png"]])
-    assert data.notes == ("the clients' val/ (2 images) is not used where test/ is there",)
+    assert texts(data.notes) == ("the clients' val/ (2 images) is not used where test/ is there",)
     (root / "a/Testing/x/2.png").unlink()  # a test folder without images is none
     data = folder(root, layout="clients")
     assert np.array_equal(data.test.pixels, [made["a/valid/x/3.png"], made["a/valid/x/4.png"]])
-    assert data.notes == ()
+    assert texts(data.notes) == ()
 
 
 def test_images_of_val_beside_test_are_named_as_not_used(tmp_path: Path) -> None:
@@ -160,10 +159,10 @@ def test_images_of_val_beside_test_are_named_as_not_used(tmp_path: Path) -> None
     made = put(root, "train/a/1.png", "test/a/2.png", *(f"valid/a/{n}.png" for n in range(3)))
     data = folder(root)
     assert np.array_equal(data.test.pixels, [made["test/a/2.png"]])
-    assert data.notes == ("valid/ (3 images) is not used: test/ is there",)
+    assert texts(data.notes) == ("valid/ (3 images) is not used: test/ is there",)
     (root / "test/a/2.png").unlink()  # a test folder without images is none
     data = folder(root)
-    assert (len(data.test), data.notes) == (3, ())
+    assert (len(data.test), texts(data.notes)) == (3, ())
 
 
 def test_valid_and_invalid_may_be_classes(tmp_path: Path) -> None:
@@ -193,10 +192,12 @@ def test_classes_too_small_for_a_test_image_are_named(tmp_path: Path) -> None:
     data = folder(root)
     assert data.train.class_names == ("a", "blob", "c", "ring")
     assert set(data.test.labels.tolist()) == {0, 2}
-    assert data.notes[1:] == ("classes blob, ring have no test image: too few images to hold a share of 0.2 out",)
+    assert texts(data.notes)[1:] == (
+        "classes blob, ring have no test image: too few images to hold a share of 0.2 out",
+    )
     put(root, *(f"k{n:02}/1.png" for n in range(30)))
-    assert "blob, k00, k01" in folder(root).notes[1]
-    assert "k18 and 12 more have no test" in folder(root).notes[1]
+    assert "blob, k00, k01" in texts(folder(root).notes)[1]
+    assert "k18 and 12 more have no test" in texts(folder(root).notes)[1]
 
 
 # -- images that cannot be decoded -------------------------------------------------------------------------------------
@@ -274,10 +275,10 @@ def test_images_of_several_frames_are_counted_and_their_first_frame_is_read(tmp_
             assert getattr(image, "n_frames", 1) == (1 if name == "single" else 3)
             image.seek(0)
             assert np.array_equal(pixels, np.asarray(image.convert("RGB")))
-    assert data.notes == ("2 images have several frames: the first is read",)
+    assert texts(data.notes) == ("2 images have several frames: the first is read",)
     assert folder(root).notes == data.notes  # from the cache
     (root / "train/single.txt").write_text("")
-    assert folder(root, limit=1).notes == ("1 images have several frames: the first is read",)
+    assert texts(folder(root, limit=1).notes) == ("1 images have several frames: the first is read",)
 
 
 def test_images_with_more_bands_than_are_read_are_counted(tmp_path: Path) -> None:
@@ -287,7 +288,7 @@ def test_images_with_more_bands_than_are_read_are_counted(tmp_path: Path) -> Non
         (root / f"train/{name}.tif").write_bytes(banded(bands, 8, 2, 0 if bands > 3 else None))
     note = "2 images have bands (TIFF) beside their colours and transparency, which are not read"
     for _ in range(2):  # the second time from the cache
-        assert folder(root, image_size=8).notes == (note, "3 images are of one single colour throughout")
+        assert texts(folder(root, image_size=8).notes) == (note, "3 images are of one single colour throughout")
     (root / "train/d.tif").write_bytes(banded(13, 16, 1, 0))
     assert "(a TIFF of 13 bands of 16 bits, which Pillow does not read; write three" in refusal(root)
 
@@ -301,7 +302,7 @@ def test_frames_are_counted_without_decoding_an_image_twice(tmp_path: Path, monk
     monkeypatch.setattr(
         TiffImagePlugin.TiffImageFile, "_load_libtiff", lambda image: (read.append(image.filename), load_tiff(image))[1]
     )
-    assert folder(root).notes[0].startswith("1 images")
+    assert texts(folder(root).notes)[0].startswith("1 images")
     assert len(read) == 1
 
 
@@ -346,7 +347,7 @@ def test_transparent_pixels_are_laid_on_the_background_in_run_and_transform(
         ground = Image.new("RGBA", image.size, (value, value, value, 255))
         expected = np.asarray(Image.alpha_composite(ground, image.convert("RGBA")).convert("RGB"))
     assert np.array_equal(data.train.pixels, [expected])
-    assert data.notes == (GLASS.format(background),)
+    assert texts(data.notes) == (GLASS.format(background),)
     said = {"mean": [0, 0, 0], "std": [1, 1, 1], "background": background}
     transform = Transform.described({"image_size": SIZE, "input": said})
     assert np.array_equal(transform.pixels([file, Image.open(file)]), [expected, expected])
@@ -366,14 +367,14 @@ def test_images_of_one_colour_are_counted_and_dark_drawings_told_of_their_backgr
         Image.fromarray(drawing).save(tmp_path / f"d/train/drawing{row}.png")
     for name, pixels in {"red": red, "nearly": nearly, "noise": pictures(1)[0]}.items():
         Image.fromarray(pixels).save(tmp_path / f"d/train/{name}.png")
-    glass, plain = folder(tmp_path / "d").notes
+    glass, plain = texts(folder(tmp_path / "d").notes)
     assert plain == (
         "3 images are of one single colour throughout, 2 of them black, as transparent pixels become: "
         "data.background=white or grey may show more"
     )
     assert glass.startswith("2 images have transparent pixels")
     white = folder(tmp_path / "d", background="white")
-    assert white.notes[1:] == ("1 images are of one single colour throughout",)
+    assert texts(white.notes)[1:] == ("1 images are of one single colour throughout",)
     assert len(np.unique(white.train.pixels[:2])) == 2
 
 
@@ -392,7 +393,7 @@ def test_transparent_pixels_are_laid_on_black(tmp_path: Path, mode: str, channel
         on_black = on_black @ [[0.299], [0.587], [0.114]]
     assert np.abs(data.train.pixels[0] - on_black).max() <= 1
     assert not data.train.pixels[0][rgba[..., 3] == 0].any()
-    assert data.notes == (GLASS.format("black"),)
+    assert texts(data.notes) == (GLASS.format("black"),)
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA"])
@@ -402,7 +403,7 @@ def test_an_opaque_image_with_an_alpha_channel_is_what_it_would_be_without(tmp_p
     image.save(root / "train/a.png")
     data = folder(root)
     assert np.array_equal(data.train.pixels, [np.asarray(image.convert("RGB"))])
-    assert data.notes == ()
+    assert texts(data.notes) == ()
 
 
 def test_images_of_which_more_than_half_is_cut_away_are_counted(tmp_path: Path) -> None:
@@ -416,11 +417,11 @@ def test_images_of_which_more_than_half_is_cut_away_are_counted(tmp_path: Path) 
     assert np.array_equal(data.train.pixels[0], made["half"][:, 8:24])
     assert np.array_equal(data.train.pixels[2], made["strip"][:, 232:248])
     lost = "2 images lose more than half of their area: of each the central square is taken"
-    assert data.notes == (f"{lost}; data.fit=pad or stretch keeps all of it",)
+    assert texts(data.notes) == (f"{lost}; data.fit=pad or stretch keeps all of it",)
     assert folder(root).notes == data.notes  # from the cache
     for fit in ("pad", "stretch"):  # each has a cache of its own
         kept = folder(root, fit=fit)
-        assert kept.notes == ()
+        assert texts(kept.notes) == ()
         assert kept.digest != data.digest
         for row, name in enumerate(sorted(made)):
             image = Image.fromarray(made[name])
@@ -435,7 +436,7 @@ def test_a_large_jpeg_is_measured_before_it_is_read_at_a_smaller_scale(tmp_path:
     (root / "train").mkdir(parents=True)
     for name, width in {"a": 1201, "b": 1200}.items():
         Image.fromarray(np.zeros((600, width), np.uint8)).save(root / f"train/{name}.jpg")
-    assert folder(root).notes[0].startswith("1 images lose more than half")
+    assert texts(folder(root).notes)[0].startswith("1 images lose more than half")
 
 
 def test_images_that_are_made_much_larger_are_counted(tmp_path: Path) -> None:
@@ -443,5 +444,5 @@ def test_images_that_are_made_much_larger_are_counted(tmp_path: Path) -> None:
     put(tmp_path / "d", *(f"train/a/{number}.png" for number in range(5)), "test/a/0.png", "test/a/1.png")
     note = "7 images are enlarged 1.5 times or more: they are smaller than data.image_size, which shows no more of them"
     for _ in range(2):  # the second time from the cache
-        assert note in folder(tmp_path / "d", image_size=32).notes
-    assert not [line for line in folder(tmp_path / "d", image_size=31).notes if "enlarged" in line]
+        assert note in texts(folder(tmp_path / "d", image_size=32).notes)
+    assert not [line for line in texts(folder(tmp_path / "d", image_size=31).notes) if "enlarged" in line]

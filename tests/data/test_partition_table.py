@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
+from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.config import build
@@ -230,7 +231,7 @@ def test_it_may_change_what_clients_images_look_like(tmp_path: Path) -> None:
     others = np.delete(np.arange(160), noisy.shards[3]["train"])
     assert len(others) == 122
     assert np.array_equal(noisy.dataset.train.pixels[others], before[others])
-    assert noisy.dataset.notes[-1] == "clients' training images were changed by noise at severity 4"
+    assert texts(noisy.dataset.notes)[-1] == "clients' training images were changed by noise at severity 4"
     for rule, change in (("odd", r"\('snow', 3\)"), ("strong", r"\('blur', 6\)")):
         with pytest.raises(
             UserError, match=rf"given changes images by {change}; must be one of none, noise, .*1 to 5$"

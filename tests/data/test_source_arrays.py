@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.array_files import AT_A_TIME
 from rayfed_ssl.data.array_names import parsed
@@ -81,14 +82,14 @@ def test_medmnist_as_published(tmp_path: Path) -> None:
         assert data.train.labels.tolist() == arrays["train_labels"][:, 0].tolist()
         assert data.test.labels.tolist() == arrays["test_labels"][:, 0].tolist()
         assert data.train.class_names == ("0", "1", "2")
-        assert data.notes == (
+        assert texts(data.notes) == (
             "val_images (4 images) is not used: test_images is there; data.test_split=val tests on it",
         )
         assert data.names["train"].to_pylist() == [f"m.npz train_images row {row}" for row in range(12)]
     limited = read(tmp_path / "m.npz", limit=5, test_limit=2)
     np.testing.assert_array_equal(limited.train.pixels[..., 0], arrays["train_images"][:5])
     np.testing.assert_array_equal(limited.test.pixels[..., 0], arrays["test_images"][:2])
-    assert any(note.startswith("test_limit: 2 of 6 test images") for note in limited.notes)
+    assert any(note.startswith("test_limit: 2 of 6 test images") for note in texts(limited.notes))
 
 
 def test_tests_are_on_val_without_test_and_where_it_is_asked_for(tmp_path: Path) -> None:
@@ -96,12 +97,14 @@ def test_tests_are_on_val_without_test_and_where_it_is_asked_for(tmp_path: Path)
     first = read(tmp_path / "m.npz")
     asked = read(tmp_path / "m.npz", test_split="validation")  # of the same file: another cache
     np.testing.assert_array_equal(asked.test.pixels[..., 0], arrays["val_images"])
-    assert asked.notes == ("test_images (6 images) is not used: val_images is there; data.test_split=test tests on it",)
+    assert texts(asked.notes) == (
+        "test_images (6 images) is not used: val_images is there; data.test_split=test tests on it",
+    )
     assert read(tmp_path / "m.npz").digest == first.digest != asked.digest
     medmnist(tmp_path / "v.npz", test_images=None, test_labels=None)
     data = read(tmp_path / "v.npz")
     np.testing.assert_array_equal(data.test.pixels[..., 0], arrays["val_images"])
-    assert data.notes == ()
+    assert texts(data.notes) == ()
     for name in ("dev", "train", "test"):
         with pytest.raises(UserError, match=rf"^data\.test_split: found '{name}'; .*v\.npz has val$"):
             read(tmp_path / "v.npz", test_split=name)
@@ -137,7 +140,7 @@ def test_without_a_test_split_the_same_fifth_is_held_out_as_of_a_parquet_file(
         np.testing.assert_array_equal(mine.pixels, theirs.pixels)
         np.testing.assert_array_equal(mine.labels, theirs.labels)
     held = "a fifth of each class, 10 of 50 images, is held out as test images"
-    assert data.notes == (f"arrays without a test split: {held}",)
+    assert texts(data.notes) == (f"arrays without a test split: {held}",)
     alone = load(
         SourceConfig(name="arrays", path=tmp_path / "a.npz", image_size=SIZE), tmp_path / "cache", splits=("train",)
     )
@@ -149,7 +152,7 @@ def test_images_need_no_labels(tmp_path: Path) -> None:
     assert (data.train.labels.tolist(), len(data.test), data.train.class_names) == ([-1] * 5, 0, ())
     data = read(saved(tmp_path / "b.npz", images=grey(5), labels=np.arange(5)), columns={"label": False})
     assert (data.train.labels.tolist(), len(data.test)) == ([-1] * 5, 0)
-    assert data.notes == ("labels is not read; data.columns says which arrays are",)
+    assert texts(data.notes) == ("labels is not read; data.columns says which arrays are",)
     one_of_each = saved(tmp_path / "c.npz", images=grey(3), labels=np.arange(3))
     refused(r"c\.npz has no test images, and of no class enough images to hold a fifth out", one_of_each)
 
@@ -166,7 +169,7 @@ def test_columns_name_arrays_by_their_whole_name_or_beside_their_split(tmp_path:
     assert sorted(data.names["train"].to_pylist() + data.names["test"].to_pylist()) == [
         f"a.npz arr_0 row {row}" for row in range(10)
     ]
-    assert data.notes[0] == "mask is not read; data.columns says which arrays are"
+    assert texts(data.notes)[0] == "mask is not read; data.columns says which arrays are"
     refused(
         r"^data\.columns\.image: found 'scan'; .*a\.npz has the arrays arr_0, arr_1", path, columns={"image": "scan"}
     )
@@ -257,12 +260,12 @@ def test_deep_grey_images_are_scaled_as_deep_files_are(tmp_path: Path, kind: str
     own = np.rint((values.astype(float) - low) * (255 / (high - low)))
     data = read(path)
     np.testing.assert_array_equal(data.train.pixels[..., 0], own)
-    assert data.notes == (
+    assert texts(data.notes) == (
         "6 images of more than 8 bits were scaled to 0..255, each by its own smallest and largest value",
     )
     ranged = read(path, range=[0, 1000])
     np.testing.assert_array_equal(ranged.train.pixels[..., 0], np.rint(np.clip(values.astype(float), 0, 1000) * 0.255))
-    assert ranged.notes[1].startswith("6 of them have over 1% of their pixels outside data.range=[0.0, 1000.0]")
+    assert texts(ranged.notes)[1].startswith("6 of them have over 1% of their pixels outside data.range=[0.0, 1000.0]")
     trailing = saved(tmp_path / "b.npz", images=values[..., None])
     np.testing.assert_array_equal(read(trailing).train.pixels, data.train.pixels)
 
@@ -277,10 +280,12 @@ def test_deep_colours_need_a_range_that_all_channels_share(tmp_path: Path, kind:
     refused(rf"^data\.path: {line}data\.range=\[low, high\], such as \[0, 1\], or convert to uint8$", path, channels=3)
     data = read(path, channels=3, range=range)
     np.testing.assert_array_equal(data.train.pixels, truth)
-    assert data.notes[0].startswith("4 images of more than 8 bits were scaled to 0..255, each by data.range=")
+    assert texts(data.notes)[0].startswith("4 images of more than 8 bits were scaled to 0..255, each by data.range=")
     half = read(path, channels=3, range=(low, (low + high) / 2))
     np.testing.assert_array_equal(half.train.pixels.max(axis=(1, 2, 3)), [255] * 4)
-    assert any(note.startswith("4 of them have over 1% of their pixels outside data.range") for note in half.notes)
+    assert any(
+        note.startswith("4 of them have over 1% of their pixels outside data.range") for note in texts(half.notes)
+    )
     with pytest.raises(UserError, match=r"data\.public\.images\.range="):
         load(SourceConfig(name="arrays", path=path), tmp_path / "cache", "data.public.images", ("train",))
 
@@ -341,8 +346,8 @@ def test_labels_are_read_as_a_parquet_columns_are(tmp_path: Path, shape: tuple[i
     for kind in ("U8", "S8"):
         data = of(np.array(["nevus", "", "melanoma", "nevus"], kind))
         assert (data.train.class_names, data.train.labels.tolist()) == (("melanoma", "nevus"), [1, -1, 0, 1])
-        assert data.notes == ("1 images have an empty label: unlabelled",)
-    assert of(np.array([0, 5, 9, 9])).notes[0].startswith("labels are 3 of the numbers 0 to 9")
+        assert texts(data.notes) == ("1 images have an empty label: unlabelled",)
+    assert texts(of(np.array([0, 5, 9, 9])).notes)[0].startswith("labels are 3 of the numbers 0 to 9")
 
 
 @pytest.mark.parametrize(
@@ -393,7 +398,7 @@ def test_an_array_says_who_holds_an_image(tmp_path: Path) -> None:
     assert data.test.groups is not None
     assert data.train.groups.tolist() == [1, 0, -1, 0] * 3
     assert data.test.groups.tolist() == [0, 1, -1, 0, 0, 1]
-    assert "4 images have an empty client: nobody's" in data.notes
+    assert "4 images have an empty client: nobody's" in texts(data.notes)
     assert [*map(len, partition(Natural(), data.train.labels, 2, 0, data.train.groups))] == [6, 3]
     refused(r"^data\.columns\.client: found 'clinic'; .* has the arrays", path, columns={"client": "clinic"})
     medmnist(path, train_clients=np.arange(12) / 7)
@@ -418,7 +423,7 @@ def test_a_split_without_clients_is_refused_and_one_of_tests_needs_no_groups(tmp
     assert data.train.subjects.tolist() == (np.arange(12) // 2).tolist()
     assert (
         "no test image has a group (data.columns.group): how many show one with training images is not known"
-        in data.notes
+        in texts(data.notes)
     )
 
 
@@ -428,12 +433,12 @@ def test_images_of_one_patient_are_held_out_together(tmp_path: Path) -> None:
     note = (
         "array patient is not read as a group: images of one may train and test; data.columns.group=patient forbids it"
     )
-    assert note in read(path).notes
+    assert note in texts(read(path).notes)
     data = read(path, columns={"group": "patient"})
     rows = {split: [int(name.split()[-1]) for name in data.names[split].to_pylist()] for split in ("train", "test")}
     assert not set(patients[rows["train"]].tolist()) & set(patients[rows["test"]].tolist())
     assert len(set(patients[rows["test"]].tolist())) == 4
-    assert "is held out as test images, as near as whole groups of data.columns.group allow" in data.notes[0]
+    assert "is held out as test images, as near as whole groups of data.columns.group allow" in texts(data.notes)[0]
     of = {str(patient): number for number, patient in enumerate(sorted(map(str, range(20))))}
     for split in ("train", "test"):
         assert getattr(data, split).subjects.tolist() == [of[str(patient)] for patient in patients[rows[split]]]
@@ -499,7 +504,7 @@ def test_other_parts_of_a_file_are_noted_and_a_pickle_among_them_is_not_touched(
     medmnist(path, info=np.array([{"a": 1}], object))
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("README\x1b.txt", "words")
-    assert read(path).notes[1] == ("info, README\\x1b.txt are not read; data.columns says which arrays are")
+    assert texts(read(path).notes)[1] == ("info, README\\x1b.txt are not read; data.columns says which arrays are")
 
 
 def test_places_that_are_no_arrays(tmp_path: Path) -> None:

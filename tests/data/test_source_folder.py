@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 from torchvision import datasets
 
+from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.folder_images import every_image
 from tests.data.files import fetch, pictures, png, put, refused, training_images, tree_of, write_parquet
@@ -114,7 +115,7 @@ def test_folders_below_clients_may_mean_nothing(tmp_path):
         assert np.array_equal(data.train.pixels, p[:4])
         assert (data.train.labels.tolist(), data.train.class_names) == ([-1] * 4, ())
         assert (data.train.groups.tolist(), data.train.group_names) == ([0, 0, 0, 1], ("north", "south"))
-        assert (len(data.test), data.notes) == (0, ())
+        assert (len(data.test), texts(data.notes)) == (0, ())
         table = every_image(tmp_path / name, "clients_flat", "data")[0]
         seen[name] = [(file.name, split, label) for file, split, label in table]
     assert seen["bare"] == [(f"{n}.png", None, None) for n in range(4)]
@@ -159,7 +160,7 @@ def test_training_images_alone_need_no_test_images(tmp_path):
     for _ in range(2):  # nothing is held out of them
         alone = training_images(tmp_path / "many", "parquet")
         assert np.array_equal(alone.train.pixels, pictures(10))
-        assert alone.notes == ()
+        assert texts(alone.notes) == ()
     write_parquet(folder / "test.parquet", p[3:], ["c"])
     assert np.array_equal(training_images(folder, "parquet").train.pixels, p[:3])
     refused(r"holds the class c, which no training image has", folder, "parquet")
@@ -210,7 +211,7 @@ def test_class_folders_without_a_split_lose_a_fifth_of_each_class_to_the_test_im
     both = [image.tobytes() for image in (*data.train.pixels, *data.test.pixels)]
     assert len(set(both)) == 36  # every image is in one split, once
     assert fetch(tmp_path, "imagefolder").digest == data.digest
-    note, untested = data.notes
+    note, untested = texts(data.notes)
     assert untested == "class owls has no test image: too few images to hold a share of 0.2 out"
     assert "has no train/ and test/: its folders (cats, dogs, owls) are the classes" in note
     assert "6 of 36 images, is held out" in note
@@ -219,7 +220,7 @@ def test_class_folders_without_a_split_lose_a_fifth_of_each_class_to_the_test_im
 def test_unlabelled_images_without_a_split_all_train(tmp_path):
     put(tmp_path, tree_of({".": 7}))
     data = fetch(tmp_path, "imagefolder")
-    assert (len(data.train), len(data.test), data.notes) == (7, 0, ())
+    assert (len(data.train), len(data.test), texts(data.notes)) == (7, 0, ())
     put(tmp_path, tree_of({"2023": 3}))
     assert len(fetch(tmp_path, "imagefolder", layout="flat").train) == 10
 
@@ -232,8 +233,8 @@ def test_client_folders_without_a_split_keep_the_client_of_held_out_images(tmp_p
     assert np.bincount(data.test.labels).tolist() == [4, 4]
     both = np.concatenate([data.train.groups, data.test.groups])
     assert np.bincount(both).tolist() == [20, 20]
-    assert "its client folders' folders (sick, well) are the classes" in data.notes[0]
-    assert data.notes[0].endswith("test images; if they are none: data.layout=clients_flat")
+    assert "its client folders' folders (sick, well) are the classes" in texts(data.notes)[0]
+    assert texts(data.notes)[0].endswith("test images; if they are none: data.layout=clients_flat")
 
 
 def test_clients_may_hold_train_and_test_themselves(tmp_path):
@@ -259,26 +260,26 @@ def test_too_few_images_to_hold_some_out_are_refused(tmp_path):
 
 def test_folders_that_look_like_clients_and_tables_of_labels_are_named(tmp_path):
     put(tmp_path, tree_of({f"{split}/{c}/{y}": 2 for split in ("train", "test") for c in "ab" for y in ("up", "down")}))
-    (note,) = fetch(tmp_path, "imagefolder").notes
+    (note,) = texts(fetch(tmp_path, "imagefolder").notes)
     assert (
         note
         == "a, b are taken for classes, and each of them holds down, up: if they are clients, data.layout=clients; "
         "if the inner ones are patients, data.group"
     )
-    assert fetch(tmp_path, "imagefolder", layout="clients").notes == ()
+    assert texts(fetch(tmp_path, "imagefolder", layout="clients").notes) == ()
     phones = tmp_path / "phones"  # that share no class
     put(phones, tree_of({"p0/cat": 5, "p0/dog": 5, "p1/cow": 5, "p2": 5}))
-    *_, note = fetch(tmp_path, "imagefolder", path=phones).notes
+    *_, note = texts(fetch(tmp_path, "imagefolder", path=phones).notes)
     assert note == (
         "p0, p1, p2 are taken for classes, and folders in them, cat, cow, dog, for nothing: if they are clients, "
         "data.layout=clients; if the inner ones are patients, data.group"
     )
     put(tmp_path / "deep", tree_of({"a/images": 5, "b/images": 5}))
-    (note,) = fetch(tmp_path, "imagefolder", path=tmp_path / "deep").notes
+    (note,) = texts(fetch(tmp_path, "imagefolder", path=tmp_path / "deep").notes)
     assert "clients" not in note
     put(tmp_path / "csv", tree_of({"a": 5, "b": 5}))
     (tmp_path / "csv/labels.CSV").write_text("file,label\n")
-    *_, note = fetch(tmp_path, "imagefolder", path=tmp_path / "csv").notes
+    *_, note = texts(fetch(tmp_path, "imagefolder", path=tmp_path / "csv").notes)
     assert note.startswith("labels.CSV is not read")
 
 
@@ -356,14 +357,14 @@ def test_a_link_to_nowhere_beside_the_splits_harms_nobody(tmp_path):
     put(tmp_path, {"more/tr/a/1.png": pictures(1)[0], "test/a/1.png": pictures(1)[0], "more/x.png": pictures(1)[0]})
     (tmp_path / "more/self.png").symlink_to("self.png")
     (tmp_path / "train").symlink_to("more/tr")
-    assert any(note.startswith("more/ (2 images) is not used") for note in fetch(tmp_path, "imagefolder").notes)
+    assert any(note.startswith("more/ (2 images) is not used") for note in texts(fetch(tmp_path, "imagefolder").notes))
 
 
 @pytest.mark.parametrize("layout", ["classes", "clients"])
 def test_folders_that_seem_to_be_splits_by_other_names_are_named(tmp_path, layout):
     places = [f"{split}_set/{label}/{n}.png" for split in ("training", "test") for label in "ab" for n in range(5)]
     put(tmp_path / "d", dict(zip(places, pictures(20), strict=True)))
-    notes = fetch(tmp_path, "imagefolder", path=tmp_path / "d", layout=layout).notes
+    notes = texts(fetch(tmp_path, "imagefolder", path=tmp_path / "d", layout=layout).notes)
     said = (
         "training_set, test_set are taken for classes or clients; if they are splits, rename them to train/ and test/"
     )
@@ -371,7 +372,9 @@ def test_folders_that_seem_to_be_splits_by_other_names_are_named(tmp_path, layou
     assert not [note for note in notes if "if they are clients" in note]
     for name, other in (("training_set", "trains"), ("test_set", "buses")):  # one is no sign
         (tmp_path / "d" / name).rename(tmp_path / "d" / other)
-    assert not [n for n in fetch(tmp_path, "imagefolder", path=tmp_path / "d", layout=layout).notes if "splits" in n]
+    assert not [
+        n for n in texts(fetch(tmp_path, "imagefolder", path=tmp_path / "d", layout=layout).notes) if "splits" in n
+    ]
 
 
 def test_no_training_images_are_said_with_those_that_cannot_be_decoded_if_any(tmp_path):
@@ -394,11 +397,11 @@ def test_a_class_folder_whose_disk_is_gone_is_named(tmp_path):
     (root / "a/scan").write_bytes(b"DICM")
     (root / "readme.txt").symlink_to("nowhere")  # nobody misses it
     said = "cats leads nowhere: no image is read there; 1 file is not read: 1 without suffix"
-    assert said in "; ".join(fetch(tmp_path, "imagefolder", path=root).notes)
+    assert said in "; ".join(texts(fetch(tmp_path, "imagefolder", path=root).notes))
     for n in range(7):
         (root / f"d{n}").symlink_to("nowhere")
     said = "cats, d0, d1, d2, d3 and 3 more lead nowhere"
-    assert any(note.startswith(said) for note in fetch(tmp_path, "imagefolder", path=root).notes)
+    assert any(note.startswith(said) for note in texts(fetch(tmp_path, "imagefolder", path=root).notes))
 
 
 @pytest.mark.timeout(30)

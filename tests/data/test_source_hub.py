@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("huggingface_hub")
 
+from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.catalogue import catalogued
 from rayfed_ssl.data.sources import SourceConfig, load
@@ -109,7 +110,7 @@ def test_a_data_set_is_downloaded_once(tmp_path, hub):
     data = fetch(tmp_path, "lab/cells")
     assert np.array_equal(data.train.pixels, pictures(6))
     assert np.array_equal(data.test.pixels, pictures(2, seed=1))
-    assert data.notes == (f"lab/cells of the Hugging Face Hub at commit {'a' * 40}",)
+    assert texts(data.notes) == (f"lab/cells of the Hugging Face Hub at commit {'a' * 40}",)
     fetched = [line for line in hub.asked if line.startswith("GET datasets/")]
     assert len(fetched) == 2
     assert not any("README" in line for line in hub.asked)
@@ -122,7 +123,7 @@ def test_files_of_no_split_are_noted_beside_the_commit(tmp_path, hub):
     publish("lab/cells")
     extra = hub.root / "lab/cells" / COMMITS["main"] / "data/validation-00000-of-00001.parquet"
     write_parquet(extra, pictures(3), [0] * 3)
-    commit, note = fetch(tmp_path, "lab/cells").notes
+    commit, note = texts(fetch(tmp_path, "lab/cells").notes)
     assert commit.endswith("a" * 40)
     assert note.startswith("data/validation-00000-of-00001.parquet (3 rows) is not used: the images are those of data/")
     assert note.endswith("; data.test_split=validation tests on its 3 labelled images")
@@ -136,7 +137,9 @@ def test_parts_without_a_test_split_lose_a_fifth(tmp_path, hub):
         write_parquet(shard, pixels[10 * part : 10 * part + 10], [0, 1] * 5)
     data = fetch(tmp_path, "lab/cells")
     assert np.bincount(data.test.labels).tolist() == [2, 2]
-    assert data.notes[1].startswith("2 Parquet files without a test split: a fifth of each class, 4 of 20 images")
+    assert texts(data.notes)[1].startswith(
+        "2 Parquet files without a test split: a fifth of each class, 4 of 20 images"
+    )
 
 
 def test_a_catalogue_takes_every_split_of_one_data_set(tmp_path, hub, monkeypatch):

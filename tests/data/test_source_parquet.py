@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from rayfed_ssl.base.notes import texts
 from rayfed_ssl.data.sources import SourceConfig, load
 from tests.data.files import (
     HUGGING_FACE,
@@ -319,17 +320,17 @@ def test_images_beyond_the_range_are_counted_by_client(tmp_path, layout):
     count, scaled = (4, 9) if layout == "clients" else (2, 7)
     for _ in range(2):
         data = fetch(tmp_path, "imagefolder", channels=1, layout=layout, range=(0, 4095))
-        assert data.notes == (
+        assert texts(data.notes) == (
             f"{scaled} images of more than 8 bits were scaled to 0..255, each by data.range=[0.0, 4095.0]",
             f"{count} of them have over 1% of their pixels outside data.range=[0.0, 4095.0], and these are clipped: "
             f"their values go from 0 to {255 * 16 * 4 + 5}{whose}",
         )
     wide = fetch(tmp_path, "imagefolder", channels=1, layout=layout, range=(0, 65535))
-    assert wide.notes[1].startswith(
+    assert texts(wide.notes)[1].startswith(
         f"{scaled - count} of them take up less than a sixteenth of data.range=[0.0, 65535.0], and keep 16 of 256 grey "
         "levels or fewer: their values go from 0 to 4082"
     )
-    assert len(wide.notes) == 2
+    assert len(texts(wide.notes)) == 2
 
 
 def test_deep_images_say_how_they_were_scaled(tmp_path):
@@ -338,19 +339,19 @@ def test_deep_images_say_how_they_were_scaled(tmp_path):
     data = fetch(tmp_path, "imagefolder", channels=1)
     assert data.train.pixels.shape == (3, 16, 16, 1)
     assert data.train.pixels[1].ravel().tolist() == list(range(256))
-    assert data.notes == (
+    assert texts(data.notes) == (
         "4 images of more than 8 bits were scaled to 0..255, each by its own smallest and largest value",
     )
     ranged = fetch(tmp_path, "imagefolder", channels=1, range=(0, 2 * 4080))
     assert ranged.train.pixels.max() == 128
-    assert ranged.notes[0].endswith("each by data.range=[0.0, 8160.0]")
+    assert texts(ranged.notes)[0].endswith("each by data.range=[0.0, 8160.0]")
     assert ranged.digest != data.digest
     put(tmp_path / "flat", {"train/a/1.png": ramp * 0 + 5, "test/a/1.png": ramp})
     refused(
         r"train/a/1\.png cannot be decoded \(.*range cannot be told", tmp_path, "imagefolder", path=tmp_path / "flat"
     )
     put(tmp_path / "shallow", {"train/a/1.png": pictures(1)[0], "test/a/1.png": pictures(1)[0]})
-    assert fetch(tmp_path, "imagefolder", path=tmp_path / "shallow").notes == ()
+    assert texts(fetch(tmp_path, "imagefolder", path=tmp_path / "shallow").notes) == ()
     refused(
         r"data\.range: found \[0\.0, 4095\.0\], but no image has more than 8 bits",
         tmp_path,
@@ -379,7 +380,7 @@ def test_real_cifar10(tmp_path):
 
 def test_a_parquet_file_says_that_it_lost_a_fifth(tmp_path):
     write_parquet(tmp_path / "all.parquet", pictures(10), [0] * 10)
-    (note,) = fetch(tmp_path, "parquet", path=tmp_path / "all.parquet").notes
+    (note,) = texts(fetch(tmp_path, "parquet", path=tmp_path / "all.parquet").notes)
     assert note.startswith("one Parquet file without a test split: a fifth of each class, 2 of 10 images, is held out")
 
 
@@ -398,14 +399,14 @@ def test_parts_without_a_test_split_lose_a_fifth_over_all_of_them_as_one_file_do
         for mine, theirs in ((parts.train, whole.train), (parts.test, whole.test)):
             for field in ("pixels", "labels", "groups", "subjects"):
                 assert np.array_equal(getattr(mine, field), getattr(theirs, field))
-        assert parts.notes[-1] == whole.notes[-1].replace("one Parquet file", "3 Parquet files")
+        assert texts(parts.notes)[-1] == texts(whole.notes)[-1].replace("one Parquet file", "3 Parquet files")
         fifth = f"3 Parquet files without a test split: a fifth of each class, {len(parts.test)} of 100 images, is held"
-        assert fifth in parts.notes[-1]
+        assert fifth in texts(parts.notes)[-1]
     write_parquet(tmp_path / "hub/data/dev-00000-of-00001.parquet", pixels[:4], labels[:4])
-    note = fetch(tmp_path, "parquet", path=tmp_path / "hub").notes[0]
+    note = texts(fetch(tmp_path, "parquet", path=tmp_path / "hub").notes)[0]
     assert note == (
         "data/dev-00000-of-00001.parquet (4 rows) is not used: the images are those of "
         "data/train-00000-of-00003.parquet ..; data.test_split=NAME tests on the images of NAME*.parquet"
     )
     (tmp_path / "hub/data/train-00001-of-00003.parquet").unlink()
-    assert "2 of 3 parts are there" in fetch(tmp_path, "parquet", path=tmp_path / "hub").notes[0]
+    assert "2 of 3 parts are there" in texts(fetch(tmp_path, "parquet", path=tmp_path / "hub").notes)[0]

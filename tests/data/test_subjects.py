@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.data.folder_names import subjects_of
@@ -138,7 +139,7 @@ def test_a_parquet_file_of_patients(tmp_path: Path, text: bool, labelled: bool) 
         assert np.array_equal(counted, sum(np.bincount(part[part >= 0], minlength=len(where)) for part in parts))
         assert int((np.concatenate(parts) < 0).sum()) == 2
     if labelled:
-        assert "as near as whole groups of data.columns.group allow" in federation.notes[0]
+        assert "as near as whole groups of data.columns.group allow" in texts(federation.notes())[0]
 
 
 def test_test_images_of_patients_who_train_are_counted(tmp_path: Path) -> None:
@@ -146,11 +147,11 @@ def test_test_images_of_patients_who_train_are_counted(tmp_path: Path) -> None:
     write(tmp_path / "d/test.parquet", label=[0, 1, 0, 1], patient=["d", "a", "a", " "])
     note = "2 of 4 test images are of a group (data.columns.group) with training images"
     data = read(tmp_path / "d", group="patient")
-    assert note in data.notes
-    assert "2 images have an empty group: each is one of its own" in data.notes
+    assert note in texts(data.notes)
+    assert "2 images have an empty group: each is one of its own" in texts(data.notes)
     assert data.test.subjects is not None
     assert data.test.subjects.tolist() == [3, 0, 0, -1]
-    assert note not in read(tmp_path / "d").notes
+    assert note not in texts(read(tmp_path / "d").notes)
     assert read(tmp_path / "d").train.subjects is None
 
 
@@ -163,7 +164,7 @@ def test_test_files_need_no_group_column_and_training_files_do(tmp_path: Path) -
         assert data.test.subjects is not None
         assert data.train.subjects.tolist() == [0, 1, 2, 3]
         assert data.test.subjects.tolist() == [-1] * 4
-        assert data.notes == (
+        assert texts(data.notes) == (
             "no test image has a group (data.columns.group): how many show one with training images is not known",
         )
     write(tmp_path / "e/train-0.parquet", label=[0, 1, 0, 1], patient=["a", "b", "c", "d"])
@@ -203,11 +204,11 @@ def test_a_column_that_seems_to_name_patients_is_noted_where_it_is_not_used(tmp_
         "column Patient_ID is not read as a group: images of one may train and test; data.columns.group=Patient_ID "
         "forbids it"
     )
-    assert read(tmp_path / "all.parquet").notes[0] == note
-    assert note not in read(tmp_path / "all.parquet", group="Patient_ID").notes
+    assert texts(read(tmp_path / "all.parquet").notes)[0] == note
+    assert note not in texts(read(tmp_path / "all.parquet", group="Patient_ID").notes)
     for split in ("train", "test"):
         write(tmp_path / "own" / f"{split}.parquet", label=[0, 1] * 8, Patient_ID=list(range(8)) * 2)
-    (own,) = [line for line in read(tmp_path / "own").notes if "Patient_ID" in line]
+    (own,) = [line for line in texts(read(tmp_path / "own").notes) if "Patient_ID" in line]
     assert own.startswith(
         "column Patient_ID is not read as a group: evaluation.select may hold out images of one who trains; "
     )
@@ -266,7 +267,7 @@ def test_a_tree_of_patients(tmp_path: Path, tree: str, group: str) -> None:
         assert not train & test
         assert len(test) == 4
     note = "16 of 80 images, is held out as test images, as near as whole groups of data.group allow"
-    assert note in load(folder(root, group=group, **layout), cache).notes[0]
+    assert note in texts(load(folder(root, group=group, **layout), cache).notes)[0]
     data = {"name": "imagefolder", "path": str(root), "image_size": 8, "group": group, **layout}
     document = {"method": {"name": "fedsimclr"}, "data": data, "clients": {"count": 2}}
     federation = deal(build(document, {"evaluation.select": {"share": 0.25}}, origin="a test"), cache)
@@ -284,7 +285,7 @@ def test_test_folders_of_patients_who_train_are_counted(tmp_path: Path) -> None:
     put(root, *(f"test/{label}/P{patient}.png" for label in "ab" for patient in (3, 4)), "test/b/nobody.png")
     train, test = patients_of(folder(root, group=r"P\d"), tmp_path / "cache")
     assert (train, test) == ({0, 1, 2, 3}, {3, 4})
-    assert load(folder(root, group=r"P\d"), tmp_path / "cache").notes == (
+    assert texts(load(folder(root, group=r"P\d"), tmp_path / "cache").notes) == (
         "data.group finds 5 groups in 12 images, such as P0, P1, P2 and 2 more",
         "data.group finds nothing in the path of 2 images: each is one of its own",
         "2 of 5 test images are of a group (data.group) with training images",
@@ -304,7 +305,7 @@ def test_what_is_said_of_groups_is_of_the_images_that_the_limits_leave(tmp_path:
     root = tmp_path / "d"
     put(root, *(f"train/a/P{patient}.png" for patient in range(8)), "train/a/nobody.png")
     put(root, *(f"test/a/P{patient}.png" for patient in range(7)), "test/a/nobody.png")
-    assert load(folder(root, group=r"P\d", limit=3, test_limit=2), tmp_path / "cache").notes == (
+    assert texts(load(folder(root, group=r"P\d", limit=3, test_limit=2), tmp_path / "cache").notes) == (
         "data.group finds 2 groups in 3 images, such as P0, P4",
         "data.group finds nothing in the path of 2 images: each is one of its own",
         "1 of 2 test images are of a group (data.group) with training images",
@@ -318,7 +319,7 @@ def test_test_images_of_a_limited_file_are_those_that_are_taken(tmp_path: Path) 
     data = {"name": "parquet", "path": str(tmp_path / "d"), "columns": {"group": "patient"}, "image_size": 8}
 
     def shared(**limits: int) -> list[str]:
-        notes = load(SourceConfig.model_validate({**data, **limits}), tmp_path / "cache").notes
+        notes = texts(load(SourceConfig.model_validate({**data, **limits}), tmp_path / "cache").notes)
         return [note for note in notes if "with training images" in note]
 
     assert shared() == ["3 of 4 test images are of a group (data.columns.group) with training images"]
@@ -348,7 +349,7 @@ def test_the_documented_expressions_find_whom_they_say(tmp_path: Path) -> None:
 def test_folders_that_may_be_clients_are_named_beside_groups_too(tmp_path: Path) -> None:
     root = tmp_path / "d"
     put(root, *(f"h{h}/{label}/P{p}.png" for h in range(2) for label in ("sick", "well") for p in range(5)))
-    *_, note = load(folder(root, group=r"P\d"), tmp_path / "cache").notes
+    *_, note = texts(load(folder(root, group=r"P\d"), tmp_path / "cache").notes)
     assert note.endswith("each of them holds sick, well: if they are clients, data.layout=clients")
 
 
@@ -359,13 +360,13 @@ def test_a_class_of_one_patient_cannot_be_held_out(tmp_path: Path) -> None:
     ):
         load(folder(tmp_path / "d", group="P[ab]"), tmp_path / "cache")
     put(tmp_path / "d", *(f"c/{patient}.png" for patient in range(10)))
-    _, note, _ = load(folder(tmp_path / "d", group="P[ab]|[0-9]+"), tmp_path / "cache").notes
+    _, note, _ = texts(load(folder(tmp_path / "d", group="P[ab]|[0-9]+"), tmp_path / "cache").notes)
     assert note == "classes a, b have no test image: too few images to hold a share of 0.2 out, whole groups at a time"
 
 
 def test_images_without_a_label_that_go_with_their_group_are_counted(tmp_path: Path) -> None:
     put(tmp_path / "d", *(f"{place}P{patient}.png" for place in ("a/", "b/", "") for patient in range(10)))
-    note, *_ = load(folder(tmp_path / "d", group=r"P\d"), tmp_path / "cache").notes
+    note, *_ = texts(load(folder(tmp_path / "d", group=r"P\d"), tmp_path / "cache").notes)
     assert "6 of 30 images, is held out as test images, as near as" in note
     assert note.endswith("allow; 2 of them, of the same groups, have no label")
 
@@ -401,7 +402,7 @@ def dealt(tmp_path: Path, *changes: str) -> list[str]:
     data = {"name": "parquet", "path": str(file), "image_size": 8, "columns": {"group": "patient"}}
     run = {"method": {"name": "fedsimclr"}, "clients": {"count": 2}, "data": data, "evaluation": {"select": None}}
     config = build(run, parse_overrides(changes), origin="a test")
-    return split_groups(config, deal(config, tmp_path / "cache"))
+    return list(texts(split_groups(config, deal(config, tmp_path / "cache"))))
 
 
 def test_patients_that_are_dealt_to_several_clients_are_counted(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from PIL import Image
 from sklearn.metrics import balanced_accuracy_score
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.text import in_file_name
 from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.evaluation import Split, by_client
@@ -116,12 +117,12 @@ def test_clients_with_own_images_of_one_class_are_counted(tmp_path: Path) -> Non
     )
     several = {"evaluation__metrics": ["accuracy", "balanced_accuracy", "auc"], "train__rounds": 1}
     chosen = config(tmp_path / "images", **several)
-    assert line in image_notes(chosen, deal(chosen))
+    assert line in texts(image_notes(chosen, deal(chosen)))
     summary = run_locally(chosen, tmp_path / "run")
     assert list(summary["accuracy"]["own_knn"]) == ["0", "1"]
     assert list(summary["accuracy"]["own_knn_balanced_accuracy"]) == ["0"]
     plain = config(tmp_path / "images")
-    assert not [note for note in image_notes(plain, deal(plain)) if "of one class alone" in note]
+    assert not [note for note in texts(image_notes(plain, deal(plain))) if "of one class alone" in note]
 
 
 def by_hand(settings: RunConfig, encoder: Any, client: int) -> float:

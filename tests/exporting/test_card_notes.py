@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
-import re
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +15,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+import rayfed_ssl
+from rayfed_ssl.base import notes as notes_module
+from rayfed_ssl.base.notes import Note, as_notes, public_lines
 from rayfed_ssl.data.column_values import Empty, gaps
 from rayfed_ssl.data.copies import copies
 from rayfed_ssl.data.decoded_notes import SAID, counted, misfitting, plain
@@ -20,13 +25,13 @@ from rayfed_ssl.data.holdout import held_out_notes
 from rayfed_ssl.data.images import Dataset, Images
 from rayfed_ssl.data.limits import unseen_classes
 from rayfed_ssl.data.partition import Natural
+from rayfed_ssl.data.source_notes import recounted
 from rayfed_ssl.data.sources import SourceConfig, load
 from rayfed_ssl.data.split_rows import NO_LABEL, Beside
 from rayfed_ssl.data.store import MISFITS, Misfits
 from rayfed_ssl.data.whose import shared_notes, ungrouped
 from rayfed_ssl.evaluation.knn import KnnConfig
 from rayfed_ssl.evaluation.knn import remarks as of_knn
-from rayfed_ssl.exporting.card_notes import AS_NOTED, REWORDED, qualifying
 from rayfed_ssl.exporting.encoders import run_encoder
 from rayfed_ssl.exporting.folder import export
 from rayfed_ssl.federated.remarks import copied, of_classes, over_share, remarks
@@ -48,7 +53,7 @@ def images(kinds: list[int], labels: list[int], groups: list[int] | None = None)
     return Images(KINDS[kinds], np.array(labels), NAMES, given, (WHO, "b"))
 
 
-def of_data(folder: Path) -> list[str]:
+def of_data(folder: Path) -> tuple[Note, ...]:
     """Notes of each kind that data sets, partitions and protocols have."""
     train = images([*range(8), 0], [0, 1, 2, 3, 0, 0, 0, 0, 0], [0, 0, 1, -1, 1, 1, 1, 1, 1])
     test = images([0, *range(10, 18)], [0] * 7 + [1, -1])
@@ -57,7 +62,7 @@ def of_data(folder: Path) -> list[str]:
     shared = {"train": np.array([0, 1]), "test": np.array([1, 5])}
     alone = held_out_notes(np.repeat([0, 1], [28, 2]), np.arange(6), ("a", WHO), None, "one Parquet file")
     of_folder = SourceConfig(name="imagefolder", path=folder, layout="flat", group="([A-Z].*)_", image_size=8)
-    return [
+    lines = [
         *copied(data, [np.arange(4), np.arange(4, 9)], np.array([8])),
         *of_classes(data),
         *over_share(numbers, np.arange(30), 0.1, grouped=False),
@@ -77,9 +82,10 @@ def of_data(folder: Path) -> list[str]:
         *load(of_folder, folder / "cache").notes,
         *Natural(min_size=3).notes(train, np.arange(9), [np.empty(0, np.int64), np.arange(4, 9)]),
     ]
+    return recounted(lines, (0, 0), (0, 0))
 
 
-def of_dealing() -> list[str]:
+def of_dealing() -> tuple[Note, ...]:
     """Notes on who holds what, of as much of a run as they look at."""
     train = replace(
         images([*range(4)], [0, 1, 0, 1], [0, 0, 0, 0]), group_names=(WHO,), subjects=np.array([0, 0, 1, 1])
@@ -87,7 +93,9 @@ def of_dealing() -> list[str]:
     own = [np.array([0, 1]), np.array([2])]
     dataset = SimpleNamespace(train=train, test=images([5, 6, 7], [0, 1, 1]))
     shards = [{"train": np.array([0, 2])}, {"train": np.array([1, 3])}]
-    federation = SimpleNamespace(dataset=dataset, shards=shards, own_tests=own, clients=[0, 1], held_out=None, notes=())
+    federation = SimpleNamespace(
+        dataset=dataset, shards=shards, own_tests=own, clients=[0, 1], held_out=None, notes=lambda metrics: ()
+    )
     dealt = SimpleNamespace(name="iid", natural=False, by_group=False)
     knn = SimpleNamespace(classifies=True, images=lambda block, size: {}, remarks=lambda block, labels: ())
     evaluation = SimpleNamespace(
@@ -96,10 +104,10 @@ def of_dealing() -> list[str]:
     data = SimpleNamespace(columns=SimpleNamespace(group=None, client=None), partition=dealt, image_size=8)
     config: Any = SimpleNamespace(data=data, evaluation=evaluation, seed=0)
     made: Any = federation
-    return [*split_groups(config, made), *one_owner(config, made), *image_notes(config, made)]
+    return as_notes([*split_groups(config, made), *one_owner(config, made), *image_notes(config, made)])
 
 
-def of_methods() -> list[str]:
+def of_methods() -> tuple[Note, ...]:
     """Notes of servers that have no more than what they look at."""
     own = SimpleNamespace(warmup=5, mu=1.0, privacy=SimpleNamespace(delta=0.5))
     config = SimpleNamespace(train=SimpleNamespace(rounds=3), method=own)
@@ -108,62 +116,118 @@ def of_methods() -> list[str]:
         fit_batches=lambda client: SimpleNamespace(steps=1), calibration=lambda client: (1.0, 5.0, 20),
     )  # fmt: skip
     runs: Any = SimpleNamespace(config=config, method=own)
-    return [*FedFoA.notes(alone), *FedProx.notes(alone), *LDAWA.notes(runs), FedSC.notes(alone)[0]]
+    return as_notes([*FedFoA.notes(alone), *FedProx.notes(alone), *LDAWA.notes(runs), FedSC.notes(alone)[0]])
 
 
-def test_each_kind_of_note_is_known_by_what_the_library_says_and_no_name_gets_through(tmp_path: Path) -> None:
-    put(tmp_path, {f"train/{name}.png": image for name, image in zip((f"{WHO}_1", "2"), pictures(2), strict=True)})
-    notes = [*of_data(tmp_path), *of_dealing(), *of_methods()]
-    assert sum(WHO in note for note in notes) > 5
-    lines = qualifying(notes)
+def all_kinds(folder: Path) -> tuple[Note, ...]:
+    put(folder, {f"train/{name}.png": image for name, image in zip((f"{WHO}_1", "2"), pictures(2), strict=True)})
+    return (*of_data(folder), *of_dealing(), *of_methods())
+
+
+LINES = (
+    "1 of 9 test images are also among the training images (the same pixels): accuracy on them is memory",
+    (
+        "1 of 1 images to choose by (evaluation.select) are also among the clients' (the same pixels): accuracy on "
+        "them is memory"
+    ),
+    "2 of 9 training images are there more than once (the same pixels), 2 of them with several clients",
+    "1 of 9 test images has no label: accuracies are over the other 8",
+    "a class of 1 images is called as if nobody had labelled them",
+    "2 classes have names that differ by capitals or blanks alone",
+    "2 of 4 classes of the training images have no test image: accuracies are over the others alone",
+    (
+        "some classes have fewer than 5 of 8 test images (the fewest: 1): one image is up to 100 points of a class's "
+        "accuracy"
+    ),
+    (
+        "evaluation.select holds out 30 of 60 labelled training images, 50% for a share of 10%: of each class at least "
+        "one image, where it has two"
+    ),
+    "3 images are scaled by a window of their own (DICOM)",
+    "3 images have several frames: the first is read",
+    "3 images have bands (TIFF) beside their colours and transparency, which are not read",
+    "3 images have transparent pixels, which are laid on black",
+    "3 images lose more than half of their area: of each the central square is taken",
+    "3 images are enlarged 1.5 times or more",
+    "of 3 images more than 1% of the pixels lie outside the range that is read, and are clipped",
+    "3 images take up less than a sixteenth of the range that is read, and keep 16 of 256 grey levels or fewer",
+    "2 images are of one single colour throughout",
+    "6 of 30 images, about a fifth of each class, were held out as test images",
+    "some classes were too small to hold a test image out: accuracies are over the others alone",
+    "2 of 9 images, about a fifth of each class and whole groups at a time, were held out as test images",
+    "limit: 2 of 60 training images are taken, which show 2 of 4 classes",
+    "labels are 2 of the numbers 0 to 5",
+    "1 of 2 test images are of a group (data.columns.group) with training images",
+    "no test image has a group (data.group): how many show one with training images is not known",
+    "what seems to say whom an image shows was not read: images of one may train and test",
+    (
+        "evaluation.knn.k: found 60, of which 20 are used, but the median class has 2 of the 200 labelled train "
+        "images, so most neighbours that vote are of other classes"
+    ),
+    "3 images have an empty label: unlabelled",
+    "1 broken image is left out",
+    "data.group finds nothing in the path of 1 images: each is one of its own",
+    "1 of 9 training images have no client (folder or value): nobody trains on them",
+    "below data.partition.min_size=3 images to train on: 1 of 2 clients take no part",
+    "2 of 2 groups (data.group) with several images to train on have them with several clients",
+    "all 4 training images with an owner belong to one",
+    "1 of 2 clients with own test images have those of one class alone",
+    "no round applies fedfoa's term",
+    "every client takes one local step a round, at which fedprox's penalty has no gradient: this run is FedAvg's",
+    "every round takes FedAvg's mean",
+    (
+        "method.privacy.delta: found 0.5, but clients have up to 20 images: a delta of 1/20 or more allows a mechanism "
+        "that publishes one of them"
+    ),
+)
+
+
+def test_what_a_card_has_of_each_kind_of_note_and_no_name_is_in_it(tmp_path: Path) -> None:
+    notes = all_kinds(tmp_path)
+    assert sum(WHO in note.text for note in notes) > 5
+    lines = public_lines(notes)
     assert not any(WHO in line or "sick" in line.lower() for line in lines), lines
-    unknown = [note for note in notes if not qualifying([note])]
-    assert [note.partition(":")[0] for note in unknown] == [
+    assert lines == LINES
+    assert [note.text.partition(":")[0] for note in notes if note.public is None] == [
         "88% of the test images are of class sick",  # the card says it of all runs, beside the accuracies
         "data.group finds 1 group in 1 images, such as Ada King",
     ]
-    for pattern in (*AS_NOTED, *REWORDED):
-        assert any(re.search(pattern, note) for note in notes), pattern
-    told = "\n".join(lines)
-    for said in (
-        "1 of 9 test images are also among the training images (the same pixels): accuracy on them is memory",
-        "2 of 9 training images are there more than once (the same pixels), 2 of them with several clients",
-        "1 of 9 test images has no label: accuracies are over the other 8",
-        "a class of 1 images is called as if nobody had labelled them",
-        "2 classes have names that differ by capitals or blanks alone",
-        "2 of 4 classes of the training images have no test image: accuracies are over the others alone",
-        "of 3 images more than 1% of the pixels lie outside the range that is read, and are clipped",
-        "3 images take up less than a sixteenth of the range that is read, and keep 16 of 256 grey levels or fewer",
-        "1 of 2 test images are of a group (data.columns.group) with training images",
-        "6 of 30 images, about a fifth of each class, were held out as test images",
-        "2 of 9 images, about a fifth of each class and whole groups at a time, were held out as test images",
-        "what seems to say whom an image shows was not read: images of one may train and test",
-        "below data.partition.min_size=3 images to train on: 1 of 2 clients take no part",
-        "no round applies fedfoa's term",
-    ):
-        assert said in told.splitlines(), said
 
 
-def test_what_is_of_no_kind_is_left_out_and_other_images_are_said_to_be_others() -> None:
-    assert (
-        qualifying([f"{WHO} are taken for classes", f"/home/{WHO}/x leads nowhere", "", "3 files are not read"]) == []
+def public_sites() -> Iterator[tuple[str, range]]:
+    """Where the library makes notes of which a card has something: files, and the lines of such a call."""
+    for file in Path(rayfed_ssl.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and str(file) != notes_module.__file__:
+                called = ast.unparse(node.func)
+                if called == "Note.shareable" or (called == "Note" and len(node.args) + len(node.keywords) > 1):
+                    yield str(file), range(node.lineno, (node.end_lineno or node.lineno) + 1)
+
+
+def test_no_kind_of_note_that_a_card_has_is_missing_above(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, make = set(), Note.__init__
+
+    def watched(note: Note, *args: Any, **named: Any) -> None:
+        frame = sys._getframe(1)
+        while frame.f_code.co_filename in (notes_module.__file__, "<string>") and frame.f_back:
+            frame = frame.f_back
+        made.add((frame.f_code.co_filename, frame.f_lineno))
+        make(note, *args, **named)
+
+    monkeypatch.setattr(Note, "__init__", watched)
+    all_kinds(tmp_path)
+    sites = [*public_sites()]
+    assert len(sites) > 30
+    missing = [(file, lines) for file, lines in sites if not any((file, line) in made for line in lines)]
+    assert not missing
+
+
+def test_other_images_are_said_to_be_others() -> None:
+    assert Note(f"{WHO} is", "3 are").of("evaluation.transfer.data") == Note(
+        f"evaluation.transfer.data: {WHO} is", "evaluation.transfer.data: 3 are"
     )
-    assert qualifying(["evaluation.transfer.data: 3 images are of one single colour throughout"] * 2) == [
-        "evaluation.transfer.data: 3 images are of one single colour throughout"
-    ]
-    few = (
-        f"evaluation.transfer.data: class {WHO} has fewer than 5 of 9 test images (the fewest: 2): one image is up to "
-    )
-    assert qualifying([f"{few}50 points of"])[0].startswith("evaluation.transfer.data: some classes have fewer than 5")
-
-
-def test_only_fixed_words_and_numbers_are_taken_from_a_note() -> None:
-    for pattern in AS_NOTED:
-        assert not re.search(r"(?<!\\)\.(?!\d)|\\[wWsS]|\[\^", re.sub(r"\[[^]]*\]", "", pattern)), pattern
-    for pattern, words in REWORDED.items():
-        for group in re.findall(r"\((?!\?)((?:[^()\\]|\\.)*)\)", pattern):
-            assert group == r"\d+" or not re.search(r"[+*]|(?<!\\)\.", group), pattern
-        assert "\\g" not in words
+    assert Note(WHO).of("data.public.images").public is None
+    assert public_lines([Note(WHO), Note("a", "b"), Note("c", "b"), *as_notes([f"{WHO} leads nowhere"])]) == ("b",)
 
 
 # -- on a card ---------------------------------------------------------------------------------------------------------
@@ -205,10 +269,25 @@ def test_the_card_qualifies_its_numbers_and_names_nobody(folder: Path, tmp_path:
     assert (
         "right for 0.900 of the 40 labelled test images, and naming one of their 2 classes at random for 0.500." in card
     )
-    noted = json.loads((folder / "environment.json").read_text())["notes"]
-    assert any("Ada_King" in note for note in noted)
+    recorded = json.loads((folder / "environment.json").read_text())
+    assert any("Ada_King" in note for note in recorded["notes"])
+    assert [f"- {line}." for line in recorded["card_notes"]] == section[:-1]
     for name in ("Ada", "King", "Bob", "well", str(folder.parent)):
         assert name not in card, name
+
+
+def test_a_run_of_an_earlier_version_has_nothing_of_notes_on_its_card(folder: Path, tmp_path: Path) -> None:
+    kept = (folder / "environment.json").read_text()
+    recorded = json.loads(kept)
+    del recorded["card_notes"]
+    try:
+        (folder / "environment.json").write_text(json.dumps(recorded))
+        export(run_encoder(folder), "torchscript", tmp_path / "x")
+    finally:
+        (folder / "environment.json").write_text(kept)
+    card = (tmp_path / "x/README.md").read_text(encoding="utf-8")
+    section = card.partition("## What qualifies these numbers\n\n")[2].partition("\n\n##")[0].splitlines()
+    assert section == ["- 1 images could not be decoded: left out."]  # which skipped_images.txt says
 
 
 def test_without_outcomes_the_largest_class_is_the_summarys(folder: Path, tmp_path: Path) -> None:

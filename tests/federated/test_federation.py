@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.data.corruptions import rotation
@@ -187,7 +188,7 @@ def test_a_class_that_makes_guessing_more_than_ten_points_better_than_chance_is_
 ) -> None:
     federation = dealt(tmp_path)
     test = replace(federation.dataset.test, labels=np.array(labels))
-    said = replace(federation, dataset=replace(federation.dataset, test=test)).notes
+    said = texts(replace(federation, dataset=replace(federation.dataset, test=test)).notes())
     notes = [note for note in said if "fewer than" not in note and "no test image" not in note]
     expected = () if share is None else (f"{share} of the test images are of class {max(labels, key=labels.count)}: ",)
     assert tuple(note.startswith(text) for note, text in zip(notes, expected, strict=True)) == (True,) * len(expected)
@@ -196,7 +197,7 @@ def test_a_class_that_makes_guessing_more_than_ten_points_better_than_chance_is_
 def test_classes_of_almost_one_name_are_named(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", label=["cat", "Cat ", "dog", "dogs", "CAT"] * 10)
     data = load(SourceConfig(name="parquet", path=tmp_path / "a.parquet", image_size=8), tmp_path / "cache")
-    said = [note for note in remarks(data) if "differ by" in note]
+    said = [note for note in texts(remarks(data)) if "differ by" in note]
     assert said == ["classes 'CAT', 'Cat ', 'cat' differ by capitals or blanks alone, and are read as 3 classes"]
 
 
@@ -206,7 +207,7 @@ def test_balanced_accuracy_is_advised_only_where_it_is_not_chosen(tmp_path: Path
     federation = replace(federation, dataset=replace(federation.dataset, test=test))
     for metrics in (["accuracy"], ["accuracy", "auc"], ["accuracy", "balanced_accuracy"]):
         config = tiny("fedsimclr", evaluation__metrics=metrics)
-        (note,) = (note for note in image_notes(config, federation) if "always naming it" in note)
+        (note,) = (note for note in texts(image_notes(config, federation)) if "always naming it" in note)
         advice = "; balanced accuracy (evaluation.metrics=[accuracy,balanced_accuracy]) tells more"
         assert note.endswith("says little" + ("" if "balanced_accuracy" in metrics else advice))
 

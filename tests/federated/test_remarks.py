@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rayfed_ssl.base.notes import texts
 from rayfed_ssl.config import build
 from rayfed_ssl.data.copies import copies
 from rayfed_ssl.data.images import Dataset, Images
@@ -34,7 +35,7 @@ def dataset(train: list[int], test: list[int]) -> Dataset:
 
 def said(data: Dataset, held: list[list[int]], held_out: list[int] | None = None) -> list[str]:
     out = None if held_out is None else np.array(held_out)
-    return list(copied(data, [np.array(rows, np.int64) for rows in held], out))
+    return list(texts(copied(data, [np.array(rows, np.int64) for rows in held], out)))
 
 
 def test_nothing_is_said_where_all_images_differ() -> None:
@@ -83,65 +84,66 @@ def labelled(train: list[int], test: list[int], names: tuple[str, ...] = ()) -> 
 @pytest.mark.parametrize("name", ["unlabelled", "Unlabeled", "un-labelled images", "no_label", "Unknown"])
 def test_a_class_that_is_none_by_its_name_is_named(name: str) -> None:
     names = ("ill", "labelled", name)
-    assert list(no_class(labelled([0, 1, 2, 2, -1], [2, -1], names))) == [
+    assert list(texts(no_class(labelled([0, 1, 2, 2, -1], [2, -1], names)))) == [
         f"{name} is taken for a class, of 3 images; images that nobody labelled lie in no class folder, or have an "
         "empty label"
     ]
-    assert list(no_class(labelled([0, 1], [0], names[:2]))) == []
+    assert list(texts(no_class(labelled([0, 1], [0], names[:2])))) == []
 
 
 def test_test_images_without_a_label_are_counted_where_others_have_one() -> None:
     data = labelled([0, 1], [0, -1, 1, -1, 1])
     line = "2 of 5 test images have no label: accuracies are over the other 3"
-    assert list(unlabelled_tests(data)) == [line]
-    assert line in remarks(data)
-    (line,) = unlabelled_tests(labelled([0, -1], [-1, 0]))
+    assert list(texts(unlabelled_tests(data))) == [line]
+    assert line in texts(remarks(data))
+    (line,) = texts(unlabelled_tests(labelled([0, -1], [-1, 0])))
     assert line == "1 of 2 test images has no label: accuracies are over the other 1"
     for tests in ([0, 1], [-1, -1], []):
-        assert list(unlabelled_tests(labelled([0, -1], tests))) == []
+        assert list(texts(unlabelled_tests(labelled([0, -1], tests)))) == []
 
 
 def test_classes_of_the_training_images_without_a_test_image_are_named() -> None:
     data = labelled([0, 1, 2, 3, -1], [0, 2, -1], ("a", "b", "c", "d"))
     line = "2 of 4 classes of the training images have no test image (b, d): accuracies are over the other 2 alone"
-    assert list(untested_classes(data)) == [line]
-    assert line in remarks(data)
-    (line,) = untested_classes(labelled([*range(8)], [3]))
+    assert list(texts(untested_classes(data))) == [line]
+    assert line in texts(remarks(data))
+    (line,) = texts(untested_classes(labelled([*range(8)], [3])))
     assert line.startswith("7 of 8 classes of the training images have no test image (0, 1, 2, 4, 5 and 2 more)")
-    (line,) = untested_classes(labelled([0, 1], [0], ("a", "b")))
+    (line,) = texts(untested_classes(labelled([0, 1], [0], ("a", "b"))))
     assert line.startswith("1 of 2 classes of the training images has no test image (b): ")
     for train, test in (([0, 1], [1, 0, -1]), ([0, 1], []), ([0, 1], [-1]), ([-1], [0]), ([-1], [])):
-        assert list(untested_classes(labelled(train, test))) == []
+        assert list(texts(untested_classes(labelled(train, test)))) == []
 
 
 def test_a_class_too_small_to_be_tested_is_named_once(tmp_path: Path) -> None:
     write_parquet(tmp_path / "all.parquet", KINDS, [0] * 28 + [1] * 2)
     data = load(SourceConfig(path=tmp_path / "all.parquet", image_size=8), tmp_path)
-    assert [line for line in remarks(data) if "no test image" in line] == [
+    assert [line for line in texts(remarks(data)) if "no test image" in line] == [
         "class 1 has no test image: too few images to hold a share of 0.2 out"
     ]
     write_parquet(tmp_path / "d/train.parquet", KINDS[:20], [0] * 10 + [1] * 10)
     write_parquet(tmp_path / "d/test.parquet", KINDS[20:], [0] * 10)
     line = "1 of 2 classes of the training images has no test image (1): accuracies are over the other 1 alone"
-    assert line in remarks(load(SourceConfig(path=tmp_path / "d", image_size=8), tmp_path))
+    assert line in texts(remarks(load(SourceConfig(path=tmp_path / "d", image_size=8), tmp_path)))
 
 
 def test_classes_of_few_test_images_are_named() -> None:
     few, most = [0, 1, 1], [2] * (FEW - 1)
     end = "and balanced accuracy and AUC weigh it as the largest class"
     names = ("a", "b", "c")
-    assert list(smallest_classes(labelled([0], [0] * FEW + [1] * 2 + [-1], names))) == [
+    assert list(texts(smallest_classes(labelled([0], [0] * FEW + [1] * 2 + [-1], names)))) == [
         f"class b has fewer than 5 of 7 test images (the fewest: 2): one image is up to 50 points of a class's "
         f"accuracy, {end}"
     ]
-    assert list(smallest_classes(labelled([0], few + most, names))) == [
+    assert list(texts(smallest_classes(labelled([0], few + most, names)))) == [
         f"classes a, b, c have fewer than 5 of 7 test images (the fewest: 1): one image is up to 100 points of a "
         f"class's accuracy, {end}"
     ]
-    assert list(smallest_classes(labelled([0], most, names))) == []  # of one class nothing is measured
-    assert list(smallest_classes(labelled([0], [0] * FEW + [1] * FEW))) == []
-    assert list(smallest_classes(labelled([0, 1, 2], [0] * FEW + [2] * FEW))) == []  # one of none is another matter
-    (line,) = smallest_classes(labelled([0], [*range(7), 7, 7]))
+    assert list(texts(smallest_classes(labelled([0], most, names)))) == []  # of one class nothing is measured
+    assert list(texts(smallest_classes(labelled([0], [0] * FEW + [1] * FEW)))) == []
+    one_of_none = labelled([0, 1, 2], [0] * FEW + [2] * FEW)  # which is another matter
+    assert list(smallest_classes(one_of_none)) == []
+    (line,) = texts(smallest_classes(labelled([0], [*range(7), 7, 7])))
     assert line.startswith("classes 0, 1, 2, 3, 4 and 3 more have")
 
 
@@ -177,5 +179,5 @@ def test_more_images_to_choose_by_than_their_share_are_said(
     columns = {"columns": {"group": "patient"}} if grouped else {}
     document = {"method": {"name": "fedsimclr"}, "data": data | columns, "clients": {"count": 2}}
     federation = deal(build(document, {"evaluation.select": {"share": 0.1}}, origin="a test"), tmp_path / "cache")
-    found = [note for note in federation.notes if note.startswith("evaluation.select holds out")]
+    found = [note for note in texts(federation.notes()) if note.startswith("evaluation.select holds out")]
     assert found == [f"evaluation.select {one}, where it has two" for one in line]

@@ -18,6 +18,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.config import build
@@ -326,7 +327,7 @@ def test_a_run_without_the_term_says_so(tmp_path: Path, rounds: int, warmup: int
 def test_without_the_term_the_method_trains_its_clients_alone() -> None:
     """The reviewer's: three rounds by the default warm-up."""
     config = tiny("fedfoa", train__rounds=3, method__warmup=5)
-    (line,) = rehearse(config, deal(config))[0].notes()
+    (line,) = texts(rehearse(config, deal(config))[0].notes())
     assert line == (
         "no round applies fedfoa's term: found train.rounds=3 and method.warmup=5, by which it begins in round 6, so "
         "clients train alone; to have some, a method.warmup of at most 2, or train.rounds of at least 6"

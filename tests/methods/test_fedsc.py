@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.base.weights import Weights, unpack
@@ -488,7 +489,7 @@ def test_a_delta_that_allows_publishing_an_image_is_said() -> None:
     largest = int(sizes.max())
     for delta, said in ((1 / largest, True), (0.99 / largest, False)):
         config = tiny("fedsc", method__privacy={"epsilon": 3.0, "delta": delta})
-        lines = rehearse(config, deal(config))[0].notes()
+        lines = texts(rehearse(config, deal(config))[0].notes())
         assert any(f"set method.privacy.delta below 1/{largest}" in line for line in lines) == said
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from rayfed_ssl.base.notes import Note
 from rayfed_ssl.records.environment import (
     Recorded,
     command_line,
@@ -43,16 +44,19 @@ def test_the_file_says_what_the_run_ran_on(tmp_path: Path) -> None:
 
 def test_what_a_run_began_with_is_read_back(tmp_path: Path) -> None:
     files = {"system.devices": "c3"}
+    notes = [Note("class Ada", "a class"), Note("x"), Note("class Bob", "a class")]
     write_environment(
-        tmp_path, device="cpu", threads=1, images="a1", public_images="b2", files=files, resumed=False, notes=["x"]
+        tmp_path, device="cpu", threads=1, images="a1", public_images="b2", files=files, resumed=False, notes=notes
     )
-    assert recorded(tmp_path) == Recorded("a1", "b2", files, ("x",))
+    assert recorded(tmp_path) == Recorded("a1", "b2", files, ("class Ada", "x", "class Bob"), ("a class",))
+    write_environment(tmp_path, device="cpu", threads=1, images="a1", resumed=False, notes=notes[1:2])
+    assert "card_notes" not in json.loads((tmp_path / "environment.json").read_text())
 
 
 @pytest.mark.parametrize(
     "text",
     [None, "", "{", "[]", "5", "[" * 100_000, "{}", '{"images": null, "public_images": 3, "files": ["a"]}',
-     '{"files": {"system.devices": 7}}'],
+     '{"files": {"system.devices": 7}}', '{"notes": 5, "card_notes": {"a": "b"}}'],
 )  # fmt: skip
 def test_of_a_damaged_or_an_older_file_nothing_is_known(text: str | None, tmp_path: Path) -> None:
     if text is not None:

@@ -1,0 +1,44 @@
+"""What a run says before its first round: for whoever runs it, and in words without any name for a model card."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Note:
+    """A line for whoever runs it. It may name files, folders, classes, clients or groups, and these may be patients.
+
+    ``public`` is what a model card has of it: words and numbers alone, no such name. None: a card has nothing of it.
+    """
+
+    text: str
+    public: str | None = None
+
+    @classmethod
+    def shareable(cls, said: str, more: str = "") -> Note:
+        """A note that begins with what a card has of it, ``said``, and ends with ``more``, which a card has not."""
+        return cls(said + more, said)
+
+    def of(self, key: str) -> Note:
+        """The same of other images than the run's: those of the configuration block ``key``."""
+        return Note(f"{key}: {self.text}", None if self.public is None else f"{key}: {self.public}")
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def as_notes(lines: Iterable[Note | str]) -> tuple[Note, ...]:
+    """The lines as notes. Of plain text, which says nothing of cards, a card has nothing."""
+    return tuple(Note(line) if isinstance(line, str) else line for line in lines)
+
+
+def texts(notes: Iterable[Note | str]) -> tuple[str, ...]:
+    """What the notes say to whoever runs it."""
+    return tuple(map(str, notes))
+
+
+def public_lines(notes: Iterable[Note]) -> tuple[str, ...]:
+    """What a model card has of the notes, each line once."""
+    return tuple(dict.fromkeys(note.public for note in notes if note.public is not None))
