@@ -239,6 +239,8 @@ def _on_other_images(encoder: RunEncoder, others: Mapping[str, Any], began: str)
             where = f"`{name}`, {known['images']['test']:,} test images and {known['images']['train']:,} to learn from"
             head = ("protocol", "raw pixels", "untrained encoder", "this encoder")
             yield f"On other images than the run's ({where}), by `rayfed-ssl evaluate --data`:\n\n{_table(head, rows)}"
+            if lines := known["images"].get("card_notes"):
+                yield "\n".join(f"- {line}." for line in lines)
 
 
 def _of_chance(encoder: RunEncoder, summary: Mapping[str, Any], tags: Sequence[str]) -> Iterator[str]:

@@ -77,11 +77,13 @@ def held_out(comparison: Comparison) -> list[str]:
         return []
     told = f"{SELECT}..: measured on training images held out to choose by"
     runs = [run for row in comparison.trained for run in row.runs.values()]
-    counts = [run.held_out.images for run in runs if run.held_out is not None]
-    if len(counts) < len(runs):
+    counts = {run.held_out.images for run in runs if run.held_out is not None}
+    own = [run.held_out.images for run in comparison.first.runs.values() if run.held_out is not None]
+    if any(run.held_out is None for run in runs):
         return [f"{told}; how many there are is not recorded."]
-    images = min(counts)
-    told += f", {images:,} in each run: one is {1 / images:.2g} of an accuracy"
+    fewest, images = min(counts), min(own)
+    many = f"{fewest:,} in each run" if len(counts) == 1 else f"{fewest:,} to {max(counts):,} in a run"
+    told += f", {many}: one is {1 / fewest:.2g} of an accuracy{'' if len(counts) == 1 else ' or less'}"
     shares = {name: comparison.first.spread(name) for name in names if counts_images(name.removeprefix(SELECT))}
     known = [(name, found.mean) for name, found in shares.items() if found is not None and 0 <= found.mean <= 1]
     for name, mean in known[:1]:

@@ -53,6 +53,8 @@ def section(run: Path, found: Mapping[str, Any]) -> Section:
         sentence = f" {verdict(known).sentence}" if "rounds" in summary else ""
         if (table := accuracy_table(known, f"{title}.{sentence}", "untrained", keys=False)) is not None:
             made.tables.append(table)
+            name = title.partition(":")[0]
+            made.notes += [f"{name}: {printable(note)}." for note in one.get("images", {}).get("notes", ())]
     if made.tables:
         made.intro = "What rayfed-ssl evaluate measured of the exported encoders."
     return made

@@ -14,7 +14,7 @@ import yaml
 from numpy.typing import NDArray
 
 from rayfed_ssl import evaluation
-from rayfed_ssl.base.notes import texts
+from rayfed_ssl.base.notes import Note, public_lines, texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import pack
 from rayfed_ssl.config import RunConfig, load_untrusted
@@ -149,12 +149,13 @@ def _other_images(
         "test": len(dataset.test),
         **({"without": "images that the run trained on"} if exclude_trained else {}),
         **({"largest_class": {"name": largest.name, "share": largest.share}} if largest is not None else {}),
-        "notes": [*trained, *texts(remarks(dataset, config.evaluation.metrics))],
     }
+    notes = [*trained, *remarks(dataset, config.evaluation.metrics)]
+    said |= {"notes": list(texts(notes)), **({"card_notes": list(shared)} if (shared := public_lines(notes)) else {})}
     return Federation(dataset, (), None, None, ()), said
 
 
-def _seen(run: Path, dataset: Dataset, exclude: bool) -> tuple[Dataset, list[str]]:
+def _seen(run: Path, dataset: Dataset, exclude: bool) -> tuple[Dataset, list[Note]]:
     """The data set, and a line where the run trained on some of its test images: they are left out with ``exclude``.
     Raises UserError where all would be, or nothing is known of what the run trained on.
     """
@@ -162,7 +163,8 @@ def _seen(run: Path, dataset: Dataset, exclude: bool) -> tuple[Dataset, list[str
     if known is None:
         if exclude:
             raise UserError(f"--exclude-trained: found no {TRAINED} in {run}, which an earlier version made")
-        return dataset, [f"the run has no {TRAINED}: whether it trained on some of these images is not known"]
+        unknown = "whether the run trained on some of these images is not known"
+        return dataset, [Note(f"the run has no {TRAINED}: {unknown.replace('the run', 'it')}", unknown)]
     test = dataset.test
     seen = among_trained(test.pixels, known)
     count, there = int(seen.sum()), len(test)
@@ -170,10 +172,11 @@ def _seen(run: Path, dataset: Dataset, exclude: bool) -> tuple[Dataset, list[str
         return dataset, []
     said = f"the run trained on {count} of {there} test images (the same pixels)"
     if not exclude:
-        return dataset, [f"{said}: what is measured on them is memory; --exclude-trained leaves them out"]
+        memory = f"{said}: what is measured on them is memory"
+        return dataset, [Note.shareable(memory, "; --exclude-trained leaves them out")]
     if count == there:
         raise UserError(f"--exclude-trained: {said}, and so none is left to measure on")
-    return without_test(dataset, seen), [f"{said}: they are left out"]
+    return without_test(dataset, seen), [Note.shareable(f"{said}: they are left out")]
 
 
 def _beside(known: Mapping[str, Any], name: str, now: Mapping[str, Any], measured: Sequence[str]) -> dict[str, Any]:
@@ -188,7 +191,7 @@ def _beside(known: Mapping[str, Any], name: str, now: Mapping[str, Any], measure
 
 def _which(images: Mapping[str, Any]) -> dict[str, Any]:
     """What says which images they are, without what is said of them."""
-    return {key: value for key, value in images.items() if key not in ("notes", "largest_class")}
+    return {key: value for key, value in images.items() if key not in ("notes", "card_notes", "largest_class")}
 
 
 def _measured(config: RunConfig, federation: Federation, encoders: Sequence[ExportedFile]) -> Found:

@@ -14,6 +14,8 @@ from PIL import Image
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.pixel_digests import kept_digests, pixel_digests
+from rayfed_ssl.exporting.card import card
+from rayfed_ssl.exporting.encoders import run_encoder
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.records.trained import read_trained
 from rayfed_ssl.simulation.reevaluation import reevaluate
@@ -65,6 +67,12 @@ def test_test_images_that_the_run_trained_on_are_noted(run: Path, tmp_path: Path
     (found,) = json.loads((run / "evaluation.json").read_text())["other data"].values()
     assert line in found["images"]["notes"]
     assert found["images"]["test"] == 12
+    written = card(run_encoder(run), "use")
+    beside = written.partition("On other images than the run's")[2].partition("##")[0]
+    assert f"- {said}: what is measured on them is memory.\n" in beside
+    assert call("report", str(run), "--no-images")[0] == 0
+    evaluated = (run / "report.html").read_text().partition('id="evaluated"')[2].partition("</section>")[0]
+    assert f"<li>On {other}: {line}.</li>" in evaluated
     call("evaluate", str(run), "--data", str(other), "--protocol", "knn", "--exclude-trained")
     (found,) = json.loads((run / "evaluation.json").read_text())["other data"].values()
     assert f"{said}: they are left out" in found["images"]["notes"]

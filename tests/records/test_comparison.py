@@ -240,6 +240,12 @@ def test_another_split_is_told(tmp_path: Path) -> None:
     low, high = (f"{end:.3f}" for end in scipy.stats.binomtest(1, 2).proportion_ci(0.95, "wilson"))
     of_two = next(note for note in notes(known) if note.startswith("select/.."))
     assert "held out to choose by, 2 in each run: one is 0.5 of an accuracy, and with others 0.275 of" in of_two
+    unlike = {"a": [run_folder(tmp_path / "unlike", 0, [1.0], held_out=(6, 7, 8, 9))]}
+    unlike["b"] = [run_folder(tmp_path / "unlike" / "other", 0, [1.0], held_out=(7, 8))]
+    lower, upper = (f"{end:.3f}" for end in scipy.stats.binomtest(2, 4).proportion_ci(0.95, "wilson"))
+    of_first = next(note for note in notes(of_variants(unlike)) if note.startswith("select/.."))
+    assert "held out to choose by, 2 to 4 in a run: one is 0.5 of an accuracy or less, and with" in of_first
+    assert f"0.500 of select/knn may be {lower} to {upper} in one run" in of_first
     half = of_variants({"a": [run_folder(tmp_path / "half", 0, [1.0], held_out=(7, 8))]})
     assert any(f"0.500 of select/knn may be {low} to {high} in one run (95%)" in note for note in notes(half))
     assert records(other)[1]["same_split"] is False
