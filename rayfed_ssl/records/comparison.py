@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
@@ -176,11 +177,13 @@ class Row:
 class Comparison:
     """Rows, the first being what the others are compared with; the untrained encoder and raw pixels come last.
 
-    ``left_out``: variants that did not fit the base configuration, and why.
+    ``left_out``: variants that did not fit the base configuration, and why. ``folders``: the run folders of each row,
+    where somebody gave these and no names.
     """
 
     rows: tuple[Row, ...]
     left_out: Mapping[str, str] = field(default_factory=dict)
+    folders: Mapping[str, Sequence[Path]] = field(default_factory=dict)
 
     @property
     def first(self) -> Row:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -14,6 +14,8 @@ from rayfed_ssl.records.image_pairs import CLIENTS, HELD_OUT, TEST_IMAGES
 from rayfed_ssl.records.judged import MARGIN
 from rayfed_ssl.records.leaked import INTERVAL, Area, largest
 from rayfed_ssl.records.noted import noted
+
+MOST_FOLDERS = 5  # of a row, named
 
 
 def notes(comparison: Comparison) -> list[str]:
@@ -45,9 +47,16 @@ def notes(comparison: Comparison) -> list[str]:
         if row.unfinished:
             told = ", ".join(f"{name} {status}" for name, status in row.unfinished.items())
             lines.append(f"! {printable(row.name)}: {told}; not counted.")
-    lines += [*_void(comparison), *_began_otherwise(comparison), *noted(comparison)]
+    lines += [*_folders(comparison), *_void(comparison), *_began_otherwise(comparison), *noted(comparison)]
     lines += [f"Left out, {printable(name)}: {' '.join(why.split())}" for name, why in comparison.left_out.items()]
     return lines
+
+
+def _folders(comparison: Comparison) -> Iterator[str]:
+    """Which folders each row is of, where these were given."""
+    for name, folders in comparison.folders.items():
+        more = f" and {len(folders) - MOST_FOLDERS} more" if len(folders) > MOST_FOLDERS else ""
+        yield f"{printable(name)}: {', '.join(printable(folder) for folder in folders[:MOST_FOLDERS])}{more}."
 
 
 def _of_the_split(comparison: Comparison, name: str) -> str:

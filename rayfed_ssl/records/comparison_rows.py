@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,9 @@ def of_runs(folders: Sequence[Path]) -> Comparison:
                 raise UserError(f"{folder}: found the settings and the seed of {other.folder}; each run once")
         together.append(run)
     grouped = list(groups.values())
-    names = _names(grouped)
-    return _compared([_row(name, runs, {}) for name, runs in zip(names, grouped, strict=True)], {})
+    named = dict(zip(_names(grouped), grouped, strict=True))
+    made = _compared([_row(name, runs, {}) for name, runs in named.items()], {})
+    return replace(made, folders={name: [run.folder for run in runs] for name, runs in named.items()})
 
 
 def _row(name: str, ended: Sequence[OneRun], without: Mapping[str, str]) -> Row:

@@ -39,3 +39,11 @@ def test_a_run_of_an_older_version_beside_a_new_one(tmp_path: Path) -> None:
     assert made.rows[-1].values == {"knn": {1: PIXELS}, "fewshot": {0: PIXELS, 1: PIXELS}}
     assert not any("measured something else" in note for note in notes(made))
     assert "Below raw pixels in the mean, chance not counted: fedprox by knn." in notes(made)
+    assert {f"fedsimclr: {old}.", f"fedprox: {new}."} <= set(notes(made))  # which folder is which row
+
+
+def test_of_many_runs_of_a_row_the_first_folders_are_named(tmp_path: Path) -> None:
+    folders = [run_folder(tmp_path / f"run-{seed}", seed, [0.3]) for seed in range(7)]
+    told = ", ".join(map(str, folders[:5]))
+    assert f"fedsimclr: {told} and 2 more." in notes(of_runs(folders))
+    assert not any(str(tmp_path) in note for note in notes(of_variants({"a": folders})))  # named by whoever ran them
