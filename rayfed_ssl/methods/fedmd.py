@@ -41,6 +41,8 @@ from rayfed_ssl.objectives.distillation import digest
 from rayfed_ssl.settings.blocks import MethodConfig
 from rayfed_ssl.settings.run import RunSettings
 
+SOME = np.empty(0, np.float32)  # stands for a consensus where nothing has run
+
 
 class Config(MethodConfig):
     name: Literal["fedmd"] = "fedmd"
@@ -140,7 +142,7 @@ class Server(MethodServer[Config]):
 
     def rehearse(self, t: int) -> None:
         """There is a consensus from the second round on."""
-        self.state["consensus"] = None if t == 1 else np.empty(0, np.float32)
+        self.state["consensus"] = None if t == 1 else SOME
 
     def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
         """Once the public images; then outputs up, and from the second round on the consensus down."""

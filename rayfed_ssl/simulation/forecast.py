@@ -192,19 +192,25 @@ def _passes(config: RunConfig, parts: Parts) -> int | None:
     if not server.reaches_clients:
         return 0
     workload_of, met, total = workloads(server, parts.plugins), set[int](), 0
+    known = dict[tuple[str, int], int]()  # as long as the server's state is the same
     for t in range(1, config.train.rounds + 1):
+        before = dict(server.state)
         server.rehearse(t)
+        if before.keys() != server.state.keys() or any(server.state[name] is not before[name] for name in before):
+            known.clear()
         clients = _clients(config, server, t)
         for client in clients:
             for asked in server.operations(t, client, met):
-                try:
-                    work = workload_of(asked, client)
-                except LookupError:  # a method of one's own, whose state only `start` brings
-                    work = None
-                if work is None:
-                    return None
-                fitted = server.fit_batches(client).images if asked == TRAINS else 0
-                total += max(work.passes, work.images - fitted)
+                if (asked, client) not in known:
+                    try:
+                        work = workload_of(asked, client)
+                    except LookupError:  # a method of one's own, whose state only `start` brings
+                        work = None
+                    if work is None:
+                        return None
+                    fitted = server.fit_batches(client).images if asked == TRAINS else 0
+                    known[asked, client] = max(work.passes, work.images - fitted)
+                total += known[asked, client]
         met |= set(clients)
     return total
 
