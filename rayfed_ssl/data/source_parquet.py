@@ -31,6 +31,7 @@ from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.column_values import (
     Empty,
+    Unnamed,
     Values,
     encoded_images,
     label_texts,
@@ -189,10 +190,9 @@ def image_column(schema: pa.Schema, columns: Columns, file: Path, key: str) -> s
     name = column_named(schema, columns.image, IMAGE_COLUMNS, "image", file, key)
     if not name:
         wanted, has = ", ".join(IMAGE_COLUMNS), printable(", ".join(schema.names)) or "no columns"
-        raise UserError(
-            f"{key}.path: {printable(file)} has no image column ({wanted}); it has {has}: name one in "
-            f"{key}.columns.image"
-        )
+        problem = f"{key}.path: {printable(file)} has no image column ({wanted}); it has {has}: "
+        some = next((field.name for field in schema if not no_images(field.type)), "COLUMN")
+        raise Unnamed.of(problem, "name one", f"name one in {key}.columns.image", {"image": some})
     if problem := no_images(schema.field(name).type):
         raise UserError(f"{key}.path: column {printable(name)} of {printable(file)} is {problem}")
     return name

@@ -39,7 +39,7 @@ from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.exporting.encoders import RunEncoder
 from rayfed_ssl.federated.bench import resolve_device
 from rayfed_ssl.models.transform import DEEP, as_input, in_yaml
-from rayfed_ssl.settings.located import located_of_run
+from rayfed_ssl.settings.located import columns_in_block, located_of_run
 
 BLOCK = 64  # images per forward pass
 GROUP_BYTES = 32 * 2**20  # of embeddings in a row group
@@ -147,7 +147,8 @@ def _images(data: str, id_column: str | None, encoder: RunEncoder) -> tuple[Cata
         files = [(Path(name).name, Path(name)) for name in sorted(map(str, _files(data)))]
         if not files:
             raise UserError(f"{KEY}: found {printable(data)!r}, to which no file fits (seen from {Path.cwd()})")
-        return of_parquet(_told_apart(files), SourceConfig().columns, KEY, id_column), None
+        with columns_in_block({"name": "parquet", "path": str(files[0][1])}):
+            return of_parquet(_told_apart(files), SourceConfig().columns, KEY, id_column), None
     own = encoder.config.data.model_copy(update={"limit": None, "test_limit": None})  # a table has every image
     block = located_of_run(data, own, KEY)
     plain = block.name == "imagefolder" and block.path is not None and not data.lstrip().startswith("{")
@@ -155,7 +156,9 @@ def _images(data: str, id_column: str | None, encoder: RunEncoder) -> tuple[Cata
         assert block.path is not None
         if has_client_folders(Path(block.path).expanduser(), KEY):
             block = block.model_copy(update={"layout": "clients"})
-    return catalogued(block, KEY, id_column), block
+    said = block.model_dump(mode="json", exclude_defaults=True)
+    with columns_in_block({"name": block.name, **said}):
+        return catalogued(block, KEY, id_column), block
 
 
 def _is_pattern(data: str) -> bool:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from numpy.typing import NDArray
 
 from rayfed_ssl import evaluation
@@ -34,7 +32,7 @@ from rayfed_ssl.records.tables import OTHERS
 from rayfed_ssl.records.trained import FILE as TRAINED
 from rayfed_ssl.records.trained import among_trained, read_trained
 from rayfed_ssl.settings.files import of_run, parse_overrides
-from rayfed_ssl.settings.located import located_of_run, title
+from rayfed_ssl.settings.located import columns_in_block, in_block, located_of_run, title
 from rayfed_ssl.simulation.outcomes_again import add_outcomes, as_in_the_run
 from rayfed_ssl.simulation.resuming import began_earlier, check_same_files, check_same_images, places
 from rayfed_ssl.simulation.shared_encoders import shareable
@@ -138,8 +136,8 @@ def _other_images(
     for key in data.model_fields_set.intersection(free):
         source[key] = getattr(data, key)  # also where it is the default, which the run's may not be
     skip = {"name": data.name, **source, "on_bad_image": "skip"}
-    block = yaml.safe_dump(skip, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**6).strip()
-    dataset = sources.load(data.model_copy(update=form), skipping=f"give --data {shlex.quote(block)}")
+    with columns_in_block({"name": data.name, **source}, "--data "):
+        dataset = sources.load(data.model_copy(update=form), skipping=f"give --data {in_block(skip)}")
     dataset, trained = _seen(run, dataset, exclude_trained)
     largest = largest_class(dataset)
     said = {
