@@ -167,12 +167,16 @@ def test_one_image_per_class_is_called_that_as_of_folders(tmp_path: Path) -> Non
     with pytest.raises(UserError) as error:
         read(tmp_path / "uniq.parquet")
     end = "has no test images, and of no class enough images to hold a fifth out: labelled images need test images"
-    assert str(error.value) == f"data.path: {tmp_path}/uniq.parquet {end}"
+    label = "data.columns.label=false reads no label and needs none"
+    assert str(error.value) == f"data.path: {tmp_path}/uniq.parquet {end}; {label}"
+    assert len(read(tmp_path / "uniq.parquet", label=False).train) == 3
     for label in "abc":
         (tmp_path / "d" / label).mkdir(parents=True)
         Image.fromarray(np.zeros((SIZE, SIZE), np.uint8)).save(tmp_path / "d" / label / "1.png")
-    with pytest.raises(UserError, match=f"{tmp_path}/d {end}; found"):
+    with pytest.raises(UserError, match=f"{tmp_path}/d {end}; data.layout=flat reads no label and needs none; found"):
         load(SourceConfig(name="imagefolder", path=tmp_path / "d"), tmp_path / "cache")
+    flat = load(SourceConfig(name="imagefolder", path=tmp_path / "d", layout="flat", image_size=8), tmp_path / "cache")
+    assert len(flat.train) == 3
 
 
 def test_without_labels_a_folder_needs_no_test_split(tmp_path: Path) -> None:
