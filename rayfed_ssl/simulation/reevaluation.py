@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rayfed_ssl import evaluation
 from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import printable
 from rayfed_ssl.base.weights import pack
 from rayfed_ssl.config import RunConfig, load_untrusted
 from rayfed_ssl.data import sources
@@ -93,7 +94,8 @@ def reevaluate(
         federation, images = _other_images(run, config, data, exclude_trained)
         if not protocols and not config.evaluation.labelled and (federation.dataset.test.labels >= 0).any():
             images["notes"].append("these images have labels: --protocol knn, linear or fewshot measures by them")
-    measured = _measured(config, federation, encoders)
+    where = None if data is None else printable(data.name if data.path is None else data.path)
+    measured = _measured(config, federation, encoders, where)
     found = measured.document if images is None else {"images": images, **measured.document}
     protocols = config.evaluation.protocols
     with rewriting(run / FILE) as write:  # another command may have added to it since
@@ -189,10 +191,12 @@ def _which(images: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in images.items() if key not in ("notes", "largest_class")}
 
 
-def _measured(config: RunConfig, federation: Federation, encoders: Sequence[ExportedFile]) -> Found:
-    """The configured protocols on these images."""
+def _measured(
+    config: RunConfig, federation: Federation, encoders: Sequence[ExportedFile], other: str | None = None
+) -> Found:
+    """The configured protocols on these images, which are called ``other`` where they are not the run's own."""
     train, test = federation.dataset.train, federation.dataset.test
-    evaluation.check(config.evaluation, train.labels, test.labels, config.data.image_size)
+    evaluation.check(config.evaluation, train.labels, test.labels, config.data.image_size, other)
     bench = Workbench(config, federation)
     found = Found()
     for name, (architecture, client) in _began(config, encoders).items() if config.evaluation.rows else ():
