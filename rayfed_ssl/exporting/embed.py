@@ -32,10 +32,12 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.catalogue import Catalogue, catalogued, of_parquet
 from rayfed_ssl.data.decode import Form
+from rayfed_ssl.data.decoded_notes import of_table
 from rayfed_ssl.data.decoding import decoded_blocks
 from rayfed_ssl.data.folder_images import has_client_folders
 from rayfed_ssl.data.images import BadImage
 from rayfed_ssl.data.sources import SourceConfig
+from rayfed_ssl.data.store import Traits
 from rayfed_ssl.exporting.encoders import RunEncoder
 from rayfed_ssl.federated.bench import resolve_device
 from rayfed_ssl.models.transform import DEEP, as_input, in_yaml
@@ -50,7 +52,7 @@ KEY = "data"
 @dataclass(frozen=True)
 class Embedded:
     """``images`` rows of ``dim`` numbers were written; the images with the ids ``skipped`` cannot be decoded and were
-    left out. ``notes`` are lines on images and files that are not taken."""
+    left out. ``notes`` are lines on images and files that are not taken, and on what is lost of those that are."""
 
     images: int
     dim: int
@@ -93,7 +95,8 @@ def embed(
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else printable(error)
         raise UserError(f"--out: {printable(out)} cannot be written ({reason})") from error
-    return Embedded(table.written, encoder.module.dim, tuple(table.skipped), images.notes)
+    notes = (*images.notes, *of_table(table.traits, form.range, form.background, KEY))
+    return Embedded(table.written, encoder.module.dim, tuple(table.skipped), notes)
 
 
 def _form(encoder: RunEncoder, source: SourceConfig | None) -> Form:
@@ -190,6 +193,7 @@ class _Table:
         self.device = resolve_device("cpu" if resources.device == "cpu" else "auto")
         self.module = encoder.module.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.skipped: list[str] = []
+        self.traits = Traits()
         self.written = 0
 
     def write(
@@ -223,6 +227,7 @@ class _Table:
                     rows.append(row)
                     ids.append(name)
                     squares.append(result.pixels)
+                    self.traits.add(row, result)
                 elif skip:
                     self.skipped.append(printable(name))
                 else:
