@@ -94,8 +94,7 @@ def reevaluate(
         federation, images = _other_images(run, config, data, exclude_trained)
         if not protocols and not config.evaluation.labelled and (federation.dataset.test.labels >= 0).any():
             images["notes"].append("these images have labels: --protocol knn, linear or fewshot measures by them")
-    where = None if data is None else printable(data.name if data.path is None else data.path)
-    measured = _measured(config, federation, encoders, where)
+    measured = _measured(config, federation, encoders, data)
     found = measured.document if images is None else {"images": images, **measured.document}
     protocols = config.evaluation.protocols
     with rewriting(run / FILE) as write:  # another command may have added to it since
@@ -192,9 +191,10 @@ def _which(images: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _measured(
-    config: RunConfig, federation: Federation, encoders: Sequence[ExportedFile], other: str | None = None
+    config: RunConfig, federation: Federation, encoders: Sequence[ExportedFile], data: SourceConfig | None
 ) -> Found:
-    """The configured protocols on these images, which are called ``other`` where they are not the run's own."""
+    """The configured protocols on these images, which are those of ``data``, or the run's own."""
+    other = None if data is None else printable(data.name if data.path is None else data.path)
     train, test = federation.dataset.train, federation.dataset.test
     evaluation.check(config.evaluation, train.labels, test.labels, config.data.image_size, other)
     bench = Workbench(config, federation)
