@@ -14,6 +14,7 @@ from typing import Literal
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
+from rayfed_ssl.data.column_values import Unnamed
 from rayfed_ssl.data.source_parquet import Columns
 from rayfed_ssl.data.split_names import split_named
 
@@ -43,10 +44,8 @@ def roles(names: Sequence[str], columns: Columns, shown: str, key: str) -> Roles
     of = {what: _named(names, what, getattr(columns, what), shown, key) for what in USUAL}
     images = of["image"]
     if not images:
-        raise UserError(
-            f"{key}.path: {shown} has no array of images; it has {listed(names)}; allowed: {ALLOWED}; or name them in "
-            f"{key}.columns.image"
-        )
+        problem = f"{key}.path: {shown} has no array of images; it has {listed(names)}; allowed: {ALLOWED}; or "
+        raise Unnamed.of(problem, "name them", f"name them in {key}.columns.image", {"image": "ARRAY"})
     if WHOLE in images and len(images) > 1:
         raise UserError(
             f"{key}.path: {shown} has the images {listed(images.values())}: in splits, and in none; name one of both "

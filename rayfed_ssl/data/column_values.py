@@ -23,6 +23,24 @@ Values = list[str | int | None]
 BINARY = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
 
 
+class Unnamed(UserError):
+    """A column or an array that a key of ``data.columns`` has to name, or to leave unread: what is wrong without that
+    remedy, the remedy without the key, and the key's value.
+    """
+
+    problem: str
+    remedy: str
+    columns: dict[str, str | bool]
+
+    @classmethod
+    def of(cls, problem: str, remedy: str, by_key: str, columns: dict[str, str | bool]) -> Unnamed:
+        """The line with what to set, ``by_key``. (A constructor of its own would not come through from another
+        process.)"""
+        told = cls(f"{problem}{by_key}")
+        told.problem, told.remedy, told.columns = problem, remedy, columns
+        return told
+
+
 @dataclass(frozen=True)
 class Empty:
     """How many cells say nothing: those of ``blank`` text, as a table left by people has them, and all of them, those
@@ -145,11 +163,12 @@ def _whole_labels(column: pa.ChunkedArray, called: str, key: str) -> NDArray[np.
 def no_labels(called: str, found: str, key: str, advice: str = "") -> UserError:
     """What to say of labels that are not measured; ``advice`` stands before what to do with others."""
     noun = called.partition(" ")[0]
-    return UserError(
+    problem = (
         f"{key}.path: {called} is of {found}; labels are integers from 0, or text (several labels per image and "
-        f"targets of a regression are not measured): {advice}name another {noun} in {key}.columns.label, or read none, "
-        f"{key}.columns.label=false"
+        f"targets of a regression are not measured): {advice}"
     )
+    by_key = f"name another {noun} in {key}.columns.label, or read none, {key}.columns.label=false"
+    return Unnamed.of(problem, f"name another {noun}, or read none", by_key, {"label": False})
 
 
 def label_texts(found: Sequence[pa.Array]) -> tuple[str, ...]:

@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import ImageColor
 
-from rayfed_ssl.base.notes import Note
+from rayfed_ssl.base.notes import Note, public_lines, texts
 from rayfed_ssl.data.decode import ENLARGED, Background
 from rayfed_ssl.data.deep import CLIPPED_SHARE
-from rayfed_ssl.data.store import MISFITS, Misfits
+from rayfed_ssl.data.images import Scaling
+from rayfed_ssl.data.store import MISFITS, Misfits, Traits
 
 MOST_NAMED = 5  # clients with clipped images
 SAID = {  # of so many images, besides how deep ones were scaled; and what of it is no matter of a model card
@@ -33,6 +34,27 @@ SAID = {  # of so many images, besides how deep ones were scaled; and what of it
         ": they are smaller than {key}.image_size, which shows no more of them",
     ),
 }
+
+
+def scaled(counts: Mapping[str, int], by: tuple[float, float] | None, key: str) -> Scaling | None:
+    """What was done to images of more than 8 bits, ``by`` which range; None where there are none."""
+    if not counts["deep"]:
+        return None
+    own = "its own smallest and largest value"
+    own = f"its own window where it has one (DICOM), else by {own}" if counts["windowed"] else own
+    return Scaling(counts["deep"], own if by is None else f"{key}.range={list(by)}")
+
+
+def outside_of(by: tuple[float, float] | None, key: str) -> str:
+    """What pixels lie outside of that are clipped."""
+    return "their own window" if by is None else f"{key}.range={list(by)}"
+
+
+def of_table(traits: Traits, by: tuple[float, float] | None, background: Background, key: str) -> tuple[str, ...]:
+    """Lines on images of which a table was made, ``by`` a range and on a ``background`` that are not to be chosen."""
+    scaling = scaled(traits.counts, by, key)
+    deep = () if scaling is None else (str(scaling), *texts(misfitting([traits.misfits()], outside_of(by, key))))
+    return (*deep, *public_lines(counted(traits.counts, background, key)))
 
 
 def counted(counts: Mapping[str, int], background: Background, key: str) -> tuple[Note, ...]:

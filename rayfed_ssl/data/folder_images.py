@@ -7,7 +7,7 @@ from pathlib import Path
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.folder_layouts import TEST_FOLDERS, Layout, instead, not_read
-from rayfed_ssl.data.folder_names import class_of, folder_at, known_names, refuse_twins
+from rayfed_ssl.data.folder_names import class_of, folder_at, known_names, maybe_clients, refuse_twins
 from rayfed_ssl.data.folder_splits import (
     NAMED,
     Split,
@@ -17,7 +17,7 @@ from rayfed_ssl.data.folder_splits import (
     test_splits,
     train_split,
 )
-from rayfed_ssl.data.split_names import split_folders
+from rayfed_ssl.data.split_names import maybe_splits, split_folders
 from rayfed_ssl.data.walking import entries, images_below, images_beside, unread_below
 
 Row = tuple[Path, str | None, str | None]  # file, split, class; None where there is none
@@ -57,8 +57,9 @@ def every_image(path: Path, layout: Layout, key: str) -> tuple[list[Row], list[s
             found = test_splits(path, layout, (), (), key)
         else:
             refuse_twins(files, path, NAMED[layout], key)
-            notes = [*filter(None, [unread_below(path)])]
-            return [(file, None, class_of(file, path, layout)) for file in files], notes
+            classes = [class_of(file, path, layout) for file in files]
+            notes = [*_maybe_clients(files, classes, path, layout, key), *filter(None, [unread_below(path)])]
+            return [(file, None, label) for file, label in zip(files, classes, strict=True)], notes
     if "val" in found and not ("test" in found and found["test"].files):
         found["test"] = found.pop("val")
     rows: list[Row] = []
@@ -67,8 +68,17 @@ def every_image(path: Path, layout: Layout, key: str) -> tuple[list[Row], list[s
         rows += [(file, name, label) for file, label in zip(split.files, split.classes, strict=True)]
     if not rows:
         raise UserError(f"{key}.path: found no images below {printable(path)}{instead(path)}")
+    if "train" in splits:
+        notes += _maybe_clients(train.files, train.classes, train.folder, layout, key)
     notes += filter(None, [unread_below(*dict.fromkeys(split.folder for split in found.values()))])
     return rows, notes
+
+
+def _maybe_clients(files: list[Path], classes: list[str | None], root: Path, layout: Layout, key: str) -> list[str]:
+    """A line where the folders that are taken for classes may be clients; who the images show is not asked."""
+    if layout != "classes" or maybe_splits(known_names(classes)):
+        return []
+    return maybe_clients(files, classes, root, "", key)
 
 
 def has_client_folders(path: Path, key: str) -> bool:

@@ -220,7 +220,8 @@ def _split_within(path: Path, folders: list[Path], layout: Layout, key: str) -> 
 def _untested(path: Path, train: Split, class_names: tuple[str, ...], layout: Layout, key: str) -> str:
     """What is wrong with labelled images and no test images, and what to do where the folders are no classes."""
     if train.folder == path:
-        return NONE_HELD_OUT
+        none = "flat" if layout == "classes" else "clients_flat"
+        return f"{NONE_HELD_OUT}; {key}.layout={none} reads no label and needs none"
     loose = sum(name is None for name in train.classes)
     beside = f", with {loose} unlabelled images beside them" if loose else ""
     alone = f"; {key}.path={printable(train.folder)} holds a fifth of each class out"

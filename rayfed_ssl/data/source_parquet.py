@@ -31,6 +31,7 @@ from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.column_values import (
     Empty,
+    Unnamed,
     Values,
     encoded_images,
     label_texts,
@@ -44,10 +45,15 @@ from rayfed_ssl.data.column_values import (
 from rayfed_ssl.data.images import Payload, Source
 from rayfed_ssl.data.parquet_files import few_rows, other_tests, parts_of, readable, unused
 from rayfed_ssl.data.split_rows import NAMED, NO_LABEL, Beside, Rows, RowSplits
-from rayfed_ssl.data.whose import ungrouped
+from rayfed_ssl.data.whose import bare, is_group, ungrouped
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "labels", "fine_label")
+OF_IMAGES = {  # columns that say nothing but what an image is, in any case, with _ or without
+    *("id", "imageid", "index", "path", "imagepath", "file", "filename", "filepath", "url", "bytes", "format", "mode"),
+    *("width", "height", "size", "split"),
+}
+MOST_UNREAD = 10  # columns that are named
 
 
 class Columns(Block):
@@ -102,8 +108,8 @@ def parquet_source(
         limits,
         key,
     )
-    if columns.group is None and key == "data" and parts["train"][0].is_file():
-        others += _ungrouped(parts["train"][0], undivided, key)
+    if key == "data" and parts["train"][0].is_file():
+        others += _unread(parts["train"][0], columns, undivided, key)
     return Source(
         tuple(dict.fromkeys(parts["train"] + parts["test"])),
         splits.listing,
@@ -113,10 +119,34 @@ def parquet_source(
     )
 
 
-def _ungrouped(file: Path, single: bool, key: str) -> tuple[Note, ...]:
-    """A line where a column of the file seems to be a group; no group column is named."""
+def _unread(file: Path, columns: Columns, single: bool, key: str) -> tuple[Note | str, ...]:
+    """Lines on columns of the file that are not read: one that seems to be a group, and those that may be what a key
+    without a value names.
+    """
     with readable(file, key) as opened:
-        return ungrouped(opened.schema_arrow.names, single, key)
+        names = list(dict.fromkeys(opened.schema_arrow.names))
+    group = next(iter(ungrouped(names, single, key)), None) if columns.group is None else None
+    asked = [what for what in ("label", *NAMED) if getattr(columns, what) is None]
+    read = {columns.image, columns.label, columns.client, columns.group}
+    for wanted, usual in ((columns.image, IMAGE_COLUMNS), (columns.label, LABEL_COLUMNS)):
+        if wanted is None:
+            read.add(next((name for name in usual if name in names), None))
+        elif wanted is False:
+            read.update(usual)
+    if group is not None:
+        read.add(next(name for name in names if is_group(name)))
+    others = [
+        printable(name, 40)
+        for name in names
+        if name not in read and bare(name) not in OF_IMAGES and not name.startswith("__index_level_")
+    ]
+    notes: list[Note | str] = [] if group is None else [group]
+    if others and asked:
+        more = f" and {len(others) - MOST_UNREAD} more" if len(others) > MOST_UNREAD else ""
+        are = f"column {others[0]} is" if len(others) == 1 else f"columns {', '.join(others[:MOST_UNREAD])}{more} are"
+        say = "says which is" if len(asked) == 1 else "say which are"
+        notes.append(f"{are} not read; {key}.columns.{', .'.join(asked)} {say}")
+    return tuple(notes)
 
 
 def _other_tests(path: Path, parts: dict[str, list[Path]], columns: Columns, key: str, shown: str) -> str:
@@ -160,10 +190,9 @@ def image_column(schema: pa.Schema, columns: Columns, file: Path, key: str) -> s
     name = column_named(schema, columns.image, IMAGE_COLUMNS, "image", file, key)
     if not name:
         wanted, has = ", ".join(IMAGE_COLUMNS), printable(", ".join(schema.names)) or "no columns"
-        raise UserError(
-            f"{key}.path: {printable(file)} has no image column ({wanted}); it has {has}: name one in "
-            f"{key}.columns.image"
-        )
+        problem = f"{key}.path: {printable(file)} has no image column ({wanted}); it has {has}: "
+        some = next((field.name for field in schema if not no_images(field.type)), "COLUMN")
+        raise Unnamed.of(problem, "name one", f"name one in {key}.columns.image", {"image": some})
     if problem := no_images(schema.field(name).type):
         raise UserError(f"{key}.path: column {printable(name)} of {printable(file)} is {problem}")
     return name

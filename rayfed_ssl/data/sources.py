@@ -37,7 +37,7 @@ from rayfed_ssl.base.table import Table
 from rayfed_ssl.base.text import composed, printable
 from rayfed_ssl.data.copies import kept_copies, of_one_colour
 from rayfed_ssl.data.decode import MOST_PIXELS, Background, Fit, Form
-from rayfed_ssl.data.decoded_notes import counted, misfitting, plain
+from rayfed_ssl.data.decoded_notes import counted, misfitting, outside_of, plain, scaled
 from rayfed_ssl.data.dicom import installed
 from rayfed_ssl.data.folder_layouts import Layout
 from rayfed_ssl.data.folder_names import expression
@@ -279,8 +279,7 @@ def load(
     scaling = _scaling(config, counts, key)
     read = counted(counts, config.background, key)
     listed = tuple(note for stored in found.values() for note in stored.notes)
-    outside = "their own window" if config.range is None else f"{key}.range={list(config.range)}"
-    misfits = misfitting([stored.misfits for stored in found.values()], outside)
+    misfits = misfitting([stored.misfits for stored in found.values()], outside_of(config.range, key))
     deep: tuple[Note | str, ...] = () if scaling is None else (str(scaling), *misfits)
     shown = of_one_colour(train.images.pixels, test.pixels)
     one_colour = plain(shown, counts["transparent"], config.background, key)
@@ -360,13 +359,10 @@ def _spelt(names: Sequence[str], key: str) -> tuple[str, ...]:
 
 def _scaling(config: SourceConfig, counts: Mapping[str, int], key: str) -> Scaling | None:
     """What was done to images of more than 8 bits. Raises UserError for a range that nothing needs."""
-    if counts["deep"]:
-        own = "its own smallest and largest value"
-        own = f"its own window where it has one (DICOM), else by {own}" if counts["windowed"] else own
-        return Scaling(counts["deep"], own if config.range is None else f"{key}.range={list(config.range)}")
-    if config.range is not None:
+    scaling = scaled(counts, config.range, key)
+    if scaling is None and config.range is not None:
         raise UserError(f"{key}.range: found {list(config.range)}, but no image has more than 8 bits; allowed: null")
-    return None
+    return scaling
 
 
 def _cache_key(config: SourceConfig, source: Source, key: str) -> str:

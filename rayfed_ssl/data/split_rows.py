@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.data.column_values import Empty, Values, gaps
+from rayfed_ssl.data.column_values import Empty, Unnamed, Values, gaps
 from rayfed_ssl.data.holdout import TEST_SHARE, held_out_notes, stratified_halves
 from rayfed_ssl.data.images import NONE_HELD_OUT, Listing, Payload
 from rayfed_ssl.data.limits import FIRST_ROWS, first_rows, of_all, unseen_classes
@@ -107,7 +107,12 @@ class RowSplits:
         """
         splits = self.beside.splits
         if self.undivided and (splits["train"].labels >= 0).any() and not len(self.halves[1]):
-            raise UserError(f"{self.key}.path: {shown} {NONE_HELD_OUT}")
+            raise Unnamed.of(
+                f"{self.key}.path: {shown} {NONE_HELD_OUT}; ",
+                "reading no label needs none",
+                f"{self.key}.columns.label=false reads no label and needs none",
+                {"label": False},
+            )
         _check_test(splits["train"], splits["test"], self.beside.texts, tests, self.key)
 
     def listing(self, split: str) -> Listing:

@@ -20,7 +20,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,28 @@ class Misfits:
     low: float
     high: float
     groups: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Traits:
+    """Of images as they are decoded: of how many each of ``NOTICED`` is true, and kind of ``MISFITS`` -> row -> the
+    image's (smallest, largest) value.
+    """
+
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(NOTICED, 0))
+    rows: dict[str, dict[int, tuple[float, float]]] = field(default_factory=lambda: {kind: {} for kind in MISFITS})
+
+    def add(self, row: int, image: Decoded) -> None:
+        for trait in NOTICED:
+            if getattr(image, trait):
+                self.counts[trait] += 1
+        for kind, rows in self.rows.items():
+            if (values := getattr(image, kind)) is not None:
+                rows[row] = values
+
+    def misfits(self, listing: Listing | None = None) -> dict[str, Misfits]:
+        """By kind, with whose images they are where a ``listing`` says so."""
+        return {kind: _misfits(rows, listing) for kind, rows in self.rows.items() if rows}
 
 
 @dataclass(frozen=True)
@@ -227,8 +249,8 @@ def _write(
         pixels = np.memmap(raw, np.uint8, "r", shape=(len(labels), *shape)) if len(labels) else empty
         notes = [asdict(Note(line) if isinstance(line, str) else line) for line in listing.notes]
         head = {"format": FORMAT, "shape": shape, "grouped": groups is not None, "notes": notes}
-        head |= {"skipped": made.skipped, "counts": made.counts}
-        head["misfits"] = {kind: asdict(_misfits(rows, listing)) for kind, rows in made.misfits.items() if rows}
+        head |= {"skipped": made.skipped, "counts": made.traits.counts}
+        head["misfits"] = {kind: asdict(found) for kind, found in made.traits.misfits(listing).items()}
         checks = _checks(pixels, labels, groups, subjects, _letters(names))
         head |= named | {"checks": checks, "digest": digest.hexdigest()}
         beside = {"label": labels, "group": groups, "subject": subjects, "name": names}
@@ -253,21 +275,21 @@ def _write_arrow(path: Path, pixels: NDArray[np.uint8], beside: dict[str, Any], 
 
 @dataclass(frozen=True)
 class _Made:
-    """A decoded split: the rows kept (N,) and their names, the names left out, the counts of ``Stored``,
-    kind of ``MISFITS`` -> row -> the image's (smallest, largest) value, and the pixels' digest."""
+    """A decoded split: the rows kept (N,) and their names, the names left out, what was noticed of the images, and the
+    pixels' digest."""
 
     kept: NDArray[np.bool_]
     names: list[str]
     skipped: list[str]
-    counts: dict[str, int]
-    misfits: dict[str, dict[int, tuple[float, float]]]
+    traits: Traits
     digest: hashlib.blake2b
 
 
-def _misfits(rows: dict[int, tuple[float, float]], listing: Listing) -> Misfits:
+def _misfits(rows: dict[int, tuple[float, float]], listing: Listing | None) -> Misfits:
     low, high = min(low for low, _ in rows.values()), max(high for _, high in rows.values())
-    groups = [] if listing.groups is None else listing.groups[[*rows]].tolist()
-    names = Counter(listing.group_names[group] for group in groups if group >= 0)
+    names = Counter[str]()
+    if listing is not None and listing.groups is not None:
+        names.update(listing.group_names[group] for group in listing.groups[[*rows]].tolist() if group >= 0)
     return Misfits(len(rows), low, high, dict(names))
 
 
@@ -277,8 +299,7 @@ def _decode_to(raw: Path, listing: Listing, form: Form, skip_bad: bool, key: str
         np.zeros(len(listing.labels), dtype=np.bool_),
         [],
         [],
-        dict.fromkeys(NOTICED, 0),
-        {kind: {} for kind in MISFITS},
+        Traits(),
         hashlib.blake2b(digest_size=16),
     )
     kept, skipped, row, reason = made.kept, made.skipped, 0, ""
@@ -290,12 +311,7 @@ def _decode_to(raw: Path, listing: Listing, form: Form, skip_bad: bool, key: str
                 if isinstance(result, Decoded):
                     kept[row] = True
                     made.names.append(name)
-                    for trait in NOTICED:
-                        if getattr(result, trait):
-                            made.counts[trait] += 1
-                    for kind, rows in made.misfits.items():
-                        if (values := getattr(result, kind)) is not None:
-                            rows[row] = values
+                    made.traits.add(row, result)
                     file.write(result.pixels.data)
                     made.digest.update(result.pixels.data)
                 else:

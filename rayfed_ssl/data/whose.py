@@ -39,9 +39,19 @@ def numbered_subjects(values: Mapping[str, Sequence[str | int | None] | None]) -
     }
 
 
+def bare(name: str) -> str:
+    """A column's name in small letters, without ``_``."""
+    return name.lower().replace("_", "")
+
+
+def is_group(name: str) -> bool:
+    """Whether a column of this name seems to say whom an image shows."""
+    return bare(name) in GROUP_COLUMNS
+
+
 def ungrouped(names: Iterable[str], single: bool, key: str, noun: str = "column") -> tuple[Note, ...]:
     """A line where a column, or another ``noun``, of these names seems to be a group; no group column is named."""
-    found = next((printable(name) for name in names if name.lower().replace("_", "") in GROUP_COLUMNS), None)
+    found = next((printable(name) for name in names if is_group(name)), None)
     if found is None:
         return ()
     otherwise = (

@@ -6,6 +6,7 @@ beside every result, so that no number stands without its k, epochs or draws.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -106,14 +107,23 @@ def _common(config: EvaluationConfig) -> dict[str, Any]:
     return common
 
 
-def check(config: EvaluationConfig, train: NDArray[np.int64], test: NDArray[np.int64], image_size: int) -> None:
+def check(
+    config: EvaluationConfig,
+    train: NDArray[np.int64],
+    test: NDArray[np.int64],
+    image_size: int,
+    other: str | None = None,
+) -> None:
     """Refuse protocols that these images cannot serve, before rounds are spent on them.
 
     Args:
         train, test: (N,) and (M,) labels, negative where there is none.
+        other: what images are called that are not a run's own, and are measured on by ``--protocol``.
     Raises:
         UserError: labels are missing, or a protocol's own settings cannot work.
     """
+    if other is not None and config.labelled:
+        _check_other(config.labelled, train, test, other)
     for split, labels in (("train", train), ("test", test)):
         if config.labelled and not (labels >= 0).any():
             held_out = config.select is not None and not (train >= 0).any()
@@ -129,3 +139,18 @@ def check(config: EvaluationConfig, train: NDArray[np.int64], test: NDArray[np.i
         )
     for name, protocol in config.rows.items():
         protocol.ready(config.of(name), image_size)
+
+
+def _check_other(labelled: Sequence[str], train: NDArray[np.int64], test: NDArray[np.int64], other: str) -> None:
+    """Refuse protocols that need labels on ``other`` images without enough of them, in a command's own words."""
+    known = (train >= 0).any(), (test >= 0).any()
+    if not any(known):
+        found = f"{other} has no labels"
+    elif not all(known):
+        split, count = ("test", len(test)) if known[0] else ("train", len(train))
+        found = f"none of the {count} {split} images of {other} has a label"
+    elif len(np.unique(train[train >= 0])) < 2:
+        found = f"the training images of {other} are of 1 class, which is every answer"
+    else:
+        return
+    raise UserError(f"--protocol: found {', '.join(labelled)}; {found}; allowed: rank")

@@ -32,14 +32,16 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.catalogue import Catalogue, catalogued, of_parquet
 from rayfed_ssl.data.decode import Form
+from rayfed_ssl.data.decoded_notes import of_table
 from rayfed_ssl.data.decoding import decoded_blocks
 from rayfed_ssl.data.folder_images import has_client_folders
 from rayfed_ssl.data.images import BadImage
 from rayfed_ssl.data.sources import SourceConfig
+from rayfed_ssl.data.store import Traits
 from rayfed_ssl.exporting.encoders import RunEncoder
 from rayfed_ssl.federated.bench import resolve_device
 from rayfed_ssl.models.transform import DEEP, as_input, in_yaml
-from rayfed_ssl.settings.located import located_of_run
+from rayfed_ssl.settings.located import columns_in_block, located_of_run
 
 BLOCK = 64  # images per forward pass
 GROUP_BYTES = 32 * 2**20  # of embeddings in a row group
@@ -50,7 +52,7 @@ KEY = "data"
 @dataclass(frozen=True)
 class Embedded:
     """``images`` rows of ``dim`` numbers were written; the images with the ids ``skipped`` cannot be decoded and were
-    left out. ``notes`` are lines on images and files that are not taken."""
+    left out. ``notes`` are lines on images and files that are not taken, and on what is lost of those that are."""
 
     images: int
     dim: int
@@ -93,7 +95,8 @@ def embed(
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else printable(error)
         raise UserError(f"--out: {printable(out)} cannot be written ({reason})") from error
-    return Embedded(table.written, encoder.module.dim, tuple(table.skipped), images.notes)
+    notes = (*images.notes, *of_table(table.traits, form.range, form.background, KEY))
+    return Embedded(table.written, encoder.module.dim, tuple(table.skipped), notes)
 
 
 def _form(encoder: RunEncoder, source: SourceConfig | None) -> Form:
@@ -147,7 +150,8 @@ def _images(data: str, id_column: str | None, encoder: RunEncoder) -> tuple[Cata
         files = [(Path(name).name, Path(name)) for name in sorted(map(str, _files(data)))]
         if not files:
             raise UserError(f"{KEY}: found {printable(data)!r}, to which no file fits (seen from {Path.cwd()})")
-        return of_parquet(_told_apart(files), SourceConfig().columns, KEY, id_column), None
+        with columns_in_block({"name": "parquet", "path": str(files[0][1])}):
+            return of_parquet(_told_apart(files), SourceConfig().columns, KEY, id_column), None
     own = encoder.config.data.model_copy(update={"limit": None, "test_limit": None})  # a table has every image
     block = located_of_run(data, own, KEY)
     plain = block.name == "imagefolder" and block.path is not None and not data.lstrip().startswith("{")
@@ -155,7 +159,9 @@ def _images(data: str, id_column: str | None, encoder: RunEncoder) -> tuple[Cata
         assert block.path is not None
         if has_client_folders(Path(block.path).expanduser(), KEY):
             block = block.model_copy(update={"layout": "clients"})
-    return catalogued(block, KEY, id_column), block
+    said = block.model_dump(mode="json", exclude_defaults=True)
+    with columns_in_block({"name": block.name, **said}):
+        return catalogued(block, KEY, id_column), block
 
 
 def _is_pattern(data: str) -> bool:
@@ -187,6 +193,7 @@ class _Table:
         self.device = resolve_device("cpu" if resources.device == "cpu" else "auto")
         self.module = encoder.module.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.skipped: list[str] = []
+        self.traits = Traits()
         self.written = 0
 
     def write(
@@ -220,6 +227,7 @@ class _Table:
                     rows.append(row)
                     ids.append(name)
                     squares.append(result.pixels)
+                    self.traits.add(row, result)
                 elif skip:
                     self.skipped.append(printable(name))
                 else:

@@ -9,14 +9,19 @@ hub:OWNER/NAME                a source and its path
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shlex
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.array_names import holds_images
+from rayfed_ssl.data.column_values import Unnamed
 from rayfed_ssl.data.formats import SUFFIXES
 from rayfed_ssl.data.sources import SOURCES, SourceConfig
 from rayfed_ssl.data.walking import ARRAYS
@@ -67,6 +72,28 @@ def _if_own(text: str, own: SourceConfig) -> SourceConfig | None:
         same = place.resolve() == Path(own.path).expanduser().resolve()
     keys = {name: getattr(own, name) for name in SourceConfig.model_fields}
     return SourceConfig(**keys) if same else None
+
+
+def in_block(block: Mapping[str, Any]) -> str:
+    """The block in one line, quoted for a shell."""
+    text = yaml.safe_dump(dict(block), default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**6)
+    return shlex.quote(text.strip())
+
+
+@contextlib.contextmanager
+def columns_in_block(block: Mapping[str, Any], option: str = "") -> Iterator[None]:
+    """Where a column has to be named, say how in a block, after ``option``: a command's data set has no keys to set.
+
+    Raises:
+        UserError: in the place of ``Unnamed``.
+    """
+    try:
+        yield
+    except Unnamed as error:
+        columns = {**block.get("columns", {}), **error.columns}
+        raise UserError(
+            f"{error.problem}{error.remedy}, as {option}{in_block({**block, 'columns': columns})}"
+        ) from None
 
 
 def title(config: SourceConfig) -> str:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from numpy.typing import NDArray
 
 from rayfed_ssl import evaluation
 from rayfed_ssl.base.notes import Note, public_lines, texts
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import printable
 from rayfed_ssl.base.weights import pack
 from rayfed_ssl.config import RunConfig, load_untrusted
 from rayfed_ssl.data import sources
@@ -34,7 +33,7 @@ from rayfed_ssl.records.tables import OTHERS
 from rayfed_ssl.records.trained import FILE as TRAINED
 from rayfed_ssl.records.trained import among_trained, read_trained
 from rayfed_ssl.settings.files import of_run, parse_overrides
-from rayfed_ssl.settings.located import located_of_run, title
+from rayfed_ssl.settings.located import columns_in_block, in_block, located_of_run, title
 from rayfed_ssl.simulation.outcomes_again import add_outcomes, as_in_the_run
 from rayfed_ssl.simulation.resuming import began_earlier, check_same_files, check_same_images, places
 from rayfed_ssl.simulation.shared_encoders import shareable
@@ -95,7 +94,7 @@ def reevaluate(
         federation, images = _other_images(run, config, data, exclude_trained)
         if not protocols and not config.evaluation.labelled and (federation.dataset.test.labels >= 0).any():
             images["notes"].append("these images have labels: --protocol knn, linear or fewshot measures by them")
-    measured = _measured(config, federation, encoders)
+    measured = _measured(config, federation, encoders, data)
     found = measured.document if images is None else {"images": images, **measured.document}
     protocols = config.evaluation.protocols
     with rewriting(run / FILE) as write:  # another command may have added to it since
@@ -138,8 +137,8 @@ def _other_images(
     for key in data.model_fields_set.intersection(free):
         source[key] = getattr(data, key)  # also where it is the default, which the run's may not be
     skip = {"name": data.name, **source, "on_bad_image": "skip"}
-    block = yaml.safe_dump(skip, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**6).strip()
-    dataset = sources.load(data.model_copy(update=form), skipping=f"give --data {shlex.quote(block)}")
+    with columns_in_block({"name": data.name, **source}, "--data "):
+        dataset = sources.load(data.model_copy(update=form), skipping=f"give --data {in_block(skip)}")
     dataset, trained = _seen(run, dataset, exclude_trained)
     largest = largest_class(dataset)
     said = {
@@ -194,10 +193,13 @@ def _which(images: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in images.items() if key not in ("notes", "card_notes", "largest_class")}
 
 
-def _measured(config: RunConfig, federation: Federation, encoders: Sequence[ExportedFile]) -> Found:
-    """The configured protocols on these images."""
+def _measured(
+    config: RunConfig, federation: Federation, encoders: Sequence[ExportedFile], data: SourceConfig | None
+) -> Found:
+    """The configured protocols on these images, which are those of ``data``, or the run's own."""
+    other = None if data is None else printable(data.name if data.path is None else data.path)
     train, test = federation.dataset.train, federation.dataset.test
-    evaluation.check(config.evaluation, train.labels, test.labels, config.data.image_size)
+    evaluation.check(config.evaluation, train.labels, test.labels, config.data.image_size, other)
     bench = Workbench(config, federation)
     found = Found()
     for name, (architecture, client) in _began(config, encoders).items() if config.evaluation.rows else ():

@@ -193,7 +193,26 @@ def test_the_columns_of_the_runs_own_tables_are_known(call: Call, tmp_path: Path
     shutil.copytree("pq", "other")
     status, _, err = call("embed", "runs/pq", "other", "--out", "other.parquet")
     assert status == 2  # of other tables nothing is assumed
-    assert "name one in data.columns.image" in err
+    assert "it has kind, scan, thumbnail: name one, as '{name: parquet, path: other, columns: {image: scan}}'" in err
+    assert (
+        call("embed", "runs/pq", "{name: parquet, path: other, columns: {image: scan}}", "--out", "o.parquet")[0] == 0
+    )
+    status, _, err = call("evaluate", "runs/pq", "--data", "other", "--protocol", "knn")
+    assert status == 2
+    assert "name one, as --data '{name: parquet, path: other, columns: {image: scan}}'" in err
+    assert "data.columns" not in err
+    status, _, err = call(
+        "evaluate", "runs/pq", "--data", "{name: parquet, path: other, columns: {image: scan}}", "--protocol", "rank"
+    )
+    assert (status, err) == (0, "")
+    many = pq.read_table("other/train.parquet")
+    many = many.append_column("label", pa.array([[0, 1]] * len(many)))
+    pq.write_table(many, "many.parquet")
+    status, _, err = call(
+        "evaluate", "runs/pq", "--data", "{name: parquet, path: many.parquet, columns: {image: scan}}"
+    )
+    assert status == 2
+    assert "or read none, as --data '{name: parquet, path: many.parquet, columns: {image: scan, label: false}}'" in err
     assert call("evaluate", "runs/pq", "--data", "pq")[0] == 0
 
 

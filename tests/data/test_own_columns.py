@@ -17,6 +17,7 @@ from rayfed_ssl.data.catalogue import catalogued
 from rayfed_ssl.data.images import Dataset
 from rayfed_ssl.data.partition import Natural, partition
 from rayfed_ssl.data.sources import SourceConfig, load
+from tests.data.files import SHARED
 
 SIZE = 8
 
@@ -166,12 +167,16 @@ def test_one_image_per_class_is_called_that_as_of_folders(tmp_path: Path) -> Non
     with pytest.raises(UserError) as error:
         read(tmp_path / "uniq.parquet")
     end = "has no test images, and of no class enough images to hold a fifth out: labelled images need test images"
-    assert str(error.value) == f"data.path: {tmp_path}/uniq.parquet {end}"
+    label = "data.columns.label=false reads no label and needs none"
+    assert str(error.value) == f"data.path: {tmp_path}/uniq.parquet {end}; {label}"
+    assert len(read(tmp_path / "uniq.parquet", label=False).train) == 3
     for label in "abc":
         (tmp_path / "d" / label).mkdir(parents=True)
         Image.fromarray(np.zeros((SIZE, SIZE), np.uint8)).save(tmp_path / "d" / label / "1.png")
-    with pytest.raises(UserError, match=f"{tmp_path}/d {end}; found"):
+    with pytest.raises(UserError, match=f"{tmp_path}/d {end}; data.layout=flat reads no label and needs none; found"):
         load(SourceConfig(name="imagefolder", path=tmp_path / "d"), tmp_path / "cache")
+    flat = load(SourceConfig(name="imagefolder", path=tmp_path / "d", layout="flat", image_size=8), tmp_path / "cache")
+    assert len(flat.train) == 3
 
 
 def test_without_labels_a_folder_needs_no_test_split(tmp_path: Path) -> None:
@@ -238,3 +243,44 @@ def test_gaps_between_named_classes_and_those_that_a_limit_leaves_are_no_gaps(tm
         pq.write_table(named.replace_schema_metadata({"class_names": '["a", "b", "c"]'}), tmp_path / "named.parquet")
         assert not [note for note in texts(read(tmp_path / "named.parquet").notes) if note.startswith("labels")]
         assert len([note for note in texts(read(tmp_path / "unnamed.parquet").notes) if note.startswith("labels")]) == 1
+
+
+def unread(path: Path, **columns: str | bool) -> list[str]:
+    return [note for note in texts(read(path, **columns).notes) if "not read" in note]
+
+
+def test_columns_that_are_not_read_are_named_with_the_keys_that_name_some(tmp_path: Path) -> None:
+    odd, rows = tmp_path / "odd.parquet", 10
+    beside = {"ID": [*range(rows)], "image_path": ["x"] * rows, "split": ["train"] * rows, "width": [8] * rows}
+    write(odd, diagnosis=["x", "y"] * 5, site=["a", "b"] * 5, **beside, __index_level_0__=[*range(rows)])
+    all_three = "columns diagnosis, site are not read; data.columns.label, .client, .group say which are"
+    assert unread(odd) == [all_three]
+    assert unread(odd) == [all_three]  # of the cache
+    assert unread(odd, label="diagnosis") == ["column site is not read; data.columns.client, .group say which are"]
+    assert unread(odd, label=False, group="site") == ["column diagnosis is not read; data.columns.client says which is"]
+    assert unread(odd, label="diagnosis", client="site") == []
+    assert unread(odd, label=False, client="site", group="site") == []  # every key is answered
+    public = load(config(odd), tmp_path / "cache", key="data.public.images", splits=("train",))
+    assert not [note for note in texts(public.notes) if "not read" in note]
+    write(tmp_path / "d/train.parquet", label=[0, 1] * 5, img=["x"] * rows, Patient_ID=[*range(rows)])
+    write(tmp_path / "d/test.parquet", label=[0, 1] * 5, img=["x"] * rows)
+    group, other = unread(tmp_path / "d", image="image")  # what one line names, the other does not
+    assert group.startswith("column Patient_ID is not read as a group: ")
+    assert other == "column img is not read; data.columns.label, .client, .group say which are"
+    assert unread(tmp_path / "d", image="image", label=False, group="Patient_ID") == [
+        "column img is not read; data.columns.client says which is"
+    ]
+
+
+def test_of_many_columns_that_are_not_read_ten_are_named_without_what_terminals_act_on(tmp_path: Path) -> None:
+    many = {f"f{number}": [0.5] * 5 for number in range(12)}
+    write(tmp_path / "many.parquet", label=[0] * 5, **{"\x1b[2J": [1] * 5}, **many)
+    (note,) = unread(tmp_path / "many.parquet")
+    assert note.startswith("columns \\x1b[2J, f0, f1, f2, f3, f4, f5, f6, f7, f8 and 3 more are not read; data.columns")
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the shared image files are absent")
+@pytest.mark.parametrize("name", ["cifar10", "fashion_mnist"])
+def test_files_of_which_all_columns_are_read_have_no_such_note(tmp_path: Path, name: str) -> None:
+    data = load(SourceConfig(path=SHARED / name, limit=20, test_limit=20), tmp_path)
+    assert not [note for note in texts(data.notes) if "not read" in note]

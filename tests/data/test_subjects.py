@@ -355,9 +355,7 @@ def test_folders_that_may_be_clients_are_named_beside_groups_too(tmp_path: Path)
 
 def test_a_class_of_one_patient_cannot_be_held_out(tmp_path: Path) -> None:
     put(tmp_path / "d", *(f"{label}/P{label}_{view}.png" for label in "ab" for view in range(10)))
-    with pytest.raises(
-        UserError, match=r"hold a fifth out: .*test images; data\.group holds whole groups out, or none"
-    ):
+    with pytest.raises(UserError, match=r"hold a fifth out: .*needs none; data\.group holds whole groups out, or none"):
         load(folder(tmp_path / "d", group="P[ab]"), tmp_path / "cache")
     put(tmp_path / "d", *(f"c/{patient}.png" for patient in range(10)))
     _, note, _ = texts(load(folder(tmp_path / "d", group="P[ab]|[0-9]+"), tmp_path / "cache").notes)

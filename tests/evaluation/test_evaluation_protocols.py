@@ -221,6 +221,22 @@ def test_images_are_checked_before_a_run() -> None:
             check(EvaluationConfig.model_validate(document), train, test, 8)
 
 
+def test_other_images_without_labels_are_refused_in_a_commands_words() -> None:
+    known, blank = np.array([0, 1, 0]), np.array([-1, -1])
+    both = EvaluationConfig.model_validate({"protocols": ["rank", "knn", "cluster"], "select": {"share": 0.1}})
+    check(both, known, known, 8, "d/flat")
+    check(EvaluationConfig(protocols=("rank",)), blank, blank, 8, "d/flat")
+    for train, test, found in (
+        (blank, blank[:0], "d/flat has no labels"),
+        (known, blank, "none of the 2 test images of d/flat has a label"),
+        (blank, known, "none of the 2 train images of d/flat has a label"),
+        (known[:1], known, "the training images of d/flat are of 1 class, which is every answer"),
+    ):
+        with pytest.raises(UserError) as error:
+            check(both, train, test, 8, "d/flat")
+        assert str(error.value) == f"--protocol: found knn, cluster; {found}; allowed: rank"
+
+
 def test_tags_with_a_slash_are_recorded_as_they_are() -> None:
     assert [recorded(tag) for tag in ("knn", "select/knn", "features/rankme")] == [
         "eval/knn", "select/knn", "features/rankme",

@@ -139,6 +139,29 @@ def test_tables_are_written_in_row_groups_while_images_are_read(
     assert read(tmp_path / "x.parquet")["id"][-1] == f"image {count - 1}"
 
 
+def test_what_a_run_notes_of_images_is_noted_of_a_tables(encoder: RunEncoder, tmp_path: Path) -> None:
+    ramp = np.arange(256, dtype=np.uint16).reshape(16, 16) * 16
+    clear = np.dstack([*pictures(1), np.zeros((16, 16), np.uint8)])
+    shared = {f"site{site}/{kind}/{n}.png": pictures(1, seed=n)[0] for site in (0, 1) for kind in "xy" for n in (1, 2)}
+    put(tmp_path / "d", {"site0/x/deep.png": ramp, "site1/x/clear.png": clear, "site1/y/wide.png": clear[:3]} | shared)
+    assert embed(encoder, str(tmp_path / "d"), tmp_path / "x.parquet").notes == (
+        "site0, site1 are taken for classes, and each of them holds x, y: if they are clients, data.layout=clients",
+        "1 images of more than 8 bits were scaled to 0..255, each by its own smallest and largest value",
+        "2 images have transparent pixels, which are laid on black",
+        "1 images lose more than half of their area: of each the central square is taken",
+    )
+    for part in ("train", "test"):
+        shutil.copytree(tmp_path / "d", tmp_path / "split" / part)
+    ranged = f"{{name: imagefolder, path: {tmp_path / 'split'}, range: [0, 1000]}}"
+    notes = embed(encoder, ranged, tmp_path / "y.parquet").notes
+    assert notes[0].startswith("site0, site1 are taken for classes")
+    assert notes[1:3] == (
+        "2 images of more than 8 bits were scaled to 0..255, each by data.range=[0.0, 1000.0]",
+        "2 of them have over 1% of their pixels outside data.range=[0.0, 1000.0], and these are clipped: their values "
+        "go from 0 to 4080",
+    )
+
+
 def test_every_split_has_rows_and_what_has_none_is_said(
     run: Path, encoder: RunEncoder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
