@@ -145,6 +145,15 @@ def test_a_check_names_a_run_that_is_being_written(call: Call, tmp_path: Path) -
     assert said.endswith(f", pid {os.getpid()}); wait for it, stop it, or name another folder\n")
 
 
+def test_a_run_folder_in_place_of_a_file_is_told_of_its_configuration(call: Call, tmp_path: Path) -> None:
+    run_locally(tiny("fedsimclr", train__rounds=1), tmp_path / "runs/hosp")
+    line = "found a folder; must be a readable YAML file"
+    for command in ("run", "tune"):
+        status, _, said = call(command, "runs/hosp", "--resume")
+        assert (status, said) == (2, f"runs/hosp: {line}; did you mean runs/hosp/config.yaml?\n")
+    assert call("run", "runs")[::2] == (2, f"runs: {line}\n")
+
+
 def test_files_of_others_in_a_run_folder_are_counted(call: Call, tmp_path: Path) -> None:
     (tmp_path / "prepared/more").mkdir(parents=True)
     (tmp_path / "prepared/trace.json").write_text("{}")
