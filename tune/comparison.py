@@ -242,7 +242,7 @@ def run_comparison(
         UserError: nothing fits, the folder or the resources cannot be used, or another command works in the folder;
             nothing is half-written.
     """
-    from tune.sweep import examine, run_trials, say_unlocked
+    from tune.sweep import examine, run_trials, say_first, say_unlocked
 
     folder = folder.absolute()
     if not variants.points:
@@ -255,7 +255,10 @@ def run_comparison(
     with claimed(folder) as why_not:
         _examine(variants, folder, resume)
         examine(sweep, folder, resume)
-        _, first = sweep.check()[0]
+        configs = [config for _, config in sweep.check()]
+        if not (folder / "trials.json").exists():
+            say_first(folder, configs, say)
+        first = configs[0]
         say_unlocked(folder, why_not, say)
         if local:
             book = _run_here(sweep, folder, on_begin, say, ended or (lambda progress: say(progress.line)), stopping)

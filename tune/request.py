@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
+from rayfed_ssl.config import RunConfig, load_untrusted
 from rayfed_ssl.records.comparison_choice import choice
 from rayfed_ssl.records.comparison_files import write
 from rayfed_ssl.records.comparison_rows import of_runs
+from rayfed_ssl.simulation.placing import refuse_among_images
 from rayfed_ssl.simulation.progress import Progress
 from tune.comparison import (
     FILE,
@@ -152,7 +154,19 @@ def _of_runs(
     runs = tuple(Path(name) for name in names)
     if out is not None:
         _refuse_taken(out := out.expanduser(), runs)
+        for config in () if is_comparison(out) else _configs(runs):
+            refuse_among_images(config, out)
     return Request(out, runs=runs)
+
+
+def _configs(runs: Sequence[Path]) -> Iterator[RunConfig]:
+    """Of the runs whose configuration can be read without code of their own."""
+    for run in (run for given in runs for run in _run_folders(given)):
+        try:
+            config = load_untrusted(run / "config.yaml")
+        except UserError:  # what is wrong is said where the runs are read
+            continue
+        yield config
 
 
 def _refuse_taken(out: Path, runs: Sequence[Path]) -> None:

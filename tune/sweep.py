@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,14 @@ from actors.session import Session, check_paths, connect, in_job
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.config import RunConfig
+from rayfed_ssl.simulation.placing import of_others, refuse_among_images
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.storage import failure
 from rayfed_ssl.storage.checkpoint import writable
 from rayfed_ssl.storage.claim import claimed
 from tune import config as sweep_config
 from tune.book import OVER, Book, Entry, measured, scheduled, trial_name
-from tune.config import Sweep
+from tune.config import Point, Sweep
 from tune.dealing import refusals
 from tune.groups import settled_groups
 from tune.results import Results, collect
@@ -80,7 +81,11 @@ def run_sweep(
         examine(sweep, folder, resume)
         folder = folder.absolute()
         begun = (folder / "trials.json").exists()  # then a trial that the images refuse has failed, and is kept so
-        first = sweep.check()[0][1] if begun else checked(sweep)
+        trials = sweep.check()
+        first = trials[0][1]
+        if not begun:
+            say_first(folder, [config for _, config in trials], say)
+            refuse_unfit(sweep, trials)
         say_unlocked(folder, why_not, say)
         book = run_trials(
             sweep, folder, first, say=say, stopping=stopping, address=address, num_cpus=num_cpus, num_gpus=num_gpus
@@ -88,13 +93,12 @@ def run_sweep(
         return collect(sweep, book)
 
 
-def checked(sweep: Sweep) -> RunConfig:
-    """The config of a trial, once all of them are built and laid beside the images, each with its own seed.
+def refuse_unfit(sweep: Sweep, trials: Sequence[tuple[Point, RunConfig]]) -> None:
+    """Lay the configs of all trials beside the images, each with its own seed.
 
     Raises:
         UserError: a run would refuse one: what it would say, and of which trial.
     """
-    trials = sweep.check()
     seeds = [
         config.model_copy(update={"seed": config.seed + repetition})
         for repetition in range(sweep.settings.repeat)
@@ -106,7 +110,6 @@ def checked(sweep: Sweep) -> RunConfig:
         keys = "  ".join(f"{key}={value}" for key, value in {**point, "seed": seeds[place].seed}.items())
         lines = [f"{line} (the trial with {printable(keys)})" for line in found[place].splitlines()]
         raise UserError("\n".join(lines))
-    return trials[0][1]
 
 
 def run_trials(
@@ -163,6 +166,16 @@ def begin(sweep: Sweep, book: Book, on_begin: Callable[[], None]) -> None:
     for entry in book.entries:
         if entry.status in OVER:
             failure.clear(book.folder / entry.name)
+
+
+def say_first(folder: Path, configs: Sequence[RunConfig], say: Callable[[str], None]) -> None:
+    """Before anything is written: say what is in the folder that is of others. Raises UserError where it lies among the
+    images of one of the runs.
+    """
+    for config in configs:
+        refuse_among_images(config, folder)
+    if note := of_others(folder):
+        say(note)
 
 
 def say_unlocked(folder: Path, why_not: str, say: Callable[[str], None]) -> None:

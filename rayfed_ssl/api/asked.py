@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from rayfed_ssl import extensions
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import printable
 from rayfed_ssl.config import RunConfig, build, load_changed
 from rayfed_ssl.settings import files as configfile
 
@@ -61,6 +63,9 @@ def asked(config: Configuration, overrides: Mapping[str, object]) -> RunConfig:
         document = configfile.merge({}, {str(key): plain(value) for key, value in config.items()})
         imports = extensions.gather(changes.get("imports", document.get("imports")), Path.cwd())
         return build(document, changes, origin="config", imports=imports)
+    if not isinstance(config, str | os.PathLike):
+        allowed = "the path of a YAML file, a mapping with the keys of one, or the config of a run"
+        raise UserError(f"config: found {printable(repr(config), 80)}; must be {allowed}")
     path = Path(config).expanduser()
     if "imports" in changes:
         changes["imports"] = configfile.from_here(changes["imports"])

@@ -17,18 +17,25 @@ from rayfed_ssl.config import RunConfig
 def checked(
     config: RunConfig, folder: Path, uri: str | None, *, resume: bool, executor: Executor, quiet: bool = False
 ) -> Iterator[str]:
-    """Lines of a run's plan; that the folder is taken is one of them. Long decoding is told on stderr, unless it is to
-    be ``quiet``. Raises UserError for what cannot run anywhere.
+    """Lines of a run's plan. Long decoding is told on stderr, unless it is to be ``quiet``.
+
+    Raises:
+        UserError: what the run would be refused for. Where RAY_ADDRESS names a cluster, the folder is its driver's:
+            that it is taken here is a line of the plan then.
     """
+    from rayfed_ssl.api.execution import examined
     from rayfed_ssl.simulation.forecast import forecast
     from rayfed_ssl.storage.claim import refuse_taken
 
-    taken: list[str] = []
-    try:
-        if uri is None:
-            refuse_taken(folder, resume)
-    except UserError as error:
-        taken.append(str(error))
+    of_place: list[str] = []
+    if executor is Executor.ray and os.environ.get("RAY_ADDRESS"):
+        try:
+            if uri is None:
+                refuse_taken(folder, resume)
+        except UserError as error:
+            of_place.append(str(error))
+    else:
+        config = examined(config, folder, uri=uri, resume=resume, say=of_place.append)
     plan = ("1 client at a time, in this process", 1) if executor is Executor.local else planned_on_ray(config)
     found = forecast(config, lambda line: None if quiet else print(line, file=sys.stderr, flush=True))
     yield found.what
@@ -48,7 +55,7 @@ def checked(
         + (f", and {found.passes} passes of an image beside them" if found.passes else "")
     )
     yield f"{'':<13} evaluation, server work and sending come on top"
-    yield from (f"{'note':<13} {note}" for note in [*taken, *found.notes])
+    yield from (f"{'note':<13} {note}" for note in [*of_place, *found.notes])
 
 
 def planned_on_ray(config: RunConfig) -> tuple[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -56,7 +57,7 @@ def leak(
             except UserError as error:
                 say(f"{row.name}, seed {seed}: {error}")
                 refused += 1
-    say(f"{'compared':<13} rayfed-ssl compare {run}")
+    say(f"{'compared':<13} rayfed-ssl compare {quote(str(run))}")
     say(f"{'report':<13} {report_command(run)}")
     if refused:
         say(f"{refused} run(s) could not be audited")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 from pathlib import Path
+from shlex import quote
 from string import Template
 from typing import Annotated
 
@@ -26,8 +28,10 @@ def new(
     use = Template(BEGINNINGS[kind].run).substitute(name=name)
     print(f"{kind.ljust(9)}  {file}")
     print(f"test       {test}")
-    print(f"run it     rayfed-ssl run CONFIG.yaml 'imports=[{file.absolute()}]' {use}")
-    print(f"test it    pytest {test}")
+    path = str(file.absolute())
+    entry = path if re.fullmatch(r"[\w./ -]+", path) else json.dumps(path, ensure_ascii=False)  # as YAML reads it
+    print(f"run it     rayfed-ssl run CONFIG.yaml {quote(f'imports=[{entry}]')} {use}")
+    print(f"test it    pytest {quote(str(test))}")
 
 
 def begin(kind: Kind, name: str, folder: Path) -> tuple[Path, Path]:

@@ -38,7 +38,7 @@ def run(
 
     if quiet and as_json:
         raise UserError("--quiet: found beside --json, which prints objects; allowed: one of them")
-    if out is not None and "://" not in out and not check:  # before anything is imported that takes seconds
+    if out is not None and "://" not in out:  # before anything is imported that takes seconds
         refuse_taken(Path(out).expanduser(), resume)
     with importing():
         from rayfed_ssl.api.asked import named_after, run_folder

@@ -21,7 +21,7 @@ def tune(
 ) -> None:
     """Sweep over keys of a run with Ray Tune; every trial is a run folder."""
     from rayfed_ssl.terminal.fitting import show
-    from rayfed_ssl.terminal.progress import console
+    from rayfed_ssl.terminal.progress import console, curves_command
     from tune.config import load
     from tune.results import ranked
     from tune.sweep import run_sweep
@@ -43,7 +43,7 @@ def tune(
         name = f"first of {equals + 1}" if equals else "winner"
         say(f"{name:<13} {folder / 'best.yaml'}")
     say(f"{'table':<13} {folder / 'results.parquet'}")
-    say(f"{'curves':<13} tensorboard --logdir {folder}")
+    say(f"{'curves':<13} {curves_command(folder)}")
     if stopped and results.left:
         say(f"stopped with {results.left} trial(s) left; --resume continues")
         raise typer.Exit(STOPPED)

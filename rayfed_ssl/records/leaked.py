@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
@@ -85,5 +86,5 @@ def read_leak(run: Path) -> Audited | None:
         return Audited(areas, tuple(map(str, document["unaudited"])), known)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"{path}: cannot be read ({error!r}); mend it, or move it away and give rayfed-ssl leak {run}"
+            f"{path}: cannot be read ({error!r}); mend it, or move it away and give rayfed-ssl leak {quote(str(run))}"
         ) from None

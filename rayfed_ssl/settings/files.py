@@ -30,6 +30,8 @@ TAGGED = ("method", "objective", "data.partition", "system.availability")
 
 IMPORTS = ("imports", "overrides.imports")  # of a run's file, of a sweep's or a comparison's
 
+OF_RUN = "config.yaml"  # in a run folder
+
 LARGEST = 4 * 2**20  # bytes of a YAML file
 
 
@@ -40,12 +42,15 @@ class ConfigError(UserError):
 def read(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file. Raises ``UserError`` where it is missing, too large, not YAML, or not a mapping."""
     try:
-        document = parse(_text(Path(path)))
+        document = parse(_text(path))
     except (OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "text that is not UTF-8"
         if isinstance(error, IsADirectoryError):
             reason = "a folder"
-        raise UserError(f"{printable(path)}: found {_lowered(str(reason))}; must be a readable YAML file") from None
+        hint = f"; did you mean {printable(path / OF_RUN)}?" if _is_file(path / OF_RUN) else ""
+        raise UserError(
+            f"{printable(path)}: found {_lowered(str(reason))}; must be a readable YAML file{hint}"
+        ) from None
     except yaml.YAMLError as error:
         raise UserError(f"{printable(path)}: {problem(error)}; must be YAML with each key once") from None
     if not isinstance(document, dict):
@@ -54,9 +59,16 @@ def read(path: Path) -> dict[str, Any]:
     return document
 
 
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # no path at all
+        return False
+
+
 def of_run(folder: Path, called: str | None = None) -> Path:
     """The configuration of a run folder, which ``called`` names as the user did. Raises UserError where none is."""
-    path = folder / "config.yaml"
+    path = folder / OF_RUN
     if not path.is_file():
         missing = "config.yaml" if folder.is_dir() else "such folder"
         raise UserError(f"{printable(called or folder)}: found no {missing}; must be a run folder")

@@ -20,6 +20,7 @@ from rayfed_ssl.records.environment import recorded
 from rayfed_ssl.records.outcomes import FILE as OUTCOMES
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.run import IMAGES, OTHER_IMAGES, START
+from rayfed_ssl.simulation.placing import of_others, refuse_among_images
 from rayfed_ssl.storage import checkpoint
 from rayfed_ssl.storage.claim import refuse_taken
 
@@ -67,14 +68,18 @@ def examine_folder(
     where no checkpoint is intact, with the same settings, which give the same results.
 
     Raises:
-        UserError: the folder cannot be written to; a run is there and ``resume`` is not set; what is there is no run,
-            or one that began with other settings and has got somewhere.
+        UserError: the folder cannot be written to, or lies among the images; a run is there and ``resume`` is not set;
+            what is there is no run, or one that began with other settings and has got somewhere.
     """
     existing = folder / "config.yaml"
     refuse_taken(folder, resume)
+    if not existing.exists():
+        refuse_among_images(config, folder)
     checkpoint.writable(folder)
     if not existing.exists():
         _refuse_what_is_no_run(folder, resume)
+        if note := of_others(folder):
+            say(note)
         return None
     if not made_by_a_run(folder):
         raise UserError(

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rayfed_ssl.base.files import write_json
-from rayfed_ssl.base.lock import Held, Lock
+from rayfed_ssl.base.lock import Held, Lock, is_held
 from rayfed_ssl.base.schema import UserError
 
 LOCK = ".lock"
@@ -24,6 +24,16 @@ def refuse_taken(folder: Path, resume: bool) -> None:
     """Raise UserError where a run is in the folder and ``resume`` is not set."""
     if (folder / "config.yaml").exists() and not resume:
         raise UserError(f"--out: {folder} already holds a run; add --resume to continue it, or name another folder")
+
+
+def refuse_busy(folder: Path) -> None:
+    """Raise UserError where a process of this machine writes in the folder now."""
+    path = folder / LOCK
+    if is_held(path):
+        owner = "owner unknown"
+        with suppress(OSError):
+            owner = path.read_text(errors="replace").strip() or owner
+        raise _busy(folder, owner)
 
 
 class Claim:
@@ -138,9 +148,13 @@ def lock_of(folder: Path, path: Path) -> Lock:
     try:
         return Lock(path)
     except Held as owner:
-        raise UserError(
-            f"--out: {folder} is being written by another run ({owner}); wait for it, stop it, or name another folder"
-        ) from None
+        raise _busy(folder, owner) from None
+
+
+def _busy(folder: Path, owner: object) -> UserError:
+    return UserError(
+        f"--out: {folder} is being written by another run ({owner}); wait for it, stop it, or name another folder"
+    )
 
 
 def _names(folder: Path) -> set[str]:

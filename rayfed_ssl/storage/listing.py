@@ -1,4 +1,6 @@
-"""The runs in a folder as they lie there: which, how far, how good, how large. It reads no table and runs no code."""
+"""The runs in a folder as they lie there: which, how far, how good, how large. It runs no code of theirs, and reads a
+table only of a run that has not ended.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +21,7 @@ from rayfed_ssl.storage.claim import LOCK
 
 DEEPEST = 5  # folders below the one that is listed; comparisons and sweeps hold runs one below
 TRIALS = "trials.json"  # beside the trials of a sweep: see ``tune.book``
+METRICS = "metrics.parquet"  # see ``rayfed_ssl.records.tables``
 MARKERS = "checkpoints/round-*/complete.json"  # see ``rayfed_ssl.storage.checkpoint``
 
 
@@ -29,8 +32,9 @@ class Listed:
     ``run``: its path below the folder that was listed. ``point``: of a sweep's or a comparison's trial, the keys that
     it varies. ``status``: complete, stopped, diverged, failed, running (a process of this machine writes there),
     unfinished, or damaged, and ``problem`` says why. ``done`` of ``rounds``: those of the newest checkpoint where it
-    has not ended. ``accuracy``: of the last round, of clients the mean, None of a run that ended before its first;
-    ``features``: what describes the features, likewise. ``changed``: when something was last written, in local time.
+    has not ended. ``accuracy``: of the last round that was evaluated, up to that of the newest checkpoint, of clients
+    the mean, None of a run that has not finished its first; ``features``: what describes the features, likewise.
+    ``changed``: when something was last written, in local time.
     """
 
     run: str
@@ -90,6 +94,11 @@ def listed(folder: Path, name: str, books: Books) -> Listed:
     saved = (path.parent.name.removeprefix("round-") for path in folder.glob(MARKERS))
     reached = max((int(round) for round in saved if round.isdecimal()), default=0)
     known |= {**ended, "done": max(reached, ended.get("done", 0))}
+    if not ended:
+        try:
+            known |= _measured(folder, reached)
+        except UserError as error:  # the run's own to mend: it writes them again
+            known["problem"] = str(error)
     if is_held(folder / LOCK):
         known["status"] = "running"
     elif reason is not None:
@@ -102,7 +111,7 @@ def listed(folder: Path, name: str, books: Books) -> Listed:
 
 
 def _looks_like_a_run(folder: Path, books: Books) -> bool:
-    if (folder / "config.yaml").exists() or (folder / "metrics.parquet").is_dir():
+    if (folder / "config.yaml").exists() or (folder / METRICS).is_dir():
         return True
     return (folder / failure.ERROR).is_file() and bool(books.trial(folder))
 
@@ -145,6 +154,24 @@ def _summary(folder: Path) -> dict[str, Any]:
         return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: not what a run writes ({error!r})") from None
+
+
+def _measured(folder: Path, reached: int) -> dict[str, Any]:
+    """What the tables say of the rounds up to the newest checkpoint, that of round ``reached``. Raises UserError."""
+    if not (folder / METRICS).exists():
+        return {}
+    import pyarrow.compute as pc  # this and what follows take seconds, and are not needed for other runs
+
+    from rayfed_ssl.records.summary import best_and_last, last_of
+    from rayfed_ssl.records.tables import read_metrics
+
+    metrics = read_metrics(folder)
+    metrics = metrics.filter(pc.less_equal(metrics["round"], reached))  # evaluations come in after their checkpoint
+    measured = {"accuracy": best_and_last(metrics)[1], "features": last_of(metrics, "features")}
+    return {
+        part: {name: _mean(value) if reached else None for name, value in values.items()}
+        for part, values in measured.items()
+    }
 
 
 def _trials(path: Path) -> dict[str, dict[str, Any]]:

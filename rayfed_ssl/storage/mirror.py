@@ -131,6 +131,14 @@ class Mirror:
         """
         if self.folder.exists():
             return
+        found = self.examine(resume=resume)
+        if "config.yaml" in found:
+            self._fetch(found)
+
+    def examine(self, *, resume: bool) -> set[str]:
+        """The files at the URI. Raises UserError where it cannot be written to, or a run is there that is not to be
+        resumed; leaves nothing behind.
+        """
         try:
             found = self._remote_files()
             if found and not resume:
@@ -141,8 +149,7 @@ class Mirror:
             raise UserError(
                 f"--out: cannot write to {self.uri} ({_first_line(error)}); name a place you may write to"
             ) from None
-        if "config.yaml" in found:
-            self._fetch(found)
+        return found
 
     def push(self) -> None:
         """Make the URI hold what the folder holds. Raises UserError where it cannot be reached; the folder is kept."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import rich.progress as bars
@@ -178,7 +179,13 @@ def report_command(folder: Path | str) -> str:
     if "://" in str(folder):
         return "rayfed-ssl report FOLDER, a copy on this machine"
     older = "  (report.html there is older)" if (Path(folder) / "report.html").exists() else ""
-    return f"rayfed-ssl report {folder}{older}"
+    return f"rayfed-ssl report {quote(str(folder))}{older}"
+
+
+def curves_command(folder: Path | str) -> str:
+    """The command that shows the curves of what lies in ``folder``."""
+    place = "FOLDER, a copy on this machine" if "://" in str(folder) else quote(str(folder))
+    return f"tensorboard --logdir {place}"
 
 
 def _failed(dropped: Mapping[str, int]) -> str:
@@ -213,7 +220,7 @@ def conclude(console: Console, summary: Mapping[str, Any], folder: Path | str) -
         "clients sent": f"{amount(sent['up_bytes'])} up, {amount(sent['down_bytes'])} down",
         "took": f"{summary['wall_s']:.0f} s, start-up not counted",
         "run folder": str(folder),
-        "curves": f"tensorboard --logdir {folder if '://' not in str(folder) else 'FOLDER, a copy on this machine'}",
+        "curves": curves_command(folder),
         "report": report_command(folder),
     }
     for name, text in lines.items():

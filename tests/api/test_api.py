@@ -112,6 +112,14 @@ def test_mistakes_are_one_line_each_and_leave_nothing(tmp_path: Path, monkeypatc
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("config", [None, 3, ["tiny.yaml"]])
+def test_what_is_no_configuration_is_refused(config: Any) -> None:
+    allowed = "the path of a YAML file, a mapping with the keys of one, or the config of a run"
+    with pytest.raises(rayfed_ssl.UserError) as error:
+        rayfed_ssl.run(config)
+    assert str(error.value) == f"config: found {config!r}; must be {allowed}"
+
+
 def test_a_mistake_names_arguments_not_options(finished: rayfed_ssl.Run) -> None:
     with pytest.raises(rayfed_ssl.UserError) as refused:
         rayfed_ssl.run(CONFIG, out=finished.folder, executor="local")

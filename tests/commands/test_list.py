@@ -10,6 +10,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from rayfed_ssl.base.lock import Lock, is_held
@@ -65,6 +67,9 @@ def test_runs_are_listed_however_they_are(call: Call, tmp_path: Path) -> None:
     assert whole["bytes"] == sum(path.stat().st_size for path in files)
     assert found["fight/trial-00000"]["status"] == "complete"
     assert (found["cut"]["status"], found["cut"]["done"]) == ("unfinished", 1)
+    recorded = pq.read_table(runs / "cut/metrics.parquet").to_pylist()
+    (first,) = [row["value"] for row in recorded if (row["round"], row["tag"]) == (1, "eval/knn")]
+    assert (found["cut"]["accuracy"], first == summary["accuracy"]["knn"]) == ({"knn": first}, False)
     assert (found["longer"]["status"], found["longer"]["done"], found["longer"]["rounds"]) == ("unfinished", 2, 5)
     for name, file in (("no-config", "config.yaml"), ("not-yaml", "config.yaml"), ("odd-summary", "summary.json")):
         assert found[name]["status"] == "damaged"
@@ -89,6 +94,25 @@ def test_a_run_stopped_before_its_first_round_has_measured_nothing(call: Call, t
     status, out, _ = call("list")
     (line,) = [line for line in out.splitlines() if line.split()[:1] == ["none"]]
     assert (status, " ".join(line.split()).startswith("none fedsimclr stopped 0/1 knn - ")) == (0, True)
+
+
+def test_a_run_that_was_cut_off_is_listed_with_what_it_last_recorded(tmp_path: Path) -> None:
+    changes = {"evaluation__protocols": ["knn", "rank"], "evaluation__every": 2, "train__rounds": 3}
+    summary = loop.run(tiny("local", checkpoint__every=1, **changes), tmp_path / "runs/one", LocalCohort)
+    run = tmp_path / "runs/one"
+    (run / "summary.json").unlink()
+    (one,) = runs_in(tmp_path / "runs")
+    assert (one.status, one.done, one.problem) == ("unfinished", 3, None)
+    assert one.accuracy == {"knn": pytest.approx(np.mean(list(summary["accuracy"]["knn"].values())))}
+    assert set(one.features) == set(summary["features"])
+    shutil.rmtree(run / "checkpoints")
+    (one,) = runs_in(tmp_path / "runs")
+    assert (one.done, one.accuracy) == (0, {"knn": None})  # of the untrained encoders
+    (part, *_) = sorted((run / "metrics.parquet").iterdir())
+    part.write_bytes(b"no table")
+    (one,) = runs_in(tmp_path / "runs")
+    assert (one.status, one.accuracy) == ("unfinished", {})
+    assert str(one.problem).startswith(f"{part}: cannot be read (")
 
 
 def test_clients_accuracies_are_listed_as_their_mean(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from rayfed_ssl.config import load_untrusted
 from rayfed_ssl.data.augment import clean
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.models import load_exported
+from rayfed_ssl.settings.files import parse_overrides
 from tests.command_line import Call
 from tests.conftest import ROOT
 from tests.tiny import encoders, measured
@@ -32,6 +33,7 @@ def begun(call: Call, tmp_path: Path, request: pytest.FixtureRequest) -> list[st
     kind: Kind = request.param
     status, out, _ = call("new", kind, "half_way", "--out", "mine")
     assert status == 0
+    assert "test it    pytest mine/test_half_way.py" in out
     assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == ["half_way.py", "test_half_way.py"]
     assert len((tmp_path / "mine/half_way.py").read_text().splitlines()) < 50
     (line,) = [line for line in out.splitlines() if line.startswith("run it")]
@@ -119,3 +121,14 @@ def test_nothing_is_written_over_and_names_are_checked(call: Call, tmp_path: Pat
         assert said in err
     assert call("new", "head", "mine")[0] == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["test_mine.py", "tiny.yaml"]
+
+
+def test_what_it_says_can_be_copied_whatever_the_folder_is_called(call: Call, tmp_path: Path) -> None:
+    odd = tmp_path / "my own, [it's] #1"
+    status, out, _ = call("new", "method", "half_way", "--out", str(odd))
+    said = {
+        line[:9].strip(): shlex.split(line[9:]) for line in out.splitlines() if line.startswith(("run it", "test it"))
+    }
+    assert (status, said["test it"]) == (0, ["pytest", str(odd / "test_half_way.py")])
+    (imports,) = [word for word in said["run it"] if word.startswith("imports=")]
+    assert parse_overrides([imports]) == {"imports": [str(odd / "half_way.py")]}

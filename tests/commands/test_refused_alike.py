@@ -16,7 +16,7 @@ from rayfed_ssl.settings.files import merge
 from tests.command_line import CONFIG, Call, caller
 from tune import dealing
 from tune.config import load
-from tune.sweep import checked
+from tune.sweep import refuse_unfit
 
 LR = "train.optimizer.lr"
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -156,5 +156,6 @@ def test_a_sweep_looks_at_every_trial_with_its_own_seed(tmp_path: Path, monkeypa
     monkeypatch.setattr("tune.sweep.refusals", refusals)
     (tmp_path / "tiny.yaml").write_text(CONFIG)
     keys = {"base": "tiny.yaml", "space": {LR: {"grid": [0.01, 0.02]}}, "repeat": 2, "overrides": {"seed": 5}}
-    assert checked(load(tmp_path / written(tmp_path / "sweep.yaml", keys))).seed == 5
+    sweep = load(tmp_path / written(tmp_path / "sweep.yaml", keys))
+    refuse_unfit(sweep, sweep.check())
     assert sorted(looked) == [(5, 0.01), (5, 0.02), (6, 0.01), (6, 0.02)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import json
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 
@@ -119,3 +120,14 @@ def test_a_finished_run_is_extended(call: Call, tmp_path: Path) -> None:
     assert status == 2
     assert err.startswith("train.rounds: found 2; runs/tiny is a run of 3, allowed with --resume: 3 or more")
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["runs/odd name x", "runs/it's $HOME"])
+def test_commands_that_are_named_can_be_copied_whatever_the_folder_is_called(
+    name: str, call: Call, tmp_path: Path
+) -> None:
+    status, out, _ = call(*LOCAL, "evaluation.protocols=[]", "train.rounds=1", "--out", name)
+    said = {line[:13].strip(): line[14:] for line in out.splitlines()}
+    assert (status, said["run folder"]) == (0, name)
+    assert shlex.split(said["curves"]) == ["tensorboard", "--logdir", name]
+    assert shlex.split(said["report"]) == ["rayfed-ssl", "report", name]

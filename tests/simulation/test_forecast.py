@@ -326,17 +326,20 @@ def test_a_check_refuses_what_the_run_would_be_refused_for(
     assert said.startswith(line)
 
 
-def test_a_check_names_a_folder_that_is_taken_beside_the_plan(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (empty / "taken").mkdir()
-    (empty / "taken" / "config.yaml").write_text("{}")
-    arguments = (str(empty / "demo.yaml"), "--executor", "local", "--out", str(empty / "taken"))
-    status, said = check(capsys, *arguments)
-    assert status == 0
-    assert f"note          --out: {empty / 'taken'} already holds a run; add --resume" in said
-    assert "of training: " in said
-    status, said = check(capsys, *arguments, "--resume")
-    assert status == 0
-    assert "already holds" not in said
+def test_a_check_names_a_folder_that_is_taken_here_beside_a_plan_for_a_cluster(
+    empty: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (empty / "work/runs/demo").mkdir(parents=True)
+    (empty / "work/runs/demo/config.yaml").write_text("{}")
+    line = "--out: runs/demo already holds a run; add --resume"
+    status, said = check(capsys, str(empty / "demo.yaml"))
+    assert (status, said.startswith(line)) == (2, True)
+    monkeypatch.setenv("RAY_ADDRESS", "another machine's")
+    monkeypatch.setattr("rayfed_ssl.commands.checked.planned_on_ray", lambda config: ("as that one has it", 1))
+    status, said = check(capsys, str(empty / "demo.yaml"))
+    assert (status, f"note          {line}" in said, "of training: " in said) == (0, True, True)
+    status, said = check(capsys, str(empty / "demo.yaml"), "--resume")
+    assert (status, "already holds" in said) == (0, False)
 
 
 @pytest.mark.parametrize(

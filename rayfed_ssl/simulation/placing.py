@@ -1,0 +1,59 @@
+"""Where a run may be written: not among the images that it reads, and beside what is of no run only with a word."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import printable
+from rayfed_ssl.config import RunConfig
+from rayfed_ssl.data.sources import SOURCES
+from rayfed_ssl.settings.run import IMAGES, OTHER_IMAGES
+from rayfed_ssl.storage.failure import ERROR
+
+
+def refuse_among_images(config: RunConfig, folder: Path | str) -> None:
+    """Raise UserError where ``folder``, or the file:// URI of one, is a folder that the run's images are read from, or
+    lies within: the next run would read its figures and tables as images. Links are followed.
+    """
+    place = str(folder).removeprefix("file://")
+    if "://" in place:
+        return
+    for key, images in _read_whole(config).items():
+        where = images.expanduser()
+        if where.is_dir() and any(inner.is_relative_to(outer) for outer in _ways(where) for inner in _ways(place)):
+            raise UserError(
+                f"--out: found {printable(folder)}, which lies within {key}={printable(images)}: what a run writes "
+                "there would be read as images; name a folder outside of it"
+            )
+
+
+def of_others(folder: Path) -> str | None:
+    """A line where the folder holds something that is of no run; hidden files do not count."""
+    try:
+        count = sum(not name.startswith(".") and name != ERROR for name in os.listdir(folder))
+    except OSError:
+        return None
+    if not count:
+        return None
+    what = "1 file or folder that is of no run; the run's are written beside it"
+    many = f"{count} files or folders that are of no run; the run's are written beside them"
+    return f"--out: {folder} holds {what if count == 1 else many}"
+
+
+def _read_whole(config: RunConfig) -> dict[str, Path]:
+    """The images that are all that a folder holds, by key. Torchvision's sources read files of fixed names in theirs,
+    and may fetch them.
+    """
+    sources = (config.data, config.data.public.images, config.evaluation.transfer.data)
+    return {
+        key: source.path
+        for key, source in zip((*IMAGES, OTHER_IMAGES), sources, strict=True)
+        if source is not None and source.path is not None and "download" not in SOURCES[source.name].reads
+    }
+
+
+def _ways(place: Path | str) -> set[Path]:
+    """A path as it was written, and as links lead."""
+    return {Path(os.path.abspath(place)), Path(os.path.realpath(place))}
