@@ -14,6 +14,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import forked
 from rayfed_ssl.models import ENCODERS, ModelConfig, build_encoder, encoder_dim
 from rayfed_ssl.models.encoders import OPTIONS
+from rayfed_ssl.models.resnet import Projection
 from rayfed_ssl.testing.tiny import tiny_run
 from tests.tiny import OWN
 
@@ -139,6 +140,34 @@ def test_small_cnn_is_the_benchmarks_network() -> None:
     for k, conv in enumerate(convs):
         x = F.relu(F.conv2d(x, conv.weight, conv.bias, stride=1 if k == 0 else 2, padding=1))
     torch.testing.assert_close(encoder(images), x.mean((2, 3)), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("inputs", [4, 6, 7, 8, 13])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_shortcuts_projection_is_a_strided_convolution(inputs: int, stride: int) -> None:
+    made = Projection(inputs, 2 * inputs, 1, stride, bias=False)
+    images = torch.randn(16, inputs, 8, 8)
+    given, other = (
+        images.clone().requires_grad_(),
+        images.clone().requires_grad_(),
+    )  # not channels_last
+    found, wanted = made(given), F.conv2d(other, made.weight, stride=stride)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-6)
+    found.square().sum().backward()
+    gradient = made.weight.grad
+    made.weight.grad = None
+    wanted.square().sum().backward()
+    torch.testing.assert_close(given.grad, other.grad, rtol=0, atol=1e-5)
+    torch.testing.assert_close(gradient, made.weight.grad, rtol=1e-5, atol=1e-4)
+
+
+def test_thin_resnets_train_in_the_format_that_clients_train_in() -> None:
+    """Where torch's strided convolution of few channels writes past its memory, the process ends here."""
+    network = build_encoder("resnet18", ModelConfig(width=0.1), 8).to(memory_format=torch.channels_last)
+    for _ in range(30):
+        images = torch.randn(16, 3, 8, 8).contiguous(memory_format=torch.channels_last)
+        network(images).square().sum().backward()
+    assert all(torch.isfinite(p.grad).all() for p in network.parameters() if p.grad is not None)
 
 
 @pytest.mark.parametrize("name", ["small_cnn", "fixup_resnet20", "fedlinked_cnn", "vgg9", "alexnet", "cnn5"])
