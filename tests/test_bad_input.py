@@ -57,11 +57,12 @@ def test_one_class_is_refused_for_every_protocol_with_labels(
 ) -> None:
     png = (Path(__file__).parent / "bad_input" / "pixel.png").read_bytes()
     table = pa.table({"image": [png] * 40, "label": [0] * 40})
+    (images := tmp_path / "images").mkdir()
     for split in ("train", "test"):
-        pq.write_table(table, tmp_path / f"{split}.parquet")
+        pq.write_table(table, images / f"{split}.parquet")
     monkeypatch.setenv("RAYFED_SSL_CACHE", str(tmp_path / "cache"))
     configfile.dump(tiny("fedsimclr"), tmp_path / "run.yaml")
-    changes = [f"data={{name: parquet, path: {tmp_path}, image_size: 8, limit: 40}}", "evaluation.protocols=[knn]"]
+    changes = [f"data={{name: parquet, path: {images}, image_size: 8, limit: 40}}", "evaluation.protocols=[knn]"]
     message = refused(
         capsys, "run", str(tmp_path / "run.yaml"), *changes, "--executor", "local", "--out", str(tmp_path / "run")
     )

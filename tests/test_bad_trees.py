@@ -316,7 +316,7 @@ def trees(root: Path) -> Path:
 
 
 def test_client_folders_that_are_taken_for_classes_are_named(tmp_path: Path) -> None:
-    data = {"data.name": "imagefolder", "data.path": str(trees(tmp_path)), "data.image_size": 8}
+    data = {"data.name": "imagefolder", "data.path": str(trees(tmp_path / "images")), "data.image_size": 8}
     sizes = {"data.limit": None, "data.test_limit": None, "train.batch_size": 4, "clients.count": 2}
     config = tiny_run("fedsimclr", {**data, **sizes})
     with pytest.raises(UserError, match=r"may be clients: data\.layout=clients with data\.partition\.name=natural"):

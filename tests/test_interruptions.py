@@ -247,7 +247,8 @@ def test_other_public_images_than_the_run_began_with_are_refused(tmp_path: Path)
         pixels = np.random.default_rng(k).integers(0, 256, (16, 16, 3), np.uint8)
         Image.fromarray(pixels).save(place / f"{k:02d}.png")
     images = {"name": "imagefolder", "path": str(place.parent), "layout": "flat"}
-    config = tiny("feddf", data__public__source="source", data__public__images=images)
+    public = {"source": "source", "images": images, "share": 0.1}
+    config = tiny("feddf", data__public=public)
     stopped_at(config, tmp_path / "run", 1)
     first = (place / "00.png").read_bytes()
     (place / "00.png").write_bytes((place / "01.png").read_bytes())

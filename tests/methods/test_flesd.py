@@ -614,6 +614,6 @@ def test_a_public_set_too_small_for_the_anchors_is_refused_before_anything_is_wr
     ("method", "trains"), [("flesd", False), ("flesd_cc", False), ("fedsimclr", True), ("local", True)]
 )
 def test_client_0_trains_unless_its_images_are_used_as_public_ones(method: str, trains: bool) -> None:
-    federation = deal(tiny(method, data__public={"source": "client 0"}))
+    federation = deal(tiny(method, data__public={"source": "client 0", "share": 0.1}))
     assert (0 in federation.clients) == trains
     assert (federation.public is None) == trains

@@ -161,7 +161,7 @@ def test_what_a_method_has_to_say_is_said_beforehand(
 
 
 def test_a_method_that_needs_to_be_started_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MethodServer, "notes", lambda server: [f"{len(server.weights)} values"])
+    monkeypatch.setattr(MethodServer, "notes", lambda server: [f"{server.state['bank']} values"])
     assert "what fedsimclr has to say is known once a run has started" in forecast(tiny("fedsimclr")).notes
 
 
