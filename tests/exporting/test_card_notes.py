@@ -216,7 +216,8 @@ def test_no_kind_of_note_that_a_card_has_is_missing_above(tmp_path: Path, monkey
 
     monkeypatch.setattr(Note, "__init__", watched)
     all_kinds(tmp_path)
-    sites = [*public_sites()]
+    later = "reevaluation.py"  # of evaluate --data: tests/evaluation/test_trained_on.py
+    sites = [(file, lines) for file, lines in public_sites() if Path(file).name != later]
     assert len(sites) > 30
     missing = [(file, lines) for file, lines in sites if not any((file, line) in made for line in lines)]
     assert not missing

@@ -41,7 +41,7 @@ def wards(tmp_path: Path) -> dict[str, object]:
                     Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(path)
     data = {"name": "imagefolder", "path": str(tmp_path / "d"), "layout": "clients", "image_size": 8}
     return {
-        "data": {**data, "partition": {"name": "natural"}, "public": {"source": "client 0"}},
+        "data": {**data, "partition": {"name": "natural"}, "public": {"source": "client 0", "share": 0.1}},
         "data__limit": None,
         "data__test_limit": None,
         "clients": {"count": 5, "encoders": [TWO, ONE, TWO, ONE, TWO]},
