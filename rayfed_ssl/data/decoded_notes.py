@@ -87,7 +87,7 @@ def misfitting(splits: Sequence[Mapping[str, Misfits]], outside: str) -> Iterato
                 "and are clipped",
             )
         else:
-            few = "and keep 16 of 256 grey levels or fewer"
+            few = "and keep at most 17 of 256 grey levels"
             yield Note(
                 f"{images} of them take up less than a sixteenth of {outside}, {few}: {values}",
                 f"{images} images take up less than a sixteenth of the range that is read, {few}",

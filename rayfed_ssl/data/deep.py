@@ -17,7 +17,7 @@ from PIL import Image
 from rayfed_ssl.data.images import BadImage
 
 CLIPPED_SHARE = 0.01  # of an image's pixels: so many may lie outside the range before it is said
-NARROW_SHARE = 1 / 16  # of the range: of an image whose values take up less, 16 grey levels of 256 are left
+NARROW_SHARE = 1 / 16  # of the range: of an image whose values take up less, at most 17 grey levels of 256 are left
 _WHITE_IS_ZERO, _PHOTOMETRIC = 0, 262  # TIFF 6.0, section 4
 _SIXTEEN_RAW = re.compile(r";16[BLN]")  # Pillow's names of 16-bit samples; BMP's "BGR;16" has 5 or 6 bits a channel
 Range = tuple[float, float]

@@ -84,7 +84,7 @@ _BLOCKS: dict[str, type[BasicBlock | Bottleneck]] = {"basic": BasicBlock, "bottl
 class Projection(nn.Conv2d):
     """The 1x1 convolution of a shortcut, of every ``stride``-th pixel.
 
-    Of few channels the pixels are taken first, which is the same to the bit: on processors with AVX2 and no more, the
+    Of few channels the pixels are taken first, which is the same convolution: on processors with AVX2 and no more, the
     backward pass of torch's own strided one (seen in 2.14.1, channels_last) writes past its memory there.
     """
 

@@ -47,23 +47,24 @@ def section(run: Path, found: Mapping[str, Any]) -> Section:
     if not found:
         return made
     summary = known_summary(run)
-    sets = [(OWN, found), *((_title(one["images"]), one) for one in found.get(OTHERS, {}).values())]
-    for title, one in sets:
+    for one in (found, *found.get(OTHERS, {}).values()):
+        name, counts = _named(one.get("images"))
         known = _of(one, run, summary)
         sentence = f" {verdict(known).sentence}" if "rounds" in summary else ""
-        if (table := accuracy_table(known, f"{title}.{sentence}", "untrained", keys=False)) is not None:
+        if (table := accuracy_table(known, f"{name}{counts}.{sentence}", "untrained", keys=False)) is not None:
             made.tables.append(table)
-            name = title.partition(":")[0]
             made.notes += [f"{name}: {printable(note)}." for note in one.get("images", {}).get("notes", ())]
     if made.tables:
         made.intro = "What rayfed-ssl evaluate measured of the exported encoders."
     return made
 
 
-def _title(images: Mapping[str, Any]) -> str:
-    """What a data set of ``evaluate --data`` is called, and how many images it had."""
+def _named(images: Mapping[str, Any] | None) -> tuple[str, str]:
+    """What is called a data set of ``evaluate --data``, or the run's own without one, and how many images it had."""
+    if images is None:
+        return OWN, ""
     name = printable(images["source"].get("path") or images["source"]["name"], 120)
-    return f"On {name}: {images['test']:,} test images, {images['train']:,} to learn from"
+    return f"On {name}", f": {images['test']:,} test images, {images['train']:,} to learn from"
 
 
 def _of(of: Mapping[str, Any], run: Path, summary: Mapping[str, Any]) -> dict[str, Any]:

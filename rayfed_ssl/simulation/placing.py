@@ -39,7 +39,7 @@ def of_others(folder: Path) -> str | None:
         return None
     what = "1 file or folder that is of no run; the run's are written beside it"
     many = f"{count} files or folders that are of no run; the run's are written beside them"
-    return f"--out: {folder} holds {what if count == 1 else many}"
+    return f"--out: {printable(folder)} holds {what if count == 1 else many}"
 
 
 def _read_whole(config: RunConfig) -> dict[str, Path]:

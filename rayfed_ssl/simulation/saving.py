@@ -56,9 +56,12 @@ def kept(published: Mapping[str, Any], public: Images | None) -> dict[str, Any]:
 
 
 def published_again(saved: Mapping[str, Any], public: Images | None) -> dict[str, Any]:
-    """The reverse of :func:`kept`. Checkpoints of an earlier version hold the images themselves."""
-    ours = None if public is None else public.pixels
-    return {name: ours if isinstance(value, str) and value == PUBLIC else value for name, value in saved.items()}
+    """The reverse of :func:`kept`, of a run that has these public images, as it had. Checkpoints of an earlier version
+    hold the images themselves.
+    """
+    named = {name for name, value in saved.items() if isinstance(value, str) and value == PUBLIC}
+    assert public is not None or not named  # resuming.check_same has compared them
+    return {**saved, **{name: public.pixels for name in named if public is not None}}
 
 
 def _same_memory(value: object, public: Images | None) -> bool:

@@ -17,7 +17,6 @@ from rayfed_ssl.data.catalogue import catalogued
 from rayfed_ssl.data.images import Dataset
 from rayfed_ssl.data.partition import Natural, partition
 from rayfed_ssl.data.sources import SourceConfig, load
-from tests.data.files import SHARED
 
 SIZE = 8
 
@@ -279,8 +278,7 @@ def test_of_many_columns_that_are_not_read_ten_are_named_without_what_terminals_
     assert note.startswith("columns \\x1b[2J, f0, f1, f2, f3, f4, f5, f6, f7, f8 and 3 more are not read; data.columns")
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="the shared image files are absent")
 @pytest.mark.parametrize("name", ["cifar10", "fashion_mnist"])
-def test_files_of_which_all_columns_are_read_have_no_such_note(tmp_path: Path, name: str) -> None:
-    data = load(SourceConfig(path=SHARED / name, limit=20, test_limit=20), tmp_path)
+def test_files_of_which_all_columns_are_read_have_no_such_note(shared_data: Path, tmp_path: Path, name: str) -> None:
+    data = load(SourceConfig(path=shared_data / name, limit=20, test_limit=20), tmp_path)
     assert not [note for note in texts(data.notes) if "not read" in note]

@@ -327,8 +327,8 @@ def test_images_beyond_the_range_are_counted_by_client(tmp_path, layout):
         )
     wide = fetch(tmp_path, "imagefolder", channels=1, layout=layout, range=(0, 65535))
     assert texts(wide.notes)[1].startswith(
-        f"{scaled - count} of them take up less than a sixteenth of data.range=[0.0, 65535.0], and keep 16 of 256 grey "
-        "levels or fewer: their values go from 0 to 4082"
+        f"{scaled - count} of them take up less than a sixteenth of data.range=[0.0, 65535.0], and keep at most 17 of "
+        "256 grey levels: their values go from 0 to 4082"
     )
     assert len(texts(wide.notes)) == 2
 
