@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+NOTES = (
+    "notes",
+    "card_notes",
+)  # keys of a run's files: what was said to whoever runs it, and what a model card has of it
 
 
 @dataclass(frozen=True)
@@ -42,3 +47,8 @@ def texts(notes: Iterable[Note | str]) -> tuple[str, ...]:
 def public_lines(notes: Iterable[Note]) -> tuple[str, ...]:
     """What a model card has of the notes, each line once."""
     return tuple(dict.fromkeys(note.public for note in notes if note.public is not None))
+
+
+def recorded_notes(notes: Sequence[Note]) -> dict[str, list[str]]:
+    """The notes under the keys ``NOTES``, as a run's files have them; a key without any is left out."""
+    return {key: list(lines) for key, lines in zip(NOTES, (texts(notes), public_lines(notes)), strict=True) if lines}

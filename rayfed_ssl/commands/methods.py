@@ -1,21 +1,43 @@
-"""``rayfed-ssl methods``: the table of methods."""
+"""``rayfed-ssl methods``: the table of methods, or what one of them is, needs, goes with and has for keys."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import box
 from rich.table import Table
 
+if TYPE_CHECKING:
+    from rayfed_ssl.federated.method import Method
 
-def methods(as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False) -> None:
-    """List the methods: what each transmits, and what it needs."""
+
+def methods(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Methods to be explained, with their keys.")
+    ] = None,
+    imports: Annotated[
+        list[str] | None, typer.Option(help="A file or module that defines methods, objectives, .. of its own.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """List the methods: what each transmits and needs; of those named also what they do, go with and have for keys."""
+    from rayfed_ssl import extensions
+    from rayfed_ssl.base.schema import UserError
     from rayfed_ssl.methods import METHODS
     from rayfed_ssl.terminal.progress import console
 
+    extensions.load(extensions.gather(imports, Path()))
+    for name in names or ():
+        if name not in METHODS:
+            raise UserError(METHODS.unknown("methods", name))
+    if names:
+        print(_explained([METHODS[name] for name in dict.fromkeys(names)], as_json))
+        return
     rows = [{"name": name, **asdict(method.info)} for name, method in METHODS.items()]
     if as_json:
         print(json.dumps(rows, indent=1))
@@ -25,3 +47,13 @@ def methods(as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = 
         marks = ("yes" if row[key] else "" for key in ("stateful", "heterogeneous", "public_data"))
         table.add_row(row["name"], row["paper"], row["transmits"], *marks)
     console().print(table)
+
+
+def _explained(methods: Sequence[Method], as_json: bool) -> str:
+    from rayfed_ssl.config import RunConfig
+    from rayfed_ssl.settings.keys import keys
+    from rayfed_ssl.terminal.methods import described, lines
+
+    everything = keys(RunConfig)
+    found = [described(method, everything) for method in methods]
+    return json.dumps([one.as_json() for one in found], indent=1) if as_json else "\n".join(lines(found))

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from rayfed_ssl.base.files import write_json
-from rayfed_ssl.base.notes import Note, public_lines, texts
+from rayfed_ssl.base.notes import NOTES, Note, recorded_notes
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.images import Scaling
 
@@ -62,8 +62,7 @@ def environment(
         **({} if public_images is None else {"public_images": public_images}),
         **({"scaled": {key: asdict(scaling) for key, scaling in scaled.items()}} if scaled else {}),
         **({"files": dict(files)} if files else {}),
-        **({"notes": list(texts(notes))} if notes else {}),
-        **({"card_notes": list(shared)} if (shared := public_lines(notes)) else {}),
+        **recorded_notes(notes),
         "git_revision": revision,
         "git_changed": changed,
         "imports": dict(imports or {}),
@@ -171,7 +170,7 @@ def _same(path: Path, found: dict[str, Any]) -> bool:
     """Whether the file says the same, but for the command line and what was made of the images."""
 
     def compared(said: Mapping[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in said.items() if key not in ("command", "notes", "card_notes")}
+        return {key: value for key, value in said.items() if key not in ("command", *NOTES)}
 
     try:
         return compared(json.loads(path.read_text(encoding="utf-8"))) == compared(found)

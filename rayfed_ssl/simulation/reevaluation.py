@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from rayfed_ssl import evaluation
-from rayfed_ssl.base.notes import Note, public_lines, texts
+from rayfed_ssl.base.notes import NOTES, Note, recorded_notes
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.base.weights import pack
@@ -150,8 +150,7 @@ def _other_images(
         **({"largest_class": {"name": largest.name, "share": largest.share}} if largest is not None else {}),
     }
     notes = [*trained, *remarks(dataset, config.evaluation.metrics)]
-    said |= {"notes": list(texts(notes)), **({"card_notes": list(shared)} if (shared := public_lines(notes)) else {})}
-    return Federation(dataset, (), None, None, ()), said
+    return Federation(dataset, (), None, None, ()), {**said, "notes": [], **recorded_notes(notes)}
 
 
 def _seen(run: Path, dataset: Dataset, exclude: bool) -> tuple[Dataset, list[Note]]:
@@ -190,7 +189,7 @@ def _beside(known: Mapping[str, Any], name: str, now: Mapping[str, Any], measure
 
 def _which(images: Mapping[str, Any]) -> dict[str, Any]:
     """What says which images they are, without what is said of them."""
-    return {key: value for key, value in images.items() if key not in ("notes", "card_notes", "largest_class")}
+    return {key: value for key, value in images.items() if key not in (*NOTES, "largest_class")}
 
 
 def _measured(

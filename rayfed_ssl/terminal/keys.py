@@ -22,10 +22,11 @@ def overview(everything: Sequence[Key]) -> list[str]:
     ]
 
 
-def explained(found: Sequence[Key]) -> list[str]:
-    """Two lines and more for every key; one key alone is explained in full."""
+def explained(found: Sequence[Key], heading: object = None) -> list[str]:
+    """Two lines and more for every key; one key alone is explained in full. ``heading``: the ``when`` of a kind that
+    was named before.
+    """
     lines: list[str] = []
-    heading = None
     for key in found:
         heading = key.when if key.type == KIND else heading
         lines += _lines(key, under=heading, whole=len(found) == 1)

@@ -1,0 +1,73 @@
+"""A method in lines for people, and as JSON: what it is, transmits, needs and goes with, and its keys."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rayfed_ssl.federated.method import Method
+from rayfed_ssl.settings.keys import Key, find
+from rayfed_ssl.terminal.keys import WIDTH, explained
+
+WORDS = 18  # columns of what a line is about
+
+
+@dataclass(frozen=True)
+class Described:
+    """A method and its keys: first the kind (``method.fedca``), then what stands in its block."""
+
+    method: Method
+    keys: Sequence[Key]
+
+    def as_json(self) -> dict[str, Any]:
+        """What ``rayfed-ssl methods --json`` has of it, what it goes with, and its keys."""
+        kind, *keys = self.keys
+        return {
+            "name": self.method.name,
+            **asdict(self.method.info),
+            "description": kind.text,
+            "objectives": list(self.method.objectives),
+            "server_optimizer": self.method.optimizable,
+            "fedbuff": self.method.buffered,
+            "plugin": self.method.plugin is not None,
+            "module": self.method.config.__module__,
+            "keys": [key.as_json() for key in keys],
+        }
+
+    def facts(self) -> Iterator[tuple[str, str]]:
+        """What there is to say of it, by what it is about."""
+        info = self.method.info
+        yield "from", info.paper
+        yield "transmits", info.transmits
+        yield "clients keep", "something from round to round" if info.stateful else "nothing from round to round"
+        yield "encoders", "clients may differ (clients.encoders)" if info.heterogeneous else "the same for all clients"
+        yield "public images", "used (data.public)" if info.public_data else "not used"
+        first, *others = self.method.objectives
+        yield "objectives", ", ".join([f"{first} (default)" if others else first, *others])
+        own = "is not for it: its server has a step of its own"
+        yield "server.optimizer", "may step towards the clients' mean" if self.method.optimizable else own
+        yield "server.schedule", "sync or fedbuff" if self.method.buffered else "sync"
+        if self.method.plugin is not None:
+            yield "as a plug-in", f"plugins=[{{name: {self.method.name}}}] adds it to another method"
+        yield "code", self.method.config.__module__
+
+
+def described(method: Method, everything: Sequence[Key]) -> Described:
+    """The method with its keys, those of ``everything`` that stand in its block."""
+    return Described(method, find(everything, f"method.{method.name}"))
+
+
+def lines(found: Sequence[Described]) -> Iterator[str]:
+    """Of each method what it does, the facts, and its keys as ``rayfed-ssl config`` has them."""
+    for place, one in enumerate(found):
+        kind, *keys = one.keys
+        yield from [""] * bool(place)
+        yield from explained([kind])[:-1]
+        yield ""
+        for about, said in one.facts():
+            first, further = f"    {about:<{WORDS}}", " " * (4 + WORDS)
+            yield textwrap.fill(said, WIDTH, initial_indent=first, subsequent_indent=further)
+        if keys:
+            yield from ["", *explained(keys, heading=kind.when)]
