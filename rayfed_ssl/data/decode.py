@@ -32,6 +32,7 @@ from rayfed_ssl.data.deep import (
     are_deep_colours,
     has_deep_colours,
     is_deep,
+    refuse_signed_bytes,
     shallow,
     shallow_colours,
     to_bytes,
@@ -42,10 +43,10 @@ from rayfed_ssl.data.formats import (
     FORMATS,
     SUFFIXES,
     UNKNOWN,
-    bands_found,
     has_more_bands,
     heic_format,
     jpeg2000_depth,
+    tiff_found,
     undecodable,
 )
 from rayfed_ssl.data.images import BadImage, Payload
@@ -144,7 +145,7 @@ def decode(payload: Payload, form: Form) -> Decoded:
         raise BadImage(f"more than {MOST_PIXELS} pixels, the most that max_pixels may be") from error
     except UnidentifiedImageError as error:
         unmarked = isinstance(payload, Path) and payload.suffix.lower() in DICOM
-        found = bands_found(payload) or undecodable(_head(payload))
+        found = tiff_found(payload) or undecodable(_head(payload))
         raise BadImage(found or (_NO_MARK if unmarked else UNKNOWN)) from error
     except Exception as error:  # decoders of damaged files raise anything: OSError, SyntaxError, struct.error, ...
         if isinstance(error, OSError) and error.errno is not None and isinstance(payload, Path):
@@ -186,6 +187,7 @@ def _decoded(image: Image.Image, form: Form, draft: Callable[[Image.Image], obje
     """``draft`` may reduce the image before its pixels are read, once it is known not to be too large."""
     width, height = image.size
     _refuse_large(width, height, form)
+    refuse_signed_bytes(image)
     depth = jpeg2000_depth(image)
     deep_colours = has_deep_colours(image, form.range, depth)
     draft(image)

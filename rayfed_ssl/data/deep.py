@@ -19,6 +19,8 @@ from rayfed_ssl.data.images import BadImage
 CLIPPED_SHARE = 0.01  # of an image's pixels: so many may lie outside the range before it is said
 NARROW_SHARE = 1 / 16  # of the range: of an image whose values take up less, at most 17 grey levels of 256 are left
 _WHITE_IS_ZERO, _PHOTOMETRIC = 0, 262  # TIFF 6.0, section 4
+_BITS, _KIND = 258, 339  # TIFF 6.0: BitsPerSample, SampleFormat
+_UNSIGNED, _SIGNED = 1, 2
 _SIXTEEN_RAW = re.compile(r";16[BLN]")  # Pillow's names of 16-bit samples; BMP's "BGR;16" has 5 or 6 bits a channel
 Range = tuple[float, float]
 
@@ -37,6 +39,13 @@ class Shallow:
 def is_deep(image: Image.Image) -> bool:
     """Whether a grey image has more than 8 bits."""
     return image.mode in ("I", "F") or image.mode.startswith("I;16")
+
+
+def refuse_signed_bytes(image: Image.Image) -> None:
+    """Raise BadImage for a TIFF of 8 bits with a sign, which Pillow reads as if they had none."""
+    tags = getattr(image, "tag_v2", {})
+    if _SIGNED in tags.get(_KIND, ()) and 8 in tags.get(_BITS, ()):
+        raise BadImage("8 bits with a sign, which would be read without it; convert to 8 bits without one, or to 16")
 
 
 def has_deep_colours(image: Image.Image, range: Range | None, depth: tuple[int, bool] | None) -> bool:
@@ -80,11 +89,14 @@ def shallow(image: Image.Image, range: Range | None, depth: tuple[int, bool] | N
     """A grey image of any depth. ``depth`` is that of JPEG 2000, whose samples are moved back to it. Raises BadImage as
     ``to_bytes``.
     """
-    values = np.asarray(image).astype(np.float64)
+    tags = getattr(image, "tag_v2", {})
+    whole = np.asarray(image)
+    if tags.get(_BITS) == (32,) and tags.get(_KIND, (_UNSIGNED,)) == (_UNSIGNED,):
+        whole = whole.view(np.uint32)  # Pillow has no such mode: it takes the highest bit for a sign
+    values = whole.astype(np.float64)
     if depth is not None:
         bits, signed = depth
         values = values / 2 ** (16 - bits) - (2 ** (bits - 1) if signed else 0)
-    tags = getattr(image, "tag_v2", {})
     return to_bytes(values, range, tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO)
 
 

@@ -59,7 +59,8 @@ _BRANDS = dict.fromkeys((b"avif", b"avis"), "AVIF") | dict.fromkeys(
 )  # ISO 14496-12, ftyp; ISO 23008-12, annexes B and D
 _CODESTREAM = b"\xff\x4f\xff\x51"  # of JPEG 2000: its markers SOC and SIZ
 _BEGINNINGS = {b"\0\0\0\x0cjP  ": "JPEG2000", _CODESTREAM: "JPEG2000"}
-_BITS, _BANDS = 258, 277  # TIFF 6.0, sections 4 and 6: BitsPerSample, SamplesPerPixel
+_BITS, _BANDS, _KIND = 258, 277, 339  # TIFF 6.0: BitsPerSample, SamplesPerPixel, SampleFormat
+_KINDS = {1: "whole numbers", 2: "whole numbers with a sign", 3: "floats", 5: "complex numbers", 6: "complex numbers"}
 _BIG_TIFF = 43  # the third byte of a little-endian one, whose header has 16 bytes
 _SIZ_DEPTH = 42  # from SOC to Ssiz of the first component: ITU-T T.800, A.5.1
 
@@ -115,8 +116,8 @@ def has_more_bands(image: Image.Image) -> bool:
     return int(getattr(image, "tag_v2", {}).get(_BANDS, 0)) > len(image.getbands())
 
 
-def bands_found(payload: Payload) -> str:
-    """What to say of a TIFF of several bands that Pillow does not open; "" where the tags say nothing of bands."""
+def tiff_found(payload: Payload) -> str:
+    """What to say of a TIFF that Pillow does not open: its bands and bits; "" where the tags do not tell why."""
     if not isinstance(payload, bytes | Path):
         return ""
     try:
@@ -125,13 +126,18 @@ def bands_found(payload: Payload) -> str:
             tags = TiffImagePlugin.ImageFileDirectory_v2(header + (file.read(8) if header[2] == _BIG_TIFF else b""))
             file.seek(tags.next)
             tags.load(file)
-        bands, found = int(tags[_BANDS]), tags[_BITS]
+        bands, found, kinds = int(tags.get(_BANDS, 1)), tags[_BITS], tags.get(_KIND, (1,))
         bits = sorted({int(one) for one in (found if isinstance(found, tuple) else (found,))})
     except Exception:  # no TIFF, or tags that are damaged, which raise anything
         return ""
-    if bands < 2 or (bands, bits) == (3, [8]):
+    if max(bits) <= 8 and bands in (1, 3):
         return ""
     depth = " and ".join(map(str, bits))
+    if bands == 1:
+        return (
+            f"a TIFF of {depth} bits, {_KINDS.get(kinds[0], 'of no kind that is known')}, which Pillow does not read "
+            "so; write it as 8 or 16 bits without a sign where black is 0, or as floats of 32"
+        )
     return (
         f"a TIFF of {bands} bands of {depth} bits, which Pillow does not read; write three of its bands as 8 bits each "
         "into a file of their own, or one band as 8 or 16 bits"

@@ -42,7 +42,7 @@ from rayfed_ssl.data.dicom import installed
 from rayfed_ssl.data.folder_layouts import Layout
 from rayfed_ssl.data.folder_names import expression
 from rayfed_ssl.data.formats import HEIC_HERE
-from rayfed_ssl.data.images import MOST_CLASSES, Dataset, Images, Listing, Scaling, Source
+from rayfed_ssl.data.images import MOST_CLASSES, Dataset, Images, Listing, Source
 from rayfed_ssl.data.pixel_digests import kept_digests
 from rayfed_ssl.data.source_arrays import arrays_source
 from rayfed_ssl.data.source_digits import digits_source
@@ -238,6 +238,7 @@ def load(
     key: str = "data",
     splits: tuple[str, ...] = ("train", "test"),
     skipping: str | None = None,
+    may_be_shallow: bool = False,
 ) -> Dataset:
     """The data set, decoded at the first call and memory-mapped from ``cache`` ever after.
 
@@ -245,6 +246,7 @@ def load(
         key: the configuration block that error messages name.
         splits: ``("train",)`` for the training images alone, which need no test images then.
         skipping: what to do to leave out images that cannot be decoded, where ``key`` cannot be set.
+        may_be_shallow: whether ``range`` is of other images, and these need none of it.
     Raises:
         UserError: whatever is wrong with the configuration or the files.
     """
@@ -276,7 +278,9 @@ def load(
     digest = hashlib.blake2b(" ".join(stored.digest for stored in found.values()).encode(), digest_size=16).hexdigest()
     skipped = tuple(_in_order([name for stored in found.values() for name in stored.skipped], source))
     counts = {trait: sum(stored.counts[trait] for stored in found.values()) for trait in NOTICED}
-    scaling = _scaling(config, counts, key)
+    scaling = scaled(counts, config.range, key)
+    if scaling is None and config.range is not None and not may_be_shallow:
+        raise UserError(f"{key}.range: found {list(config.range)}, but no image has more than 8 bits; allowed: null")
     read = counted(counts, config.background, key)
     listed = tuple(note for stored in found.values() for note in stored.notes)
     misfits = misfitting([stored.misfits for stored in found.values()], outside_of(config.range, key))
@@ -355,14 +359,6 @@ def _spelt(names: Sequence[str], key: str) -> tuple[str, ...]:
                 "Unicode (NFC and NFD); allowed: one of each name"
             )
     return tuple(printable(composed(name)) for name in names)
-
-
-def _scaling(config: SourceConfig, counts: Mapping[str, int], key: str) -> Scaling | None:
-    """What was done to images of more than 8 bits. Raises UserError for a range that nothing needs."""
-    scaling = scaled(counts, config.range, key)
-    if scaling is None and config.range is not None:
-        raise UserError(f"{key}.range: found {list(config.range)}, but no image has more than 8 bits; allowed: null")
-    return scaling
 
 
 def _cache_key(config: SourceConfig, source: Source, key: str) -> str:

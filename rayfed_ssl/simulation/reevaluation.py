@@ -127,18 +127,20 @@ def _check_asked(run: Path, *, other: bool, exclude_trained: bool) -> None:
 def _other_images(
     run: Path, config: RunConfig, data: SourceConfig, exclude_trained: bool
 ) -> tuple[Federation, dict[str, Any]]:
-    """A data set that no client holds, in the run's size, channels and, unless its block says another, fit and
-    background; and what is to be said of it.
+    """A data set that no client holds, in the run's size, channels and, unless its block says another, fit, background
+    and range; and what is to be said of it.
     """
     form: dict[str, Any] = {"image_size": config.data.image_size, "channels": config.data.channels}
-    free = ("fit", "background")
+    free = ("fit", "background", "range")
     form |= {key: getattr(config.data, key) for key in free if key not in data.model_fields_set}
     source = data.model_dump(mode="json", exclude_defaults=True, exclude=set(form)) | {"name": data.name}
     for key in data.model_fields_set.intersection(free):
         source[key] = getattr(data, key)  # also where it is the default, which the run's may not be
     skip = {"name": data.name, **source, "on_bad_image": "skip"}
     with columns_in_block({"name": data.name, **source}, "--data "):
-        dataset = sources.load(data.model_copy(update=form), skipping=f"give --data {in_block(skip)}")
+        asked = data.model_copy(update=form)
+        hint = f"give --data {in_block(skip)}"
+        dataset = sources.load(asked, skipping=hint, may_be_shallow="range" not in data.model_fields_set)
     dataset, trained = _seen(run, dataset, exclude_trained)
     largest = largest_class(dataset)
     said = {

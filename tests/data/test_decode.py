@@ -225,14 +225,17 @@ def test_the_formats_we_mean_open(kind):
     assert np.abs(decode(payload, Form(8)).pixels.astype(int) - 100).max() <= 2
 
 
-def banded(bands: int, bits: int, photometric: int, extra: int | None = None, big: bool = False) -> bytes:
+def banded(
+    bands: int, bits: int, photometric: int, extra: int | None = None, big: bool = False, kind: int | None = None
+) -> bytes:
     """A little-endian TIFF of 8 x 8 pixels in one strip, by the specification: the value of each byte is its place in
-    its pixel. ``extra``: what the bands after the colours are."""
+    its pixel. ``extra``: what the bands after the colours are; ``kind``: the SampleFormat."""
     pixel = bytes(range(bands * bits // 8))
     data = pixel * 64
     colours = 3 if photometric == 2 else 1
     tags = {256: [8], 257: [8], 258: [bits] * bands, 259: [1], 262: [photometric], 273: [0], 277: [bands], 278: [8]}
     tags |= {279: [len(data)]} | ({} if extra is None else {338: [extra] * (bands - colours)})
+    tags |= {} if kind is None else {339: [kind] * bands}
     count, offset, room = ("Q", "Q", 8) if big else ("H", "I", 4)
     start = 16 if big else 8
     end = start + struct.calcsize(f"<{count}") + len(tags) * (20 if big else 12) + struct.calcsize(f"<{offset}")
@@ -277,6 +280,32 @@ def test_a_tiff_whose_bands_cannot_be_read_says_how_many_it_has(bands, bits, pho
     for damaged in (payload[:20], payload[:40], payload[:2], b"II*\0" + bytes(4)):
         with pytest.raises(BadImage, match="no image of a format that is read"):
             decode(damaged, Form(8))
+
+
+@pytest.mark.parametrize(
+    ("bits", "kind", "photometric", "said"),
+    [(64, 3, 1, "64 bits, floats"), (64, None, 1, "64 bits, whole numbers"), (16, 2, 0, "16 bits, whole numbers with")],
+)
+def test_a_tiff_of_one_band_that_cannot_be_read_says_what_it_holds(bits, kind, photometric, said):
+    with pytest.raises(BadImage, match=rf"^a TIFF of {said}.*, which Pillow does not read so; write it as 8 or 16"):
+        decode(banded(1, bits, photometric, kind=kind), Form(8))
+
+
+def test_a_tiff_of_32_bits_without_a_sign_keeps_its_high_bit():
+    signed = np.linspace(-(2**31), 2**31 - 1, 64).round().astype(np.int32).reshape(8, 8)
+    unsigned = (signed.astype(np.int64) + 2**31).astype(np.uint32)
+    with_sign, without = (struct.pack("<HHIH", 339, 3, 1, kind) for kind in (2, 1))
+    payload = file_of(unsigned.view(np.int32), "TIFF")
+    assert payload.count(with_sign) == 1
+    expected = decode(file_of(signed, "TIFF"), Form(8, channels=1)).pixels
+    assert (expected[0, 0], expected[-1, -1]) == (0, 255)
+    assert (decode(payload.replace(with_sign, without), Form(8, channels=1)).pixels == expected).all()
+
+
+def test_a_tiff_of_8_bits_with_a_sign_is_refused():
+    with pytest.raises(BadImage, match=r"^8 bits with a sign"):
+        decode(banded(1, 8, 1, kind=2), Form(8))
+    assert (decode(banded(1, 8, 1, kind=1), Form(8)).pixels == 0).all()
 
 
 def test_an_empty_file_is_called_empty_and_no_reason_names_an_object_of_python(tmp_path):
