@@ -40,6 +40,10 @@ LONGEST = 40  # letters of the path that Ray is given: a socket's path has at mo
 PROBE = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR')"
 
 
+class NotStarted(UserError):
+    """Ray did not start an instance on this machine. Its logs are kept."""
+
+
 @dataclass(frozen=True)
 class Session:
     """A connection to Ray."""
@@ -70,7 +74,8 @@ def connect(
             has to be given its own.
         say: takes a line that names the folder with Ray's logs, which is kept after a failure.
     Raises:
-        UserError: the cluster does not answer, or refuses our token; there is no place for temporary files.
+        UserError: the cluster does not answer, or refuses our token; there is no place for temporary files; an instance
+            does not start.
     """
     if ray.is_initialized():
         yield Session(local=False, node=ray.get_runtime_context().get_node_id())
@@ -97,11 +102,23 @@ def connect(
             "_system_config": {"prestart_worker_first_driver": False},  # a process per core that nobody would use
         }
         with keeping_sigterm(), variables({} if threads is None else environment(threads, 1.0)):
-            ray.init(address="local", **options, **given, **quiet)
+            _start({**options, **given, **quiet})
         try:
             yield Session(local=True, node=ray.get_runtime_context().get_node_id(), threads=threads)
         finally:
             ray.shutdown()
+
+
+def _start(options: dict[str, Any]) -> None:
+    """Start an instance of our own. Raises NotStarted."""
+    try:
+        ray.init(address="local", **options)
+    except Exception as error:  # Ray raises plain Exceptions, too
+        ray.shutdown()
+        raise NotStarted(
+            f"Ray: no instance starts on this machine ({' '.join(str(error).split()).rstrip('.')}); if it was busy, try again; run "
+            "and compare need none with --executor local"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -127,11 +144,10 @@ def private_folder(say: Callable[[str], None]) -> Iterator[Path]:
     try:
         (inner := folder / INNER).mkdir()
         yield inner
-    except (UserError, KeyboardInterrupt, SystemExit, GeneratorExit):
-        raise
-    except BaseException:
-        kept = True
-        say(f"Ray's logs are kept in {folder}")
+    except BaseException as end:
+        wanted = isinstance(end, UserError | KeyboardInterrupt | SystemExit | GeneratorExit)
+        if kept := not wanted or isinstance(end, NotStarted):
+            say(f"Ray's logs are kept in {folder}")
         raise
     finally:
         if kept:

@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import ray
 
-from actors.session import check_paths, check_token_path, keeping_sigterm, private_folder, probe
+from actors.session import check_paths, check_token_path, connect, keeping_sigterm, private_folder, probe
 from rayfed_ssl.base.schema import UserError
 from tests.cluster.processes import descendants, orphans, title
 from tests.tiny import tiny
@@ -141,6 +142,17 @@ def test_an_instances_folder_is_kept_and_named_after_a_failure(place: Path) -> N
     assert said == [f"Ray's logs are kept in {inner.parent}"]
     with private_folder(said.append):  # the next one lets it be
         assert (inner / "log").read_text() == "why"
+
+
+@pytest.mark.cluster
+def test_an_instance_that_does_not_start_is_one_line_and_its_folder_is_kept(place: Path) -> None:
+    said: list[str] = []
+    refused = r"^Ray: no instance starts on this machine \(.*object_store_memory.*\); if it was busy, try again"
+    with pytest.raises(UserError, match=refused), connect(num_cpus=1, object_store_memory=10**15, say=said.append):
+        raise AssertionError("it has started")
+    (folder,) = place.iterdir()
+    assert said == [f"Ray's logs are kept in {folder}"]
+    assert not ray.is_initialized()
 
 
 def test_what_a_killed_process_left_goes_with_the_next_one(place: Path) -> None:
