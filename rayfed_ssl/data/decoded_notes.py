@@ -75,7 +75,7 @@ def misfitting(splits: Sequence[Mapping[str, Misfits]], outside: str) -> Iterato
         if not found:
             continue
         images, low, high = sum(c.images for c in found), min(c.low for c in found), max(c.high for c in found)
-        whose = sum((Counter(split.groups) for split in found), Counter[str]()).most_common()
+        whose = sum((Counter(split.clients) for split in found), Counter[str]()).most_common()
         more = f" and {len(whose) - MOST_NAMED} more" if len(whose) > MOST_NAMED else ""
         named = ", ".join(f"{name} {count}" for name, count in whose[:MOST_NAMED]) + more
         values = f"their values go from {low:g} to {high:g}" + (f"; by client: {named}" if whose else "")

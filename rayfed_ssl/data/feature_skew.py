@@ -61,8 +61,8 @@ def skew_features(
             yield f"{dataset.name} row {row}", pixels
 
     def listing() -> Listing:
-        named = train.class_names, rows, train.groups, train.group_names
-        return Listing(train.labels, *named, subjects=train.subjects)
+        named = train.class_names, rows, train.clients, train.client_names
+        return Listing(train.labels, *named, groups=train.groups)
 
     settings = [FORMAT, dataset.digest, seed, changes, holder.tolist()]
     key = hashlib.blake2b(json.dumps(settings).encode(), digest_size=12).hexdigest()

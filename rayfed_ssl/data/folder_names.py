@@ -67,7 +67,7 @@ def expression(pattern: str) -> str:
     return pattern
 
 
-def subjects_of(files: Sequence[Path], root: Path, pattern: str, key: str) -> list[str | None]:
+def groups_of(files: Sequence[Path], root: Path, pattern: str, key: str) -> list[str | None]:
     """Whom or what each image shows: what the regular expression matches in its path below ``root``, of one with
     brackets what they hold, with ``/`` between; after ``ATTRIBUTES``, what those of a DICOM file say. None where that
     is nothing.
@@ -89,7 +89,7 @@ def subjects_of(files: Sequence[Path], root: Path, pattern: str, key: str) -> li
 
 
 def _attributes(files: Sequence[Path], keywords: Sequence[str], root: Path, key: str) -> list[str | None]:
-    """As ``subjects_of``. Of a file only its header is read, as far as the last attribute."""
+    """As ``groups_of``. Of a file only its header is read, as far as the last attribute."""
     said = f"{key}.group: found {ATTRIBUTES + '/'.join(keywords)!r}"
     if "pydicom" not in dicom.installed():
         raise UserError(f"{said}, which needs pydicom; {dicom.NEEDED}")

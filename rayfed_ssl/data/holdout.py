@@ -25,16 +25,16 @@ SOME_UNTESTED = "some classes were too small to hold a test image out: accuracie
 
 
 def stratified_halves(
-    labels: NDArray[np.int64], share: float, clients: Indices | None = None, subjects: Indices | None = None
+    labels: NDArray[np.int64], share: float, clients: Indices | None = None, groups: Indices | None = None
 ) -> tuple[Indices, Indices]:
     """Row numbers (rest, held out), each sorted: a share of every class, rounded, drawn the same way in every run.
 
     Rows without a label (negative) are in the rest: nothing could be measured on them. ``clients`` as of
-    ``first_drawn``. With ``subjects`` as ``whole_subjects`` does it: such rows are held out with their subject.
+    ``first_drawn``. With ``groups`` as ``whole_groups`` does it: such rows are held out with their group.
     """
     draw = numpy_generator(0, "source", "test split")
-    if subjects is not None:
-        together = whole_subjects(labels, share, subjects, draw, clients)
+    if groups is not None:
+        together = whole_groups(labels, share, groups, draw, clients)
         return np.delete(np.arange(len(labels)), together), together
     drawn = []
     for label in np.unique(labels[labels >= 0]):
@@ -49,20 +49,20 @@ def stratified_share(
     share: float,
     seed: int,
     clients: Indices | None = None,
-    subjects: Indices | None = None,
+    groups: Indices | None = None,
 ) -> Indices:
     """Rows, ascending, of a random ``share`` of each class (rounded), that no client is to hold.
 
     At least one image of a class is taken and at least one left; of a class with one image none is taken. ``labels``
     (n,), negative where unknown: such images are not taken, unless none has a label, where all are one class.
-    ``clients`` as of ``first_drawn``; with ``subjects`` as ``whole_subjects`` does it. Raises UserError where no image
+    ``clients`` as of ``first_drawn``; with ``groups`` as ``whole_groups`` does it. Raises UserError where no image
     can be taken.
     """
     if unlabelled := not (labels >= 0).any():
         labels = np.zeros_like(labels)
-    if subjects is not None:
-        draw = numpy_generator(seed, "select", "subjects")
-        if not len(together := whole_subjects(labels, share, subjects, draw, clients, every_class=True)):
+    if groups is not None:
+        draw = numpy_generator(seed, "select", "subjects")  # the address that measured runs drew from
+        if not len(together := whole_groups(labels, share, groups, draw, clients, every_class=True)):
             raise UserError(
                 f"evaluation.select: found a share of {share}, but no group (data.columns.group, data.group) can be "
                 "held out and leave images of each class and client; allowed: null"
@@ -121,28 +121,28 @@ def first_drawn(drawn: Sequence[tuple[Indices, int]], clients: Indices | None = 
     return np.flatnonzero(held_out)
 
 
-def whole_subjects(
+def whole_groups(
     labels: NDArray[np.int64],
     share: float,
-    subjects: Indices,
+    groups: Indices,
     draw: np.random.Generator,
     clients: Indices | None = None,
     every_class: bool = False,
 ) -> Indices:
-    """Rows, ascending, of a random share of the subjects: of each class as near to ``share`` as whole subjects allow.
+    """Rows, ascending, of a random share of the groups: of each class as near to ``share`` as whole groups allow.
 
-    Class by class, the rarest first, the subjects with images of it that are not decided yet are drawn in turn, and one
+    Class by class, the rarest first, the groups with images of it that are not decided yet are drawn in turn, and one
     is held out where that brings the class's share nearer (the idea of Sechidis et al. 2011, Iterative stratification).
-    None is that would leave a class, or a client with more than one subject, without an image. A row of an unknown
-    subject is one of its own; of subjects without a label none is held out.
+    None is that would leave a class, or a client with more than one group, without an image. A row of an unknown
+    group is one of its own; of groups without a label none is held out.
 
     Args:
-        subjects: (n,) whom or what each row shows, -1 for unknown.
+        groups: (n,) whom or what each row shows, -1 for unknown.
         clients: (n,) as of ``first_drawn``.
-        every_class: whether one subject at least is held out of a class that has several, however far from its share.
+        every_class: whether one group at least is held out of a class that has several, however far from its share.
     """
-    alone = subjects.max(initial=-1) + 1 + np.arange(len(subjects))
-    unit = np.unique(np.where(subjects < 0, alone, subjects), return_inverse=True)[1].reshape(-1)
+    alone = groups.max(initial=-1) + 1 + np.arange(len(groups))
+    unit = np.unique(np.where(groups < 0, alone, groups), return_inverse=True)[1].reshape(-1)
     members = np.split(np.argsort(unit, kind="stable"), np.cumsum(np.bincount(unit))[:-1])
     kinds = _to_be_left(labels, unit, clients)
     left = np.bincount(kinds[kinds >= 0])
@@ -150,7 +150,7 @@ def whole_subjects(
     taken, decided = np.zeros(len(members), np.bool_), np.zeros(len(members), np.bool_)
 
     def take(one: int) -> bool:
-        """Hold the subject out, unless nothing of some kind would be left."""
+        """Hold the group out, unless nothing of some kind would be left."""
         mine, counts = np.unique(kinds[members[one]], return_counts=True)
         mine, counts = mine[mine >= 0], counts[mine >= 0]
         if (left[mine] > counts).all():
@@ -186,9 +186,9 @@ def untested(
     held_out: NDArray[np.int64],
     class_names: Sequence[str],
     share: float,
-    subjects: NDArray[np.int64] | None = None,
+    groups: NDArray[np.int64] | None = None,
 ) -> tuple[Note, ...]:
-    """A line on the classes of which no row is held out, being too small, or of too few ``subjects``; none where each
+    """A line on the classes of which no row is held out, being too small, or of too few ``groups``; none where each
     has one.
     """
     missing = [class_names[label] for label in np.setdiff1d(labels[labels >= 0], labels[held_out])]
@@ -197,16 +197,16 @@ def untested(
     more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
     names = ", ".join(printable(name, 80) for name in missing[:MOST_NAMED]) + more
     classes = f"class {names} has" if len(missing) == 1 else f"classes {names} have"
-    whole = "" if subjects is None else ", whole groups at a time"
+    whole = "" if groups is None else ", whole groups at a time"
     said = f"{classes} no test image: too few images to hold a share of {share:g} out{whole}"
     return (Note(said, SOME_UNTESTED),)
 
 
-def rounded(labels: NDArray[np.int64], held_out: Indices, subjects: NDArray[np.int64] | None = None) -> str:
+def rounded(labels: NDArray[np.int64], held_out: Indices, groups: NDArray[np.int64] | None = None) -> str:
     """What to say after "a fifth of each class" where that is far from the share of some class, being a small one, such
-    as one image of three. Nothing where whole ``subjects`` are held out, which is said then.
+    as one image of three. Nothing where whole ``groups`` are held out, which is said then.
     """
-    if subjects is not None:
+    if groups is not None:
         return ""
     have = np.bincount(labels[labels >= 0])
     taken = np.bincount(labels[held_out], minlength=len(have))
@@ -218,7 +218,7 @@ def held_out_notes(
     labels: NDArray[np.int64],
     held_out: NDArray[np.int64],
     names: tuple[str, ...],
-    subjects: NDArray[np.int64] | None,
+    groups: NDArray[np.int64] | None,
     called: str,
     counted: str = "",
 ) -> tuple[Note | HeldOut, ...]:
@@ -226,7 +226,7 @@ def held_out_notes(
     by no name, for the lines are kept with the images. ``counted`` says of which images they are."""
     if not len(held_out):
         return ()
-    whole = "" if subjects is None else ", as near as whole groups of data.columns.group allow"
-    before = f"{called} without a test split: a fifth of each class{rounded(labels, held_out, subjects)}"
-    held = HeldOut(before, len(held_out), len(labels), f"{counted}{whole}", subjects is not None)
-    return (held, *untested(labels, held_out, names, TEST_SHARE, subjects))
+    whole = "" if groups is None else ", as near as whole groups of data.columns.group allow"
+    before = f"{called} without a test split: a fifth of each class{rounded(labels, held_out, groups)}"
+    held = HeldOut(before, len(held_out), len(labels), f"{counted}{whole}", groups is not None)
+    return (held, *untested(labels, held_out, names, TEST_SHARE, groups))

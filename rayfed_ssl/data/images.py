@@ -1,4 +1,4 @@
-"""Images as everything else sees them: one uint8 array per split, with labels, class names and natural groups.
+"""Images as everything else sees them: one uint8 array per split, with labels, class names, clients and groups.
 
 Shape legend: N images, H height, W width, C channels (1 or 3).
 Pixels are usually a read-only view of a memory-mapped file (see ``store``).
@@ -39,27 +39,27 @@ class Images:
     """One split.
 
     ``pixels`` (N, H, W, C) uint8, C-contiguous; ``labels`` (N,) int64, -1 where unknown; ``class_names[label]``;
-    ``groups`` (N,) int64, the natural group (client folder, value of the client column) of each image, -1 for none;
-    ``group_names[group]``. The groups of test images are those of the training images: a client's own test images.
-    ``subjects`` (N,) int64, a number for whom or what each image shows (value of the column ``data.columns.group``, or
-    what ``data.group`` finds in its path), -1 for unknown: images of one subject are held out together.
+    ``clients`` (N,) int64, whose each image is (client folder, value of the column ``data.columns.client``), -1 for
+    nobody's; ``client_names[client]``. Test images have the clients of the training images: a client's own test images.
+    ``groups`` (N,) int64, a number for whom or what each image shows (value of the column ``data.columns.group``, or
+    what ``data.group`` finds in its path), -1 for unknown: images of one group are held out together.
     """
 
     pixels: NDArray[np.uint8]
     labels: NDArray[np.int64]
     class_names: tuple[str, ...]
+    clients: NDArray[np.int64] | None = None
+    client_names: tuple[str, ...] = ()
     groups: NDArray[np.int64] | None = None
-    group_names: tuple[str, ...] = ()
-    subjects: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def rows(self, indices: NDArray[np.int64]) -> Images:
         """Only these images, pixels copied."""
-        groups, subjects = (None if of is None else of[indices] for of in (self.groups, self.subjects))
+        clients, groups = (None if of is None else of[indices] for of in (self.clients, self.groups))
         pixels, labels = self.pixels[indices], self.labels[indices]
-        return replace(self, pixels=pixels, labels=labels, groups=groups, subjects=subjects)
+        return replace(self, pixels=pixels, labels=labels, clients=clients, groups=groups)
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,8 @@ class Scaling:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Both splits. ``digest`` is of the decoded content (pixels, labels, groups, names): equal digests, equal data.
+    """Both splits. ``digest`` is of the decoded content (pixels, labels, clients, groups, names): equal digests mean
+    equal data.
 
     ``skipped`` names the images of both splits that could not be decoded and were left out (``on_bad_image: skip``).
     ``notes`` are lines on how the images were read that a run says: by which range deep images were scaled, which
@@ -111,10 +112,10 @@ class Listing:
     labels: NDArray[np.int64]
     class_names: tuple[str, ...]
     read: Callable[[], Iterator[tuple[str, Payload]]]
-    groups: NDArray[np.int64] | None = None
-    group_names: tuple[str, ...] = ()
+    clients: NDArray[np.int64] | None = None
+    client_names: tuple[str, ...] = ()
     notes: Sequence[Line] = ()
-    subjects: NDArray[np.int64] | None = None
+    groups: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True)

@@ -141,31 +141,31 @@ class FeatureSkew(Partition):
 
 
 class Natural(GivenClients):
-    """Client j holds the j-th natural group of the images: a client folder (sorted by name), or a value of the column
+    """Client j is the j-th client of the images: a client folder (sorted by name), or a value of the column
     ``data.columns.client``. ``folders`` and ``natural`` are two names of it.
     """
 
-    by_group = natural = True
+    by_client = natural = True
 
     name: Literal["folders", "natural"] = "natural"
 
     def shards(self, deal: Deal) -> Sequence[Indices]:
-        groups = rules.given_groups(deal.groups, deal.clients, deal.group_names)
-        whole = np.bincount(groups[groups >= 0], minlength=deal.clients)
-        held = [deal.chosen[groups[deal.chosen] == client] for client in range(deal.clients)]
-        return rules.large_enough(held, self.min_size, whole, deal.group_names, NO_IMAGE)
+        natural = rules.natural_clients(deal.natural, deal.clients, deal.natural_names)
+        whole = np.bincount(natural[natural >= 0], minlength=deal.clients)
+        held = [deal.chosen[natural[deal.chosen] == client] for client in range(deal.clients)]
+        return rules.large_enough(held, self.min_size, whole, deal.natural_names, NO_IMAGE)
 
     def names(self, images: Images) -> Sequence[str]:
-        return images.group_names
+        return images.client_names
 
     def notes(self, images: Images, chosen: Indices, shards: Sequence[Indices]) -> tuple[Note, ...]:
-        assert images.groups is not None
-        stray = int((images.groups < 0).sum())
+        assert images.clients is not None
+        stray = int((images.clients < 0).sum())
         said = f"{stray} of {len(images)} training images have no client (folder or value): nobody trains on them"
-        held = np.isin(images.groups[chosen], [client for client, shard in enumerate(shards) if not len(shard)])
+        held = np.isin(images.clients[chosen], [client for client, shard in enumerate(shards) if not len(shard)])
         return (
             *((Note.shareable(said),) if stray else ()),
-            *self.left_out(shards, images.group_names, int(held.sum())),
+            *self.left_out(shards, images.client_names, int(held.sum())),
         )
 
 
@@ -174,7 +174,7 @@ class FromFile(GivenClients):
     (columns ``client`` and ``index``, such as a run folder's ``partition.parquet``).
     """
 
-    by_group = listed = True
+    by_client = listed = True
 
     name: Literal["file"] = "file"
     path: Path
@@ -238,19 +238,19 @@ def partition(
     labels: NDArray[np.int64],
     clients: int,
     seed: int,
-    groups: NDArray[np.int64] | None = None,
+    natural: NDArray[np.int64] | None = None,
     indices: NDArray[np.int64] | None = None,
-    group_names: Sequence[str] = (),
+    natural_names: Sequence[str] = (),
 ) -> list[Indices]:
     """Share images out to clients.
 
-    ``labels`` and ``groups`` describe all images; ``indices`` are those to share out (default: all of them), for when
-    public images were taken out first. ``seed`` is the run's; the partition's own goes before it. Returns one sorted
-    index array per client, empty where the partition leaves a client out. Raises UserError where the configuration does
-    not fit the data, and where a rule gives what is no partition.
+    ``labels`` and ``natural``, whose each is by the data, describe all images; ``indices`` are those to share out
+    (default: all of them), for when public images were taken out first. ``seed`` is the run's; the partition's own goes
+    before it. Returns one sorted index array per client, empty where the partition leaves a client out. Raises
+    UserError where the configuration does not fit the data, and where a rule gives what is no partition.
     """
     chosen = np.arange(len(labels)) if indices is None else np.sort(np.asarray(indices, dtype=np.int64))
-    if clients > len(chosen) and not config.by_group:
+    if clients > len(chosen) and not config.by_client:
         raise UserError(f"clients.count: {clients}, but there are only {len(chosen)} images to share out")
     if config.by_label and (unlabelled := int((labels[chosen] < 0).sum())):
         others = ", ".join(name for name, kind in PARTITIONS.items() if not kind.by_label)
@@ -258,7 +258,7 @@ def partition(
             f"data.partition.name: {config.name} goes by labels, but {unlabelled} of {len(chosen)} images have"
             f" none; allowed here: {others}"
         )
-    deal = Deal(chosen, labels, groups, clients, config.split_seed(seed), group_names)
+    deal = Deal(chosen, labels, natural, clients, config.split_seed(seed), natural_names)
     return checked(config.shards(deal), deal, _called(config), config.leaves_out)
 
 

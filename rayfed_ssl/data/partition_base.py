@@ -30,10 +30,10 @@ class Deal:
 
     chosen: Indices  # (n,) the images to share out, ascending
     labels: NDArray[np.int64]  # (M,) of all training images, negative where unknown
-    groups: NDArray[np.int64] | None  # (M,) the natural group of each, -1 for none; None where there are no groups
+    natural: NDArray[np.int64] | None  # (M,) whose each is by the data, -1 for nobody's; None where they do not say
     clients: int  # N
     seed: int  # of the split
-    group_names: Sequence[str] = ()  # of the natural groups
+    natural_names: Sequence[str] = ()  # of the clients that the data name
 
     @cached_property
     def draw(self) -> np.random.Generator:
@@ -49,13 +49,13 @@ class Partition(Block):
     by_label: ClassVar[bool] = False
     """Whether the rule reads labels: images without one are then refused."""
 
-    by_group: ClassVar[bool] = False
-    """Whether it heeds the natural groups of images (client folders, values of the client column): else a run notes
+    by_client: ClassVar[bool] = False
+    """Whether it heeds the clients that the data name (client folders, values of the client column): else a run notes
     that they are dealt anew.
     """
 
     natural: ClassVar[bool] = False
-    """Whether client j is the j-th natural group: test images of that group are its own, and no share of its images
+    """Whether client j is the j-th that the data name: test images of that one are its own, and no share of its images
     becomes public.
     """
 

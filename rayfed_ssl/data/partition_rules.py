@@ -164,22 +164,22 @@ def class_blocks(chosen: Indices, labels: NDArray[np.int64], clients: int, per_c
     return [chosen[block == client] for client in range(clients)]
 
 
-def given_groups(groups: NDArray[np.int64] | None, clients: int, names: Sequence[str]) -> NDArray[np.int64]:
-    """The natural group of each image, if there are as many (named, or seen) as clients. Raises UserError."""
-    if groups is None:
+def natural_clients(natural: NDArray[np.int64] | None, clients: int, names: Sequence[str]) -> NDArray[np.int64]:
+    """Whose each image is by the data, if these name (or show) as many as there are clients. Raises UserError."""
+    if natural is None:
         raise UserError(
             "data.partition.name: natural, but the images have no clients of their own; use"
             " data.name=imagefolder with data.layout=clients, or data.columns.client"
         )
-    if not (groups >= 0).any():
+    if not (natural >= 0).any():
         raise UserError("data.partition.name: natural, but no training image has a client (folder or value)")
-    if (count := len(names) or int(groups.max()) + 1) != clients:
+    if (count := len(names) or int(natural.max()) + 1) != clients:
         found = f"{count} client folders or values"
         if count == 1:
             name = f", {printable(names[0], 80)}" if names else ""
             found = f"one client folder or value{name}, and belong to one owner"
         raise UserError(f"clients.count: {clients}, but the images are of {found}; set clients.count={count}")
-    return groups
+    return natural
 
 
 def large_enough(

@@ -53,11 +53,11 @@ from rayfed_ssl.data.folder_names import (
     class_of,
     client_of,
     folder_at,
+    groups_of,
     known_names,
     maybe_clients,
     numbers_of,
     refuse_twins,
-    subjects_of,
 )
 from rayfed_ssl.data.folder_splits import (
     NAMED,
@@ -74,7 +74,7 @@ from rayfed_ssl.data.limits import of_all, unseen_classes
 from rayfed_ssl.data.source_notes import HeldOut, Line
 from rayfed_ssl.data.split_names import maybe_splits, split_folders
 from rayfed_ssl.data.walking import TABLES, entries, images_below, images_beside, unread_below
-from rayfed_ssl.data.whose import numbered_subjects, shared_notes
+from rayfed_ssl.data.whose import numbered_groups, shared_notes
 
 
 def folder_source(
@@ -98,7 +98,7 @@ def folder_source(
         notes += not_read(beside, [f"{split.folder.name}/" for split in (train, test) if split], hint)
     else:
         train, test, notes = _unsplit(path, layout, key, group, limits)
-    subjects, found = _subjects({"train": train.files, "test": test.files if test else []}, path, group, key, limits)
+    groups, found = _groups({"train": train.files, "test": test.files if test else []}, path, group, key, limits)
     notes += found
     class_names, client_names = known_names(train.classes), known_names(train.clients)
 
@@ -111,7 +111,7 @@ def folder_source(
 
     def listing(split: str) -> Listing:
         chosen = (test or Split(path / "test", [], [], [])) if split == "test" else train
-        return _listing(split, chosen, class_names, client_names, subjects[split], limits[split])
+        return _listing(split, chosen, class_names, client_names, groups[split], limits[split])
 
     notes += (others := maybe_splits((*class_names, *client_names)))
     if layout == "classes" and not others:
@@ -123,7 +123,7 @@ def folder_source(
     return Source(deciding, listing, tuple(notes), check, root=path)
 
 
-def _subjects(
+def _groups(
     files: Mapping[str, list[Path]], path: Path, group: str | None, key: str, limits: Mapping[str, int | None]
 ) -> tuple[dict[str, NDArray[np.int64] | None], list[Note | str]]:
     """split -> the number of whom each of its images shows, -1 for one of its own, and what to say of those that are
@@ -131,24 +131,24 @@ def _subjects(
     """
     if group is None:
         return dict.fromkeys(files), []
-    names = subjects_of([file for split in files.values() for file in split], path, group, key)
+    names = groups_of([file for split in files.values() for file in split], path, group, key)
     first = len(files["train"])
-    subjects = numbered_subjects({"train": names[:first], "test": names[first:]})
+    groups = numbered_groups({"train": names[:first], "test": names[first:]})
     taken = {split: _taken(len(mine), limits[split]) for split, mine in files.items()}
     used = [names[row] for row in (*taken["train"], *(first + taken["test"]))]
     alone = sum(name is None for name in used)
     known = sorted({name for name in used if name is not None})
     in_files = group.startswith(ATTRIBUTES)  # what a file says of a patient is not to be shown, nor kept in a run
     such = "" if in_files else f", such as {some(known, 3)}"
-    groups = f"{len(known)} group{'' if len(known) == 1 else 's'}"
+    several = f"{len(known)} group{'' if len(known) == 1 else 's'}"
     one = ": all are of one" if len(known) == 1 and not alone else ""
-    notes: list[Note | str] = [f"{key}.group finds {groups} in {len(used) - alone} images{such}{one}"]
+    notes: list[Note | str] = [f"{key}.group finds {several} in {len(used) - alone} images{such}{one}"]
     if alone:
         where = "in" if in_files else "in the path of"
         said = f"{key}.group finds nothing {where} {alone} images: each is one of its own"
         notes.append(Note.shareable(said))
-    shown = {split: None if of is None else of[taken[split]] for split, of in subjects.items()}
-    return subjects, [*notes, *shared_notes(shown, f"{key}.group")]
+    shown = {split: None if of is None else of[taken[split]] for split, of in groups.items()}
+    return groups, [*notes, *shared_notes(shown, f"{key}.group")]
 
 
 def _unsplit(
@@ -178,24 +178,24 @@ def _unsplit(
         return whole, None, unread
     labels = numbers_of(whole.classes, class_names)
     held_by = numbers_of(clients, known_names(clients)) if layout == "clients" else None
-    subjects = _subjects({"train": files, "test": []}, path, group, key, limits)[0]["train"]
-    rest, held_out = stratified_halves(labels, TEST_SHARE, held_by, subjects)
+    groups = _groups({"train": files, "test": []}, path, group, key, limits)[0]["train"]
+    rest, held_out = stratified_halves(labels, TEST_SHARE, held_by, groups)
     train, test = whole.rows(rest), whole.rows(held_out)
     where = "folders" if layout == "classes" else "client folders' folders"
     none = f"; if they are none: {key}.layout=clients_flat" if layout == "clients" else ""
-    together = "" if subjects is None else f", as near as whole groups of {key}.group allow"
+    together = "" if groups is None else f", as near as whole groups of {key}.group allow"
     if unlabelled := test.classes.count(None):
         together += f"; {unlabelled} of them, of the same groups, have no label"
     counted = of_all(limits, train.files, test.files)
     before = (
         f"{printable(path)} has no train/ and test/: its {where} ({some(class_names)}) are the classes, and a fifth "
-        f"of each{rounded(labels, held_out, subjects)}"
+        f"of each{rounded(labels, held_out, groups)}"
     )
-    held = HeldOut(before, len(test.files), len(files), f"{counted}{together}{none}", subjects is not None)
+    held = HeldOut(before, len(test.files), len(files), f"{counted}{together}{none}", groups is not None)
     return (
         train,
         test if test.files else None,
-        [held, *untested(labels, held_out, class_names, TEST_SHARE, subjects), *unread],
+        [held, *untested(labels, held_out, class_names, TEST_SHARE, groups), *unread],
     )
 
 
@@ -287,17 +287,17 @@ def _listing(
     split: Split,
     class_names: tuple[str, ...],
     client_names: tuple[str, ...],
-    subjects: NDArray[np.int64] | None,
+    groups: NDArray[np.int64] | None,
     limit: int | None,
 ) -> Listing:
-    rows, groups = _taken(len(split.files), limit), None
+    rows, clients = _taken(len(split.files), limit), None
     if any(client is not None for client in split.clients):
-        groups = numbers_of(split.clients, client_names)[rows]
+        clients = numbers_of(split.clients, client_names)[rows]
 
     def read() -> Iterator[tuple[str, Payload]]:
         return ((str(split.files[row]), split.files[row]) for row in rows)
 
     labels = numbers_of(split.classes, class_names)
-    shown, clients = (tuple(printable(given) for given in names) for names in (class_names, client_names))
-    mine = None if subjects is None else subjects[rows]
-    return Listing(labels[rows], shown, read, groups, clients, unseen_classes(name, labels, rows), mine)
+    classes, owners = (tuple(printable(given) for given in names) for names in (class_names, client_names))
+    mine = None if groups is None else groups[rows]
+    return Listing(labels[rows], classes, read, clients, owners, unseen_classes(name, labels, rows), mine)

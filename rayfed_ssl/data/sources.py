@@ -336,17 +336,17 @@ def _none_of(images: Images) -> Images:
 
 
 def _sound(listing: Listing, key: str) -> Listing:
-    """A listing whose labels and groups fit its names, whoever wrote the source. Raises UserError."""
+    """A listing whose labels and clients fit its names, whoever wrote the source. Raises UserError."""
     lowest, largest = int(listing.labels.min(initial=0)), int(listing.labels.max(initial=-1))
     if lowest < -1 or largest >= MOST_CLASSES:
         found = lowest if lowest < -1 else largest
         raise UserError(f"{key}.path: found the label {found}; allowed: 0 to {MOST_CLASSES - 1}, -1 where unknown")
     if largest >= len(listing.class_names):
         raise UserError(f"{key}.path: found the label {largest}; there are {len(listing.class_names)} class names")
-    if listing.groups is not None and int(listing.groups.max(initial=-1)) >= len(listing.group_names):
-        raise UserError(f"{key}.path: found more groups than their {len(listing.group_names)} names")
-    classes, groups = (_spelt(names, key) for names in (listing.class_names, listing.group_names))
-    return replace(listing, class_names=classes, group_names=groups)
+    if listing.clients is not None and int(listing.clients.max(initial=-1)) >= len(listing.client_names):
+        raise UserError(f"{key}.path: found more clients than their {len(listing.client_names)} names")
+    classes, clients = (_spelt(names, key) for names in (listing.class_names, listing.client_names))
+    return replace(listing, class_names=classes, client_names=clients)
 
 
 def _spelt(names: Sequence[str], key: str) -> tuple[str, ...]:

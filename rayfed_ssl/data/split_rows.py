@@ -21,7 +21,7 @@ from rayfed_ssl.data.holdout import TEST_SHARE, held_out_notes, stratified_halve
 from rayfed_ssl.data.images import NONE_HELD_OUT, Listing, Payload
 from rayfed_ssl.data.limits import FIRST_ROWS, first_rows, of_all, unseen_classes
 from rayfed_ssl.data.source_notes import Line
-from rayfed_ssl.data.whose import client_groups, numbered_subjects, shared_notes
+from rayfed_ssl.data.whose import numbered_clients, numbered_groups, shared_notes
 
 NAMED = {"client": "nobody's", "group": "each is one of its own"}  # columns, and what an empty cell means
 NO_LABEL = "label: unlabelled"
@@ -29,12 +29,12 @@ NO_LABEL = "label: unlabelled"
 
 @dataclass(frozen=True)
 class Rows:
-    """A split before decoding: ``labels`` (n,), -1 unknown; ``clients`` and ``subjects`` the values of the client and
+    """A split before decoding: ``labels`` (n,), -1 unknown; ``clients`` and ``groups`` the values of the client and
     the group column, or None where none is named."""
 
     labels: NDArray[np.int64]
     clients: Values | None
-    subjects: Values | None
+    groups: Values | None
 
 
 @dataclass(frozen=True)
@@ -91,15 +91,15 @@ class RowSplits:
         return self.read()
 
     @cached_property
-    def subjects(self) -> dict[str, NDArray[np.int64] | None]:
-        return numbered_subjects({name: split.subjects for name, split in self.beside.splits.items()})
+    def groups(self) -> dict[str, NDArray[np.int64] | None]:
+        return numbered_groups({name: split.groups for name, split in self.beside.splits.items()})
 
     @cached_property
     def halves(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The rows to train on, and those held out, where there is no test split."""
         only = self.beside.splits["train"]
-        groups = client_groups(only.clients, only.clients)[0]
-        return stratified_halves(only.labels, TEST_SHARE, groups, self.subjects["train"])
+        clients = numbered_clients(only.clients, only.clients)[0]
+        return stratified_halves(only.labels, TEST_SHARE, clients, self.groups["train"])
 
     def check(self, shown: str, tests: str) -> None:
         """Raise UserError where no test image can be held out of ``shown``, and for labels or clients of the test
@@ -125,27 +125,27 @@ class RowSplits:
 
     def _listing(self, split: str, undivided: str | None) -> Listing:
         splits, limit = self.beside.splits, self.limits[split]
-        labels, named, mine = splits[split].labels, self.beside.class_names, self.subjects[split]
-        groups, names = client_groups(splits["train"].clients, splits[split].clients)
+        labels, named, groups = splits[split].labels, self.beside.class_names, self.groups[split]
+        clients, client_names = numbered_clients(splits["train"].clients, splits[split].clients)
         counted = of_all(self.limits, *(self.halves if undivided else [of.labels for of in splits.values()]))
         chosen = np.arange(len(labels))
         notes: tuple[Line, ...] = () if split == "test" else self.beside.notes(counted)
         if undivided:
             chosen = self.halves[1 if split == "test" else 0]
-            told = held_out_notes(labels, self.halves[1], named, mine, undivided, counted)
+            told = held_out_notes(labels, self.halves[1], named, groups, undivided, counted)
             notes = () if split == "test" else told + notes
         elif split == "train" and not self.undivided:
-            notes += shared_notes(first_rows(self.subjects, self.limits), "data.columns.group")
+            notes += shared_notes(first_rows(self.groups, self.limits), "data.columns.group")
         notes += unseen_classes(split, labels[chosen], np.arange(len(chosen))[:limit], FIRST_ROWS)
         chosen = chosen[:limit]
         return Listing(
             labels[chosen],
             named,
             lambda: self.images(split, chosen),
-            None if groups is None else groups[chosen],
-            names,
+            None if clients is None else clients[chosen],
+            client_names,
             notes,
-            None if mine is None else mine[chosen],
+            None if groups is None else groups[chosen],
         )
 
 

@@ -37,7 +37,7 @@ from rayfed_ssl.data.decoding import BLOCK, THREADS, decoded_blocks, tell
 from rayfed_ssl.data.images import Images, Listing
 from rayfed_ssl.data.source_notes import HeldOut
 
-FORMAT = 12  # 10: bands are counted; 11: so are images that take up little of their range; 12: notes are ``Line``s
+FORMAT = 13  # 11: counts images in little of their range; 12: notes are ``Line``s; 13: ``client`` and ``group``
 CACHE = "RAYFED_SSL_CACHE"
 MOST_NAMED = 20  # images that cannot be decoded
 NOTICED = (
@@ -59,12 +59,12 @@ class BadStore(Exception):
 @dataclass(frozen=True)
 class Misfits:
     """Images that the range they were scaled by does not fit (``Decoded.clipped`` or ``Decoded.narrow``): how many,
-    their smallest and largest value, and how many of each natural group."""
+    their smallest and largest value, and how many are whose."""
 
     images: int
     low: float
     high: float
-    groups: dict[str, int]
+    clients: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -142,12 +142,12 @@ def cached(
 
 
 def read(path: Path) -> Stored:
-    """Map a store file. The pixels are a read-only view of the file; labels and groups likewise.
+    """Map a store file. The pixels are a read-only view of the file; labels, clients and groups likewise.
 
     The first opening in a process reads and checks the whole file (measured: 2.4 GB/s a thread); a file
     that has not changed since is not read again.
 
-    Raises BadStore where the file is absent, cut short, of another format, or where its labels, groups, subjects or any
+    Raises BadStore where the file is absent, cut short, of another format, or where its labels, clients, groups or any
     block of images do not match the checksums written with them.
     """
     try:
@@ -157,11 +157,12 @@ def read(path: Path) -> Stored:
         if head["format"] != FORMAT:
             raise BadStore(f"{path}: format {head['format']}; wanted {FORMAT}")
         pixels, labels = _pixels(batch.column("pixels"), head["shape"]), _values(batch.column("label"))
-        groups = _values(batch.column("group")) if head["grouped"] else None
-        subjects = _values(batch.column("subject")) if "subject" in batch.schema.names else None
+        clients, groups = (
+            _values(batch.column(name)) if name in batch.schema.names else None for name in ("client", "group")
+        )
         names = batch.column("name")
         stored = Stored(
-            Images(pixels, labels, tuple(head["class_names"]), groups, tuple(head["group_names"]), subjects),
+            Images(pixels, labels, tuple(head["class_names"]), clients, tuple(head["client_names"]), groups),
             head["digest"],
             tuple(head["skipped"]),
             {"windowed": 0} | {trait: int(count) for trait, count in head["counts"].items()},  # files of before DICOM
@@ -170,7 +171,7 @@ def read(path: Path) -> Stored:
             names,
         )
         state = _state(path)
-        if _checked.get(path) != state and head["checks"] != _checks(pixels, labels, groups, subjects, _letters(names)):
+        if _checked.get(path) != state and head["checks"] != _checks(pixels, labels, clients, groups, _letters(names)):
             raise BadStore(f"{path}: the content does not match its checksums")
     except (pa.ArrowException, OSError, LookupError, TypeError, ValueError) as error:
         raise BadStore(f"{path}: {error}") from error
@@ -210,7 +211,7 @@ def _letters(names: pa.StringArray) -> NDArray[np.uint8]:
 
 
 def _checks(pixels: NDArray[np.uint8], *columns: NDArray[Any] | None) -> list[int]:
-    """CRC-32 of the labels, the groups, the subjects, the names and every block of images: against damage, five times
+    """CRC-32 of the labels, the clients, the groups, the names and every block of images: against damage, five times
     faster than BLAKE2.
     """
 
@@ -234,26 +235,27 @@ def _write(
         made = _decode_to(raw, listing, form, skip_bad, key, skipping)
         digest = made.digest
         labels = np.ascontiguousarray(listing.labels[made.kept], dtype=np.int64)
-        groups, subjects = (
+        clients, groups = (
             None if of is None else np.ascontiguousarray(of[made.kept], dtype=np.int64)
-            for of in (listing.groups, listing.subjects)
+            for of in (listing.clients, listing.groups)
         )
         prefix = "" if root is None else f"{root}{os.sep}"
         names = pa.array([as_utf8(name.removeprefix(prefix)) for name in made.names], pa.string())
-        named = {"class_names": listing.class_names, "group_names": listing.group_names}
-        for part in (labels.data, groups.data if groups is not None else b"", json.dumps(named).encode()):
+        named = {"class_names": listing.class_names, "client_names": listing.client_names}
+        digested = {"class_names": listing.class_names, "group_names": listing.client_names}  # as in runs' digests
+        for part in (labels.data, clients.data if clients is not None else b"", json.dumps(digested).encode()):
             digest.update(part)
-        if subjects is not None:
-            digest.update(subjects.data)
+        if groups is not None:
+            digest.update(groups.data)
         empty = np.empty((0, *shape), np.uint8)
         pixels = np.memmap(raw, np.uint8, "r", shape=(len(labels), *shape)) if len(labels) else empty
         notes = [asdict(Note(line) if isinstance(line, str) else line) for line in listing.notes]
-        head = {"format": FORMAT, "shape": shape, "grouped": groups is not None, "notes": notes}
+        head = {"format": FORMAT, "shape": shape, "notes": notes}
         head |= {"skipped": made.skipped, "counts": made.traits.counts}
         head["misfits"] = {kind: asdict(found) for kind, found in made.traits.misfits(listing).items()}
-        checks = _checks(pixels, labels, groups, subjects, _letters(names))
+        checks = _checks(pixels, labels, clients, groups, _letters(names))
         head |= named | {"checks": checks, "digest": digest.hexdigest()}
-        beside = {"label": labels, "group": groups, "subject": subjects, "name": names}
+        beside = {"label": labels, "client": clients, "group": groups, "name": names}
         _write_arrow(partial, pixels, beside, json.dumps(head))
         os.replace(partial, path)
     finally:
@@ -288,8 +290,8 @@ class _Made:
 def _misfits(rows: dict[int, tuple[float, float]], listing: Listing | None) -> Misfits:
     low, high = min(low for low, _ in rows.values()), max(high for _, high in rows.values())
     names = Counter[str]()
-    if listing is not None and listing.groups is not None:
-        names.update(listing.group_names[group] for group in listing.groups[[*rows]].tolist() if group >= 0)
+    if listing is not None and listing.clients is not None:
+        names.update(listing.client_names[client] for client in listing.clients[[*rows]].tolist() if client >= 0)
     return Misfits(len(rows), low, high, dict(names))
 
 

@@ -17,19 +17,19 @@ from rayfed_ssl.data.column_values import Values
 GROUP_COLUMNS = {"patient", "patientid", "subject", "subjectid"}  # in any case, with _ or without
 
 
-def client_groups(train: Values | None, mine: Values | None) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
-    """(group of each row, group names): the training split's clients, sorted; numbers by value, text by letters."""
+def numbered_clients(train: Values | None, mine: Values | None) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
+    """(client of each row, client names): the training split's clients, sorted; numbers by value, text by letters."""
     if train is None or mine is None:
         return None, ()
     values = {client for client in train if client is not None}
     numbers = [client for client in values if isinstance(client, int)]
     known = sorted(numbers) if len(numbers) == len(values) else sorted(values, key=str)
     position = {client: number for number, client in enumerate(known)}
-    groups = np.array([-1 if client is None else position[client] for client in mine], dtype=np.int64)
-    return groups, tuple(printable(client) for client in known)
+    clients = np.array([-1 if client is None else position[client] for client in mine], dtype=np.int64)
+    return clients, tuple(printable(client) for client in known)
 
 
-def numbered_subjects(values: Mapping[str, Sequence[str | int | None] | None]) -> dict[str, NDArray[np.int64] | None]:
+def numbered_groups(values: Mapping[str, Sequence[str | int | None] | None]) -> dict[str, NDArray[np.int64] | None]:
     """split -> the number of each row's group, the same in both splits; -1 where the cell is empty."""
     known = sorted({value for mine in values.values() for value in mine or () if value is not None}, key=str)
     number = {value: position for position, value in enumerate(known)} | {None: -1}
@@ -65,11 +65,11 @@ def ungrouped(names: Iterable[str], single: bool, key: str, noun: str = "column"
     )
 
 
-def shared_notes(subjects: Mapping[str, NDArray[np.int64] | None], by: str) -> tuple[Note, ...]:
+def shared_notes(groups: Mapping[str, NDArray[np.int64] | None], by: str) -> tuple[Note, ...]:
     """A line on test images of groups that train, where there are any, or where no test image has a group; ``by`` is
     the key that groups them.
     """
-    train, test = subjects["train"], subjects["test"]
+    train, test = groups["train"], groups["test"]
     if train is not None and test is not None and len(test) and not (test >= 0).any():
         said = f"no test image has a group ({by}): how many show one with training images is not known"
         return (Note.shareable(said),)

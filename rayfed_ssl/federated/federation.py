@@ -164,16 +164,16 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
     public_notes: tuple[Note, ...] = ()
     rest = np.arange(len(train.labels))
     if config.evaluation.select is not None:
-        spared = train.groups if split.natural else None
+        spared = train.clients if split.natural else None
         share = config.evaluation.select.share
-        held_out = stratified_share(train.labels, share, config.seed, spared, train.subjects)
+        held_out = stratified_share(train.labels, share, config.seed, spared, train.groups)
         rest = np.delete(rest, held_out)
     if public_config.source == "share":
         public_indices, rest = partitions.take_public(split, train.labels, public_config.share, config.seed, rest)
     shards = _shards(config, train, rest, held_out)
     partition_notes = as_notes(split.notes(train, rest, shards))
     if config.evaluation.select is not None and held_out is not None:
-        shown = over_share(train.labels, held_out, config.evaluation.select.share, train.subjects is not None)
+        shown = over_share(train.labels, held_out, config.evaluation.select.share, train.groups is not None)
         unused = not_chosen_by(train.labels, held_out, config.evaluation.selecting)
         partition_notes = as_notes([*shown, *unused, *partition_notes])
     if any(split.corruption(client) is not None for client in range(len(shards))):
@@ -216,8 +216,8 @@ def _shards(config: RunSettings, train: Images, rest: np.ndarray, held_out: np.n
 
     def dealt(rows: np.ndarray) -> list[np.ndarray]:
         return partitions.partition(
-            config.data.partition, train.labels, config.clients.count, config.seed, train.groups, rows,
-            train.group_names,
+            config.data.partition, train.labels, config.clients.count, config.seed, train.clients, rows,
+            train.client_names,
         )  # fmt: skip
 
     try:
@@ -271,10 +271,10 @@ def _give_away(shards: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
 
 def _own_tests(split: Partition, dataset: Dataset, clients: int) -> tuple[np.ndarray, ...] | None:
     """Rows of the test images in each client's folder, or of its value of the client column."""
-    groups = dataset.test.groups
-    if groups is None or not split.natural:
+    whose = dataset.test.clients
+    if whose is None or not split.natural:
         return None
-    return tuple(np.flatnonzero(groups == client) for client in range(clients))
+    return tuple(np.flatnonzero(whose == client) for client in range(clients))
 
 
 def _deal_tasks(config: RunSettings, dataset: Dataset) -> Federation:

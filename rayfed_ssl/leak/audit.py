@@ -89,8 +89,8 @@ def draw_sets(federation: Federation, client: int, wanted: int, seed: int) -> Se
             "pool: run with evaluation.select.share=0.1 or more, and a partition that holds images out (not file)"
         )
     kinds = _kinds(federation.dataset.train)
-    if (groups := federation.dataset.train.groups) is not None:
-        pool = pool[np.isin(groups[pool], groups[shard["train"]])]
+    if (clients := federation.dataset.train.clients) is not None:
+        pool = pool[np.isin(clients[pool], clients[shard["train"]])]
     draws = numpy_generator(seed, "leak", client)
     pool = draws.permutation(pool)
     reference, pool = np.sort(pool[: len(pool) // 3]), pool[len(pool) // 3 :]
@@ -118,7 +118,7 @@ def _too_few(federation: Federation, client: int, pairs: int) -> str:
             f"of the same classes (a third of the test images is the reference); {needed}: more images of each class "
             "(data.task_images, data.limit), or another --client"
         )
-    alike = "classes" if federation.dataset.train.groups is None else "classes and clients"
+    alike = "classes" if federation.dataset.train.clients is None else "classes and clients"
     return (
         f"evaluation.select.share: client {client} and the images held out have {pairs} images of the same {alike}; "
         f"{needed}: hold out a larger share, or choose another --client"
@@ -127,9 +127,9 @@ def _too_few(federation: Federation, client: int, pairs: int) -> str:
 
 def _kinds(images: Images) -> np.ndarray:
     """(N,) which images are of the same class and of the same natural client."""
-    if images.groups is None:
+    if images.clients is None:
         return images.labels
-    pairs = np.stack([images.labels, images.groups])
+    pairs = np.stack([images.labels, images.clients])
     found: np.ndarray = np.unique(pairs, axis=1, return_inverse=True)[1].reshape(-1)
     return found
 

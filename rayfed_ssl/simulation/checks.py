@@ -61,8 +61,8 @@ def check_shards(config: RunConfig, federation: Federation) -> None:
             train, select, held_out = federation.dataset.train, config.evaluation.select, federation.held_out
             if select is not None and held_out is not None:
                 undivided = size / (1 - len(held_out) / len(train))  # as many, dealt of all images
-                if split.natural and train.groups is not None:
-                    undivided = int((train.groups == smallest).sum())
+                if split.natural and train.clients is not None:
+                    undivided = int((train.clients == smallest).sum())
                 if undivided >= least:
                     raise UserError(leaves_too_few(few, select.share, held_out, len(train)))
             raise UserError(f"{'data.partition' if given else 'clients.count'}: {few} ({remedy})")
@@ -132,13 +132,13 @@ def of_dealing(config: RunConfig, federation: Federation) -> list[Note | str]:
 def one_owner(config: RunConfig, federation: Federation) -> list[Note]:
     """A line where all images are in one client folder, such as a camera's DCIM, or have one value as their client."""
     train = federation.dataset.train
-    if train.groups is None or len(train.group_names) != 1:
+    if train.clients is None or len(train.client_names) != 1:
         return []
-    column, count = config.data.columns.client, int((train.groups >= 0).sum())
+    column, count = config.data.columns.client, int((train.clients >= 0).sum())
     which = "" if count == len(train) else " that have a client"
     where = "in one client folder" if column is None else f"of one value of data.columns.client={printable(column, 80)}"
     place = "; data.path names the folder that holds a folder per client" if column is None else ""
-    name = printable(train.group_names[0], 80)
+    name = printable(train.client_names[0], 80)
     return [
         Note(
             f"all {count} training images{which} are {where}, {name}: they belong to one owner{place}",
@@ -151,8 +151,8 @@ def ignored_clients(config: RunConfig, federation: Federation) -> list[str]:
     """A line where images have clients of their own (client folders or a client column) and the partition ignores
     them.
     """
-    names = federation.dataset.train.group_names
-    if federation.dataset.train.groups is None or len(names) == 1 or config.data.partition.by_group:
+    names = federation.dataset.train.client_names
+    if federation.dataset.train.clients is None or len(names) == 1 or config.data.partition.by_client:
         return []
     return [
         f"data.partition.name: {config.data.partition.name} deals the images of {len(names)} client folders or values "
@@ -165,20 +165,20 @@ def split_groups(config: RunConfig, federation: Federation) -> list[Note]:
     images are held out, not where they are dealt.
     """
     data, train = config.data, federation.dataset.train
-    if train.subjects is None:
+    if train.groups is None:
         return []
-    shards = [train.subjects[shard["train"]] for shard in federation.shards]
+    shards = [train.groups[shard["train"]] for shard in federation.shards]
     counts = np.bincount(np.concatenate([mine[mine >= 0] for mine in shards]))
     holders = np.bincount(np.concatenate([np.unique(mine[mine >= 0]) for mine in shards]), minlength=len(counts))
     if not (split := int((holders > 1).sum())):
         return []
-    known = train.groups is not None and not data.partition.natural and not _spans_clients(train.subjects, train.groups)
-    rule = f"data.partition.name=natural with clients.count={len(train.group_names)}"
+    known = train.clients is not None and not data.partition.natural and not _spans_clients(train.groups, train.clients)
+    rule = f"data.partition.name=natural with clients.count={len(train.client_names)}"
     if not known:
         given = "client folders (data.layout=clients)" if data.columns.group is None else "a column data.columns.client"
         rule = f"data.partition.name=natural, of {given} whose clients have whole groups, or data.partition.name=file"
     key = "data.group" if data.columns.group is None else "data.columns.group"
-    by = "gives them so" if data.partition.by_group else "deals image by image"
+    by = "gives them so" if data.partition.by_client else "deals image by image"
     said = (
         f"{split} of {int((counts > 1).sum())} groups ({key}) with several images to train on have them with several "
         "clients"
@@ -209,9 +209,9 @@ def few_steps(config: RunConfig, server: MethodServer[Any]) -> list[str]:
     ]
 
 
-def _spans_clients(subjects: np.ndarray, groups: np.ndarray) -> bool:
-    """Whether images of one subject are with several natural groups, as each of both is numbered (M,), -1 for none."""
-    pairs = np.unique(np.stack([subjects, groups])[:, (subjects >= 0) & (groups >= 0)], axis=1)
+def _spans_clients(groups: np.ndarray, clients: np.ndarray) -> bool:
+    """Whether images of one group are several clients', as each of both is numbered (M,), -1 for none."""
+    pairs = np.unique(np.stack([groups, clients])[:, (groups >= 0) & (clients >= 0)], axis=1)
     return bool(len(np.unique(pairs[0])) < pairs.shape[1])
 
 

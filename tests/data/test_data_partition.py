@@ -22,21 +22,21 @@ from rayfed_ssl.data.partition import (
 )
 
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 100))
-GROUPS = np.random.default_rng(1).integers(0, 4, len(LABELS))
+NATURAL = np.random.default_rng(1).integers(0, 4, len(LABELS))
 CONFIGS = [Iid(), Dirichlet(alpha=0.3), ClassesPerClient(classes=5), ClassBlocks(classes=2), Natural()]
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
 def test_shards_are_sorted_disjoint_within_the_indices_and_a_function_of_the_seed(config):
     indices = np.arange(0, len(LABELS), 2)[::-1]
-    shards = partition(config, LABELS, 4, 7, GROUPS, indices)
+    shards = partition(config, LABELS, 4, 7, NATURAL, indices)
     together = np.concatenate(shards)
     assert len(shards) == 4
     assert all(shard.dtype == np.int64 and (np.diff(shard) > 0).all() for shard in shards)
     assert len(np.unique(together)) == len(together)
     assert set(together) <= set(indices)
-    again = partition(config, LABELS, 4, 7, GROUPS, indices[::-1])
-    other = partition(config, LABELS, 4, 8, GROUPS, indices)
+    again = partition(config, LABELS, 4, 7, NATURAL, indices[::-1])
+    other = partition(config, LABELS, 4, 8, NATURAL, indices)
     assert all(np.array_equal(a, b) for a, b in zip(shards, again, strict=True))
     same = all(np.array_equal(a, b) for a, b in zip(shards, other, strict=True))
     assert same == isinstance(config, ClassBlocks | Natural)  # those draw nothing
@@ -109,8 +109,8 @@ def test_class_blocks_are_fedscs():
 
 
 def test_folders_give_each_client_its_group():
-    shards = partition(Natural(), np.full(len(GROUPS), -1), 4, 0, GROUPS)
-    assert all((GROUPS[shard] == client).all() for client, shard in enumerate(shards))
+    shards = partition(Natural(), np.full(len(NATURAL), -1), 4, 0, NATURAL)
+    assert all((NATURAL[shard] == client).all() for client, shard in enumerate(shards))
 
 
 def test_histogram_leaves_unlabelled_images_out():
@@ -132,7 +132,7 @@ def test_hold_out_takes_the_share_and_leaves_the_rest():
 
 
 @pytest.mark.parametrize(
-    ("config", "labels", "clients", "groups", "message"),
+    ("config", "labels", "clients", "natural", "message"),
     [
         (Iid(), LABELS[:3], 4, None, r"clients\.count: 4.*3 images"),
         (
@@ -149,45 +149,45 @@ def test_hold_out_takes_the_share_and_leaves_the_rest():
         (Dirichlet(alpha=0.01, min_size=150), LABELS, 6, None, r"data\.partition\.alpha: 0\.01.*min_size=150.*best"),
         (Dirichlet(min_size=300), LABELS, 5, None, r"data\.partition\.min_size: 300.*1000"),
         (Natural(), LABELS, 4, None, r"data\.layout=clients"),
-        (Natural(), LABELS, 3, GROUPS, r"clients\.count: 3.*4 client folders or values"),
-        (Natural(), LABELS, 4, np.full(len(GROUPS), -1), r"no training image has a client"),
+        (Natural(), LABELS, 3, NATURAL, r"clients\.count: 3.*4 client folders or values"),
+        (Natural(), LABELS, 4, np.full(len(NATURAL), -1), r"no training image has a client"),
         (
             Natural(min_size=400),
             LABELS,
             4,
-            GROUPS,
+            NATURAL,
             r"min_size: found 400, .* client \d, has \d+ images .* at most 2\d\d$",
         ),
     ],
 )
-def test_what_does_not_fit_is_refused_in_one_line(config, labels, clients, groups, message):
+def test_what_does_not_fit_is_refused_in_one_line(config, labels, clients, natural, message):
     with pytest.raises(UserError, match=message) as error:
-        partition(config, labels, clients, 0, groups)
+        partition(config, labels, clients, 0, natural)
     assert "\n" not in str(error.value)
 
 
 def test_a_client_whose_images_are_all_held_out_is_refused_by_its_name_or_left_out():
-    rest, held = np.flatnonzero((GROUPS != 2) & (GROUPS != 3)), int((GROUPS == 2).sum())
+    rest, held = np.flatnonzero((NATURAL != 2) & (NATURAL != 3)), int((NATURAL == 2).sum())
     with pytest.raises(
         UserError, match=rf"client 2 \(c\) has no image to train on, nor have 1 more \(all {held} of its .*select\)"
     ):
-        partition(Natural(), LABELS, 4, 0, GROUPS, rest, "abcd")
+        partition(Natural(), LABELS, 4, 0, NATURAL, rest, "abcd")
     with pytest.raises(UserError, match=r"client 4 \(e\) has no .*if it has any.*; data\.partition\.min_size=1 leaves"):
-        partition(Natural(), LABELS, 5, 0, GROUPS, None, "abcde")
+        partition(Natural(), LABELS, 5, 0, NATURAL, None, "abcde")
     with pytest.raises(UserError, match=r"client 2 has no image"):
-        partition(Natural(), LABELS, 4, 0, GROUPS, rest)
+        partition(Natural(), LABELS, 4, 0, NATURAL, rest)
     for names, clients in (("abcd", 4), ("abcde", 5)):
-        shards = partition(Natural(min_size=1), LABELS, clients, 0, GROUPS, rest, names)
-        assert [len(shard) for shard in shards] == [*np.bincount(GROUPS)[:2], *[0] * (clients - 2)]
-    least = int(np.sort(np.bincount(GROUPS))[1])
-    shards = partition(Natural(min_size=least), LABELS, 4, 0, GROUPS)
-    assert [len(shard) for shard in shards] == [size if size >= least else 0 for size in np.bincount(GROUPS)]
+        shards = partition(Natural(min_size=1), LABELS, clients, 0, NATURAL, rest, names)
+        assert [len(shard) for shard in shards] == [*np.bincount(NATURAL)[:2], *[0] * (clients - 2)]
+    least = int(np.sort(np.bincount(NATURAL))[1])
+    shards = partition(Natural(min_size=least), LABELS, 4, 0, NATURAL)
+    assert [len(shard) for shard in shards] == [size if size >= least else 0 for size in np.bincount(NATURAL)]
 
 
 def test_images_that_are_no_clients_are_nobodys():
-    groups = np.where(np.arange(len(GROUPS)) % 5 == 0, -1, GROUPS)
-    shards = partition(Natural(), LABELS, 4, 0, groups)
-    assert [shard.tolist() for shard in shards] == [np.flatnonzero(groups == client).tolist() for client in range(4)]
+    natural = np.where(np.arange(len(NATURAL)) % 5 == 0, -1, NATURAL)
+    shards = partition(Natural(), LABELS, 4, 0, natural)
+    assert [shard.tolist() for shard in shards] == [np.flatnonzero(natural == client).tolist() for client in range(4)]
 
 
 def test_configuration_is_a_tagged_union():

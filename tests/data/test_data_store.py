@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import io
+import json
 import os
 import subprocess
 import sys
@@ -48,14 +50,14 @@ def encoded(pixels: np.ndarray, kind: str = "PNG") -> bytes:
     return file.getvalue()
 
 
-def listing(payloads, labels=None, groups=None) -> Listing:
+def listing(payloads, labels=None, clients=None) -> Listing:
     labels = np.arange(len(payloads)) % 3 if labels is None else labels
     return Listing(
         np.asarray(labels, np.int64),
         ("a", "b", "c"),
         lambda: ((f"image {row}", payload) for row, payload in enumerate(payloads)),
-        groups,
-        () if groups is None else ("x", "y"),
+        clients,
+        () if clients is None else ("x", "y"),
     )
 
 
@@ -63,17 +65,34 @@ def store(path: Path, split: Listing, size: int = 16, skip_bad: bool = False):
     return cached(path, lambda: split, Form(size), skip_bad)
 
 
-def test_pixels_labels_and_groups_come_back(tmp_path):
+def test_pixels_labels_and_clients_come_back(tmp_path):
     pixels = [photo(16, 16, seed) for seed in range(700)]  # several blocks
-    groups = np.arange(700) % 2
-    stored = store(tmp_path / "s.arrow", listing([encoded(p) for p in pixels], groups=groups))
+    clients = np.arange(700) % 2
+    stored = store(tmp_path / "s.arrow", listing([encoded(p) for p in pixels], clients=clients))
     assert np.array_equal(stored.images.pixels, np.stack(pixels))
     assert np.array_equal(stored.images.labels, np.arange(700) % 3)
-    assert np.array_equal(stored.images.groups, groups)
-    assert (stored.images.class_names, stored.images.group_names) == (("a", "b", "c"), ("x", "y"))
-    assert stored.images.labels.dtype == stored.images.groups.dtype == np.int64
+    assert np.array_equal(stored.images.clients, clients)
+    assert (stored.images.class_names, stored.images.client_names) == (("a", "b", "c"), ("x", "y"))
+    assert stored.images.labels.dtype == stored.images.clients.dtype == np.int64
     assert stored.skipped == ()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["s.arrow"]  # nothing half-written stays, and no lock
+
+
+def test_a_digest_is_the_one_that_runs_have_recorded(tmp_path):
+    """Of pixels, labels, clients, names and groups, named as before FORMAT 13: a resumed run is held to it."""
+    images, clients, groups = (
+        [photo(16, 16, seed) for seed in range(4)],
+        np.array([0, 1, 1, -1]),
+        np.array([0, 0, 2, 1]),
+    )
+    split = replace(listing([encoded(p) for p in images], clients=clients), groups=groups)
+    names = json.dumps({"class_names": ["a", "b", "c"], "group_names": ["x", "y"]}).encode()
+    whole = b"".join(
+        [*(p.tobytes() for p in images), split.labels.tobytes(), clients.tobytes(), names, groups.tobytes()]
+    )
+    stored = store(tmp_path / "s.arrow", split)
+    assert stored.digest == hashlib.blake2b(whole, digest_size=16).hexdigest()
+    assert np.array_equal(stored.images.groups, groups)
 
 
 def test_a_cache_that_cannot_be_locked_is_refused_and_holds_nothing(tmp_path, monkeypatch):
@@ -200,7 +219,7 @@ def test_bad_images_fail_by_name_or_are_skipped_and_counted(tmp_path, payload, r
     with pytest.raises(BadImage, match=reason):
         decode(payload, 16, 100_000)
     good = [photo(16, 16, seed) for seed in range(3)]
-    split = listing([good[0], payload, good[1], good[2]], groups=np.array([0, 1, 0, 1]))
+    split = listing([good[0], payload, good[1], good[2]], clients=np.array([0, 1, 0, 1]))
     with pytest.raises(UserError, match=r"data\.on_bad_image: image 1 cannot be decoded") as error:
         cached(tmp_path / "s.arrow", lambda: split, Form(16, 100_000), False)
     assert "\n" not in str(error.value)
@@ -209,7 +228,7 @@ def test_bad_images_fail_by_name_or_are_skipped_and_counted(tmp_path, payload, r
     assert stored.skipped == ("image 1",)
     assert np.array_equal(stored.images.pixels, np.stack(good))
     assert stored.images.labels.tolist() == [0, 2, 0]
-    assert stored.images.groups.tolist() == [0, 0, 1]
+    assert stored.images.clients.tolist() == [0, 0, 1]
     assert read(tmp_path / "s.arrow").skipped == ("image 1",)
 
 

@@ -138,10 +138,10 @@ def test_images_are_grouped_by_an_attribute_which_is_nowhere_shown(tmp_path: Pat
     data = fetch(tmp_path, "imagefolder", path=tmp_path / "d", group="dicom:PatientID")
     assert "data.group finds 12 groups in 36 images" in texts(data.notes)
     assert "data.group finds nothing in 1 images: each is one of its own" in texts(data.notes)
-    assert not set(data.train.subjects.tolist()) & set(data.test.subjects.tolist())
+    assert not set(data.train.groups.tolist()) & set(data.test.groups.tolist())
     assert len(data.test) in range(5, 10)
-    for subject in set(data.test.subjects.tolist()) - {-1}:
-        assert (data.test.subjects == subject).sum() == 3
+    for group in set(data.test.groups.tolist()) - {-1}:
+        assert (data.test.groups == group).sum() == 3
     kept = b"".join(file.read_bytes() for file in (tmp_path / "cache").iterdir())
     assert b"SECRET" not in kept
     assert b"Doe" not in kept

@@ -60,10 +60,10 @@ def test_clients_and_their_classes_are_the_same_too(tmp_path: Path, within: bool
     train = [f"{at('train', THERE)}/{TWO}/0.png", f"{at('train', 'Bonn')}/{ONE}/1.png"]
     root = put(tmp_path / "d", *train, f"{at('test', THERE if within else HERE)}/{ONE}/2.png")
     data = folder(root, "clients")
-    assert (data.train.class_names, data.train.group_names) == ((ONE,), ("Bonn", HERE))
+    assert (data.train.class_names, data.train.client_names) == ((ONE,), ("Bonn", HERE))
     assert data.train.labels.tolist() == [0, 0]
-    assert data.test.groups is not None
-    assert data.test.groups.tolist() == [1]
+    assert data.test.clients is not None
+    assert data.test.clients.tolist() == [1]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_text_in_columns_is_one_name_too(tmp_path: Path) -> None:
     write(root / "train.parquet", label=[ONE, TWO, "b"], hospital=[HERE, THERE, HERE])
     write(root / "test.parquet", label=[TWO, ONE, "b"], hospital=[THERE, HERE, HERE])
     data = read(root, client="hospital")
-    assert (data.train.class_names, data.train.group_names) == ((ONE, "b"), (HERE,))
+    assert (data.train.class_names, data.train.client_names) == ((ONE, "b"), (HERE,))
     assert data.train.labels.tolist() == data.test.labels.tolist() == [0, 0, 1]
 
 

@@ -111,11 +111,11 @@ def test_a_long_tail_of_clients_trains_but_for_those_that_are_too_small(
         small = [client for client, size in enumerate(whole) if size < least]
         assert federation.sizes.tolist() == [0 if size < least else size for size in whole]
         assert federation.clients == tuple(client for client in range(8) if client not in small)
-        groups = federation.dataset.train.groups
-        assert groups is not None
+        clients = federation.dataset.train.clients
+        assert clients is not None
         strays, left = texts(federation.notes())[-2:]
         assert strays.startswith(
-            f"{(groups < 0).sum()} of {len(groups)} training images have no client (folder or value)"
+            f"{(clients < 0).sum()} of {len(clients)} training images have no client (folder or value)"
         )
         found = f"below data.partition.min_size={least} images to train on: {len(small)} of 8 clients take no part, "
         assert left.startswith(f"{found}and their images, {whole[small].sum()} in all, are nobody's (a, ")
@@ -184,10 +184,10 @@ def test_client_folders_keep_an_image_to_train_on(tmp_path: Path, layout: str) -
     source = SourceConfig.model_validate({"name": "imagefolder", "path": tmp_path / "d", "layout": layout})
     found = load(source, tmp_path / "cache")
     if layout == "clients":
-        assert found.train.groups is not None
-        assert found.test.groups is not None
-        assert len(set(found.train.groups.tolist())) == 17
-        assert set(found.test.groups.tolist()) == {0}  # many
+        assert found.train.clients is not None
+        assert found.test.clients is not None
+        assert len(set(found.train.clients.tolist())) == 17
+        assert set(found.test.clients.tolist()) == {0}  # many
         assert len(found.test) == 6
     else:  # each is a class of its own, too small for a test image
         assert len(found.test) == 3
@@ -198,10 +198,10 @@ def test_images_that_are_dealt_anew_are_held_out_as_ever(tmp_path: Path) -> None
     config = tailed(tmp_path, evaluation__select={"share": 0.3}, data__partition__name="iid", clients__count=2)
     federation = deal(config, tmp_path / "cache")
     assert federation.held_out is not None
-    labels, groups = federation.dataset.train.labels, federation.dataset.train.groups
-    assert groups is not None
+    labels, clients = federation.dataset.train.labels, federation.dataset.train.clients
+    assert clients is not None
     assert federation.held_out.tolist() == stratified_share(labels, 0.3, config.seed).tolist()
-    assert federation.held_out.tolist() != stratified_share(labels, 0.3, config.seed, groups).tolist()
+    assert federation.held_out.tolist() != stratified_share(labels, 0.3, config.seed, clients).tolist()
     assert federation.partition_notes == ()
 
 

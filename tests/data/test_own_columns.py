@@ -55,13 +55,13 @@ def test_empty_and_blank_text_is_no_class_and_no_client(tmp_path: Path, kind: pa
         assert data.train.class_names == ("sick", "well")
         assert data.train.labels.tolist() == [0, -1, -1, -1, 1]
         assert data.test.labels.tolist() == [-1, 0]
-        assert data.train.group_names == ("a", "b")
-        assert data.train.groups.tolist() == [0, 1, -1, -1, -1]
+        assert data.train.client_names == ("a", "b")
+        assert data.train.clients.tolist() == [0, 1, -1, -1, -1]
         assert texts(data.notes) == (
             "4 images have an empty label: unlabelled",
             "3 images have an empty client: nobody's",
         )
-    assert [*map(len, partition(Natural(), data.train.labels, 2, 0, data.train.groups))] == [1, 1]  # as of null
+    assert [*map(len, partition(Natural(), data.train.labels, 2, 0, data.train.clients))] == [1, 1]  # as of null
     assert catalogued(config(root)).class_names == ("sick", "well")
 
 
@@ -116,10 +116,10 @@ def test_clients_may_be_whole_floats_as_integers_with_gaps_are(tmp_path: Path) -
     write(tmp_path / "d/train.parquet", label=[0] * 4, site=pa.array([10.0, float("nan"), 9.0, 10.0]))
     write(tmp_path / "d/test.parquet", label=[0], site=pa.array([9]))
     data = read(tmp_path / "d", client="site")
-    assert data.train.group_names == ("9", "10")
-    assert data.train.groups.tolist() == [1, -1, 0, 1]
-    assert data.test.groups is not None
-    assert data.test.groups.tolist() == [0]
+    assert data.train.client_names == ("9", "10")
+    assert data.train.clients.tolist() == [1, -1, 0, 1]
+    assert data.test.clients is not None
+    assert data.test.clients.tolist() == [0]
 
 
 UNMEASURED = {
@@ -142,7 +142,7 @@ def test_a_label_column_of_no_use_is_left_unread_where_the_run_says_so(tmp_path:
     assert str(error.value).endswith("or read none, data.columns.label=false")
     data = read(path, label=False, client="site")
     assert (data.train.labels.tolist(), len(data.test), data.train.class_names) == ([-1] * 4, 0, ())
-    assert data.train.group_names == ("a", "b")
+    assert data.train.client_names == ("a", "b")
     assert not catalogued(config(path, label=False)).labelled
     assert catalogued(config(path, label=False)).class_names is None
 

@@ -160,7 +160,7 @@ def test_public_images_taken_out_first_are_nobodys(tmp_path):
 
 def test_names_fall_back_on_numbers(tmp_path):
     class Held:
-        labels, group_names = LABELS, ()
+        labels, client_names = LABELS, ()
 
     path = write(tmp_path / "p.json", LISTS)
     assert client_names(FromFile(path=path), Held, 3) == ("client 0", "client 1", "client 2")

@@ -115,14 +115,14 @@ def test_what_a_rule_is_asked_and_what_becomes_of_its_answer() -> None:
         return [mixed[:3], list(mixed[3:5]), mixed[5:6].astype(np.int32)]
 
     GIVEN["asked"] = rule
-    groups, indices = np.arange(40) % 5, np.arange(39, 0, -2)
+    natural, indices = np.arange(40) % 5, np.arange(39, 0, -2)
     for config, seed in ((Given(rule="asked"), 7), (Given(rule="asked", seed=9), 9)):
-        shards = partition(config, LABELS, 3, 7, groups, indices)
+        shards = partition(config, LABELS, 3, 7, natural, indices)
         (found, mixed) = asked.pop(), numpy_generator(seed, "partition").permutation(np.arange(1, 40, 2))
         assert np.array_equal(found.chosen, np.arange(1, 40, 2))
         assert (found.clients, found.seed) == (3, seed)
         assert found.labels is LABELS
-        assert found.groups is groups
+        assert found.natural is natural
         assert [shard.tolist() for shard in shards] == [sorted(mixed[:3]), sorted(mixed[3:5]), [mixed[5]]]
         assert {shard.dtype for shard in shards} == {np.dtype(np.int64)}
 
@@ -256,15 +256,15 @@ def test_files_that_it_reads_are_held_to_what_they_were(tmp_path: Path) -> None:
 def test_what_it_says_of_itself_is_what_a_run_goes_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config, federation = config_of(), deal(config_of(), tmp_path)
     dataset = federation.dataset
-    train = replace(dataset.train, groups=np.arange(160) % 4, group_names=tuple("abcd"))
-    test = replace(dataset.test, groups=np.arange(60) % 3)
-    grouped = replace(federation, dataset=replace(dataset, train=train, test=test))
-    assert "given deals the images of 4 client folders or values anew" in ignored_clients(config, grouped)[0]
-    monkeypatch.setattr(Given, "by_group", True)
-    assert ignored_clients(config, grouped) == []
+    train = replace(dataset.train, clients=np.arange(160) % 4, client_names=tuple("abcd"))
+    test = replace(dataset.test, clients=np.arange(60) % 3)
+    owned = replace(federation, dataset=replace(dataset, train=train, test=test))
+    assert "given deals the images of 4 client folders or values anew" in ignored_clients(config, owned)[0]
+    monkeypatch.setattr(Given, "by_client", True)
+    assert ignored_clients(config, owned) == []
     share, select = {"data__public__source": "share"}, {"evaluation__select": {"share": 0.2}}
     assert config_of(**share)
-    monkeypatch.setattr("rayfed_ssl.data.sources.load", lambda *_: grouped.dataset)
+    monkeypatch.setattr("rayfed_ssl.data.sources.load", lambda *_: owned.dataset)
     assert deal(config, tmp_path).own_tests is None
     monkeypatch.setattr(Given, "natural", True)
     with pytest.raises(UserError, match="'share' cannot be taken out of `given`; allowed: client 0, source"):

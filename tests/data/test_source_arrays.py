@@ -391,15 +391,15 @@ def test_an_array_says_who_holds_an_image(tmp_path: Path) -> None:
     clients = np.array(["west", "east", "", "east"] * 3)
     path = tmp_path / "m.npz"
     medmnist(path, train_clients=clients, test_clients=np.array(["east", "west", "", "east", "east", "west"]))
-    assert read(path).train.groups is None
+    assert read(path).train.clients is None
     data = read(path, columns={"client": "clients"})
-    assert data.train.group_names == data.test.group_names == ("east", "west")
-    assert data.train.groups is not None
-    assert data.test.groups is not None
-    assert data.train.groups.tolist() == [1, 0, -1, 0] * 3
-    assert data.test.groups.tolist() == [0, 1, -1, 0, 0, 1]
+    assert data.train.client_names == data.test.client_names == ("east", "west")
+    assert data.train.clients is not None
+    assert data.test.clients is not None
+    assert data.train.clients.tolist() == [1, 0, -1, 0] * 3
+    assert data.test.clients.tolist() == [0, 1, -1, 0, 0, 1]
     assert "4 images have an empty client: nobody's" in texts(data.notes)
-    assert [*map(len, partition(Natural(), data.train.labels, 2, 0, data.train.groups))] == [6, 3]
+    assert [*map(len, partition(Natural(), data.train.labels, 2, 0, data.train.clients))] == [6, 3]
     refused(r"^data\.columns\.client: found 'clinic'; .* has the arrays", path, columns={"client": "clinic"})
     medmnist(path, train_clients=np.arange(12) / 7)
     refused(
@@ -419,8 +419,8 @@ def test_a_split_without_clients_is_refused_and_one_of_tests_needs_no_groups(tmp
         columns={"client": "clients"},
     )
     data = read(path, columns={"group": "groups"})
-    assert data.train.subjects is not None
-    assert data.train.subjects.tolist() == (np.arange(12) // 2).tolist()
+    assert data.train.groups is not None
+    assert data.train.groups.tolist() == (np.arange(12) // 2).tolist()
     assert (
         "no test image has a group (data.columns.group): how many show one with training images is not known"
         in texts(data.notes)
@@ -441,7 +441,7 @@ def test_images_of_one_patient_are_held_out_together(tmp_path: Path) -> None:
     assert "is held out as test images, as near as whole groups of data.columns.group allow" in texts(data.notes)[0]
     of = {str(patient): number for number, patient in enumerate(sorted(map(str, range(20))))}
     for split in ("train", "test"):
-        assert getattr(data, split).subjects.tolist() == [of[str(patient)] for patient in patients[rows[split]]]
+        assert getattr(data, split).groups.tolist() == [of[str(patient)] for patient in patients[rows[split]]]
 
 
 # -- files -------------------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ def test_folders_of_classes(tmp_path):
     assert data.train.class_names == ("cat", "dog")
     assert data.train.labels.tolist() == [0, 0, 1, 1, -1]
     assert np.array_equal(data.train.pixels, p[[2, 1, 0, 3, 4]])
-    assert data.train.groups is None
+    assert data.train.clients is None
     assert data.test.labels.tolist() == [1]  # test/ goes before val/
     reference = datasets.ImageFolder(str(tmp_path / "train"), allow_empty=True)
     assert {"cat", "dog"} <= set(reference.classes)
@@ -56,9 +56,9 @@ def test_folders_of_clients(tmp_path):
         },
     )
     data = fetch(tmp_path, "imagefolder", layout="clients")
-    assert data.train.group_names == ("hospital_a", "hospital_b")
+    assert data.train.client_names == ("hospital_a", "hospital_b")
     assert data.train.class_names == ("sick", "well")
-    assert data.train.groups.tolist() == [0, 0, 1, 1]
+    assert data.train.clients.tolist() == [0, 0, 1, 1]
     assert data.train.labels.tolist() == [0, 1, -1, 0]
     assert np.array_equal(data.train.pixels, p[[2, 1, 3, 0]])
     assert data.test.labels.tolist() == [1]
@@ -73,7 +73,7 @@ def test_unlabelled_folders_need_no_test_images(tmp_path):
     put(tmp_path / "by_client", {"train/x/a.png": pictures(1)[0], "train/y/b.png": pictures(1)[0]})
     data = fetch(tmp_path, "imagefolder", path=tmp_path / "by_client", layout="clients")
     assert data.train.labels.tolist() == [-1, -1]
-    assert data.train.groups.tolist() == [0, 1]
+    assert data.train.clients.tolist() == [0, 1]
 
 
 def test_folders_that_are_no_classes_have_a_way_out(tmp_path):
@@ -89,7 +89,7 @@ def test_folders_that_are_no_classes_have_a_way_out(tmp_path):
     )
     data = fetch(tmp_path, "imagefolder", layout="flat")
     assert np.array_equal(data.train.pixels, p[[0, 1, 2, 3, 4]])
-    assert (data.train.labels.tolist(), data.train.class_names, data.train.groups) == ([-1] * 5, (), None)
+    assert (data.train.labels.tolist(), data.train.class_names, data.train.clients) == ([-1] * 5, (), None)
     assert len(data.test) == 0
     put(tmp_path, {"test/elsewhere/5.png": p[5]})
     data = fetch(tmp_path, "imagefolder", layout="flat")
@@ -114,7 +114,7 @@ def test_folders_below_clients_may_mean_nothing(tmp_path):
         data = fetch(tmp_path, "imagefolder", path=tmp_path / name, layout="clients_flat")
         assert np.array_equal(data.train.pixels, p[:4])
         assert (data.train.labels.tolist(), data.train.class_names) == ([-1] * 4, ())
-        assert (data.train.groups.tolist(), data.train.group_names) == ([0, 0, 0, 1], ("north", "south"))
+        assert (data.train.clients.tolist(), data.train.client_names) == ([0, 0, 0, 1], ("north", "south"))
         assert (len(data.test), texts(data.notes)) == (0, ())
         table = every_image(tmp_path / name, "clients_flat", "data")[0]
         seen[name] = [(file.name, split, label) for file, split, label in table]
@@ -122,10 +122,10 @@ def test_folders_below_clients_may_mean_nothing(tmp_path):
     assert seen["train"] == [(f"{n}.png", "train", None) for n in range(4)]
     put(tmp_path / "train", {"test/north/p9/4.png": p[4], "test/elsewhere/5.png": p[5]})
     tests = fetch(tmp_path, "imagefolder", path=tmp_path / "train", layout="clients_flat").test
-    assert (tests.groups.tolist(), tests.labels.tolist()) == ([-1, 0], [-1, -1])
+    assert (tests.clients.tolist(), tests.labels.tolist()) == ([-1, 0], [-1, -1])
     put(tmp_path / "own", {"north/train/p1/0.png": p[0], "north/test/p1/1.png": p[1], "south/train/2.png": p[2]})
     data = fetch(tmp_path, "imagefolder", path=tmp_path / "own", layout="clients_flat")
-    assert (data.train.groups.tolist(), data.test.groups.tolist()) == ([0, 1], [0])
+    assert (data.train.clients.tolist(), data.test.clients.tolist()) == ([0, 1], [0])
     assert (data.train.labels.tolist(), data.test.labels.tolist()) == ([-1, -1], [-1])
     assert {row[2] for row in every_image(tmp_path / "own", "clients_flat", "data")[0]} == {None}
 
@@ -182,10 +182,10 @@ def test_clients_may_have_test_images_of_their_own(tmp_path):
         },
     )
     data = fetch(tmp_path, "imagefolder", layout="clients")
-    assert data.test.group_names == ("north", "south")
+    assert data.test.client_names == ("north", "south")
     seen = {
-        (int(group), int(label)): image
-        for group, label, image in zip(data.test.groups, data.test.labels, data.test.pixels, strict=True)
+        (int(client), int(label)): image
+        for client, label, image in zip(data.test.clients, data.test.labels, data.test.pixels, strict=True)
     }
     expected = {(0, 0): p[2], (0, 1): p[3], (1, 1): p[4], (-1, 0): p[5], (1, -1): p[6], (-1, -1): p[7]}
     assert seen.keys() == expected.keys()
@@ -229,9 +229,9 @@ def test_client_folders_without_a_split_keep_the_client_of_held_out_images(tmp_p
     put(tmp_path, tree_of({"north/sick": 10, "north/well": 10, "south/sick": 10, "south/well": 10}))
     data = fetch(tmp_path, "imagefolder", layout="clients")
     assert data.train.class_names == ("sick", "well")
-    assert data.train.group_names == ("north", "south")
+    assert data.train.client_names == ("north", "south")
     assert np.bincount(data.test.labels).tolist() == [4, 4]
-    both = np.concatenate([data.train.groups, data.test.groups])
+    both = np.concatenate([data.train.clients, data.test.clients])
     assert np.bincount(both).tolist() == [20, 20]
     assert "its client folders' folders (sick, well) are the classes" in texts(data.notes)[0]
     assert texts(data.notes)[0].endswith("test images; if they are none: data.layout=clients_flat")
@@ -242,9 +242,9 @@ def test_clients_may_hold_train_and_test_themselves(tmp_path):
     tree = {"a b/train/sick/1.png": p[0], "c/train/well/1.png": p[1], "a b/test/well/1.png": p[2], "c/val/1.png": p[3]}
     put(tmp_path, tree)
     data = fetch(tmp_path, "imagefolder", layout="clients")
-    assert (data.train.class_names, data.train.group_names) == (("sick", "well"), ("a b", "c"))
-    assert (data.train.labels.tolist(), data.train.groups.tolist()) == ([0, 1], [0, 1])
-    assert (data.test.labels.tolist(), data.test.groups.tolist()) == ([1, -1], [0, 1])
+    assert (data.train.class_names, data.train.client_names) == (("sick", "well"), ("a b", "c"))
+    assert (data.train.labels.tolist(), data.train.clients.tolist()) == ([0, 1], [0, 1])
+    assert (data.test.labels.tolist(), data.test.clients.tolist()) == ([1, -1], [0, 1])
     assert all(np.array_equal(found, wanted) for found, wanted in zip(data.test.pixels, p[2:], strict=True))
     refused(
         r"has no folder train/, but a b/train/; if its folders are clients: data\.layout=cl", tmp_path, "imagefolder"
@@ -486,9 +486,9 @@ def test_corrected_annotations_are_read_again(tmp_path):
 def test_a_renamed_folder_is_seen_though_its_files_are_the_same(tmp_path):
     """Folders are clients and classes. Without test images all files lie in one of them."""
     put(tmp_path, {f"train/alice/{n}.png": picture for n, picture in enumerate(pictures(3))})
-    assert fetch(tmp_path, "imagefolder", layout="clients").train.group_names == ("alice",)
+    assert fetch(tmp_path, "imagefolder", layout="clients").train.client_names == ("alice",)
     (tmp_path / "train/alice").rename(tmp_path / "train/bob")
-    assert fetch(tmp_path, "imagefolder", layout="clients").train.group_names == ("bob",)
+    assert fetch(tmp_path, "imagefolder", layout="clients").train.client_names == ("bob",)
 
 
 def test_a_limit_takes_evenly_spaced_rows_of_sorted_folders(tmp_path):

@@ -197,16 +197,16 @@ def test_a_column_says_who_holds_an_image(tmp_path):
     )
     write_columns(tmp_path / "test.parquet", 3, 1, sick=[0, 1, 1], hospital=["east", None, "west"])
     data = fetch(tmp_path, "parquet", columns=columns)
-    assert data.train.group_names == data.test.group_names == ("\\x1b[2J", "east", "west")
-    assert data.train.groups.tolist() == [2, 1, -1, 1, 2, 0]
-    assert data.test.groups.tolist() == [1, -1, 2]
+    assert data.train.client_names == data.test.client_names == ("\\x1b[2J", "east", "west")
+    assert data.train.clients.tolist() == [2, 1, -1, 1, 2, 0]
+    assert data.test.clients.tolist() == [1, -1, 2]
     assert data.train.labels.tolist() == [0, 1, 0, 1, 1, 0]
-    assert fetch(tmp_path, "parquet", columns=columns, limit=2).train.groups.tolist() == [2, 1]
+    assert fetch(tmp_path, "parquet", columns=columns, limit=2).train.clients.tolist() == [2, 1]
     numbers = pa.array([10, 9, 9, 10, 2, 2], pa.int16())
     write_columns(tmp_path / "one.parquet", 6, label=[0] * 6, hospital=numbers)
     data = fetch(tmp_path, "parquet", path=tmp_path / "one.parquet", columns=columns | {"label": None})
-    assert data.train.group_names == ("2", "9", "10")  # by value
-    rows = np.concatenate([data.train.groups, data.test.groups])
+    assert data.train.client_names == ("2", "9", "10")  # by value
+    rows = np.concatenate([data.train.clients, data.test.clients])
     assert np.bincount(rows).tolist() == [2, 2, 2]
 
 
@@ -397,7 +397,7 @@ def test_parts_without_a_test_split_lose_a_fifth_over_all_of_them_as_one_file_do
         whole, parts = (fetch(tmp_path, "parquet", path=tmp_path / p, columns=named) for p in ("all.parquet", "hub"))
         assert 15 < len(parts.test) < 21
         for mine, theirs in ((parts.train, whole.train), (parts.test, whole.test)):
-            for field in ("pixels", "labels", "groups", "subjects"):
+            for field in ("pixels", "labels", "clients", "groups"):
                 assert np.array_equal(getattr(mine, field), getattr(theirs, field))
         assert texts(parts.notes)[-1] == texts(whole.notes)[-1].replace("one Parquet file", "3 Parquet files")
         fifth = f"3 Parquet files without a test split: a fifth of each class, {len(parts.test)} of 100 images, is held"

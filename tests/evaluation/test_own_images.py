@@ -133,7 +133,7 @@ def by_hand(settings: RunConfig, encoder: Any, client: int) -> float:
     network.encoder.load_state_dict(encoder.state_dict())
     frozen = bench.frozen(network)
     train, test = federation.dataset.train, federation.dataset.test
-    own = np.flatnonzero(test.groups == client)
+    own = np.flatnonzero(test.clients == client)
     return knn_accuracy(
         frozen.features(train.pixels), torch.tensor(train.labels), frozen.features(test.pixels[own]),
         torch.tensor(test.labels[own]), classes=2, **settings.evaluation.knn.model_dump(),

@@ -48,8 +48,8 @@ NAMES = ("sick", "Sick", "unlabelled", WHO)
 KINDS = np.random.default_rng(0).integers(0, 256, (30, 8, 8, 3), dtype=np.uint8)
 
 
-def images(kinds: list[int], labels: list[int], groups: list[int] | None = None) -> Images:
-    given = None if groups is None else np.array(groups)
+def images(kinds: list[int], labels: list[int], clients: list[int] | None = None) -> Images:
+    given = None if clients is None else np.array(clients)
     return Images(KINDS[kinds], np.array(labels), NAMES, given, (WHO, "b"))
 
 
@@ -87,16 +87,14 @@ def of_data(folder: Path) -> tuple[Note, ...]:
 
 def of_dealing() -> tuple[Note, ...]:
     """Notes on who holds what, of as much of a run as they look at."""
-    train = replace(
-        images([*range(4)], [0, 1, 0, 1], [0, 0, 0, 0]), group_names=(WHO,), subjects=np.array([0, 0, 1, 1])
-    )
+    train = replace(images([*range(4)], [0, 1, 0, 1], [0, 0, 0, 0]), client_names=(WHO,), groups=np.array([0, 0, 1, 1]))
     own = [np.array([0, 1]), np.array([2])]
     dataset = SimpleNamespace(train=train, test=images([5, 6, 7], [0, 1, 1]))
     shards = [{"train": np.array([0, 2])}, {"train": np.array([1, 3])}]
     federation = SimpleNamespace(
         dataset=dataset, shards=shards, own_tests=own, clients=[0, 1], held_out=None, notes=lambda metrics: ()
     )
-    dealt = SimpleNamespace(name="iid", natural=False, by_group=False)
+    dealt = SimpleNamespace(name="iid", natural=False, by_client=False)
     knn = SimpleNamespace(classifies=True, images=lambda block, size: {}, remarks=lambda block, labels: ())
     evaluation = SimpleNamespace(
         metrics=("accuracy", "auc"), rows={"knn": knn}, train_images=None, of=lambda name: None

@@ -141,23 +141,23 @@ def test_members_and_others_are_of_the_same_classes_and_disjoint(averaged: Path)
     assert len(draw_sets(tap.federation, 1, LEAST, 0).members) == LEAST
 
 
-def test_natural_clients_are_told_apart_by_no_group(averaged: Path) -> None:
+def test_members_are_told_apart_by_no_client_of_the_data(averaged: Path) -> None:
     """Each client's shard is mostly of one hospital, and so are the images held out that it is compared with."""
     tap, _ = replayed(tiny("fedsimclr", HELD_OUT), averaged, 1, lambda federation: [])
     federation, train = tap.federation, tap.federation.dataset.train
-    groups = np.full(len(train), 2, np.int64)
-    groups[federation.shards[1]["train"]] = 0
+    hospitals = np.full(len(train), 2, np.int64)
+    hospitals[federation.shards[1]["train"]] = 0
     assert federation.held_out is not None
-    groups[federation.held_out[::2]] = 0
-    groups[federation.shards[1]["train"][::7]] = 1
-    groups[federation.held_out[1::4]] = 1
-    grouped = replace(train, groups=groups, group_names=("a", "b", "c"))
-    natural = replace(federation, dataset=replace(federation.dataset, train=grouped))
+    hospitals[federation.held_out[::2]] = 0
+    hospitals[federation.shards[1]["train"][::7]] = 1
+    hospitals[federation.held_out[1::4]] = 1
+    owned = replace(train, clients=hospitals, client_names=("a", "b", "c"))
+    natural = replace(federation, dataset=replace(federation.dataset, train=owned))
     sets = draw_sets(natural, 1, 1000, 0)
-    kinds = [sorted(zip(train.labels[rows], groups[rows], strict=True)) for rows in (sets.members, sets.others)]
+    kinds = [sorted(zip(train.labels[rows], hospitals[rows], strict=True)) for rows in (sets.members, sets.others)]
     assert kinds[0] == kinds[1]
-    assert set(groups[sets.members]) == {0, 1}
-    assert 2 not in groups[sets.reference]
+    assert set(hospitals[sets.members]) == {0, 1}
+    assert 2 not in hospitals[sets.reference]
 
 
 def test_corruptions_of_a_client_are_no_membership(tmp_path: Path) -> None:

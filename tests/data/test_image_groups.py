@@ -13,7 +13,7 @@ from PIL import Image
 from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig, build
-from rayfed_ssl.data.folder_names import subjects_of
+from rayfed_ssl.data.folder_names import groups_of
 from rayfed_ssl.data.holdout import stratified_halves, stratified_share
 from rayfed_ssl.data.sources import SourceConfig, load
 from rayfed_ssl.federated.federation import deal
@@ -119,8 +119,8 @@ def test_a_parquet_file_of_patients(tmp_path: Path, text: bool, labelled: bool) 
             config(tmp_path / "all.parquet", evaluation__select={"share": 0.2}, **changes), tmp_path / "cache"
         )
         train, test, held_out = federation.dataset.train, federation.dataset.test, federation.held_out
-        assert train.subjects is not None
-        assert test.subjects is not None
+        assert train.groups is not None
+        assert test.groups is not None
         assert held_out is not None
         out = stratified_halves(labels if labelled else np.full(len(labels), -1), 0.2)[1]
         assert abs(len(test) - len(out)) < 12
@@ -128,9 +128,9 @@ def test_a_parquet_file_of_patients(tmp_path: Path, text: bool, labelled: bool) 
             name: number for number, name in enumerate(sorted({value for value in given if value is not None}, key=str))
         }
         parts = [
-            test.subjects,
-            train.subjects[held_out],
-            *(train.subjects[shard["train"]] for shard in federation.shards),
+            test.groups,
+            train.groups[held_out],
+            *(train.groups[shard["train"]] for shard in federation.shards),
         ]
         assert sum(map(len, parts)) == len(labels)
         sets = [set(part.tolist()) - {-1} for part in (*parts[:2], np.concatenate(parts[2:]))]
@@ -149,10 +149,10 @@ def test_test_images_of_patients_who_train_are_counted(tmp_path: Path) -> None:
     data = read(tmp_path / "d", group="patient")
     assert note in texts(data.notes)
     assert "2 images have an empty group: each is one of its own" in texts(data.notes)
-    assert data.test.subjects is not None
-    assert data.test.subjects.tolist() == [3, 0, 0, -1]
+    assert data.test.groups is not None
+    assert data.test.groups.tolist() == [3, 0, 0, -1]
     assert note not in texts(read(tmp_path / "d").notes)
-    assert read(tmp_path / "d").train.subjects is None
+    assert read(tmp_path / "d").train.groups is None
 
 
 def test_test_files_need_no_group_column_and_training_files_do(tmp_path: Path) -> None:
@@ -160,10 +160,10 @@ def test_test_files_need_no_group_column_and_training_files_do(tmp_path: Path) -
     write(tmp_path / "d/test.parquet", label=[0, 1, 0, 1])
     for _ in range(2):  # the second time from the cache
         data = read(tmp_path / "d", group="patient")
-        assert data.train.subjects is not None
-        assert data.test.subjects is not None
-        assert data.train.subjects.tolist() == [0, 1, 2, 3]
-        assert data.test.subjects.tolist() == [-1] * 4
+        assert data.train.groups is not None
+        assert data.test.groups is not None
+        assert data.train.groups.tolist() == [0, 1, 2, 3]
+        assert data.test.groups.tolist() == [-1] * 4
         assert texts(data.notes) == (
             "no test image has a group (data.columns.group): how many show one with training images is not known",
         )
@@ -237,10 +237,10 @@ def folder(path: Path, **keys: object) -> SourceConfig:
 def patients_of(config: SourceConfig, cache: Path) -> tuple[set[int], set[int]]:
     """Of the training and of the test images, less those of nobody."""
     data = load(config, cache)
-    assert data.train.subjects is not None
-    assert data.test.subjects is not None
-    assert len(data.train.subjects) == len(data.train)
-    return set(data.train.subjects.tolist()) - {-1}, set(data.test.subjects.tolist()) - {-1}
+    assert data.train.groups is not None
+    assert data.test.groups is not None
+    assert len(data.train.groups) == len(data.train)
+    return set(data.train.groups.tolist()) - {-1}, set(data.test.groups.tolist()) - {-1}
 
 
 @pytest.mark.parametrize(
@@ -272,10 +272,10 @@ def test_a_tree_of_patients(tmp_path: Path, tree: str, group: str) -> None:
     document = {"method": {"name": "fedsimclr"}, "data": data, "clients": {"count": 2}}
     federation = deal(build(document, {"evaluation.select": {"share": 0.25}}, origin="a test"), cache)
     assert federation.held_out is not None
-    assert federation.dataset.train.subjects is not None
-    chosen = federation.dataset.train.subjects[federation.held_out]
+    assert federation.dataset.train.groups is not None
+    chosen = federation.dataset.train.groups[federation.held_out]
     assert len(set(chosen.tolist())) == 4
-    assert not set(chosen.tolist()) & set(np.delete(federation.dataset.train.subjects, federation.held_out).tolist())
+    assert not set(chosen.tolist()) & set(np.delete(federation.dataset.train.groups, federation.held_out).tolist())
     assert load(folder(root, **layout), cache).digest != load(folder(root, group=group, **layout), cache).digest
 
 
@@ -290,15 +290,15 @@ def test_test_folders_of_patients_who_train_are_counted(tmp_path: Path) -> None:
         "data.group finds nothing in the path of 2 images: each is one of its own",
         "2 of 5 test images are of a group (data.group) with training images",
     )
-    assert load(folder(root), tmp_path / "cache").train.subjects is None
+    assert load(folder(root), tmp_path / "cache").train.groups is None
 
 
 def test_groups_of_a_limited_folder_are_those_of_its_images(tmp_path: Path) -> None:
     root = tmp_path / "d"
     put(root, *(f"P{patient}.png" for patient in range(8)))
     data = load(folder(root, group=r"P\d", layout="flat", limit=3), tmp_path / "cache")
-    assert data.train.subjects is not None
-    assert data.train.subjects.tolist() == [0, 3, 7]
+    assert data.train.groups is not None
+    assert data.train.groups.tolist() == [0, 3, 7]
 
 
 def test_what_is_said_of_groups_is_of_the_images_that_the_limits_leave(tmp_path: Path) -> None:
@@ -337,7 +337,7 @@ def test_the_documented_expressions_find_whom_they_say(tmp_path: Path) -> None:
         data = {"name": "imagefolder", "path": str(tmp_path)}
         config = build({"data": data, "method": {"name": "fedsimclr"}}, parse_overrides([item]), origin="a test")
         assert config.data.group is not None
-        (found[path],) = subjects_of([tmp_path / path], tmp_path, config.data.group, "data")
+        (found[path],) = groups_of([tmp_path / path], tmp_path, config.data.group, "data")
     assert list(found.values()) == ["person12", "P012", "P012", "hospital2/P3"]
     with pytest.raises(
         UserError, match=r"^data\.group: found '\[0-9\]\+'; must be a YAML value, text with signs in quo"
