@@ -115,9 +115,10 @@ def _start(options: dict[str, Any]) -> None:
         ray.init(address="local", **options)
     except Exception as error:  # Ray raises plain Exceptions, too
         ray.shutdown()
+        why = " ".join(str(error).split()).rstrip(".")
         raise NotStarted(
-            f"Ray: no instance starts on this machine ({' '.join(str(error).split()).rstrip('.')}); if it was busy, try again; run "
-            "and compare need none with --executor local"
+            f"Ray: no instance starts on this machine ({why}); if it was busy, try again; run and compare need none "
+            "with --executor local"
         ) from error
 
 
