@@ -100,7 +100,7 @@ def reevaluate(
     with rewriting(run / FILE) as write:  # another command may have added to it since
         renew()
         known = with_untrained(earlier(run / FILE), _began(config, encoders))
-        found = added(known, found, protocols) if data is None else _beside(known, title(data), found, protocols)
+        found = added(known, found, protocols) if data is None else _beside(known, _name(data, found), found, protocols)
         write(found)
         if data is None:
             add_outcomes(run, measured.outcomes, as_in_the_run(own, config), federation)
@@ -141,6 +141,7 @@ def _other_images(
         asked = data.model_copy(update=form)
         hint = f"give --data {in_block(skip)}"
         dataset = sources.load(asked, skipping=hint, may_be_shallow="range" not in data.model_fields_set)
+    whole = len(dataset.test)
     dataset, trained = _seen(run, dataset, exclude_trained)
     largest = largest_class(dataset)
     said = {
@@ -148,7 +149,7 @@ def _other_images(
         "digest": dataset.digest,
         "train": len(dataset.train),
         "test": len(dataset.test),
-        **({"without": "images that the run trained on"} if exclude_trained else {}),
+        **({"without": "images that the run trained on"} if len(dataset.test) < whole else {}),
         **({"largest_class": {"name": largest.name, "share": largest.share}} if largest is not None else {}),
     }
     notes = [*trained, *remarks(dataset, config.evaluation.metrics)]
@@ -181,12 +182,22 @@ def _seen(run: Path, dataset: Dataset, exclude: bool) -> tuple[Dataset, list[Not
 
 def _beside(known: Mapping[str, Any], name: str, now: Mapping[str, Any], measured: Sequence[str]) -> dict[str, Any]:
     """``known`` with what was found ``now`` on the data set of this name, which stands last. What was known of it stays
-    where its images are the same.
+    where its images are the same; else a note says what goes.
     """
     others = dict(known.get(OTHERS, {}))
     before = others.pop(name, {})
-    same = _which(before.get("images", {})) == _which(now["images"])
-    return {**known, OTHERS: {**others, name: added(before if same else {}, now, measured)}}
+    if before and _which(before.get("images", {})) != _which(now["images"]):
+        gone = ", ".join(before.get("evaluation", {})) or "all of it"
+        note = f"what {FILE} held of {name} was of other images, or of another form of them, and has gone: {gone}"
+        now = {**now, "images": {**now["images"], "notes": [*now["images"]["notes"], note]}}
+        before = {}
+    return {**known, OTHERS: {**others, name: added(before, now, measured)}}
+
+
+def _name(data: SourceConfig, found: Mapping[str, Any]) -> str:
+    """What ``evaluation.json`` calls a data set; one of which images are left out stands beside the whole one."""
+    without = found["images"].get("without")
+    return title(data) if without is None else f"{title(data)} without {without}"
 
 
 def _which(images: Mapping[str, Any]) -> dict[str, Any]:

@@ -364,6 +364,10 @@ def test_a_run_is_measured_on_other_images_beside_its_own(tmp_path: Path) -> Non
     pictures(other, {"test": 3})
     changed = reevaluate(run, ["rank"], data=located(str(other)))["other data"][name]
     assert "accuracy" not in changed  # other images: what was known goes
+    gone = (
+        f"what evaluation.json held of {name} was of other images, or of another form of them, and has gone: knn, rank"
+    )
+    assert gone in changed["images"]["notes"]
     assert changed["images"]["test"] == 6
     two = reevaluate(run, ["knn"], data=located("digits"))["other data"]
     assert list(two) == [name, "digits"]

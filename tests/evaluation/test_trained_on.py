@@ -74,15 +74,20 @@ def test_test_images_that_the_run_trained_on_are_noted(run: Path, tmp_path: Path
     evaluated = (run / "report.html").read_text().partition('id="evaluated"')[2].partition("</section>")[0]
     assert f"<li>On {other}: {line}.</li>" in evaluated
     call("evaluate", str(run), "--data", str(other), "--protocol", "knn", "--exclude-trained")
-    (found,) = json.loads((run / "evaluation.json").read_text())["other data"].values()
-    assert f"{said}: they are left out" in found["images"]["notes"]
-    assert found["images"]["test"] == 8
+    whole, rest = json.loads((run / "evaluation.json").read_text())["other data"].items()
+    assert whole == (f"imagefolder:{other}", found)
+    assert rest[0] == f"imagefolder:{other} without images that the run trained on"
+    assert f"{said}: they are left out" in rest[1]["images"]["notes"]
+    assert rest[1]["images"]["test"] == 8
 
 
 def test_where_none_was_trained_on_nothing_is_said(run: Path, tmp_path: Path) -> None:
     other = str(other_images(tmp_path / "other", seen=0))
     ((_, found),) = reevaluate(run, ["knn"], data=other)["other data"].items()
     assert not [note for note in found["images"]["notes"] if "trained on" in note]
+    ((_, again),) = reevaluate(run, ["rank"], data=other, exclude_trained=True)["other data"].items()
+    assert set(again["evaluation"]) == {"knn", "rank"}  # the same images: nothing goes
+    assert again["images"] == found["images"]
 
 
 def test_a_run_that_kept_no_digests_says_so(run: Path, tmp_path: Path) -> None:
