@@ -120,6 +120,8 @@ def test_a_value_too_large_for_a_mean_is_named() -> None:
     with pytest.raises(NonFinite, match=r"below 2\^21 in magnitude \(largest finite value 3e\+06\)") as caught:
         FixedPointSum().add(0.5, {"x": np.array([1.0, -3e6, np.nan], np.float32)})
     assert caught.value.largest == 3e6
+    with pytest.raises(NonFinite, match=r"in magnitude \(no value is finite\)"):
+        FixedPointSum().add(0.5, {"x": np.array([np.nan, np.inf], np.float32)})
 
 
 def test_an_encoder_whose_features_are_not_finite_has_diverged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

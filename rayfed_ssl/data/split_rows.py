@@ -153,10 +153,15 @@ def _check_test(train: Rows, test: Rows, texts: tuple[str, ...], shown: str, key
     """Raise UserError for labels or clients of the test split that the training split lacks."""
     if not len(train.labels):
         return  # no training images: reported as such
-    known = np.unique(train.labels)
+    known = np.unique(train.labels[train.labels >= 0])
     unknown = np.setdiff1d(test.labels[test.labels >= 0], known)
     if len(unknown):
         what = f"class {printable(texts[unknown[0]], 80)}" if texts else f"label {unknown[0]}"
+        if not len(known):
+            raise UserError(
+                f"{key}.path: {shown} has labels, and no training image has; a probe learns from labelled training "
+                f"images: {key}.columns.label=false trains without labels, and evaluate --data measures by others"
+            )
         raise UserError(f"{key}.path: {shown} holds the {what}, which no training image has")
     if train.clients is None or test.clients is None:
         return

@@ -42,7 +42,8 @@ class NonFinite(ValueError):
     def __init__(self, text: str, values: np.ndarray) -> None:
         magnitudes = np.abs(values[np.isfinite(values)])
         self.largest = float(magnitudes.max()) if magnitudes.size else math.nan
-        super().__init__(f"{text} (largest finite value {self.largest:.3g})")
+        told = f"largest finite value {self.largest:.3g}" if magnitudes.size else "no value is finite"
+        super().__init__(f"{text} ({told})")
 
 
 class MixedArchitectures(ValueError):

@@ -181,9 +181,10 @@ def smallest_classes(dataset: Dataset) -> Iterator[Note]:
         return
     classes = f"class {_named(dataset, small)} has" if len(small) == 1 else f"classes {_named(dataset, small)} have"
     fewest = int(counts[small].min())
+    total = int(counts.sum())
     found = (
-        f"fewer than {FEW} of {int(counts.sum())} test images (the fewest: {fewest}): one image is up to "
-        f"{100 / fewest:.0f} points of a class's accuracy"
+        f"fewer than {FEW} {f'of {total} ' if total >= FEW else ''}test images (the fewest: {fewest}): one image is up "
+        f"to {100 / fewest:.0f} points of a class's accuracy"
     )
     yield Note(
         f"{classes} {found}, and balanced accuracy and AUC weigh it as the largest class", f"some classes have {found}"

@@ -78,6 +78,8 @@ def _of_the_split(comparison: Comparison, name: str) -> str:
 def _intervals(comparison: Comparison) -> list[str]:
     """What the lines below a mean are."""
     first, kinds, several = printable(comparison.first.name), counted(comparison), len(comparison.seeds) > 1
+    if not comparison.first.values:
+        return [f"{first} has no complete run, so nothing is subtracted."]
     images = " or ".join(of for of in (TEST_IMAGES, HELD_OUT) if of in kinds)
     more = []
     if images:
@@ -185,7 +187,10 @@ def _began_otherwise(comparison: Comparison) -> list[str]:
     """Rows whose encoders before training were not measured as the untrained encoder's row says."""
     found = {row.name: row.values for row in comparison.rows}
     lines = []
-    for name, of in ((UNTRAINED, "untrained"), (RAW_PIXELS, "pixels")):
+    for name, of, why in (
+        (UNTRAINED, "untrained", "with other encoders or images"),
+        (RAW_PIXELS, "pixels", "of other images"),
+    ):
         others = [
             row.name
             for row in comparison.trained
@@ -198,7 +203,7 @@ def _began_otherwise(comparison: Comparison) -> list[str]:
         if others:
             lines.append(
                 f"{name.capitalize()}: what the first row with that seed measured; {_listed(others)} measured "
-                "something else, as with other encoders (untrained, pixels in the summary.json of their runs)."
+                f"something else, as {why} (untrained, pixels in the summary.json of their runs)."
             )
     return lines
 

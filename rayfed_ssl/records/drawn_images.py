@@ -50,7 +50,7 @@ def not_counted(comparison: Comparison) -> list[str]:
             whole.add(measure)
         else:
             found.setdefault(drawn, {}).setdefault(printable(row.name), []).append(measure)
-    several, main = len(comparison.seeds) > 1, comparison.main
+    several, main = len(comparison.seeds) > 1, comparison.main if comparison.first.values else None
     lines = _size(comparison, main) if several and main is not None and main not in whole else []
     beyond = "the interval counts seeds alone" if several else "there is no interval"
     for why, by_row in found.items():
@@ -81,13 +81,13 @@ def held_out(comparison: Comparison) -> list[str]:
     own = [run.held_out.images for run in comparison.first.runs.values() if run.held_out is not None]
     if any(run.held_out is None for run in runs):
         return [f"{told}; how many there are is not recorded."]
-    fewest, images = min(counts), min(own)
+    fewest = min(counts)
     many = f"{fewest:,} in each run" if len(counts) == 1 else f"{fewest:,} to {max(counts):,} in a run"
     told += f", {many}: one is {1 / fewest:.2g} of an accuracy{'' if len(counts) == 1 else ' or less'}"
     shares = {name: comparison.first.spread(name) for name in names if counts_images(name.removeprefix(SELECT))}
     known = [(name, found.mean) for name, found in shares.items() if found is not None and 0 <= found.mean <= 1]
     for name, mean in known[:1]:
-        low, high = wilson(mean, images)
+        low, high = wilson(mean, min(own))
         told += f", and with others {mean:.3f} of {name} may be {low:.3f} to {high:.3f} in one run (95%)"
     found = [drawn for _, _, drawn in _compared(comparison, names)]
     if BY_SEED in found:

@@ -29,6 +29,11 @@ BETTER, LEVEL_WITH, WORSE = "better", "level", "worse"
 NO_INTERVAL = "no interval"
 ROUNDING = 1e-9  # of an accuracy that is a share of images
 KINDS: Mapping[Judgement, str] = {"above": BETTER, "below": WORSE, "level": LEVEL_WITH, APART: APART}
+NO_ROUND = {
+    "diverged": "Training diverged in its first round",
+    "stopped": "Stopped before a round was over",
+    UNFINISHED: "Not finished, and no round is over yet",
+}  # the status of a run -> how the sentence about one without a trained round opens
 WORDS = {BETTER: "better than", LEVEL_WITH: "level with", APART: "not told apart from", WORSE: "worse than"}
 
 
@@ -121,6 +126,9 @@ def verdict(summary: Mapping[str, Any]) -> Verdict:
     """The sentence about the run that ``summary`` describes."""
     accuracy, untrained = summary.get("accuracy") or {}, summary.get("untrained") or {}
     began = "the encoder it started from" if "start" in summary else "the untrained encoder"
+    if summary.get("rounds") == 0:
+        ended = NO_ROUND.get(str(summary.get("status")), "No round is over")
+        return Verdict(f"{ended}: what was measured is {began} alone.")
     found = {
         name: compared(accuracy[name], untrained.get(name), test_images(summary, name))
         for name in ordered(list(accuracy))

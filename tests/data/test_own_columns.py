@@ -159,6 +159,11 @@ def test_labels_that_could_be_read_are_left_unread_too_with_the_names_in_the_fil
     assert (data.train.labels.tolist(), data.test.labels.tolist(), data.train.class_names) == ([-1, -1], [-1], ())
     with pytest.raises(UserError, match="holds the class z, which no training image has"):
         read(tmp_path / "d")
+    write(tmp_path / "d/train.parquet", label=pa.array([None, None], pa.string()))
+    with pytest.raises(
+        UserError, match=r"test\.parquet has labels, and no training image has; .* data\.columns\.label=false trains"
+    ):
+        read(tmp_path / "d")
 
 
 def test_one_image_per_class_is_called_that_as_of_folders(tmp_path: Path) -> None:

@@ -139,6 +139,8 @@ def test_classes_of_few_test_images_are_named() -> None:
         f"classes a, b, c have fewer than 5 of 7 test images (the fewest: 1): one image is up to 100 points of a "
         f"class's accuracy, {end}"
     ]
+    (short,) = texts(smallest_classes(labelled([0], few, names)))  # three test images in all
+    assert short.startswith("classes a, b have fewer than 5 test images (the fewest: 1): one image is up to 100 points")
     assert list(texts(smallest_classes(labelled([0], most, names)))) == []  # of one class nothing is measured
     assert list(texts(smallest_classes(labelled([0], [0] * FEW + [1] * FEW)))) == []
     one_of_none = labelled([0, 1, 2], [0] * FEW + [2] * FEW)  # which is another matter

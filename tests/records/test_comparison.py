@@ -326,6 +326,13 @@ def test_runs_that_are_not_complete_are_told_and_not_counted(tmp_path: Path) -> 
     assert made.first.values["knn"] == dict(enumerate(A))
     assert made.first.unfinished == {"seed 3": "diverged", "begun": "not finished"}
     assert "! a: seed 3 diverged, begun not finished; not counted." in notes(made)
+    stopped = run_folder(tmp_path / "stopped", 0, [0.5], status="stopped", held_out=(7, 8))
+    beside = of_variants({"a": [stopped], "b": three(tmp_path, "b", B, held_out=(7, 8))})  # nothing to compare with
+    assert records(beside)[1]["select/knn.difference"] is None
+    assert any("2 in each run: one is 0.5 of an accuracy. " in note for note in notes(beside))
+    assert "a has no complete run, so nothing is subtracted." in notes(beside)
+    assert not any("paired difference" in note for note in notes(beside))
+    assert "| a! | - | - |" in markdown(beside)
     with pytest.raises(UserError, match="no run that is complete"):
         of_variants({"a": [lost]})
     with pytest.raises(UserError, match=r"begun: found no config\.yaml"):

@@ -223,6 +223,20 @@ def test_a_run_that_did_not_end_well_says_so_first(status: str, words: str) -> N
     )
 
 
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        ("stopped", "Stopped before a round was over"),
+        ("diverged", "Training diverged in its first round"),
+        ("unfinished", "Not finished, and no round is over yet"),
+        ("unknown", "No round is over"),
+    ],
+)
+def test_without_a_trained_round_nothing_is_compared_with_itself(status: str, words: str) -> None:
+    found = verdict({**summary({"knn": 0.8}, {"knn": 0.8}), "status": status, "rounds": 0})
+    assert (found.sentence, found.kind) == (f"{words}: what was measured is the untrained encoder alone.", None)
+
+
 def test_without_an_evaluation_there_is_no_judgement() -> None:
     found = verdict({"rounds": 1})
     assert found.kind is None
