@@ -46,6 +46,13 @@ def plain(value: object) -> object:
     return value
 
 
+def as_text(value: object, name: str, allowed: str) -> str:
+    """A path or a name that was given. Raises UserError for what is neither, such as None of a variable not set."""
+    if not isinstance(value, str | os.PathLike):
+        raise UserError(f"{name}: found {printable(repr(value), 80)}; must be {allowed}")
+    return str(os.fspath(value))
+
+
 def asked(config: Configuration, overrides: Mapping[str, object]) -> RunConfig:
     """The configuration with keyword arguments laid over it.
 
@@ -63,10 +70,8 @@ def asked(config: Configuration, overrides: Mapping[str, object]) -> RunConfig:
         document = configfile.merge({}, {str(key): plain(value) for key, value in config.items()})
         imports = extensions.gather(changes.get("imports", document.get("imports")), Path.cwd())
         return build(document, changes, origin="config", imports=imports)
-    if not isinstance(config, str | os.PathLike):
-        allowed = "the path of a YAML file, a mapping with the keys of one, or the config of a run"
-        raise UserError(f"config: found {printable(repr(config), 80)}; must be {allowed}")
-    path = Path(config).expanduser()
+    allowed = "the path of a YAML file, a mapping with the keys of one, or the config of a run"
+    path = Path(as_text(config, "config", allowed)).expanduser()
     if "imports" in changes:
         changes["imports"] = configfile.from_here(changes["imports"])
     return named_after(load_changed(path, changes), path)

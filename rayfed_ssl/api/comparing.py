@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 from rich.console import Console
 
-from rayfed_ssl.api.asked import dotted
+from rayfed_ssl.api.asked import as_text, dotted
 from rayfed_ssl.api.carrying import Listener, OnProgress, executor_named, surroundings
 from rayfed_ssl.api.executor import Executor
 from rayfed_ssl.api.folder import Run
@@ -102,7 +102,8 @@ def compare(
     from tune.request import of_request
 
     where = executor_named(executor)
-    names = [os.fspath(one.folder if isinstance(one, Run) else one) for one in what]
+    allowed = "methods with base, one file of variants, or runs and run folders"
+    names = [os.fspath(one.folder) if isinstance(one, Run) else as_text(one, "compare", allowed) for one in what]
     changes = [f"{key}={json.dumps(value)}" for key, value in dotted(overrides).items()]
     with python_words(), surroundings(where):
         measure = None if select is None else named(select)  # a wrong one is said before anything runs

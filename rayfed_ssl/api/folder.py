@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from rayfed_ssl.api.asked import asked, dotted
+from rayfed_ssl.api.asked import as_text, asked, dotted
 from rayfed_ssl.api.carrying import OnProgress, carry_out, surroundings
 from rayfed_ssl.api.encoder import ImageEncoder, encoder_of
 from rayfed_ssl.api.executor import Executor
@@ -211,12 +211,13 @@ def load(path: str | os.PathLike[str], *, trust_imports: bool = False) -> Run:
     Raises:
         UserError: there is no run, its configuration is damaged, or it brings code that is not trusted.
     """
-    if not is_uri(path):
-        folder = Path(path).expanduser().absolute()
-        of_run(folder, os.fspath(path))
+    place = as_text(path, "load", "the path of a run folder, or a URI")
+    if not is_uri(place):
+        folder = Path(place).expanduser().absolute()
+        of_run(folder, place)
         with python_words():
             return Run(folder, trust_imports=trust_imports)
-    remote = Remote(os.fspath(path))
+    remote = Remote(place)
     folder = Path(tempfile.mkdtemp(prefix="rayfed-ssl-read-"))
     try:
         remote.fetch(folder)

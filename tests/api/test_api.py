@@ -118,6 +118,10 @@ def test_what_is_no_configuration_is_refused(config: Any) -> None:
     with pytest.raises(rayfed_ssl.UserError) as error:
         rayfed_ssl.run(config)
     assert str(error.value) == f"config: found {config!r}; must be {allowed}"
+    with pytest.raises(rayfed_ssl.UserError, match=r"^load: found .*; must be the path of a run folder, or a URI$"):
+        rayfed_ssl.load(config)
+    with pytest.raises(rayfed_ssl.UserError, match=r"^compare: found .*; must be methods with base, one file of "):
+        rayfed_ssl.compare("fedsimclr", config, base="tiny.yaml")
 
 
 def test_a_mistake_names_arguments_not_options(finished: rayfed_ssl.Run) -> None:
