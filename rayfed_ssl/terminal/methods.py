@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -21,6 +22,12 @@ class Described:
     method: Method
     keys: Sequence[Key]
 
+    @property
+    def file(self) -> str:
+        """Where it can be read; its module where that came from no file."""
+        module = self.method.config.__module__
+        return getattr(sys.modules[module], "__file__", None) or module
+
     def as_json(self) -> dict[str, Any]:
         """What ``rayfed-ssl methods --json`` has of it, what it goes with, and its keys."""
         kind, *keys = self.keys
@@ -32,7 +39,7 @@ class Described:
             "server_optimizer": self.method.optimizable,
             "fedbuff": self.method.buffered,
             "plugin": self.method.plugin is not None,
-            "module": self.method.config.__module__,
+            "file": self.file,
             "keys": [key.as_json() for key in keys],
         }
 
@@ -51,7 +58,7 @@ class Described:
         yield "server.schedule", "sync or fedbuff" if self.method.buffered else "sync"
         if self.method.plugin is not None:
             yield "as a plug-in", f"plugins=[{{name: {self.method.name}}}] adds it to another method"
-        yield "code", self.method.config.__module__
+        yield "file", self.file
 
 
 def described(method: Method, everything: Sequence[Key]) -> Described:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.methods import METHODS
+from rayfed_ssl.methods import METHODS, fedprox
 from rayfed_ssl.objectives import OBJECTIVES
 
 Call = Callable[..., tuple[int, str, str]]
@@ -65,6 +65,7 @@ def test_several_methods_and_their_keys(call: Call) -> None:
     status, out, _ = call("methods", "fedprox", "--json")
     (row,) = json.loads(out)
     keys = json.loads(call("config", "method.fedprox", "--json")[1])
+    assert row["file"] == fedprox.__file__
     assert row["keys"] == [key for key in keys if key["type"] != "kind"]
     assert (row["server_optimizer"], row["fedbuff"], row["plugin"]) == (True, True, False)
 
