@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich import box
 from rich.table import Table
-
-if TYPE_CHECKING:
-    from rayfed_ssl.federated.method import Method
 
 
 def methods(
@@ -29,6 +25,7 @@ def methods(
     from rayfed_ssl import extensions
     from rayfed_ssl.base.schema import UserError
     from rayfed_ssl.methods import METHODS
+    from rayfed_ssl.terminal.methods import explained
     from rayfed_ssl.terminal.progress import console
 
     extensions.load(extensions.gather(imports, Path()))
@@ -36,7 +33,7 @@ def methods(
         if name not in METHODS:
             raise UserError(METHODS.unknown("methods", name))
     if names:
-        print(_explained([METHODS[name] for name in dict.fromkeys(names)], as_json))
+        print(explained([METHODS[name] for name in dict.fromkeys(names)], as_json))
         return
     rows = [{"name": name, **asdict(method.info)} for name, method in METHODS.items()]
     if as_json:
@@ -47,13 +44,3 @@ def methods(
         marks = ("yes" if row[key] else "" for key in ("stateful", "heterogeneous", "public_data"))
         table.add_row(row["name"], row["paper"], row["transmits"], *marks)
     console().print(table)
-
-
-def _explained(methods: Sequence[Method], as_json: bool) -> str:
-    from rayfed_ssl.config import RunConfig
-    from rayfed_ssl.settings.keys import keys
-    from rayfed_ssl.terminal.methods import described, lines
-
-    everything = keys(RunConfig)
-    found = [described(method, everything) for method in methods]
-    return json.dumps([one.as_json() for one in found], indent=1) if as_json else "\n".join(lines(found))

@@ -42,7 +42,7 @@ from rayfed_ssl.data.dicom import installed
 from rayfed_ssl.data.folder_layouts import Layout
 from rayfed_ssl.data.folder_names import expression
 from rayfed_ssl.data.formats import HEIC_HERE
-from rayfed_ssl.data.images import MOST_CLASSES, Dataset, Images, Listing, Source
+from rayfed_ssl.data.images import MOST_CLASSES, Dataset, Images, Listing, Scaling, Source
 from rayfed_ssl.data.pixel_digests import kept_digests
 from rayfed_ssl.data.source_arrays import arrays_source
 from rayfed_ssl.data.source_digits import digits_source
@@ -261,8 +261,7 @@ def load(
         source.check()
     root = root_of(source)
     skips, skipping = config.on_bad_image == "skip", skipping or f"set {key}.on_bad_image=skip"
-    found: dict[str, Stored] = {}
-    broken: list[Undecodable] = []
+    found, broken = dict[str, Stored](), list[Undecodable]()
     for split, file in files.items():
         try:
             found[split] = cached(file, partial(_listed, source, split, key), form, skips, key, skipping, root)
@@ -278,9 +277,7 @@ def load(
     digest = hashlib.blake2b(" ".join(stored.digest for stored in found.values()).encode(), digest_size=16).hexdigest()
     skipped = tuple(_in_order([name for stored in found.values() for name in stored.skipped], source))
     counts = {trait: sum(stored.counts[trait] for stored in found.values()) for trait in NOTICED}
-    scaling = scaled(counts, config.range, key)
-    if scaling is None and config.range is not None and not may_be_shallow:
-        raise UserError(f"{key}.range: found {list(config.range)}, but no image has more than 8 bits; allowed: null")
+    scaling = _scaling(config, counts, key, may_be_shallow)
     read = counted(counts, config.background, key)
     listed = tuple(note for stored in found.values() for note in stored.notes)
     misfits = misfitting([stored.misfits for stored in found.values()], outside_of(config.range, key))
@@ -359,6 +356,14 @@ def _spelt(names: Sequence[str], key: str) -> tuple[str, ...]:
                 "Unicode (NFC and NFD); allowed: one of each name"
             )
     return tuple(printable(composed(name)) for name in names)
+
+
+def _scaling(config: SourceConfig, counts: Mapping[str, int], key: str, may_be_shallow: bool) -> Scaling | None:
+    """What was done to images of more than 8 bits. Raises UserError for a range that is given in vain."""
+    scaling = scaled(counts, config.range, key)
+    if scaling is None and config.range is not None and not may_be_shallow:
+        raise UserError(f"{key}.range: found {list(config.range)}, but no image has more than 8 bits; allowed: null")
+    return scaling
 
 
 def _cache_key(config: SourceConfig, source: Source, key: str) -> str:

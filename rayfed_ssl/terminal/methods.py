@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.method import Method
-from rayfed_ssl.settings.keys import Key, find
-from rayfed_ssl.terminal.keys import WIDTH, explained
+from rayfed_ssl.settings.keys import Key, find, keys
+from rayfed_ssl.terminal.keys import WIDTH
+from rayfed_ssl.terminal.keys import explained as explained_keys
 
 WORDS = 18  # columns of what a line is about
 
@@ -30,7 +33,7 @@ class Described:
 
     def as_json(self) -> dict[str, Any]:
         """What ``rayfed-ssl methods --json`` has of it, what it goes with, and its keys."""
-        kind, *keys = self.keys
+        kind, *own = self.keys
         return {
             "name": self.method.name,
             **asdict(self.method.info),
@@ -40,7 +43,7 @@ class Described:
             "fedbuff": self.method.buffered,
             "plugin": self.method.plugin is not None,
             "file": self.file,
-            "keys": [key.as_json() for key in keys],
+            "keys": [key.as_json() for key in own],
         }
 
     def facts(self) -> Iterator[tuple[str, str]]:
@@ -61,20 +64,22 @@ class Described:
         yield "file", self.file
 
 
-def described(method: Method, everything: Sequence[Key]) -> Described:
-    """The method with its keys, those of ``everything`` that stand in its block."""
-    return Described(method, find(everything, f"method.{method.name}"))
+def explained(methods: Sequence[Method], as_json: bool = False) -> str:
+    """The methods one after the other, or as JSON."""
+    everything = keys(RunConfig)
+    found = [Described(method, find(everything, f"method.{method.name}")) for method in methods]
+    return json.dumps([one.as_json() for one in found], indent=1) if as_json else "\n".join(_lines(found))
 
 
-def lines(found: Sequence[Described]) -> Iterator[str]:
+def _lines(found: Sequence[Described]) -> Iterator[str]:
     """Of each method what it does, the facts, and its keys as ``rayfed-ssl config`` has them."""
     for place, one in enumerate(found):
-        kind, *keys = one.keys
+        kind, *own = one.keys
         yield from [""] * bool(place)
-        yield from explained([kind])[:-1]
+        yield from explained_keys([kind])[:-1]
         yield ""
         for about, said in one.facts():
             first, further = f"    {about:<{WORDS}}", " " * (4 + WORDS)
             yield textwrap.fill(said, WIDTH, initial_indent=first, subsequent_indent=further)
-        if keys:
-            yield from ["", *explained(keys, heading=kind.when)]
+        if own:
+            yield from ["", *explained_keys(own, heading=kind.when)]
