@@ -173,3 +173,6 @@ def test_files_of_others_in_a_run_folder_are_counted(call: Call, tmp_path: Path)
     )
     (tmp_path / "none").mkdir()
     assert " of no run" not in call(*arguments[:-1], "none")[1]
+    (tmp_path / "failed").mkdir()
+    (tmp_path / "failed/error.txt").write_text("why a run before did not begin")
+    assert " of no run" not in call(*arguments[:-1], "failed")[1]
