@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-NOTES = (
-    "notes",
-    "card_notes",
-)  # keys of a run's files: what was said to whoever runs it, and what a model card has of it
+NOTES = ("notes", "card_notes")
+"""Keys of a run's files: what was said to whoever runs it, and what a model card has of it."""
 
 
 @dataclass(frozen=True)

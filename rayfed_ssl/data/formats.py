@@ -130,7 +130,7 @@ def tiff_found(payload: Payload) -> str:
         bits = sorted({int(one) for one in (found if isinstance(found, tuple) else (found,))})
     except Exception:  # no TIFF, or tags that are damaged, which raise anything
         return ""
-    if max(bits) <= 8 and bands in (1, 3):
+    if (bands, bits) == (3, [8]) or (bands == 1 and max(bits) <= 8):
         return ""
     depth = " and ".join(map(str, bits))
     if bands == 1:

@@ -51,6 +51,9 @@ def test_what_a_method_goes_with_is_what_a_run_is_allowed(name: str, call: Call)
     assert [o for o in OBJECTIVES if not refused("objective.name: ", {**method, "objective": {"name": o}})] == sorted(
         allowed, key=list(OBJECTIVES).index
     )
+    if name not in ("fedlinked", "fedavg_trunk"):  # which need clients' tasks first
+        without = refused("needs public images", {**method, "data": {"name": "digits"}})
+        assert without == told["public images"].startswith("used")
     added = refused("plugins", {"method": {"name": "fedavg"}, "plugins": [{"name": name}]})
     assert added == ("as a plug-in" not in told)
 

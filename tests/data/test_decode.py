@@ -269,7 +269,7 @@ def test_a_tiff_with_bands_beside_its_colours_says_so(bands, extra, more, big, t
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
 @pytest.mark.parametrize("big", [False, True])
-@pytest.mark.parametrize(("bands", "bits", "photometric"), [(13, 16, 1), (4, 8, 1), (4, 32, 2), (8, 8, 2)])
+@pytest.mark.parametrize(("bands", "bits", "photometric"), [(13, 16, 1), (4, 8, 1), (4, 32, 2), (8, 8, 2), (3, 4, 2)])
 def test_a_tiff_whose_bands_cannot_be_read_says_how_many_it_has(bands, bits, photometric, big, tmp_path):
     payload = banded(bands, bits, photometric, 0, big)
     (tmp_path / "a.tif").write_bytes(payload)

@@ -318,6 +318,21 @@ def test_run_folders_that_differ_in_the_seed_alone_are_one_row(tmp_path: Path) -
         of_runs([*folders, twice])
 
 
+@pytest.mark.parametrize(
+    ("block", "row", "why"),
+    [("untrained", "Untrained encoder", "with other encoders or images"), ("pixels", "Raw pixels", "of other images")],
+)
+def test_what_a_row_measured_otherwise_before_training_is_told(block: str, row: str, why: str, tmp_path: Path) -> None:
+    made = two_rows(tmp_path)
+    first, second, *others = made.rows
+    runs = {seed: replace(run, **{block: {"knn": 0.123}}) for seed, run in second.runs.items()}
+    told = notes(replace(made, rows=(first, replace(second, runs=runs), *others)))
+    assert [note for note in told if "something else" in note] == [
+        f"{row}: what the first row with that seed measured; b measured something else, as {why} (untrained, pixels in "
+        "the summary.json of their runs)."
+    ]
+
+
 def test_runs_that_are_not_complete_are_told_and_not_counted(tmp_path: Path) -> None:
     folders = three(tmp_path, "a", A)
     lost = run_folder(tmp_path / "lost", 3, [0.99], status="diverged")
