@@ -7,7 +7,7 @@ name                   travels      what it is
 =====================  ===========  ================================================================================
 wire.Work              down         what a call asks of its clients, with their small values
 wire.ArgRef            down         in ``Work``: a value that is an argument of the call, put into Ray's store once
-wire.ChunkResult       up           the first return value: outcomes, small values, and how the rest is returned
+wire.ChunkResult       up           the first return value: results, small values, and how the rest is returned
 wire.StateReturn       both ways    whether new states are within the result, apart, or together in one return value
 wire.OmittedValue      up           in ``ChunkResult``: a large value of a reply, which is in another return value
 wire.SumHeader         up           in ``ChunkResult``: a partial sum without its totals, which are a return value

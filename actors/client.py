@@ -25,7 +25,7 @@ from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.aggregation import FixedPointSum
 from rayfed_ssl.federated.bench import device_name
 from rayfed_ssl.federated.federation import Federation, deal
-from rayfed_ssl.federated.messages import Averaging, Chunk, ClientError, Outcome, State, Task, mapped
+from rayfed_ssl.federated.messages import Averaging, Chunk, ClientError, OperationResult, State, Task, mapped
 from rayfed_ssl.federated.results import Subject
 from rayfed_ssl.simulation.worker import Worker, run_chunk
 
@@ -165,7 +165,7 @@ class ClientActor:
             chunk = merged(chunk, error, again, work.clients)
         if running is not None:
             running.tags.append(work.tag)
-        succeeded = {outcome.client for outcome in chunk.outcomes}
+        succeeded = {result.client for result in chunk.results}
         has_state = [client in succeeded and bool(state) for client, state in zip(work.clients, new, strict=True)]
         changed = [state if keep else None for state, keep in zip(new, has_state, strict=True)]
         within, apart, sum_header = changed, list[Any](), None
@@ -173,7 +173,7 @@ class ClientActor:
             sum_header, totals = self.hand_over(work.exchange)
             apart.append(totals)
         if work.omits:
-            chunk.outcomes, omitted = omit_large(chunk.outcomes)
+            chunk.results, omitted = omit_large(chunk.results)
             apart.append(omitted)
         if work.state_return is not StateReturn.WITHIN:
             within = []
@@ -238,8 +238,8 @@ class ClientActor:
         return self.worker.assess(round, replace(subject, weights=weights), item(state, within))
 
 
-def omit_large(outcomes: Sequence[Outcome]) -> tuple[list[Outcome], dict[tuple[int, str], Any]]:
-    """The outcomes with an :class:`OmittedValue` for every large value of their replies, and those values."""
+def omit_large(results: Sequence[OperationResult]) -> tuple[list[OperationResult], dict[tuple[int, str], Any]]:
+    """The results with an :class:`OmittedValue` for every large value of their replies, and those values."""
     omitted: dict[tuple[int, str], Any] = {}
 
     def small(client: int, name: str, value: Any) -> Any:
@@ -248,19 +248,19 @@ def omit_large(outcomes: Sequence[Outcome]) -> tuple[list[Outcome], dict[tuple[i
         omitted[client, name] = value
         return OmittedValue((client, name), count)
 
-    out = [replace(o, reply={name: small(o.client, name, value) for name, value in o.reply.items()}) for o in outcomes]
+    out = [replace(o, reply={name: small(o.client, name, value) for name, value in o.reply.items()}) for o in results]
     return out, omitted
 
 
 def merged(chunk: Chunk, error: ClientError, again: Chunk, order: Sequence[int]) -> Chunk:
     """``chunk`` with one client's failure replaced by what came of its repetition, in client order."""
-    pairs: list[tuple[Outcome, dict[str, int]]] = [
-        *zip(chunk.outcomes, chunk.sizes, strict=True),
-        *zip(again.outcomes, again.sizes, strict=True),
+    pairs: list[tuple[OperationResult, dict[str, int]]] = [
+        *zip(chunk.results, chunk.sizes, strict=True),
+        *zip(again.results, again.sizes, strict=True),
     ]
     pairs.sort(key=lambda pair: order.index(pair[0].client))
     total = chunk.total
     if total is not None and again.total is not None and again.total.totals:
         total.merge(again.total)
     errors = [e for e in chunk.errors if e is not error] + again.errors
-    return Chunk([outcome for outcome, _ in pairs], [sizes for _, sizes in pairs], errors, total)
+    return Chunk([result for result, _ in pairs], [sizes for _, sizes in pairs], errors, total)

@@ -61,9 +61,9 @@ class Pace:
     @classmethod
     def of(cls, chunk: Chunk) -> Pace:
         """The mean over a chunk's clients."""
-        count = len(chunk.outcomes)
-        seconds = sum(outcome.metrics.get("seconds", math.inf) for outcome in chunk.outcomes)  # not said: alone
-        return cls(seconds / count, sum(nbytes(outcome.reply) for outcome in chunk.outcomes) / count)
+        count = len(chunk.results)
+        seconds = sum(result.metrics.get("seconds", math.inf) for result in chunk.results)  # not said: alone
+        return cls(seconds / count, sum(nbytes(result.reply) for result in chunk.results) / count)
 
     @property
     def clients(self) -> int:
@@ -146,7 +146,7 @@ class RayCohort(Cohort):
         size = min(max(1, math.ceil(len(clients) / (4 * len(self._pool.slots)))), LONGEST_CHUNK)
         if averaging is None:
             for chunk in self._replies(task, deque((c,) for c in clients), own, None, None, size):
-                if chunk.outcomes:
+                if chunk.results:
                     self._paces[task.operation] = Pace.of(chunk)
                 yield chunk
             return
@@ -156,7 +156,7 @@ class RayCohort(Cohort):
         while todo:
             with Sums(self._pool, self.config.resources.client_timeout_s) as sums:
                 for chunk in self._replies(task, todo, own, averaging, sums):
-                    if chunk.outcomes:
+                    if chunk.results:
                         self._paces[task.operation] = Pace.of(chunk)
                     yield chunk
                 total = sums.collect(partial(self._repeat, task, averaging, sums))
@@ -288,7 +288,7 @@ class RayCohort(Cohort):
         return StateReturn.TOGETHER if everybody and small else StateReturn.APART
 
     def _taken(self, task: Task, group: Group, call: Call, sums: Sums | None) -> Chunk:
-        """The outcomes or the failure of a finished call. Raises what no policy may drop."""
+        """The results or the failure of a finished call. Raises what no policy may drop."""
         if isinstance(call.error, Crashed | TimedOut):
             if isinstance(call.error, Crashed):
                 self._convicted.add(group[0])
@@ -297,18 +297,18 @@ class RayCohort(Cohort):
             return Chunk(errors=[ClientError(group[0], task.round, task.operation, call.where, str(call.error))])
         if call.error is not None:
             raise call.error
-        result: ChunkResult = call.value
-        apart = call.refs[2:] if call.hands_over else call.refs[1:]  # what follows the result and the sum's totals
-        self.replies.count(result.chunk.outcomes)
+        reply: ChunkResult = call.value
+        apart = call.refs[2:] if call.hands_over else call.refs[1:]  # what follows the first value and the sum's totals
+        self.replies.count(reply.chunk.results)
         if call.omits:
-            result.chunk.outcomes = self.replies.with_remote_values(result.chunk.outcomes, apart.pop(0))
+            reply.chunk.results = self.replies.with_remote_values(reply.chunk.results, apart.pop(0))
         if group != (SERVER,):
-            self._states.take(group, result, apart)
-            self._seen_states = self._seen_states or any(result.has_state)
+            self._states.take(group, reply, apart)
+            self._seen_states = self._seen_states or any(reply.has_state)
         if sums is not None:
-            sums.replied(call, tuple(outcome.client for outcome in result.chunk.outcomes), result.sum_header)
+            sums.replied(call, tuple(result.client for result in reply.chunk.results), reply.sum_header)
         call.value, call.refs = None, []
-        return result.chunk
+        return reply.chunk
 
     def _publish(self, name: str, value: Any) -> None:
         ref = self._published_refs[name] = ray.put(value)

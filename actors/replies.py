@@ -17,7 +17,7 @@ from ray.exceptions import ObjectLostError
 from actors.failures import StateLost
 from actors.store import nbytes
 from actors.wire import OmittedValue
-from rayfed_ssl.federated.messages import Outcome, Unread
+from rayfed_ssl.federated.messages import OperationResult, Unread
 
 
 class OmittedValues:
@@ -63,16 +63,16 @@ class Replies:
         self.read_bytes = 0  # of large values, when they are read
         self.within_bytes = 0  # of small values, which come with the call
 
-    def with_remote_values(self, outcomes: Sequence[Outcome], ref: ObjectRef) -> list[Outcome]:
-        """The outcomes of a call, with a :class:`RemoteValue` for each value that it returned in ``ref``."""
+    def with_remote_values(self, results: Sequence[OperationResult], ref: ObjectRef) -> list[OperationResult]:
+        """The results of a call, with a :class:`RemoteValue` for each value that it returned in ``ref``."""
         source = OmittedValues(ref)
 
         def remote(value: Any) -> Any:
             return RemoteValue(source, value.key, value.nbytes, self) if isinstance(value, OmittedValue) else value
 
-        return [replace(o, reply={name: remote(value) for name, value in o.reply.items()}) for o in outcomes]
+        return [replace(o, reply={name: remote(value) for name, value in o.reply.items()}) for o in results]
 
-    def count(self, outcomes: Sequence[Outcome]) -> None:
-        """Count the bytes that came within a call's outcomes."""
-        values = (value for outcome in outcomes for value in outcome.reply.values())
+    def count(self, results: Sequence[OperationResult]) -> None:
+        """Count the bytes that came within a call's results."""
+        values = (value for result in results for value in result.reply.values())
         self.within_bytes += sum(nbytes(value) for value in values if not isinstance(value, OmittedValue))

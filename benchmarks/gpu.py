@@ -101,10 +101,10 @@ def timed_training(config: RunConfig) -> tuple[float, np.ndarray]:
     execute = one.cohort.worker.execute
 
     def watched(operation: str, *arguments: Any) -> Any:
-        outcome, state = execute(operation, *arguments)
+        result, state = execute(operation, *arguments)
         if operation == TRAINS:
-            seen.append((outcome.metrics["images"], outcome.metrics["seconds"]))
-        return outcome, state
+            seen.append((result.metrics["images"], result.metrics["seconds"]))
+        return result, state
 
     one.cohort.worker.execute = watched  # type: ignore[method-assign]
     for _ in range(2):

@@ -68,6 +68,9 @@ def _files(folder: Path, indent: int) -> Iterator[str]:
     for path in sorted(folder.glob("*.py")):
         if path.name != "__init__.py":
             yield _line(indent, path.name, first_sentence(path))
+    for package in sorted(path.parent for path in folder.glob("*/__init__.py")):
+        yield _line(indent, f"{package.name}/", first_sentence(package / "__init__.py"))
+        yield from _files(package, indent + 2)
 
 
 def tree() -> str:

@@ -16,7 +16,7 @@ from scipy.stats import norm
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import generator
-from rayfed_ssl.methods import privacy
+from rayfed_ssl.methods.parts import privacy
 
 needs_accounting = pytest.mark.skipif(
     importlib.util.find_spec("dp_accounting") is None, reason="dp-accounting (extra [privacy]) is not installed"

@@ -206,7 +206,7 @@ def refuse_unmeasured(variants: Variants, measure: str) -> None:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ComparisonResult:
     """What became of a comparison's runs."""
 
     comparison: Comparison | None  # None: no run is complete
@@ -229,7 +229,7 @@ def run_comparison(
     address: str | None = None,
     num_cpus: int | None = None,
     num_gpus: int | None = None,
-) -> Outcome:
+) -> ComparisonResult:
     """Run what fits, every seed that is not over, and write the comparison into ``folder``.
 
     Args:
@@ -267,7 +267,7 @@ def run_comparison(
                 sweep, folder, first, say=say, ended=ended, stopping=stopping, on_begin=on_begin, address=address,
                 num_cpus=num_cpus, num_gpus=num_gpus,
             )  # fmt: skip
-        return _outcome(variants, folder, book, select)
+        return _result(variants, folder, book, select)
 
 
 def _run_here(
@@ -306,7 +306,7 @@ def _run_here(
     return book
 
 
-def _outcome(variants: Variants, folder: Path, book: Book, select: str | None) -> Outcome:
+def _result(variants: Variants, folder: Path, book: Book, select: str | None) -> ComparisonResult:
     """The comparison of what is there, written into the folder."""
     runs = _folders(variants.points, folder, book)
     complete = any(entry.status == "complete" for entry in book.entries)
@@ -316,7 +316,7 @@ def _outcome(variants: Variants, folder: Path, book: Book, select: str | None) -
         write(comparison, folder, selection)
     statuses = [entry.status for entry in book.entries]
     left = sum(status not in OVER for status in statuses)
-    return Outcome(comparison, left, statuses.count("failed"), statuses.count("diverged"), selection)
+    return ComparisonResult(comparison, left, statuses.count("failed"), statuses.count("diverged"), selection)
 
 
 def read_comparison(folder: Path) -> Comparison:

@@ -17,7 +17,7 @@ from rayfed_ssl.simulation.placing import refuse_among_images
 from rayfed_ssl.simulation.progress import Progress
 from tune.comparison import (
     FILE,
-    Outcome,
+    ComparisonResult,
     Variants,
     from_file,
     from_methods,
@@ -59,7 +59,7 @@ class Request:
         stopping: Callable[[], bool],
         ended: Callable[[Progress], None] | None = None,
         select: str | None = None,
-    ) -> Outcome:
+    ) -> ComparisonResult:
         """Run what is to run, and write what it came to, with the row that ``select`` chooses. Raises UserError."""
         if self.variants is not None and self.out is not None:
             return run_comparison(
@@ -77,7 +77,7 @@ class Request:
             except OSError as error:
                 reason = error.strerror or printable(error)
                 raise UserError(f"--out: cannot write to {self.out} ({reason}); name another folder") from None
-        return Outcome(comparison, 0, 0, 0, selection)
+        return ComparisonResult(comparison, 0, 0, 0, selection)
 
 
 def of_request(

@@ -5,8 +5,6 @@ Shapes: N train images, M test images, D embedding.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -15,7 +13,7 @@ from torch import Tensor
 
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.seeding import numpy_generator
-from rayfed_ssl.evaluation.logistic import logistic_regression
+from rayfed_ssl.evaluation.logistic import Classifier, logistic_regression
 from rayfed_ssl.evaluation.material import Material, Split
 from rayfed_ssl.evaluation.pixels import flattened
 from rayfed_ssl.evaluation.protocol import Protocol
@@ -61,8 +59,8 @@ class FewShots:
             )
         self.moments = moments(x)
 
-    def fit(self, draw: int) -> Any:
-        """scikit-learn's logistic regression on the rows of one draw."""
+    def fit(self, draw: int) -> Classifier:
+        """Logistic regression on the rows of one draw."""
         rows = draw_rows(self.labels, self.labels_per_class, draw)
         shots = standardise(self.x[rows], *self.moments).double().numpy()
         return logistic_regression(shots, self.labels[rows], self.C)
@@ -78,7 +76,7 @@ def measure(material: Material, config: FewShotConfig) -> dict[str, float]:
         for draw in range(config.draws):
             model = shots.fit(draw)
 
-            def answer(split: Split, model: Any = model) -> tuple[Tensor, Tensor]:
+            def answer(split: Split, model: Classifier = model) -> tuple[Tensor, Tensor]:
                 scores = torch.zeros(len(split.labels), material.classes, dtype=torch.float64)
                 if "auc" in material.metrics:
                     scores[:, torch.from_numpy(model.classes_)] = torch.from_numpy(

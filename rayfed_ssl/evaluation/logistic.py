@@ -11,7 +11,8 @@ Shapes: N rows, D features, C classes.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,25 +26,57 @@ bit."""
 TOLERANCE, MOST_STEPS, MOST_SEARCHES = 1e-4, 1000, 50  # of scikit-learn's logistic regression; MOST_STEPS is ours
 PROBES = 64  # features whose gradient is looked at first
 
-_linear_model, _linalg, _optimize = Late("sklearn.linear_model"), Late("scipy.linalg"), Late("scipy.optimize")
+_linear_model, _special = Late("sklearn.linear_model"), Late("scipy.special")
+_linalg, _optimize = Late("scipy.linalg"), Late("scipy.optimize")
 
 
-def logistic_regression(x: Array, y: NDArray[np.int64], C: float) -> Any:
-    """scikit-learn's logistic regression of labels ``y`` (N,) on ``x`` (N, D), fitted."""
-    model = _linear_model.LogisticRegression(C=C, max_iter=MOST_STEPS, tol=TOLERANCE)
+class Classifier(Protocol):
+    """A fitted classifier, by scikit-learn's names."""
+
+    classes_: NDArray[np.int64]
+
+    def predict(self, x: NDArray[Any]) -> NDArray[np.int64]: ...
+
+    def predict_proba(self, x: NDArray[Any]) -> Array: ...
+
+
+@dataclass
+class SoftmaxClassifier:
+    """A :class:`Classifier`: the softmax of ``x @ coef_.T + intercept_``, in the order of ``classes_`` (C,)."""
+
+    classes_: NDArray[np.int64]
+    coef_: Array  # (C, D)
+    intercept_: Array  # (C,)
+    n_iter_: int
+
+    def predict(self, x: NDArray[Any]) -> NDArray[np.int64]:
+        """The likeliest class of each row (M, D): (M,)."""
+        found: NDArray[np.int64] = self.classes_[self._scores(x).argmax(axis=1)]
+        return found
+
+    def predict_proba(self, x: NDArray[Any]) -> Array:
+        """The probability of each class, of each row (M, D): (M, C)."""
+        probabilities: Array = _special.softmax(self._scores(x), axis=1)
+        return probabilities
+
+    def _scores(self, x: NDArray[Any]) -> Array:
+        return x @ self.coef_.T + self.intercept_
+
+
+def logistic_regression(x: Array, y: NDArray[np.int64], C: float) -> Classifier:
+    """The logistic regression of labels ``y`` (N,) on ``x`` (N, D), fitted: scikit-learn's own for small problems."""
     classes = np.unique(y)
     if len(classes) < 3 or x.shape[1] <= len(x) or x.size * len(classes) < LARGE:
-        return model.fit(x, y)
-    coef, intercept, steps = fit_in_span(x, np.searchsorted(classes, y), len(classes), C)
-    model.classes_, model.coef_, model.intercept_, model.n_iter_ = classes, coef, intercept, np.array([steps])
-    model.n_features_in_ = x.shape[1]
-    return model
+        model: Classifier = _linear_model.LogisticRegression(C=C, max_iter=MOST_STEPS, tol=TOLERANCE).fit(x, y)
+        return model
+    return fit_in_span(x, y, classes, C)
 
 
-def fit_in_span(x: Array, y: NDArray[np.int64], classes: int, C: float) -> tuple[Array, Array, int]:
-    """(weights (C, D), intercepts (C,), steps taken) of the regression of class numbers ``y`` on ``x``; N < D."""
+def fit_in_span(x: Array, y: NDArray[np.int64], classes: NDArray[np.int64], C: float) -> SoftmaxClassifier:
+    """The regression of labels ``y`` (N,), which are of ``classes`` (sorted), on ``x`` (N, D); N < D."""
     basis, triangle = _linalg.qr(x.T, mode="economic")  # (D, N), (N, N): x is triangle.T @ basis.T
-    problem = _Problem(np.ascontiguousarray(triangle.T), y, classes, 1 / (C * len(x)))
+    labels = np.searchsorted(classes, y)
+    problem = _Problem(np.ascontiguousarray(triangle.T), labels, len(classes), 1 / (C * len(x)))
     probed: Array = basis[:: max(1, len(basis) // PROBES)]
 
     def stop_when_flat(intermediate_result: Any) -> None:
@@ -56,14 +89,14 @@ def fit_in_span(x: Array, y: NDArray[np.int64], classes: int, C: float) -> tuple
 
     found = _optimize.minimize(
         problem.loss,
-        np.zeros(classes * (len(x) + 1)),
+        np.zeros(len(classes) * (len(x) + 1)),
         method="L-BFGS-B",
         jac=True,
         callback=stop_when_flat,
         options={"maxiter": MOST_STEPS, "maxls": MOST_SEARCHES, "gtol": 0, "ftol": 64 * np.finfo(float).eps},
     )
-    weights = found.x.reshape(classes, -1)
-    return weights[:, :-1] @ basis.T, weights[:, -1].copy(), int(found.nit)
+    weights = found.x.reshape(len(classes), -1)
+    return SoftmaxClassifier(classes, weights[:, :-1] @ basis.T, weights[:, -1].copy(), int(found.nit))
 
 
 class _Problem:

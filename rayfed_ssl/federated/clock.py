@@ -28,7 +28,7 @@ from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.federated.availability import Availability, drop_outs, make_availability
 from rayfed_ssl.federated.devices import Devices, make_devices
 from rayfed_ssl.federated.ledger import Direction
-from rayfed_ssl.federated.messages import SERVER, Outcome
+from rayfed_ssl.federated.messages import SERVER, OperationResult
 from rayfed_ssl.federated.workload import Workload
 from rayfed_ssl.settings.run import RunSettings
 from rayfed_ssl.settings.system import SystemConfig, Trace
@@ -209,13 +209,13 @@ class Clock:
         gone = tuple(client for client in asked if client not in replied)
         return Exchange(operation, end.replied, gone, {c: expected[c] for c in end.replied}, end.seconds)
 
-    def replied(self, exchange: Exchange, outcome: Outcome, booked: Mapping[str, int]) -> None:
+    def replied(self, exchange: Exchange, result: OperationResult, booked: Mapping[str, int]) -> None:
         """Note what a client did. Raises RuntimeError where it is not what was predicted."""
-        if outcome.client == SERVER:
+        if result.client == SERVER:
             return
-        exchange.images[outcome.client] = outcome.images
-        if (predicted := exchange.expected.get(outcome.client)) is not None:
-            check_prediction(self.settings.method.name, exchange.operation, predicted, outcome, booked)
+        exchange.images[result.client] = result.images
+        if (predicted := exchange.expected.get(result.client)) is not None:
+            check_prediction(self.settings.method.name, exchange.operation, predicted, result, booked)
 
     def end(self, exchange: Exchange) -> None:
         """Let the time of an exchange pass."""
@@ -265,12 +265,12 @@ class Clock:
 
 
 def check_prediction(
-    method: str, operation: str, predicted: Workload, outcome: Outcome, booked: Mapping[str, int]
+    method: str, operation: str, predicted: Workload, result: OperationResult, booked: Mapping[str, int]
 ) -> None:
     """Raise RuntimeError where an operation cost something else than the workload its time was computed from."""
-    did = Workload(outcome.images, dict(booked))
+    did = Workload(result.images, dict(booked))
     if did != Workload(predicted.images, dict(predicted.up)):
         raise RuntimeError(
-            f"{method}: '{operation}' of client {outcome.client} was predicted to cost {predicted}, and cost {did}: "
+            f"{method}: '{operation}' of client {result.client} was predicted to cost {predicted}, and cost {did}: "
             "its server's `workload` is wrong"
         )

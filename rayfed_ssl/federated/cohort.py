@@ -28,7 +28,7 @@ from rayfed_ssl.federated.messages import (
     Each,
     Fields,
     Mean,
-    Outcome,
+    OperationResult,
     Reply,
     Start,
     State,
@@ -237,11 +237,11 @@ class Cohort(abc.ABC):
         for chunk in self._run(task, (SERVER,), lambda _: {}, None):
             for error in chunk.errors:
                 raise error
-            (outcome,) = chunk.outcomes
-            self._note(outcome)
+            (result,) = chunk.results
+            self._note(result)
             if self.clock is not None:
-                self.clock.served(outcome.images)
-            return Reply(SERVER, Fields(outcome.reply))
+                self.clock.served(result.images)
+            return Reply(SERVER, Fields(result.reply))
         raise AssertionError("no reply to server work")
 
     def conclude(self, operation: str, clients: Sequence[int]) -> None:
@@ -347,24 +347,24 @@ class Cohort(abc.ABC):
                 raise error
             self.dropped.append(error)
             self.on_drop(error)
-        for outcome, booked in zip(chunk.outcomes, chunk.sizes, strict=True):
-            self.ledger.book_up(outcome.client, task.operation, booked)
-            self._note(outcome)
+        for result, booked in zip(chunk.results, chunk.sizes, strict=True):
+            self.ledger.book_up(result.client, task.operation, booked)
+            self._note(result)
             if self.clock is not None and self.exchange is not None:
-                self.clock.replied(self.exchange, outcome, booked)
-            reply = dict(outcome.reply)
+                self.clock.replied(self.exchange, result, booked)
+            reply = dict(result.reply)
             if task.operation == TRAINS:
                 for name, plugin in self.plugins.items():
-                    plugin.collect(self.round, outcome.client, Fields(take_qualified(name, reply)))
-            yield Reply(outcome.client, Fields(reply))
+                    plugin.collect(self.round, result.client, Fields(take_qualified(name, reply)))
+            yield Reply(result.client, Fields(reply))
 
-    def _note(self, outcome: Outcome) -> None:
+    def _note(self, result: OperationResult) -> None:
         """A client's, or the server's, newest measurements; what adds up, over all it was asked in this round."""
-        if outcome.looks:
-            self.looks[outcome.client] = outcome.looks
-        known = self.metrics.setdefault(outcome.client, {})
-        sums = {name: known.get(name, 0.0) + outcome.metrics[name] for name in ADDED if name in outcome.metrics}
-        known |= outcome.metrics | sums
+        if result.looks:
+            self.looks[result.client] = result.looks
+        known = self.metrics.setdefault(result.client, {})
+        sums = {name: known.get(name, 0.0) + result.metrics[name] for name in ADDED if name in result.metrics}
+        known |= result.metrics | sums
 
     # -- where the work runs -------------------------------------------------------------------------------------------
 

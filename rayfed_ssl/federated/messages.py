@@ -31,7 +31,7 @@ def take_qualified(plugin: str, message: dict[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class OperationResult:
     """What one operation gives back. ``reply`` would cross the wire. ``metrics``, ``images`` (how many source images
     the operation read) and ``looks`` (what its encoder is compared by, by protocol) are instruments of the simulator
     and would not.
@@ -123,7 +123,7 @@ class Averaging:
 class Chunk:
     """What came back for a few clients: their own replies, and, for `mean`, the sum of the averaged fields."""
 
-    outcomes: list[Outcome] = field(default_factory=list)
+    results: list[OperationResult] = field(default_factory=list)
     sizes: list[dict[str, int]] = field(default_factory=list)  # bytes of each client's whole reply, by field
     errors: list[ClientError] = field(default_factory=list)
     total: FixedPointSum | None = None

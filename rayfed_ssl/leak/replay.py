@@ -15,7 +15,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import Ledger
-from rayfed_ssl.federated.messages import SERVER, Outcome, State
+from rayfed_ssl.federated.messages import SERVER, OperationResult, State
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.loop import RunLoop
 from rayfed_ssl.simulation.resuming import check_same
@@ -51,13 +51,13 @@ class Tap(Worker):
 
     def execute(
         self, operation: str, client: int, round: int, message: Mapping[str, Any], state: State | None, visit: int = 0
-    ) -> tuple[Outcome, State]:
-        outcome, new = super().execute(operation, client, round, message, state, visit)
+    ) -> tuple[OperationResult, State]:
+        result, new = super().execute(operation, client, round, message, state, visit)
         if self.listening and client != SERVER:
             self.present.add(client)
         if self.listening and client in self.clients:
-            self.heard.append(Heard(round, client, operation, dict(message), dict(outcome.reply)))
-        return outcome, new
+            self.heard.append(Heard(round, client, operation, dict(message), dict(result.reply)))
+        return result, new
 
 
 def replayed(

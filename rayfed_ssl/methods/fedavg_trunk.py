@@ -17,7 +17,7 @@ from rayfed_ssl.base.weights import Weights, pack, unpack
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.method import Info, Method, only
 from rayfed_ssl.federated.server import counting, pretrain
-from rayfed_ssl.methods.tasks import Epochs, TaskClient, TaskConfig, TaskServer, check_tasks, footprint, planned
+from rayfed_ssl.methods.parts.tasks import Epochs, TaskClient, TaskConfig, TaskServer, check_tasks, footprint, planned
 
 
 class Config(TaskConfig):

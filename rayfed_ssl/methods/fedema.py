@@ -21,8 +21,9 @@ from pydantic import Field
 
 from rayfed_ssl.base.weights import Weights, named
 from rayfed_ssl.federated.method import Info, Method
-from rayfed_ssl.methods import divergence, fedavg
-from rayfed_ssl.methods.divergence import (
+from rayfed_ssl.methods import fedavg
+from rayfed_ssl.methods.parts import divergence
+from rayfed_ssl.methods.parts.divergence import (
     DivergentClient,
     autoscaler,
     check_federation,

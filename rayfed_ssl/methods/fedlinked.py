@@ -33,7 +33,7 @@ from rayfed_ssl.federated.method import Info, Method, only
 from rayfed_ssl.federated.results import ClientMatrix
 from rayfed_ssl.federated.server import pretrain
 from rayfed_ssl.federated.uploads import PublicOutputs
-from rayfed_ssl.methods.tasks import Epochs, TaskClient, TaskConfig, TaskServer, check_tasks, footprint, planned
+from rayfed_ssl.methods.parts.tasks import Epochs, TaskClient, TaskConfig, TaskServer, check_tasks, footprint, planned
 from rayfed_ssl.models.encoders import encoder_dim
 from rayfed_ssl.settings.run import RunSettings
 

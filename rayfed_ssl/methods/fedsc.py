@@ -10,7 +10,7 @@ exchange whose matrices would serve in no round with alpha below 1 does not take
 
 With ``method.privacy`` each client adds Gaussian noise to R_j before it leaves (Algorithm 2, DP-CalR). Embeddings are
 clipped to ||z||^2 <= mu = ``objective.clip`` in sharing and in training. A client's epsilon counts the matrices it did
-release. Nothing else that leaves a client is private: see ``rayfed_ssl.methods.privacy``.
+release. Nothing else that leaves a client is private: see ``rayfed_ssl.methods.parts.privacy``.
 
 Shape legend: D projection, N clients.
 """
@@ -38,7 +38,7 @@ from rayfed_ssl.federated.server import MethodServer, counting
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.federated.uploads import Correlation
 from rayfed_ssl.federated.workload import Traffic, Workload
-from rayfed_ssl.methods.privacy import PrivacyConfig, Spent, noise, require_accountant, rho, spent
+from rayfed_ssl.methods.parts.privacy import PrivacyConfig, Spent, noise, require_accountant, rho, spent
 from rayfed_ssl.objectives.base import Step, encoded_together
 from rayfed_ssl.objectives.spectral import SpectralConfig, clip_norm, correlation, spectral_loss
 from rayfed_ssl.settings.blocks import MethodConfig

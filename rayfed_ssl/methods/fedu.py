@@ -19,8 +19,15 @@ from pydantic import Field
 
 from rayfed_ssl.base.weights import Weights, named
 from rayfed_ssl.federated.method import Info, Method
-from rayfed_ssl.methods import divergence, fedavg
-from rayfed_ssl.methods.divergence import DivergentClient, check_federation, footprint, predicting, takes_predictor
+from rayfed_ssl.methods import fedavg
+from rayfed_ssl.methods.parts import divergence
+from rayfed_ssl.methods.parts.divergence import (
+    DivergentClient,
+    check_federation,
+    footprint,
+    predicting,
+    takes_predictor,
+)
 
 
 class Config(divergence.Config):

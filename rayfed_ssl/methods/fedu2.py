@@ -15,7 +15,7 @@ Differs: by default the server's step is not the authors' ``lr: 8``, which is as
 null`` lr is half the mean distance that they moved. The code sums FUR over as many tangent spaces as a batch has rows,
 over 6; its 0.01 at 128 rows is the 0.2133 here. It counts batches where weights here count images. BYOL's target stays
 with the client, where the code sends it and takes it into EUA. The solver is exact; see
-:mod:`rayfed_ssl.methods.unified`.
+:mod:`rayfed_ssl.methods.parts.unified`.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from rayfed_ssl.federated.method import Info, Method, projecting
 from rayfed_ssl.federated.plugin import ClientPlugin, ServerPlugin
 from rayfed_ssl.federated.workload import Batches, Workload, local_batches
 from rayfed_ssl.methods import fedavg
-from rayfed_ssl.methods.third_view import turns_loss, with_third_view
-from rayfed_ssl.methods.unified import equalised_epochs, sharpened, unified_step
+from rayfed_ssl.methods.parts.third_view import turns_loss, with_third_view
+from rayfed_ssl.methods.parts.unified import equalised_epochs, sharpened, unified_step
 from rayfed_ssl.objectives.base import Step
 from rayfed_ssl.objectives.fur import sphere_uniformity
 from rayfed_ssl.settings.blocks import refuse_unused

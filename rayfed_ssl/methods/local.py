@@ -15,7 +15,7 @@ from rayfed_ssl.federated.method import ClientFootprint, Info, Method, anything
 from rayfed_ssl.federated.results import Subject
 from rayfed_ssl.federated.server import pretrain
 from rayfed_ssl.federated.workload import Traffic, Workload
-from rayfed_ssl.methods import tasks
+from rayfed_ssl.methods.parts import tasks
 from rayfed_ssl.settings.blocks import refuse_unused
 from rayfed_ssl.settings.run import RunSettings
 

@@ -35,8 +35,8 @@ from rayfed_ssl.federated.method import Info, Method, only
 from rayfed_ssl.federated.server import MethodServer, counting
 from rayfed_ssl.federated.uploads import Entries
 from rayfed_ssl.federated.workload import Traffic, Workload
-from rayfed_ssl.methods.centroids import fit_centroids, local_centroids, spread
-from rayfed_ssl.methods.third_view import turns_loss, with_third_view
+from rayfed_ssl.methods.parts.centroids import fit_centroids, local_centroids, spread
+from rayfed_ssl.methods.parts.third_view import turns_loss, with_third_view
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives.base import Step, encoded_together, full_precision, random_rows
 from rayfed_ssl.objectives.byol import ema_

@@ -33,7 +33,7 @@ from rayfed_ssl.federated.messages import TRAINS
 from rayfed_ssl.federated.plugin import ServerPlugin
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.workload import BOTH_WAYS, Traffic, local_batches
-from rayfed_ssl.methods.tasks import TaskConfig
+from rayfed_ssl.methods.parts.tasks import TaskConfig
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives import build as build_objective
 from rayfed_ssl.simulation.assembly import Parts, rehearse

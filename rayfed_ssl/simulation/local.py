@@ -49,7 +49,7 @@ class LocalCohort(Cohort):
             chunk, (new,) = run_chunk(
                 self.worker, task, [client], [fields], [state], averaging, "in this process", total
             )
-            if new and client != SERVER and chunk.outcomes:
+            if new and client != SERVER and chunk.results:
                 freeze(new)
                 self._pending[client] = new
             yield chunk

@@ -21,7 +21,17 @@ from rayfed_ssl.federated.bench import Workbench
 from rayfed_ssl.federated.client import EncoderClient, visit_address
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import sizes
-from rayfed_ssl.federated.messages import SERVER, TRAINS, Averaging, Chunk, ClientError, Diverged, Outcome, State, Task
+from rayfed_ssl.federated.messages import (
+    SERVER,
+    TRAINS,
+    Averaging,
+    Chunk,
+    ClientError,
+    Diverged,
+    OperationResult,
+    State,
+    Task,
+)
 from rayfed_ssl.federated.results import PIXELS, Subject
 from rayfed_ssl.methods import METHODS, plugin_halves
 
@@ -36,7 +46,7 @@ class Worker(Workbench):
 
     def execute(
         self, operation: str, client: int, round: int, message: Mapping[str, Any], state: State | None, visit: int = 0
-    ) -> tuple[Outcome, State]:
+    ) -> tuple[OperationResult, State]:
         """Run one operation of a client (or of the server's heavy work, client SERVER).
 
         A ``visit`` other than 0 is part of the address of all randomness; see ``messages.Start``.
@@ -58,7 +68,7 @@ class Worker(Workbench):
             kept = {name: value for name, value in worker.state.items() if isinstance(value, Weights)}
             check_finite(kept, f"operation '{operation}' left the client with")
         metrics = {**worker.metrics, "seconds": time.perf_counter() - start}
-        return Outcome(client, reply, metrics, self.images_read), plain(worker.state)
+        return OperationResult(client, reply, metrics, self.images_read), plain(worker.state)
 
     def assess(self, round: int, subject: Subject, state: State | None) -> dict[str, float]:
         """Evaluate one subject: raw pixels, the global encoder, or the client's own as its state holds it.
@@ -123,14 +133,14 @@ def run_chunk(
         try:
             round, visit = task.start(client)
             message = {**task.message, **own[k]}
-            outcome, state = worker.execute(task.operation, client, round, message, states[k], visit)
+            result, state = worker.execute(task.operation, client, round, message, states[k], visit)
             if client in task.look_at:
-                outcome = replace(outcome, looks=worker.look(client, round))
-            booked, reply = sizes(outcome.reply), dict(outcome.reply)
+                result = replace(result, looks=worker.look(client, round))
+            booked, reply = sizes(result.reply), dict(result.reply)
             if total is not None and averaging is not None:
                 check_replied(reply, averaging.fields, task.operation)
                 total.add(averaging.weights[client], {name: reply.pop(name) for name in averaging.fields})
-            outcome = replace(outcome, reply=plain(reply))
+            result = replace(result, reply=plain(reply))
         except (MixedArchitectures, UserError):
             raise
         except NonFinite as error:
@@ -140,7 +150,7 @@ def run_chunk(
             chunk.errors.append(ClientError(client, task.round, task.operation, where, traceback.format_exc()))
             continue
         new_states[k] = state
-        chunk.outcomes.append(outcome)
+        chunk.results.append(result)
         chunk.sizes.append(booked)
     return chunk, new_states
 

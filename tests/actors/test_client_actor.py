@@ -23,7 +23,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.federated import device_images
 from rayfed_ssl.federated.aggregation import FixedPointSum
 from rayfed_ssl.federated.federation import deal
-from rayfed_ssl.federated.messages import Averaging, Chunk, ClientError, Outcome, State
+from rayfed_ssl.federated.messages import Averaging, Chunk, ClientError, OperationResult, State
 from rayfed_ssl.simulation.worker import Worker
 from tests.tiny import tiny
 
@@ -59,8 +59,8 @@ def test_actors_without_a_gpu_share_see_no_gpu() -> None:
 
 
 def test_a_repeated_client_stands_where_it_stood() -> None:
-    def outcome(client: int) -> Outcome:
-        return Outcome(client, {}, {})
+    def result(client: int) -> OperationResult:
+        return OperationResult(client, {}, {})
 
     def total(weight: float, value: float) -> FixedPointSum:
         made = FixedPointSum()
@@ -68,10 +68,10 @@ def test_a_repeated_client_stands_where_it_stood() -> None:
         return made
 
     failed, other = (ClientError(c, 1, "train", "here", "trace") for c in (7, 8))
-    chunk = Chunk([outcome(5), outcome(9)], [{"a": 1}, {"a": 2}], [failed, other], total(0.75, 4.0))
-    again: Any = Chunk([outcome(7)], [{"a": 3}], [], total(0.25, 8.0))
+    chunk = Chunk([result(5), result(9)], [{"a": 1}, {"a": 2}], [failed, other], total(0.75, 4.0))
+    again: Any = Chunk([result(7)], [{"a": 3}], [], total(0.25, 8.0))
     result = merged(chunk, failed, again, [5, 7, 8, 9])
-    assert [o.client for o in result.outcomes] == [5, 7, 9]
+    assert [o.client for o in result.results] == [5, 7, 9]
     assert [s["a"] for s in result.sizes] == [1, 3, 2]
     assert result.errors == [other]
     assert result.total is not None
@@ -100,12 +100,12 @@ class Crowded(Worker):
 
     def execute(
         self, operation: str, client: int, round: int, message: Mapping[str, Any], state: State | None, visit: int = 0
-    ) -> tuple[Outcome, State]:
+    ) -> tuple[OperationResult, State]:
         self.asked.append(client)
         if client == 1 and (self.always or len(self.asked) > 1):
             raise torch.OutOfMemoryError(TOO_MUCH)
         reply = {"weights": np.full(message.get("values", 2), 10.0 * client, np.float32)}
-        return Outcome(client, reply, {}), {"seen": (state or {}).get("seen", 0) + 1}
+        return OperationResult(client, reply, {}), {"seen": (state or {}).get("seen", 0) + 1}
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def test_who_runs_out_of_memory_is_tried_again_alone(averaged: bool, crowded: Cl
     assert [bench.asked for bench in Crowded.opened] == [[0, 1, 2], [1]]  # alone in a workbench of its own
     assert [bench.on_device.room > 0 for bench in Crowded.opened] == [True, False]  # and without images of others
     assert not chunk.errors
-    assert [outcome.client for outcome in chunk.outcomes] == [0, 1, 2]
+    assert [result.client for result in chunk.results] == [0, 1, 2]
     assert states == [{"seen": 8}, {"seen": 7}, {"seen": 6}]
     if averaged:
         assert chunk.total is not None
@@ -160,13 +160,13 @@ def test_what_is_large_is_left_also_by_who_is_tried_again(crowded: ClientActor) 
     result, (omitted, *states) = asked(crowded, None, values=10_000, omits=True)
     assert [bench.asked for bench in Crowded.opened] == [[0, 1, 2], [1]]
     assert states == [{"seen": 8}, {"seen": 7}, {"seen": 6}]
-    assert [o.reply["weights"] for o in result.chunk.outcomes] == [
+    assert [o.reply["weights"] for o in result.chunk.results] == [
         OmittedValue((c, "weights"), 40_000) for c in range(3)
     ]
     assert {key: value[0] for key, value in omitted.items()} == {(c, "weights"): 10.0 * c for c in range(3)}
     result, (omitted, *_) = asked(crowded, None, omits=True)
     assert omitted == {}  # small
-    assert all(isinstance(o.reply["weights"], np.ndarray) for o in result.chunk.outcomes)
+    assert all(isinstance(o.reply["weights"], np.ndarray) for o in result.chunk.results)
 
 
 def test_who_runs_out_of_memory_alone_is_told_what_would_have_fitted(
@@ -175,7 +175,7 @@ def test_who_runs_out_of_memory_alone_is_told_what_would_have_fitted(
     monkeypatch.setattr(Crowded, "always", True)
     result, states = asked(crowded, None)
     chunk = result.chunk
-    assert [outcome.client for outcome in chunk.outcomes] == [0, 2]
+    assert [result.client for result in chunk.results] == [0, 2]
     assert result.has_state == [True, False, True]
     assert states == [{"seen": 8}, None, {"seen": 6}]
     (error,) = chunk.errors

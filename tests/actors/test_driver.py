@@ -22,7 +22,7 @@ from actors.order import RESTARTS
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.federation import Federation
-from rayfed_ssl.federated.messages import ClientError, Outcome, State
+from rayfed_ssl.federated.messages import ClientError, OperationResult, State
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.simulation.worker import Worker
 from tests.cluster.processes import until
@@ -41,7 +41,7 @@ class Gated:
         reached, go = self.folder / "reached", self.folder / "go"
 
         class Waiting(Worker):
-            def execute(self, operation: str, client: int, round: int, *rest: Any) -> tuple[Outcome, State]:
+            def execute(self, operation: str, client: int, round: int, *rest: Any) -> tuple[OperationResult, State]:
                 if round == 2:
                     reached.touch()
                     assert until(go.exists, 120)

@@ -24,7 +24,7 @@ from actors.shares import Plan, environment
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.federation import Federation
-from rayfed_ssl.federated.messages import Outcome, State
+from rayfed_ssl.federated.messages import OperationResult, State
 from rayfed_ssl.simulation.worker import Worker
 from tests.cluster.processes import orphans, stat, until
 from tests.tiny import tiny
@@ -62,7 +62,7 @@ class Noting:
                 message: Mapping[str, Any],
                 state: State | None,
                 visit: int = 0,
-            ) -> tuple[Outcome, State]:
+            ) -> tuple[OperationResult, State]:
                 done = super().execute(operation, client, round, message, state, visit)
                 (folder / str(client)).write_text(" ".join(sys.modules))
                 return done

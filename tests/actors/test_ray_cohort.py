@@ -41,7 +41,7 @@ from rayfed_ssl.federated.clock import RoundVoid
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation, deal
 from rayfed_ssl.federated.ledger import Ledger
-from rayfed_ssl.federated.messages import SERVER, ClientError, Outcome, Reply, State, Task
+from rayfed_ssl.federated.messages import SERVER, ClientError, OperationResult, Reply, State, Task
 from rayfed_ssl.federated.results import PIXELS, Subject
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS
@@ -60,13 +60,13 @@ class Bench(Worker):
 
     def execute(
         self, operation: str, client: int, round: int, message: Mapping[str, Any], state: State | None, visit: int = 0
-    ) -> tuple[Outcome, State]:
+    ) -> tuple[OperationResult, State]:
         special = getattr(self, f"do_{operation}", None)
         if special is None:
             return super().execute(operation, client, round, message, state, visit)
         kept = dict(state or {})
         reply = special(client, dict(message), kept)
-        return Outcome(client, {"pid": os.getpid(), **reply}, {"seconds": 0.0}), kept
+        return OperationResult(client, {"pid": os.getpid(), **reply}, {"seconds": 0.0}), kept
 
     def do_count(self, client: int, message: dict[str, Any], state: State) -> dict[str, Any]:
         state["seen"] = int(state.get("seen", 0)) + 1

@@ -37,7 +37,7 @@ from rayfed_ssl.config import RunConfig  # noqa: E402
 from rayfed_ssl.federated.cohort import Cohort  # noqa: E402
 from rayfed_ssl.federated.federation import Federation, deal  # noqa: E402
 from rayfed_ssl.federated.ledger import Ledger  # noqa: E402
-from rayfed_ssl.federated.messages import Outcome, State  # noqa: E402
+from rayfed_ssl.federated.messages import OperationResult, State  # noqa: E402
 from rayfed_ssl.simulation.local import LocalCohort  # noqa: E402
 from rayfed_ssl.simulation.worker import Worker  # noqa: E402
 from tests.tiny import tiny  # noqa: E402
@@ -62,9 +62,9 @@ def bench(config: RunConfig, federation: Federation) -> Worker:
             message: Mapping[str, Any],
             state: State | None,
             visit: int = 0,
-        ) -> tuple[Outcome, State]:
+        ) -> tuple[OperationResult, State]:
             drawn = np.random.default_rng([round, client]).normal(size=VALUES).astype(np.float32)
-            return Outcome(client, {"weights": drawn}, {}), {}
+            return OperationResult(client, {"weights": drawn}, {}), {}
 
     return Noise(config, federation)
 

@@ -27,7 +27,7 @@ from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import Federation, deal
 from rayfed_ssl.federated.ledger import Ledger
-from rayfed_ssl.federated.messages import ClientError, Outcome, State
+from rayfed_ssl.federated.messages import ClientError, OperationResult, State
 from rayfed_ssl.federated.results import Subject
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.progress import Progress
@@ -62,7 +62,7 @@ class Bench(Worker):
 
     def execute(
         self, operation: str, client: int, round: int, message: Mapping[str, Any], state: State | None, visit: int = 0
-    ) -> tuple[Outcome, State]:
+    ) -> tuple[OperationResult, State]:
         if operation not in ("work", "linger", "big"):
             message = dict(message)
             if (hit := message.pop("hit", None)) is not None and client == message.pop("victim"):
@@ -82,7 +82,7 @@ class Bench(Worker):
                 "weights": np.full(3, 0.1 * client * kept["seen"], np.float32),
                 "published": sorted(self.published),
             }
-        return Outcome(client, reply, {"seconds": 0.0} if operation == "linger" else {}), kept
+        return OperationResult(client, reply, {"seconds": 0.0} if operation == "linger" else {}), kept
 
     def perish(self, who: str, log: str, victims: list[int], times: int = 1) -> None:
         note(Path(log), who)
@@ -362,7 +362,7 @@ class Trapped:
         folder = self.folder
 
         class Trap(Worker):
-            def execute(self, operation: str, client: int, round: int, *rest: Any) -> tuple[Outcome, State]:
+            def execute(self, operation: str, client: int, round: int, *rest: Any) -> tuple[OperationResult, State]:
                 note(folder / "log", f"{round}/{client}")
                 if round == 3:
                     awaited(folder / "killed")

@@ -192,10 +192,10 @@ def test_seconds_of_a_round_are_those_of_all_its_operations(
     worked, execute = dict[str, float](), Worker.execute
 
     def timed(self: Worker, operation: str, client: int, *rest: Any, **more: Any) -> Any:
-        outcome, state = execute(self, operation, client, *rest, **more)
+        result, state = execute(self, operation, client, *rest, **more)
         whose = "server/seconds" if client == SERVER else "client/seconds"
-        worked[whose] = worked.get(whose, 0.0) + outcome.metrics["seconds"]
-        return outcome, state
+        worked[whose] = worked.get(whose, 0.0) + result.metrics["seconds"]
+        return result, state
 
     monkeypatch.setattr(Worker, "execute", timed)
     run_locally(tiny(method), tmp_path / "run")

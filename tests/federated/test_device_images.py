@@ -84,9 +84,9 @@ def test_training_from_what_stays_there_gives_the_same_bits(method: str, monkeyp
         for client in federation.clients[:2]:
             weights = {} if method == "fedlinked" else {"weights": bench.initial(config.clients.encoder(client))}
             operation = "represent" if method == "fedlinked" else "train"
-            outcome, state = bench.execute(operation, client, 1, weights, None)
+            result, state = bench.execute(operation, client, 1, weights, None)
             out += [
-                np.asarray(v.vector if hasattr(v, "vector") else v) for v in (*outcome.reply.values(), *state.values())
+                np.asarray(v.vector if hasattr(v, "vector") else v) for v in (*result.reply.values(), *state.values())
             ]
         return out, bench.on_device
 

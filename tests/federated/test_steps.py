@@ -43,8 +43,8 @@ def trained(settings: RunConfig, static: bool) -> tuple[np.ndarray, dict[str, An
     worker.step_maker.static = static
     weights = worker.initial("small_cnn_bn")
     message = {"weights": weights}
-    outcome, state = worker.execute("train", 0, 1, message, None)
-    return outcome.reply["weights"].vector, state, outcome.metrics["loss"], worker
+    result, state = worker.execute("train", 0, 1, message, None)
+    return result.reply["weights"].vector, state, result.metrics["loss"], worker
 
 
 def same(a: Any, b: Any) -> bool:

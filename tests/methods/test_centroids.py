@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rayfed_ssl.base.seeding import generator
-from rayfed_ssl.methods.centroids import centroid_loss, fit_centroids, local_centroids, sinkhorn
+from rayfed_ssl.methods.parts.centroids import centroid_loss, fit_centroids, local_centroids, sinkhorn
 from tests import reference
 
 torch.set_num_threads(1)

@@ -8,7 +8,7 @@ import torch
 
 from rayfed_ssl.base.seeding import forked
 from rayfed_ssl.base.weights import named, pack
-from rayfed_ssl.methods.divergence import (
+from rayfed_ssl.methods.parts.divergence import (
     autoscaler,
     convolutions,
     kept_share,

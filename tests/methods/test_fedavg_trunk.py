@@ -17,7 +17,7 @@ from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.federated.clock import drop_outs
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.methods import METHODS
-from rayfed_ssl.methods.tasks import TaskClient
+from rayfed_ssl.methods.parts.tasks import TaskClient
 from rayfed_ssl.settings.files import ConfigError
 from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.local import LocalCohort

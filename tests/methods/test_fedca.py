@@ -19,7 +19,7 @@ from rayfed_ssl.data.augment import clean
 from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.federated.ledger import Ledger
-from rayfed_ssl.federated.messages import SERVER, Outcome, State
+from rayfed_ssl.federated.messages import SERVER, OperationResult, State
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS, fedca
 from rayfed_ssl.methods.fedca import alignment_loss, draw_rows, ensemble, unit_rows
@@ -72,7 +72,7 @@ def bench_of(config: RunConfig) -> Worker:
     return bench
 
 
-def train(bench: Worker, t: int, state: State | None = None, dictionary: Any = None) -> tuple[Outcome, State]:
+def train(bench: Worker, t: int, state: State | None = None, dictionary: Any = None) -> tuple[OperationResult, State]:
     message = {"weights": bench.initial(bench.config.clients.encoder(0)), "dictionary": dictionary}
     return bench.execute("train", 0, t, message, state)
 
@@ -163,7 +163,7 @@ def test_a_step_minimises_contrast_plus_beta_alignment(entries: int, aligned: bo
     config = config_of(train__local_steps=1, method__alignment=aligned, **weight)
     bench = bench_of(config)
     bank = numpy_generator(0, "bank").standard_normal((entries, 4)).astype(np.float32) if entries else None
-    outcome, _ = train(bench, 2, dictionary=bank)
+    result, _ = train(bench, 2, dictionary=bank)
 
     worker = fedca.Client(bench, 0, 2, "train", {})
     network = Initial(config, bench.federation).network("small_cnn_bn").train()
@@ -182,7 +182,7 @@ def test_a_step_minimises_contrast_plus_beta_alignment(entries: int, aligned: bo
             pairs = [(network.represent(images), frozen.represent(images))]
             pairs += [(network.project(images), frozen.project(images))]
             wanted += 0.05 * sum(float((a[i] - b[i]) @ (a[i] - b[i])) for a, b in pairs for i in range(8)) / 8
-    assert outcome.metrics["loss"] == pytest.approx(wanted, rel=1e-5)
+    assert result.metrics["loss"] == pytest.approx(wanted, rel=1e-5)
 
 
 # -- what goes up ------------------------------------------------------------------------------------------------------
@@ -216,9 +216,9 @@ def test_entries_are_ensembles_of_the_trained_models_raw_projections_and_survive
 
 def test_without_ensembling_or_dictionary_a_client_keeps_nothing() -> None:
     assert train(bench_of(config_of(method__ensembling=0)), 1)[1] == {}
-    outcome, state = train(bench_of(config_of(method__dictionary_size=0)), 1)
+    result, state = train(bench_of(config_of(method__dictionary_size=0)), 1)
     assert state == {}
-    assert set(outcome.reply) == {"weights"}
+    assert set(result.reply) == {"weights"}
 
 
 # -- what comes down ---------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from rayfed_ssl.base.weights import Weights, named, unpack
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.federation import deal
-from rayfed_ssl.methods.divergence import check_federation, convolutions, layer_divergence, model_divergence
+from rayfed_ssl.methods.parts.divergence import check_federation, convolutions, layer_divergence, model_divergence
 from rayfed_ssl.settings.files import ConfigError
 from rayfed_ssl.simulation.worker import Worker
 from rayfed_ssl.testing.tiny import tiny_run

@@ -26,7 +26,7 @@ from rayfed_ssl.federated.messages import Reply
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.methods.fedlinked import Config, gains, target, utilities
-from rayfed_ssl.methods.tasks import EarlyStopping
+from rayfed_ssl.methods.parts.tasks import EarlyStopping
 from rayfed_ssl.objectives.base import Batch
 from rayfed_ssl.settings.files import ConfigError
 from rayfed_ssl.simulation import loop

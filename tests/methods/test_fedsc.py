@@ -29,8 +29,8 @@ from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import Federation, deal
 from rayfed_ssl.federated.messages import Mean, Reply
 from rayfed_ssl.federated.setup import Setup
-from rayfed_ssl.methods import privacy
 from rayfed_ssl.methods.fedsc import Config, Server, alpha_of, weighted_sum, without
+from rayfed_ssl.methods.parts import privacy
 from rayfed_ssl.objectives.spectral import correlation, spectral_loss
 from rayfed_ssl.simulation.assembly import rehearse
 from rayfed_ssl.simulation.worker import Worker

@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 import pytest
+import scipy.optimize
 
-from rayfed_ssl.methods.unified import equalised_epochs, min_norm_weights, sharpened, unified_step
+from rayfed_ssl.methods.parts.unified import equalised_epochs, min_norm_weights, sharpened, unified_step
 
 MOVES = np.array([[4.0, 0], [0, 1], [3, 3]])
 OLD = np.array([10.0, 10])
@@ -89,6 +90,13 @@ def test_weights_that_are_not_optimal_are_refused(monkeypatch: pytest.MonkeyPatc
         min_norm_weights(MOVES @ MOVES.T)
 
 
+def test_a_search_that_runs_out_of_steps_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    nnls = scipy.optimize.nnls
+    monkeypatch.setattr("scipy.optimize.nnls", lambda a, b, maxiter: nnls(a, b, maxiter=1))
+    with pytest.raises(ArithmeticError, match=r"min_norm_weights: Maximum number of iterations"):
+        min_norm_weights(MOVES @ MOVES.T)
+
+
 def test_same_moves_and_opposite_moves() -> None:
     same = np.tile([0.6, 0.8], (4, 1))
     assert gap(same, min_norm_weights(same @ same.T)) < 1e-9
@@ -140,7 +148,7 @@ def test_many_parameters_are_worked_on_in_parts(monkeypatch: pytest.MonkeyPatch)
     draws = np.random.default_rng(2)
     old, moves = draws.normal(size=23), draws.normal(size=(4, 23))
     whole = unified_step(old, list(old - moves))
-    monkeypatch.setattr("rayfed_ssl.methods.unified.CHUNK", 5)
+    monkeypatch.setattr("rayfed_ssl.methods.parts.unified.CHUNK", 5)
     parts = unified_step(old, list(old - moves))
     np.testing.assert_allclose(parts[0], whole[0], rtol=1e-12)
     np.testing.assert_allclose(parts[1], whole[1], rtol=1e-12)

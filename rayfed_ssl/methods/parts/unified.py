@@ -25,7 +25,7 @@ def min_norm_weights(gram: np.ndarray) -> np.ndarray:
     g = sum_k a_k u_k is unique; so is a where the u_k are affinely independent.
 
     Raises ValueError for a matrix that is not square or not finite, ArithmeticError where rounding keeps the optimum
-    (``<u_k, g> >= ||g||^2`` for all k) from being reached to 1e-9.
+    (``<u_k, g> >= ||g||^2`` for all k) from being reached to 1e-9, or in 100 steps for each client.
     """
     gram = np.asarray(gram, np.float64)
     if gram.ndim != 2 or gram.shape[0] != gram.shape[1] or not len(gram) or not np.isfinite(gram).all():
@@ -34,7 +34,10 @@ def min_norm_weights(gram: np.ndarray) -> np.ndarray:
     values, vectors = np.linalg.eigh(scaled)
     root = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
     ones, right = np.ones(len(gram)), np.append(np.zeros(len(gram)), 1.0)
-    x: np.ndarray = _optimize.nnls(np.vstack([root, ones]), right, maxiter=100 * len(gram))[0]
+    try:
+        x: np.ndarray = _optimize.nnls(np.vstack([root, ones]), right, maxiter=100 * len(gram))[0]
+    except RuntimeError as error:  # its steps are used up
+        raise ArithmeticError(f"min_norm_weights: {error}") from None
     alpha: np.ndarray = x / x.sum()
     inner = scaled @ alpha
     if (gap := float(alpha @ inner - inner.min())) > NEEDED:
