@@ -24,6 +24,7 @@ from actors.store import nbytes
 from actors.window import Request
 from actors.wire import SumHeader
 from rayfed_ssl.federated.aggregation import FixedPointSum
+from rayfed_ssl.federated.messages import mapped
 
 DIRECT_BYTES = 16 << 20  # partial sums of so many bytes in all are read as they are: merging them elsewhere costs more
 RETAINED_BYTES = 64 << 20  # clients' own fields that are kept for a repetition; beyond that the sums are collected
@@ -51,7 +52,7 @@ class Sums:
         self.parts: list[PartialSum] = []
         self.read_bytes = 0  # of totals, by this process
         self._tags = 0
-        self._retained: set[int] = set()  # fields of the requests, by identity
+        self._retained: dict[int, Any] = {}  # what the requests' fields hold, by identity
         self._retained_bytes = 0
 
     def __enter__(self) -> Sums:
@@ -73,11 +74,15 @@ class Sums:
         self._tags += 1
         self.requests[self._tags] = request
         for fields in request.fields:
-            for value in fields.values():
-                if id(value) not in self._retained:
-                    self._retained.add(id(value))
-                    self._retained_bytes += nbytes(value)
+            mapped(fields, self._retain)
         return self._tags
+
+    def _retain(self, value: Any) -> Any:
+        """Count what clients share, such as the arrays of a bank that each gets a list of, once."""
+        if id(value) not in self._retained:
+            self._retained[id(value)] = value  # which keeps its id from being another's
+            self._retained_bytes += nbytes(value)
+        return value
 
     def forget(self, call: Call) -> None:
         """A call failed, and its actor with it: the sum does without its request."""

@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except TyperException as error:
         sys.exit(_say_and_status(_usage(error), 2))
     except UserError as error:
-        sys.exit(_say_and_status(str(error), 2))
+        sys.exit(_say_and_status(_with_notes(error), 2))
     except KeyboardInterrupt:
         sys.exit(STOPPED)
     except RuntimeError as error:
@@ -104,7 +104,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         if not isinstance(error, ClientError):
             raise
-        sys.exit(_say_and_status(str(error), 1))
+        sys.exit(_say_and_status(_with_notes(error), 1))
+
+
+def _with_notes(error: Exception) -> str:
+    return "\n".join([str(error), *getattr(error, "__notes__", ())])
 
 
 def _refuse_empty_out(arguments: Sequence[str]) -> None:

@@ -23,9 +23,11 @@ from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.messages import SERVER, Diverged
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.settings import files as configfile
+from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.simulation.worker import check_finite, check_replied
 from rayfed_ssl.storage import checkpoint
+from rayfed_ssl.storage.listing import runs_in
 from tests.tiny import encoders, measured, run_locally, tiny
 
 DROPPED = "system/dropped_clients"
@@ -99,6 +101,40 @@ def test_weights_that_no_client_sends_are_looked_at_too(tmp_path: Path) -> None:
         "client 0, operation 'train' left the client with NaN or infinity in 'model'" in summary["diverged"]["reason"]
     )
     assert not (tmp_path / "run/encoder").exists()
+
+
+@pytest.mark.parametrize("raised", [KeyError("no such field"), UserError("data.path: gone")])
+def test_what_ends_a_run_under_way_stands_in_its_folder_until_it_goes_on(
+    raised: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = LocalCohort.mean
+
+    def fails(self: LocalCohort, *given: Any, **named: Any) -> Any:
+        if self.round == 2:
+            raise raised
+        return whole(self, *given, **named)
+
+    config = tiny("fedbyol", checkpoint__every=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalCohort, "mean", fails)
+        with pytest.raises(type(raised)):
+            run_locally(config, tmp_path / "run")
+    written = (tmp_path / "run/error.txt").read_text()
+    assert written.startswith("Traceback")
+    assert written.endswith(f"{type(raised).__name__}: {raised}\n")
+    (listed,) = runs_in(tmp_path)
+    assert listed.status == "failed"
+    assert listed.problem == f"{tmp_path / 'run/error.txt'}: {written.splitlines()[-1]}"
+    assert run_locally(config, tmp_path / "run", resume=True)["status"] == "complete"
+    assert not (tmp_path / "run/error.txt").exists()
+
+
+def test_a_run_that_diverges_as_its_server_starts_leaves_nothing(tmp_path: Path) -> None:
+    """FedCA's server trains its alignment model before the first round."""
+    config = tiny("fedca", train__optimizer__lr=1e30)
+    with pytest.raises(UserError, match=r"^diverged in round 0: server work, .*lower the learning rate"):
+        run_locally(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_run_that_diverges_later_keeps_its_records_and_resumes_to_the_same_end(

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from rayfed_ssl.base.choice import OneOf
 from rayfed_ssl.base.schema import Block, UserError
+from rayfed_ssl.config import load
 from rayfed_ssl.settings.files import ConfigError, dump, merge, overlay, parse_overrides, read, validate
 
 
@@ -239,6 +240,15 @@ def test_override_values_are_yaml() -> None:
         "train.rounds": 4,
     }
     assert type(overrides["train.optimizer.lr"]) is float
+
+
+@pytest.mark.parametrize("value", ["on", "off", "auto"])
+def test_words_that_yaml_takes_for_booleans_are_words(value: str, tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text("method: {name: fedsimclr}\n")
+    config = load(tmp_path / "base.yaml", [f"resources.cuda_graphs={value}"])
+    assert config.resources.cuda_graphs == value
+    dump(config, tmp_path / "config.yaml")
+    assert read(tmp_path / "config.yaml")["resources"]["cuda_graphs"] == value
 
 
 @pytest.mark.parametrize("item", ["train.rounds", "=3", "train..rounds=3", ".rounds=3", "train rounds=3", "train.=3"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -68,9 +70,9 @@ def downloaded(uri: str, folder: Path) -> Path:
     return folder
 
 
-def carried_out(uri: str, *, rounds: int = 3, resume: bool = False) -> dict[str, object]:
-    """A run at a URI in this process, stopped after ``rounds`` of 3."""
-    config, (folder, target) = tiny("fedbyol", checkpoint__every=1), place(uri)
+def carried_out(uri: str, *, rounds: int = 3, resume: bool = False, every: int = 1) -> dict[str, object]:
+    """A run at a URI in this process, stopped after ``rounds`` of 3, with a checkpoint ``every`` so many."""
+    config, (folder, target) = tiny("fedbyol", checkpoint__every=every), place(uri)
     seen = [0]
 
     def report(progress: Progress) -> None:
@@ -129,6 +131,54 @@ def test_why_a_run_failed_is_said_there_until_it_goes_on(
         carried_out(uri)
     assert carried_out(uri, resume=True)["status"] == "complete"
     assert "error.txt" not in files(uri)
+
+
+def fails_in_round_two(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def fails(self: LocalCohort, *given: object, **named: object) -> object:
+        if self.round == 2:
+            raise error
+        return whole(self, *given, **named)  # type: ignore[arg-type]
+
+    whole = LocalCohort.mean
+    monkeypatch.setattr(LocalCohort, "mean", fails)
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_what_the_server_raises_is_said_there_too(uri: str, monkeypatch: pytest.MonkeyPatch, every: int) -> None:
+    fails_in_round_two(monkeypatch, KeyError("no such field"))
+    with pytest.raises(KeyError):
+        carried_out(uri, every=every)
+    there = files(uri)
+    assert there["error.txt"].endswith(b"KeyError: 'no such field'\n")
+    assert (f"checkpoints/round-00001/{MARKER}" in there) == (every == 1)
+    assert {"config.yaml", "environment.json", "partition.parquet"} <= set(there)
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_the_folder_of_a_failed_run_stays_where_the_uri_cannot_be_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int
+) -> None:
+    whole = Mirror._copy
+
+    def refused(self: Mirror, path: str) -> None:
+        if path == "error.txt" or every > 2:
+            raise OSError(111, "Connection refused")
+        whole(self, path)
+
+    monkeypatch.setattr(Mirror, "_copy", refused)
+    fails_in_round_two(monkeypatch, ClientError(2, 2, "train", "here", "no such file"))
+    uri = f"file://{tmp_path}/run"
+    with pytest.raises(ClientError, match="no such file") as failed:
+        carried_out(uri, every=every)
+    (told,) = pickle.loads(pickle.dumps(failed.value)).__notes__  # as it comes from Ray's driver
+    said = re.fullmatch(
+        rf"--out: could not copy to {re.escape(uri)} \(.*Connection refused\); the run is in (.*)", told
+    )
+    assert said is not None
+    folder = Path(said[1])
+    assert "client 2 failed in round 2" in (folder / "error.txt").read_text()
+    assert (folder / "checkpoints").exists() == (every == 1)
+    shutil.rmtree(folder)
 
 
 def test_a_run_whose_copying_was_cut_off_goes_on_from_the_checkpoint_that_has_its_marker(

@@ -59,7 +59,7 @@ class TrialOrder:
     at_a_time: int = 1  # trials that share the nodes' object stores
 
 
-class Abandoned(Exception):
+class Abandoned(BaseException):
     """The trial goes on elsewhere, or not at all: nothing more is written."""
 
 

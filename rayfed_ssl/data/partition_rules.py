@@ -79,11 +79,17 @@ def dirichlet_largest_remainder(
     """Class-wise Dirichlet(alpha) as fedbox draws it, with which published splits were made.
 
     One draw of all shares (C, N) from numpy's legacy generator seeded with ``seed``; then, class by class, the class's
-    images are shuffled and cut by the largest remainder. Every image is held; a client may get none.
+    images are shuffled and cut by the largest remainder. Every image is held; a client may get none, which
+    :func:`~rayfed_ssl.data.partition.partition` refuses.
+
+    Raises:
+        UserError: ``alpha`` is so small that this generator rounds all shares of a class to 0.
     """
     draw = np.random.RandomState(seed % 2**32)
     present = np.unique(labels[chosen])
     shares = draw.dirichlet(np.full(clients, alpha), size=len(present))
+    if not np.isfinite(shares).all():
+        raise UserError(f"data.partition.alpha: found {alpha}, too small for numpy's legacy generator; raise alpha")
     held: list[list[Indices]] = [[] for _ in range(clients)]
     for label, share in zip(present, shares, strict=True):
         members = chosen[labels[chosen] == label]

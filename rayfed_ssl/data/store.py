@@ -137,7 +137,7 @@ def cached(
                 _write(path, listing(), form, skip_bad, key, skipping, root)
     except OSError as error:
         reason = printable(error)
-        raise UserError(f"cache {path.parent}: cannot be written ({reason}); set RAYFED_SSL_CACHE") from error
+        raise UserError(f"cache {path.parent}: cannot be written or locked ({reason}); set RAYFED_SSL_CACHE") from error
     return read(path)
 
 

@@ -104,6 +104,8 @@ class Workbench:
         self.config = config
         self.federation = federation
         self.device = resolve_device(config.resources.device)
+        if self.device.type == "cuda":  # else gradients of convolutions differ from call to call
+            torch.backends.cudnn.deterministic = True
         self.on_device = DeviceImages(self.device)
         self.step_maker = StepMaker(config.resources.cuda_graphs, self.device)
         # 1.15 to 1.3 times faster training on CPU (docs/architecture.md) and what tensor cores want. It changes bits,

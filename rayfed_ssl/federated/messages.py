@@ -60,7 +60,7 @@ class ClientError(RuntimeError):
         return last_line(self.trace)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ClientError, (self.client, self.round, self.operation, self.where, self.trace)
+        return ClientError, (self.client, self.round, self.operation, self.where, self.trace), self.__dict__
 
 
 class Diverged(ClientError):

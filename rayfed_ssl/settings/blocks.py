@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.data.partition import Iid, PartitionConfig
@@ -166,7 +166,7 @@ class TrainConfig(Block):
     """Images of a batch; of a smaller shard, all of them."""
     optimizer: OptimizerConfig = OptimizerConfig()
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Of forward passes on a GPU (autocast)."""
+    """Of forward passes on a GPU (autocast). On a CPU they are float32."""
     compile: bool = False
     """Whether encoders go through ``torch.compile``."""
 
@@ -195,6 +195,13 @@ class CheckpointConfig(Block):
     """Every n-th stays for ever; 0: none."""
 
 
+def _on_or_off(found: Any) -> Any:
+    """YAML reads ``on`` and ``off`` as true and false."""
+    if isinstance(found, bool):
+        return "on" if found else "off"
+    return found
+
+
 class ResourcesConfig(Block):
     """Where the work runs. Nothing here changes a result on one kind of machine, but for threads and device."""
 
@@ -208,7 +215,7 @@ class ResourcesConfig(Block):
     """CPU threads of each actor's arithmetic."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """``auto``: the GPU where an actor sees one."""
-    cuda_graphs: Literal["auto", "on", "off"] = "off"
+    cuda_graphs: Annotated[Literal["auto", "on", "off"], BeforeValidator(_on_or_off)] = "off"
     """Train steps as CUDA graphs, with the same bits; ``auto``: on GPUs, where a step can be recorded; ``on``: refused
     where it cannot.
     """

@@ -43,6 +43,8 @@ def _all(config: RunSettings, unused: Mapping[str, str]) -> dict[str, str]:
         found["train.local_epochs"] = "train.local_steps=null"
     if config.train.optimizer.name != "sgd":
         found["train.optimizer.momentum"] = "train.optimizer.name=sgd"
+    if config.resources.device == "cpu":
+        found["train.precision"] = "resources.device=auto or cuda"
     if config.server.schedule == "fedbuff":  # its server adds up replies and does nothing else
         found["system.server_seconds_per_image"] = "server.schedule=sync"
     if config.server.optimizer.name == "adagrad":

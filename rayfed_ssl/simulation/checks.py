@@ -209,6 +209,13 @@ def few_steps(config: RunConfig, server: MethodServer[Any]) -> list[str]:
     ]
 
 
+def no_bfloat16(config: RunConfig, device: str) -> list[str]:
+    """A line where ``train.precision`` does nothing for clients on a ``device`` of the cohort."""
+    if config.train.precision == "float32" or "cpu" not in device.split(", "):
+        return []
+    return [f"train.precision: {config.train.precision} has no effect on a CPU, where forward passes are float32"]
+
+
 def _spans_clients(groups: np.ndarray, clients: np.ndarray) -> bool:
     """Whether images of one group are several clients', as each of both is numbered (M,), -1 for none."""
     pairs = np.unique(np.stack([groups, clients])[:, (groups >= 0) & (clients >= 0)], axis=1)

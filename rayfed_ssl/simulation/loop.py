@@ -27,13 +27,19 @@ from rayfed_ssl.federated.fedbuff import FedBuff
 from rayfed_ssl.federated.federation import Federation, deal
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.messages import ClientError, Diverged, keep
-from rayfed_ssl.federated.plugin import ServerPlugin
 from rayfed_ssl.federated.results import PIXELS, ClientMatrix
-from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.server_steps import optimised_round
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.simulation.assembly import assemble
-from rayfed_ssl.simulation.checks import check_run, describe, few_steps, image_notes, of_dealing, with_start
+from rayfed_ssl.simulation.checks import (
+    check_run,
+    describe,
+    few_steps,
+    image_notes,
+    no_bfloat16,
+    of_dealing,
+    with_start,
+)
 from rayfed_ssl.simulation.export import export_encoders
 from rayfed_ssl.simulation.last_outcomes import LastOutcomes
 from rayfed_ssl.simulation.progress import Progress
@@ -48,7 +54,7 @@ from rayfed_ssl.simulation.resuming import (
     has_results,
     rounds_in,
 )
-from rayfed_ssl.simulation.saving import Saving, kept, published_again
+from rayfed_ssl.simulation.saving import Saving, kept, published_again, take_states
 from rayfed_ssl.simulation.shared_encoders import SharedEncoders
 from rayfed_ssl.simulation.timing import clock_notes
 from rayfed_ssl.storage import checkpoint, failure
@@ -110,12 +116,16 @@ class RunLoop:
             self.ended = rounds_in(folder)
             self.start = self.saving.round = self.done = self._restore(restored)
         else:
-            self.server.start(self.cohort)
+            try:
+                self.server.start(self.cohort)
+            except Diverged as error:  # nothing was written yet that could say so
+                raise UserError(str(error)) from None
             self.cohort.check_read()
             keep(self.server.state)
             self.cohort.commit()
         of_time = clock_notes(self.clock, config, self.server) if self.clock else []
         dealt = [*of_dealing(config, self.federation), *few_steps(config, self.server)]
+        dealt += no_bfloat16(config, self.cohort.device)
         notes = as_notes([*image_notes(config, self.federation), *dealt, *begins, *parts.notes(), *of_time])
         for note in notes:
             self.say(self.start, note.text)
@@ -190,7 +200,7 @@ class RunLoop:
         round, folder = found
         try:
             tree, clients = checkpoint.load(folder)
-            self._take_states(tree, folder)
+            take_states(tree, folder / "server.json", self.server, self.plugins)
             self.ledger.restore(tree["ledger"])
             if self.clock is not None:
                 self.clock.state = tree["clock"]
@@ -205,24 +215,6 @@ class RunLoop:
             self.cohort.publish(name, value)
         self.say(round, f"resumed from round {round} ({folder.name})")
         return round
-
-    def _take_states(self, tree: Any, folder: Path) -> None:
-        """The server's and the plug-ins' states. Raises Damaged where one lacks what it began with."""
-        file = folder / "server.json"
-        parts = ("server", "plugins", "ledger", "published")
-        if not isinstance(tree, dict) or not all(isinstance(tree.get(part), dict) for part in parts):
-            raise checkpoint.Damaged(f"{file}: holds no {', '.join(parts)}")
-        owners: dict[str, MethodServer[Any] | ServerPlugin[Any]] = {"server": self.server, **self.plugins}
-        for name, owner in owners.items():
-            state = tree["server"] if owner is self.server else tree["plugins"].get(name)
-            if not isinstance(state, dict) or (missing := owner.state.keys() - state.keys()):
-                lacks = ", ".join(sorted(missing)) if isinstance(state, dict) else "all"
-                raise checkpoint.Damaged(f"{file}: the state of {name} lacks {lacks}")
-            owner.state = state
-        try:
-            self.server.subjects()
-        except KeyError as error:
-            raise checkpoint.Damaged(f"{file}: the state of server lacks {error}") from None
 
     # -- rounds --------------------------------------------------------------------------------------------------------
 
@@ -386,6 +378,8 @@ def run(
         UserError: the configuration asks for something the images or the folder do not allow, or another run writes
             there: nothing is half-written. Or the disk takes no more: the last checkpoint is as it was.
         ClientError: a client failed and ``on_client_error`` is ``fail``; or ``drop``, and all failed again and again.
+
+    Whatever else ends a run under way stands in its ``error.txt``.
     """
     opened = RunLoop(config, folder, connect, resume, report)
     try:
@@ -393,8 +387,9 @@ def run(
         return opened.drive(stopping, saved)
     except Diverged as error:
         return opened.diverge(error)
-    except ClientError as error:
-        failure.keep(folder, error)
+    except Exception as error:
+        if folder.is_dir():  # else somebody removed it
+            failure.keep(folder, error)
         raise
     finally:
         opened.close()

@@ -1,4 +1,6 @@
-"""When a run's checkpoints are written: after so many rounds, or minutes. No result depends on it."""
+"""A run's checkpoints: when they are written (after so many rounds, or minutes), and what the loop keeps in them. No
+result depends on it.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from rayfed_ssl.data.images import Images
+from rayfed_ssl.federated.plugin import ServerPlugin
+from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.settings.blocks import CheckpointConfig
 from rayfed_ssl.settings.run import due
 from rayfed_ssl.storage import checkpoint
@@ -62,6 +66,27 @@ def published_again(saved: Mapping[str, Any], public: Images | None) -> dict[str
     named = {name for name, value in saved.items() if isinstance(value, str) and value == PUBLIC}
     assert public is not None or not named  # resuming.check_same has compared them
     return {**saved, **{name: public.pixels for name in named if public is not None}}
+
+
+def take_states(tree: Any, file: Path, server: MethodServer[Any], plugins: Mapping[str, ServerPlugin[Any]]) -> None:
+    """Give the server and the plug-ins the states of a checkpoint's ``tree``, which was read from ``file``.
+
+    Raises Damaged where one lacks what it began with.
+    """
+    parts = ("server", "plugins", "ledger", "published")
+    if not isinstance(tree, dict) or not all(isinstance(tree.get(part), dict) for part in parts):
+        raise checkpoint.Damaged(f"{file}: holds no {', '.join(parts)}")
+    owners: dict[str, MethodServer[Any] | ServerPlugin[Any]] = {"server": server, **plugins}
+    for name, owner in owners.items():
+        state = tree["server"] if owner is server else tree["plugins"].get(name)
+        if not isinstance(state, dict) or (missing := owner.state.keys() - state.keys()):
+            lacks = ", ".join(sorted(missing)) if isinstance(state, dict) else "all"
+            raise checkpoint.Damaged(f"{file}: the state of {name} lacks {lacks}")
+        owner.state = state
+    try:
+        server.subjects()
+    except KeyError as error:
+        raise checkpoint.Damaged(f"{file}: the state of server lacks {error}") from None
 
 
 def _same_memory(value: object, public: Images | None) -> bool:

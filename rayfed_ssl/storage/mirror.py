@@ -52,9 +52,9 @@ def place(out: str | Path) -> tuple[Path, str | None]:
 def mirrored(folder: Path, uri: str | None, *, resume: bool) -> Iterator[Callable[[], None]]:
     """Gives what to call after every checkpoint; without a URI that does nothing, and ``folder`` is what stays.
 
-    With one, ``folder`` is copied at the end, too, and then removed; it is kept where copying failed. Of a run that
-    failed ``error.txt`` is copied: its last checkpoint is there already. Where it had none, all of it is copied, as it
-    would lie in a folder.
+    With one, ``folder`` is copied at the end, too, and then removed; it is kept where copying failed, and a note of the
+    exception says so. If the run failed, ``error.txt`` is copied: the last checkpoint is at the URI already. If the URI
+    holds nothing of the run yet, all of the folder is copied.
 
     Raises:
         UserError: the URI cannot be written to, or holds something already and ``resume`` is not set.
@@ -71,8 +71,8 @@ def mirrored(folder: Path, uri: str | None, *, resume: bool) -> Iterator[Callabl
         try:
             try:
                 yield mirror.push
-            except Exception:
-                mirror.push_error()
+            except Exception as error:
+                mirror.push_error(error)
                 raise
             mirror.push()
         finally:
@@ -175,17 +175,20 @@ class Mirror:
             ) from None
         self.copied = here
 
-    def push_error(self) -> None:
-        """Make the URI say why the run failed, if the folder does; what else is new since the last checkpoint stays
-        here, but not where the URI holds nothing of the run. Nothing where it cannot be reached, which is not what went
-        wrong.
+    def push_error(self, error: Exception) -> None:
+        """Make the URI say why the run failed, where the folder does. If the URI holds nothing of the run, all of the
+        folder is copied. Where copying fails the folder is kept, and a note is added to ``error``.
         """
-        if not (self.folder / ERROR).exists():
+        if self.failed or not (self.folder / "config.yaml").exists():  # the error itself, or it was no run yet
             return
-        with suppress(OSError, pa.ArrowException):
+        try:
             begun = "config.yaml" in self._remote_files()
-            for path in [ERROR] if begun else sorted(self._local_files(), key=_rank):
-                self._copy(path)
+            for path in sorted(self._local_files(), key=_rank):
+                if path == ERROR or not begun:
+                    self._copy(path)
+        except (OSError, pa.ArrowException) as refused:
+            self.failed = True
+            error.add_note(f"--out: could not copy to {self.uri} ({_first_line(refused)}); the run is in {self.folder}")
 
     def _copy(self, path: str) -> None:
         target = f"{self.root}/{path}"

@@ -65,6 +65,7 @@ def test_fields_that_clients_share_are_kept_once(monkeypatch: pytest.MonkeyPatch
     shared, own = np.zeros(100, np.float32), [np.zeros(100, np.float32) for _ in range(2)]
     for client in range(50):
         sums.register(Request((client,), ({"rest": shared, "alpha": 0.5},), (None,)))
+        sums.register(Request((client,), ({"bank": [shared, {"theirs": shared}]},), (None,)))
     assert not sums.full
     sums.register(Request((50, 51), ({"rest": own[0]}, {"rest": own[1]}), (None, None)))
     assert sums.full

@@ -100,7 +100,9 @@ def test_a_cache_that_cannot_be_locked_is_refused_and_holds_nothing(tmp_path, mo
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
     monkeypatch.setattr(fcntl, "flock", unsupported)
-    with pytest.raises(UserError, match=r"cache .*: cannot be written \(.*Operation not supported\); set RAYFED_SSL"):
+    with pytest.raises(
+        UserError, match=r"cache .*: cannot be written or locked \(.*Operation not supported\); set RAYFED"
+    ):
         store(tmp_path / "s.arrow", listing([encoded(photo(16, 16))]))
     assert list(tmp_path.iterdir()) == []
 
@@ -299,7 +301,7 @@ def test_a_listing_of_the_wrong_length_is_refused(tmp_path):
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(UserError, match=r"file: cannot be written.*RAYFED_SSL_CACHE"):
+    with pytest.raises(UserError, match=r"file: cannot be written or locked.*RAYFED_SSL_CACHE"):
         store(tmp_path / "file" / "s.arrow", listing([photo(16, 16)]))
 
 

@@ -43,6 +43,14 @@ def test_published_classes_and_order_come_out_again():
     assert shards[2][:4].tolist() == [3555, 3097, 1479, 4875]  # the shuffled class 0; clients 0 and 1 hold none of it
 
 
+def test_an_alpha_that_the_legacy_generator_rounds_to_nothing_is_refused():
+    lost = [seed for seed in range(50) if np.isnan(np.random.RandomState(seed).dirichlet([0.001] * 5, size=10)).any()]
+    assert lost
+    for seed in lost:
+        with pytest.raises(UserError, match=r"data\.partition\.alpha: found 0\.001, too small"):
+            dirichlet_largest_remainder(np.arange(1000), np.arange(1000) % 10, 5, 0.001, seed)
+
+
 def test_largest_remainder_knows_no_bound():
     with pytest.raises(ValidationError, match=r"min_size: found 5; .*'largest_remainder' knows none"):
         Dirichlet(rounding="largest_remainder", min_size=5)

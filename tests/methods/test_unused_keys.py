@@ -19,6 +19,10 @@ REFUSED = {
         "fedsimclr", {"train.optimizer.name": "adam", "train.optimizer.momentum": 0.5},
         "train.optimizer.momentum: found 0.5; it needs train.optimizer.name=sgd",
     ),
+    "bfloat16": (
+        "fedsimclr", {"train.precision": "bfloat16", "resources.device": "cpu"},
+        "train.precision: found bfloat16; it needs resources.device=auto or cuda",
+    ),
     "adagrad": (
         "fedsimclr", {"server.optimizer.name": "adagrad", "server.optimizer.beta_2": 0.5},
         "server.optimizer.beta_2: found 0.5; it needs server.optimizer.name=adam or yogi",
@@ -87,6 +91,8 @@ REFUSED = {
 }  # fmt: skip
 ALLOWED = {
     "momentum of SGD": ("fedsimclr", {"train.optimizer.momentum": 0.5}),
+    "bfloat16 on a GPU": ("fedsimclr", {"train.precision": "bfloat16", "resources.device": "cuda"}),
+    "bfloat16 where there is a GPU": ("fedsimclr", {"train.precision": "bfloat16"}),
     "no momentum": ("fedsimclr", {"train.optimizer.name": "adam", "train.optimizer.momentum": 0.9}),
     "a share of tasks": ("fedlinked", {**TASKS, "data.public.share": 0.3, "data.task_images": 5}),
     "ours beside a paper's": (

@@ -22,7 +22,7 @@ from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.simulation import forecast as module
 from rayfed_ssl.simulation.assembly import rehearse
-from rayfed_ssl.simulation.checks import few_steps
+from rayfed_ssl.simulation.checks import few_steps, no_bfloat16
 from rayfed_ssl.simulation.forecast import (
     STEPS,
     backward_bytes,
@@ -376,6 +376,17 @@ def test_a_run_and_its_check_say_that_local_steps_are_few(tmp_path: Path) -> Non
     )
     assert said.endswith("more train.rounds or train.local_steps give more")
     assert said in forecast(config).notes
+
+
+def test_a_run_notes_that_a_cpu_has_no_bfloat16(tmp_path: Path) -> None:
+    for precision, device, told in (
+        ("bfloat16", "NVIDIA H200, cpu", 1), ("bfloat16", "NVIDIA H200", 0), ("float32", "cpu", 0)
+    ):  # fmt: skip
+        assert len(no_bfloat16(tiny("fedsimclr", train__precision=precision), device)) == told
+    config = tiny("fedsimclr", train__precision="bfloat16", train__rounds=1)
+    run_locally(config, tmp_path)
+    notes = json.loads((tmp_path / "environment.json").read_text())["notes"]
+    assert "train.precision: bfloat16 has no effect on a CPU, where forward passes are float32" in notes
 
 
 @pytest.mark.parametrize("name", ["demo", "unreliable_clients"])
