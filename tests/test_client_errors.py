@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import re
 from collections.abc import Callable
@@ -214,6 +215,17 @@ def test_a_dropped_client_is_named_when_it_happens_and_counts_once(poison: Poiso
     assert {value for (_, _, tag), value in measured(tmp_path / "run").items() if tag == DROPPED} == {1.0}
     said = [line for line in lines if line.startswith("client 1 dropped in round 1 (train): operation 'train' replied")]
     assert len(said) == 1
+
+
+def test_what_a_run_writes_can_be_read_by_whom_the_umask_lets(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        run_locally(tiny("fedbyol", train__rounds=1), tmp_path / "run")
+    finally:
+        os.umask(before)
+    modes = {path.relative_to(tmp_path).as_posix(): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*.*")}
+    assert {path for path in modes if path.endswith(".safetensors")} >= {"run/encoder/global.safetensors"}
+    assert {path for path, mode in modes.items() if mode != 0o640 and (tmp_path / path).is_file()} == set()
 
 
 def test_a_run_that_drops_nobody_has_no_such_table(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from rayfed_ssl.base.files import write_json
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.records.summary import history as measured_by_round
+from rayfed_ssl.records.summary_file import read_summary
 from rayfed_ssl.records.tables import read_metrics
 from tune.config import Point
 
@@ -91,15 +92,8 @@ class Book:
         write_json(self.path, {"trials": [asdict(entry) for entry in self.entries]})
 
     def summary(self, entry: Entry) -> dict[str, Any] | None:
-        """What the trial's run folder says it came to."""
-        path = self.folder / entry.name / "summary.json"
-        try:
-            found: dict[str, Any] = dict(json.loads(path.read_text(encoding="utf-8")))
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, TypeError) as error:
-            raise _damaged(path, error) from None
-        return found
+        """What the trial's run folder says it came to; None where the run has not ended."""
+        return read_summary(self.folder / entry.name)
 
     def ended(self, entry: Entry) -> str | None:
         """``complete`` or ``diverged`` where the trial's run folder says so."""

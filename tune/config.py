@@ -42,6 +42,7 @@ MISSING = {"select": "none: set evaluation.select.share", "features": "none: nam
 TRIALS = 20
 MOST = 10_000  # trials: each one's config is built before the first starts
 OF_PROTOCOLS = ("select", "accuracy", "best", "untrained", "features")  # parts of a summary with a value per protocol
+KEYED = ("space", "overrides")  # blocks whose keys are those of a run, dots and all
 METRICS = (*OF_PROTOCOLS, "communication", "epsilon", "wall_s", "train_images_per_s")
 BYTES = ("communication.up_bytes", "communication.down_bytes")  # a summary's, of all clients
 SMALLER = ("features.alignment", "features.uniformity", "communication", "epsilon", "wall_s")  # metrics that begin so
@@ -290,8 +291,9 @@ def load(path: Path, changes: Sequence[str] = ()) -> Sweep:
     document = configfile.read(path)
     for key, value in configfile.parse_overrides(changes).items():
         block, _, rest = key.partition(".")
-        if block in ("space", "overrides") and rest:
-            document[block] = {**(document.get(block) or {}), rest: value}
+        if block in KEYED and (rest or isinstance(value, Mapping)):
+            given = value if isinstance(value, Mapping) and not rest else {rest: value}
+            document[block] = {**(document.get(block) or {}), **given}
         elif block in SweepConfig.model_fields:
             document = configfile.merge(document, {key: value}, tagged=("scheduler",))
         else:

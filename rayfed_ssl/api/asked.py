@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from rayfed_ssl import extensions
-from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import printable
+from rayfed_ssl.api.arguments import as_text
 from rayfed_ssl.config import RunConfig, build, load_changed
 from rayfed_ssl.settings import files as configfile
 
@@ -44,13 +43,6 @@ def plain(value: object) -> object:
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     return value
-
-
-def as_text(value: object, name: str, allowed: str) -> str:
-    """A path or a name that was given. Raises UserError for what is neither, such as None of a variable not set."""
-    if not isinstance(value, str | os.PathLike):
-        raise UserError(f"{name}: found {printable(repr(value), 80)}; must be {allowed}")
-    return str(os.fspath(value))
 
 
 def asked(config: Configuration, overrides: Mapping[str, object]) -> RunConfig:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import torch
 from rich.console import Console
 
+from rayfed_ssl.api.arguments import as_text, check_callable, check_flag
 from rayfed_ssl.api.execution import execute
 from rayfed_ssl.api.executor import Executor
 from rayfed_ssl.api.words import python_words
@@ -40,9 +41,13 @@ def carry_out(
         UserError, ClientError: see ``rayfed_ssl.run``; and whatever ``on_progress`` raises.
     """
     where = executor_named(executor)
+    check_flag(resume, "resume")
+    check_flag(progress, "progress")
+    check_callable(on_progress, "on_progress")
+    out = as_text(out, "out", "a folder, or a URI that pyarrow writes to")
     screen = console(quiet=not progress)
     with python_words(), surroundings(where):
-        folder, uri = place(os.fspath(out))
+        folder, uri = place(out)
         with Reporter(screen, settings.method.name) as reporter, interruptions(reporter.line) as interrupted:
             report, stopping = listened(reporter, on_progress, interrupted)
             execute(where)(settings, folder, uri=uri, resume=resume, report=report, stopping=stopping)

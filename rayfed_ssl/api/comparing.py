@@ -10,7 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 from rich.console import Console
 
-from rayfed_ssl.api.asked import as_text, dotted
+from rayfed_ssl.api.arguments import as_text, check_callable, check_count, check_flag
+from rayfed_ssl.api.asked import dotted
 from rayfed_ssl.api.carrying import Listener, OnProgress, executor_named, surroundings
 from rayfed_ssl.api.executor import Executor
 from rayfed_ssl.api.folder import Run
@@ -27,7 +28,7 @@ from rayfed_ssl.terminal.shadow import refuse_shadows
 from rayfed_ssl.terminal.signals import interruptions
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Compared:
     """What runs came to, side by side. Printed, and shown in a notebook, it is a table with its notes.
 
@@ -52,6 +53,11 @@ class Compared:
         what was chosen.
         """
         return [*notes(self.comparison), *([] if self.selection is None else [self.selection.sentence])]
+
+    def __repr__(self) -> str:
+        """``Compared(runs/x-compare: fedsimclr, fedprox)``."""
+        rows = ", ".join(row.name for row in self.comparison.rows)
+        return f"Compared({'' if self.folder is None else f'{self.folder}: '}{rows})"
 
     def __str__(self) -> str:
         screen = Console(width=140, force_jupyter=False)
@@ -103,6 +109,15 @@ def compare(
 
     where = executor_named(executor)
     allowed = "methods with base, one file of variants, or runs and run folders"
+    if base is not None:
+        base = as_text(base, "base", "the path of a YAML file")
+    if seeds is not None:
+        check_count(seeds, "seeds")
+    if out is not None:
+        out = as_text(out, "out", "a folder")
+    for flag, value in (("resume", resume), ("skip_unfit", skip_unfit), ("progress", progress)):
+        check_flag(value, flag)
+    check_callable(on_progress, "on_progress")
     names = [os.fspath(one.folder) if isinstance(one, Run) else as_text(one, "compare", allowed) for one in what]
     changes = [f"{key}={json.dumps(value)}" for key, value in dotted(overrides).items()]
     with python_words(), surroundings(where):

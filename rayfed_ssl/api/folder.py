@@ -13,7 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from rayfed_ssl.api.asked import as_text, asked, dotted
+from rayfed_ssl.api.arguments import as_text, check_count, check_flag
+from rayfed_ssl.api.asked import asked, dotted
 from rayfed_ssl.api.carrying import OnProgress, carry_out, surroundings
 from rayfed_ssl.api.encoder import ImageEncoder, encoder_of
 from rayfed_ssl.api.executor import Executor
@@ -21,6 +22,7 @@ from rayfed_ssl.api.words import python_words
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig, load_untrusted
 from rayfed_ssl.records.outcomes import FILE as OUTCOMES
+from rayfed_ssl.records.summary_file import read_summary
 from rayfed_ssl.records.tables import read_communication, read_metrics
 from rayfed_ssl.settings.files import of_run
 from rayfed_ssl.simulation.reevaluation import FILE, reevaluate
@@ -63,21 +65,8 @@ class Run:
         """``summary.json``: accuracy of the last round, of the best, of the untrained encoder and of raw pixels, bytes,
         epsilon, seconds. Raises UserError where the run has not ended.
         """
-        if (found := self._summary()) is None:
+        if (found := read_summary(self.folder)) is None:
             raise UserError(f"{self.where}: found no summary.json; the run has not ended, resume() continues it")
-        return found
-
-    def _summary(self) -> dict[str, Any] | None:
-        """None where the run has not ended."""
-        path = self.folder / "summary.json"
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            if not isinstance(found, dict):
-                raise ValueError("no object")
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError) as error:
-            raise UserError(f"{path}: cannot be read ({error}); the run's records are damaged") from None
         return found
 
     @property
@@ -88,7 +77,7 @@ class Run:
     @property
     def status(self) -> str:
         """complete, stopped or diverged; ``unfinished`` where the run has not ended."""
-        return str((self._summary() or {}).get("status", "unfinished"))
+        return str((read_summary(self.folder) or {}).get("status", "unfinished"))
 
     @property
     def metrics(self) -> pa.Table:
@@ -132,8 +121,13 @@ class Run:
         Raises:
             UserError: an unknown protocol, a setting that is not allowed, images that are gone, or are none.
         """
-        if data is not None:
-            data = json.dumps(dict(data), default=str) if isinstance(data, Mapping) else os.fspath(data)
+        for protocol in protocols:
+            as_text(protocol, "protocols", "names of protocols, each an argument of its own")
+        check_flag(exclude_trained, "exclude_trained")
+        if isinstance(data, Mapping):
+            data = json.dumps(dict(data), default=str)
+        elif data is not None:
+            data = as_text(data, "data", "a folder, a file, hub:OWNER/NAME, or a mapping of keys")
         changes = [f"evaluation.{key}={json.dumps(value)}" for key, value in dotted(settings).items()]
         with python_words(), surroundings(Executor.local):
             renew = renewing(self.uri, self.folder, FILE)
@@ -176,6 +170,8 @@ class Run:
         Raises:
             UserError: fewer rounds than the run has, or settings whose rounds depend on how many there are to be.
         """
+        if rounds is not None:
+            check_count(rounds, "rounds")
         with python_words():
             settings = asked(self.config, {} if rounds is None else {"train__rounds": rounds})
         where = carry_out(
@@ -185,7 +181,7 @@ class Run:
 
     def __repr__(self) -> str:
         """``Run(runs/demo: fedsimclr, complete, 20 of 20 rounds, knn 0.967)``."""
-        summary = self._summary() or {}
+        summary = read_summary(self.folder) or {}
         status = summary.get("status", "unfinished")
         rounds, text = self.config.train.rounds, f"{self.config.method.name}, {status}"
         if status == "unfinished":

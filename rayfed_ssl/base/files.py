@@ -7,6 +7,9 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
+
+from rayfed_ssl.base.schema import UserError
 
 
 def replace_file(
@@ -34,6 +37,33 @@ def replace_file(
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+
+
+def readable_as_usual(path: Path, write: Callable[[Path], object]) -> None:
+    """Let ``write`` fill a file, and give it the mode that a new file has here (the umask's): safetensors' own files
+    can be read by their owner alone.
+    """
+    path.touch()
+    mode = path.stat().st_mode & 0o777
+    write(path)
+    path.chmod(mode)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The mapping in a JSON file; None where there is no such file.
+
+    Raises:
+        UserError: it cannot be read, or holds something else.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path}: cannot be read ({error}); the file is damaged") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: found {type(found).__name__}; must be a mapping, so the file is damaged")
+    return found
 
 
 def write_json(path: Path, value: Mapping[str, object], within: Path | None = None) -> None:

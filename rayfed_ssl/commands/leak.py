@@ -18,7 +18,7 @@ def leak(
         list[str] | None,
         typer.Argument(metavar="[data.path=PATH]", help="Where the run's images and files lie now."),
     ] = None,
-    round: Annotated[int | None, typer.Option(help="Whose messages; by default the last round's.")] = None,
+    round: Annotated[int | None, typer.Option(help="Whose messages; by default the last finished one.")] = None,
     client: Annotated[
         list[int] | None,
         typer.Option(help="May be repeated; by default the first who took part and has images enough."),

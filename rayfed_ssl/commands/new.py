@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import keyword
 import re
 from pathlib import Path
 from shlex import quote
@@ -42,6 +43,8 @@ def begin(kind: Kind, name: str, folder: Path) -> tuple[Path, Path]:
     """
     if not NAME.fullmatch(name):
         raise UserError(f"NAME: found {name!r}; must be lower-case letters, digits and _, a letter first, at most 60")
+    if keyword.iskeyword(name) or keyword.issoftkeyword(name):
+        raise UserError(f"NAME: found {name!r}, a word of Python's own; must be another name")
     if name in BEGINNINGS[kind].known():
         article = "an" if kind[0] in "aeiou" else "a"
         raise UserError(f"NAME: found {name!r}, which is {article} {kind} already; must be a new name")

@@ -196,7 +196,11 @@ class FromFile(GivenClients):
     def notes(self, images: Images, chosen: Indices, shards: Sequence[Indices]) -> tuple[Note, ...]:
         found = read_partition(self.path, images.labels, self.partial)
         small = [mine for mine, shard in zip(found.lists, shards, strict=True) if not len(shard)]
-        return self.left_out(shards, found.names or (), sum(map(len, small)))
+        notes = self.left_out(shards, found.names or (), sum(map(len, small)))
+        if found.nobodys:
+            said = f"data.partition.path: {found.nobodys} of {len(images.labels)} training images are nobody's"
+            notes += (Note.shareable(said, ": the file gives them no client"),)
+        return notes
 
     def public(self, labels: NDArray[np.int64]) -> Indices | None:
         found = read_partition(self.path, labels, self.partial).public  # rows without a client

@@ -1,10 +1,11 @@
 """Partitions from a file: JSON (a list of lists of indices) or Parquet (columns ``client`` and ``index``).
 
-A run folder's ``partition.parquet`` has more columns, which are respected: ``split`` (of a client's rows only ``train``
-is shared out, of nobody's only ``public`` is public; the rest counts as known), ``label`` (has to be the data set's)
-and ``client_name``. Without a column ``split`` all rows without a client are public. The schema's metadata says how
-many clients there are, of whom the last may hold nothing, and whether public rows were client 0's or a share of all;
-where a file does not say, they are as many as hold images, and public rows are client 0's where it has no others.
+A row whose client is null, -1 or blank text is of an image that nobody holds. A run folder's ``partition.parquet`` has
+more columns, which are respected: ``split`` (of a client's rows only ``train`` is shared out, of nobody's only
+``public`` is public; the rest counts as known), ``label`` (has to be the data set's) and ``client_name``. The schema's
+metadata says how many clients there are, of whom the last may hold nothing, and whether public rows were client 0's or
+a share of all. In a file without metadata the clients are as many as hold images, and rows with the split ``public``
+are client 0's where it has no others.
 """
 
 from __future__ import annotations
@@ -47,11 +48,14 @@ class Origin:
 
 @dataclass(frozen=True)
 class FilePartition:
-    """What a file says: ``lists[j]`` the indices client j holds, ``names[j]``, and the public images' indices."""
+    """What a file says: ``lists[j]`` the indices client j holds, ``names[j]``, the public images' indices, and how many
+    images are ``nobodys``: they are in no row, or in a row without a client.
+    """
 
     lists: tuple[Indices, ...]
     names: tuple[str, ...] | None
     public: Indices
+    nobodys: int = 0
 
     def of(self, clients: int) -> tuple[Indices, ...]:
         """The lists, if there is one for each of so many clients. Raises UserError."""
@@ -66,7 +70,7 @@ class FilePartition:
 @dataclass(frozen=True)
 class _Rows:
     """``client`` (r,) positions in the lists, -1 for none; ``shared_out`` (r,) whether that client trains on it, or,
-    where there is none, whether it is public."""
+    where there is none, whether it is public; ``nobodys`` how many rows have no client and no split."""
 
     client: NDArray[np.int64]
     index: NDArray[np.int64]
@@ -75,6 +79,7 @@ class _Rows:
     names: tuple[str, ...] | None = None
     label: NDArray[np.int64] | None = None
     origin: Origin | None = None
+    nobodys: int = 0
 
     @property
     def given_away(self) -> bool:
@@ -118,7 +123,7 @@ def read_partition(path: Path, labels: NDArray[np.int64], partial: bool = False)
     public = rows.index[rows.shared_out & (rows.client < 0)]
     if rows.given_away:
         lists[0], public = public, public[:0]
-    return FilePartition(tuple(lists), rows.names, public)
+    return FilePartition(tuple(lists), rows.names, public, count - len(known) + rows.nobodys)
 
 
 def _from_json(path: Path) -> _Rows:
@@ -170,7 +175,7 @@ def _from_parquet(path: Path) -> _Rows:
     try:
         index = np.asarray(table.column("index").cast(pa.int64()).to_numpy(), np.int64)
         client, names = _positions(table.column("client"), path)
-        shared_out = np.ones(len(index), np.bool_)
+        shared_out, nobodys = np.ones(len(index), np.bool_), 0
         if "split" in table.column_names:
             used = [PUBLIC if number < 0 else SHARED_OUT for number in client.tolist()]
             split = table.column("split").to_pylist()
@@ -185,9 +190,12 @@ def _from_parquet(path: Path) -> _Rows:
     if origin is not None:
         _check(origin, client, shared_out, path)
         count = origin.clients
+    elif "split" not in table.column_names:
+        shared_out = client >= 0
+        nobodys = int((client < 0).sum())
     if names is None and "client_name" in table.column_names:
         names = _names_beside(client, table.column("client_name").to_pylist(), count)
-    return _Rows(client, index, shared_out, count, names, label, origin)
+    return _Rows(client, index, shared_out, count, names, label, origin, nobodys)
 
 
 def _origin(schema: pa.Schema, path: Path) -> Origin | None:
@@ -242,7 +250,8 @@ def _positions(column: pa.ChunkedArray, path: Path) -> tuple[NDArray[np.int64], 
         return client, None
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
         raise _unlike(path, f"clients of type {printable(kind)}")
-    known = sorted({value for value in values if value is not None})
+    named = [value if value is not None and value.strip() else None for value in values]
+    known = sorted({value for value in named if value is not None})
     position = {name: number for number, name in enumerate(known)}
-    client = np.array([-1 if value is None else position[value] for value in values], np.int64)
+    client = np.array([-1 if value is None else position[value] for value in named], np.int64)
     return client, tuple(printable(name) for name in known)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import stat
 from collections.abc import Callable, Mapping, Sequence
@@ -257,7 +258,7 @@ def load(
     form = Form(config.image_size, config.max_pixels, config.channels, config.range, config.fit, config.background)
     source, part = (source, "") if source.alone is None or "test" in splits else (_undivided(source), "-alone")
     files = {split: cache / f"{stem}{part}-{split}.arrow" for split in splits}
-    if "test" in files and not all(file.exists() for file in files.values()):
+    if "test" in files and not all(os.path.exists(file) for file in files.values()):
         source.check()
     root = root_of(source)
     skips, skipping = config.on_bad_image == "skip", skipping or f"set {key}.on_bad_image=skip"

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import yaml
 
+from rayfed_ssl.base.files import read_json
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.config import RunConfig
@@ -27,6 +28,7 @@ from rayfed_ssl.objectives import OBJECTIVES
 from rayfed_ssl.records.environment import recorded, scalings
 from rayfed_ssl.records.intervals import counts_images
 from rayfed_ssl.records.outcomes import FILE as OUTCOMES
+from rayfed_ssl.records.summary_file import read_summary
 from rayfed_ssl.records.tables import OTHERS, SKIPPED
 
 UNKNOWN = "unknown"  # the Hugging Face Hub's word for a licence that nobody named
@@ -44,7 +46,7 @@ def card(encoder: RunEncoder, use: str, licence: str = UNKNOWN, difference: floa
     Raises:
         UserError: a file of the run folder that is missing or damaged.
     """
-    summary = _read(encoder.run / "summary.json")
+    summary = read_summary(encoder.run)
     if summary is None:
         raise UserError(f"{encoder.run}: found no summary.json; the run has not finished")
     whose = "the global encoder" if encoder.client is None else f"the encoder of client {encoder.client}"
@@ -70,19 +72,6 @@ def card(encoder: RunEncoder, use: str, licence: str = UNKNOWN, difference: floa
         reason = " ".join(str(error).split())
         raise UserError(f"{encoder.run}: the run's records are damaged ({type(error).__name__}: {reason})") from error
     return "\n\n".join(parts) + "\n"
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    """A JSON file of the run folder; None where there is none. Raises UserError where it is damaged."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read ({error})") from None
-    if not isinstance(found, dict):
-        raise UserError(f"{path}: found no mapping; it is damaged")
-    return found
 
 
 def _introduction(encoder: RunEncoder) -> str:
@@ -116,7 +105,7 @@ def _training(encoder: RunEncoder, summary: Mapping[str, Any]) -> Iterator[tuple
     config = encoder.config
     yield "config", f"`{config.name}`"
     yield "data", _data(config)
-    for said in scalings(_read(encoder.run / "environment.json") or {}):
+    for said in scalings(read_json(encoder.run / "environment.json") or {}):
         yield "grey values", said
     split = config.data.partition
     yield "partition", _block(split.model_dump(mode="json", exclude=set(split.files), exclude_none=True))
@@ -201,7 +190,7 @@ def _accuracy(encoder: RunEncoder, summary: Mapping[str, Any]) -> str:
         for tag, given in summary["accuracy"].items()
         if (value := _own(encoder, given)) is not None
     ]
-    later = _read(encoder.run / "evaluation.json") or {}
+    later = read_json(encoder.run / "evaluation.json") or {}
     began = encoder.file.before_training(encoder.config.model.initial == "own")
     untrained, pixels = later.get("untrained", {}).get(began, {}), later.get("pixels", {})
     for tag, value in later.get("accuracy", {}).get(encoder.file.stem, {}).items():
@@ -288,7 +277,7 @@ def _number(value: float | None) -> str:
 
 
 def _versions(run: Path) -> Iterator[tuple[str, str]]:
-    environment = _read(run / "environment.json") or {}
+    environment = read_json(run / "environment.json") or {}
     if "python" in environment:
         yield "python", str(environment["python"])
     for name, version in environment.get("versions", {}).items():

@@ -17,9 +17,10 @@ from rayfed_ssl.leak.audit import Audit, Finding, TooFew, as_rows, draw_sets, un
 from rayfed_ssl.leak.replay import replayed
 from rayfed_ssl.records.guarantee import Guarantee, guarantee
 from rayfed_ssl.records.leaked import FILE, read_leak
-from rayfed_ssl.records.summary import known_summary
+from rayfed_ssl.records.summary_file import known_summary
 from rayfed_ssl.settings.files import of_run
 from rayfed_ssl.simulation.resuming import load_moved
+from rayfed_ssl.storage import checkpoint
 from rayfed_ssl.storage.claim import rewriting
 
 MOST_NAMED = 10  # clients that could be audited
@@ -63,7 +64,10 @@ def leak(
     _earlier(run)  # what cannot be read is said before anything is repeated
     config = load_moved(run, changes, trust_imports=trust_imports)
 
-    last = config.train.rounds if round is None else round
+    done = _rounds_done(run)
+    last = done if round is None else round
+    if not 1 <= last <= done:
+        raise UserError(f"--round: found {last}; allowed: 1 to {done}, the rounds that the run has finished")
     tap, heard = replayed(config, run, last, partial(_whom, clients, images, config.seed), say)
     present = sorted(tap.present)
     if not present:
@@ -144,6 +148,16 @@ def _enough(clients: Sequence[int], images: int, seed: int, federation: Federati
         except TooFew:
             continue
         yield client
+
+
+def _rounds_done(run: Path) -> int:
+    """How many rounds the run has finished, as its summary or its newest checkpoint says. Raises UserError for none."""
+    done = known_summary(run).get("rounds")
+    if not isinstance(done, int):
+        done = max((t for t, _ in checkpoint.complete(run / "checkpoints")), default=0)
+    if done < 1:
+        raise UserError(f"{run}: found no finished round, so no message to audit")
+    return done
 
 
 def _guarantee(run: Path) -> Guarantee | None:

@@ -19,9 +19,13 @@ from rayfed_ssl.base.schema import UserError
 def read_safetensors(path: Path, key: str = "") -> dict[str, Tensor]:
     """The tensors of a safetensors file. Raises UserError, beginning with ``key``, where it cannot be read."""
     try:
+        with path.open("rb"):  # safetensors says of every file that it cannot open that there is none
+            pass
         return load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"{key}{path}: cannot be read ({error}); it is damaged or missing") from None
+    except OSError as error:
+        raise UserError(f"{key}{path}: cannot be read ({error.strerror or error})") from None
+    except SafetensorError as error:
+        raise UserError(f"{key}{path}: cannot be read ({error}); it is damaged") from None
 
 
 def floating(module: nn.Module) -> dict[str, Tensor]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +24,7 @@ from rayfed_ssl.records.leaked import Audited, read_leak
 from rayfed_ssl.records.outcomes import ImageShares, read_outcomes
 from rayfed_ssl.records.same_images import have_other_images
 from rayfed_ssl.records.summary import PIXELS, history, rounds_s, virtual_seconds, void_rounds
+from rayfed_ssl.records.summary_file import SUMMARY, read_summary
 from rayfed_ssl.records.tables import bytes_until, read_communication, read_metrics
 from rayfed_ssl.settings import files as configfile
 
@@ -123,15 +123,13 @@ def read_run(folder: Path) -> OneRun:
         UserError: there is no run that has ended, or its records are damaged.
     """
     settings = _settings(folder)
+    summary = read_summary(folder)
+    if summary is None:
+        raise UserError(f"{folder}: found no {SUMMARY}, so the run has not ended; --resume finishes it")
     try:
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
         told = {key: summary[key] for key in ("status", "rounds", "communication", "epsilon", "wall_s")}
-    except FileNotFoundError:
-        raise UserError(f"{folder}: found no summary.json, so the run has not ended; --resume finishes it") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{folder / 'summary.json'}: cannot be read ({error!r}); the run's records are damaged"
-        ) from None
+    except KeyError as error:
+        raise UserError(f"{folder / SUMMARY}: found no {error}; the file is damaged") from None
     metrics, known = read_metrics(folder), recorded(folder)
     split, held_out = _partition(folder)
     values, curves, of_clients = {}, {}, False

@@ -13,7 +13,6 @@ Values that are not finite become null, because JSON has neither NaN nor infinit
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +22,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rayfed_ssl.base.files import write_json
 from rayfed_ssl.records.tables import EVALUATED, communication_parts, communication_totals, dropped_parts, read_metrics
 
 PIXELS = "pixels_"
@@ -209,20 +207,6 @@ def dropped(folder: Path) -> dict[str, int]:
 def void_rounds(metrics: pa.Table) -> int:
     """How many rounds came to nothing."""
     return len(metrics.filter(pc.equal(metrics["tag"].cast(pa.string()), VOID)))
-
-
-def known_summary(folder: Path) -> dict[str, Any]:
-    """What ``summary.json`` of a run folder holds; empty where there is none that can be read."""
-    try:
-        found = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def write_summary(folder: Path, summary: Mapping[str, object]) -> None:
-    """Write ``summary.json`` atomically."""
-    write_json(folder / "summary.json", summary)
 
 
 def _images_per_s(metrics: pa.Table) -> float | None:

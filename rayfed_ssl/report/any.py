@@ -27,6 +27,9 @@ def report_of(folder: Path, *, images: bool = True, trust_imports: bool = False)
             return comparison.report(folder)
         if (folder / sweep.RESULTS).is_file():
             return sweep.report(folder)
+        for begun, what, part in (("comparison.yaml", "comparison", "run"), ("sweep.yaml", "sweep", "trial")):
+            if (folder / begun).is_file():
+                raise UserError(f"{folder}: found a {what} of which no {part} has ended: nothing to report yet")
         return run.report(folder, images=images, trust_imports=trust_imports)
     except OSError as error:
         if not folder.is_dir():

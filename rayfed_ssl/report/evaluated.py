@@ -8,7 +8,7 @@ from typing import Any
 
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.models.exported import exported_files
-from rayfed_ssl.records.summary import known_summary
+from rayfed_ssl.records.summary_file import known_summary
 from rayfed_ssl.records.tables import OTHERS
 from rayfed_ssl.report.accuracy_table import accuracy_table
 from rayfed_ssl.report.page import Section

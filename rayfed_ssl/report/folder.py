@@ -5,7 +5,6 @@ Nothing here runs code of the run's, and nothing is written.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,6 +15,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rayfed_ssl.base.files import read_json
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.records.summary import History, history, summarise, virtual_seconds
@@ -193,13 +193,10 @@ def _tried(read: Callable[[], Value], otherwise: Value, notes: list[str], *, qui
 
 
 def _json(path: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: cannot be read ({error}); the file is damaged") from None
-    if not isinstance(document, dict):
-        raise UserError(f"{path}: found {type(document).__name__}; must be a mapping, so the file is damaged")
-    return document
+    """Raises UserError where it is damaged, FileNotFoundError where there is none."""
+    if (found := read_json(path)) is None:
+        raise FileNotFoundError(2, "no such file", str(path))
+    return found
 
 
 def _partition(path: Path) -> pa.Table:

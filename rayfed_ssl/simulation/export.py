@@ -8,7 +8,7 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 
-from rayfed_ssl.base.files import replace_file, write_json
+from rayfed_ssl.base.files import readable_as_usual, replace_file, write_json
 from rayfed_ssl.base.weights import unpack
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.bench import Initial
@@ -55,5 +55,6 @@ def export_encoders(folder: Path, config: RunConfig, subjects: list[Subject], co
         if subject.client is not None and names is not None:
             description["client_name"] = names[subject.client]
         with disk_errors():
-            replace_file(folder / "encoder" / f"{name}.safetensors", partial(save_file, values))
+            write = partial(readable_as_usual, write=partial(save_file, values))
+            replace_file(folder / "encoder" / f"{name}.safetensors", write)
         write_json(folder / "encoder" / f"{name}.json", json.loads(json.dumps(description)))

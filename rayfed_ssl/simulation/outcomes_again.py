@@ -13,7 +13,7 @@ from rayfed_ssl.evaluation import Outcomes, settings_of
 from rayfed_ssl.evaluation.outcomes import ROUNDING
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.records.outcomes import FILE, outcomes_by_client, write_outcomes
-from rayfed_ssl.records.summary import known_summary
+from rayfed_ssl.records.summary_file import known_summary
 from rayfed_ssl.storage.claim import refuse_gone
 
 

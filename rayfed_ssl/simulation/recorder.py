@@ -39,8 +39,8 @@ from rayfed_ssl.records.summary import (
     rounds_to,
     summarise,
     virtual_seconds,
-    write_summary,
 )
+from rayfed_ssl.records.summary_file import write_summary
 from rayfed_ssl.records.tables import SKIPPED, Drop, read_metrics, write_images, write_partition
 from rayfed_ssl.records.trained import trained_digests, write_trained
 from rayfed_ssl.simulation.last_outcomes import LastOutcomes

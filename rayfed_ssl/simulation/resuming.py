@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,13 +17,13 @@ from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.records.environment import recorded
 from rayfed_ssl.records.outcomes import FILE as OUTCOMES
+from rayfed_ssl.records.summary_file import SUMMARY, read_summary
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.run import IMAGES, OTHER_IMAGES, START
 from rayfed_ssl.simulation.placing import of_others, refuse_among_images
 from rayfed_ssl.storage import checkpoint
 from rayfed_ssl.storage.claim import refuse_taken
 
-SUMMARY = "summary.json"
 WRITTEN = (  # what a run writes over, or deletes
     "metrics.parquet", "communication.parquet", "dropped.parquet", "partition.parquet", "images.parquet",
     "trained.parquet", OUTCOMES, SUMMARY, "environment.json", "environment-*.json", "checkpoints", "encoder",
@@ -101,12 +100,10 @@ def examine_folder(
 def has_results(folder: Path) -> bool:
     """Whether the run in ``folder`` has ended with results, not in divergence."""
     try:
-        summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-        return bool(summary["status"] != "diverged")
-    except FileNotFoundError:
-        return False
-    except (OSError, ValueError, KeyError, TypeError):
+        summary = read_summary(folder)
+    except UserError:
         return True  # a damaged one, of a run that has ended
+    return summary is not None and summary.get("status") != "diverged"
 
 
 def forget_end(folder: Path) -> None:

@@ -19,6 +19,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from rayfed_ssl.base.files import readable_as_usual
 from rayfed_ssl.base.folders import within
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import Weights
@@ -127,7 +129,7 @@ def _write_tree(folder: Path, name: str, tree: Any) -> None:
     arrays: dict[str, np.ndarray] = {}
     skeleton = flatten(tree, arrays)
     with disk_errors():
-        save_file(arrays, folder / f"{name}.safetensors")
+        readable_as_usual(folder / f"{name}.safetensors", partial(save_file, arrays))
     (folder / f"{name}.json").write_text(json.dumps(skeleton))
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from rayfed_ssl.base.lock import is_held
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.records.summary_file import SUMMARY, read_summary
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.storage import failure
 from rayfed_ssl.storage.claim import LOCK
@@ -141,19 +142,17 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 def _summary(folder: Path) -> dict[str, Any]:
     """What summary.json says; empty where there is none. Raises UserError."""
-    path = folder / "summary.json"
+    if (summary := read_summary(folder)) is None:
+        return {}
     try:
-        summary = json.loads(path.read_text(encoding="utf-8"))
         accuracy = {str(name): _mean(value) for name, value in summary["accuracy"].items()}
         features = {str(name): _mean(value) for name, value in (summary.get("features") or {}).items()}
         known = {"status": str(summary["status"]), "done": int(summary["rounds"])}
         if known["done"] == 0:  # what the encoder measured before its first round is none of the run's
             accuracy, features = dict.fromkeys(accuracy), dict.fromkeys(features)
         return {**known, "accuracy": accuracy, "features": features}
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path}: not what a run writes ({error!r})") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{folder / SUMMARY}: not what a run writes ({error!r})") from None
 
 
 def _measured(folder: Path, reached: int) -> dict[str, Any]:

@@ -25,13 +25,13 @@ from pyarrow import fs
 
 from rayfed_ssl.base.lock import left_behind
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.records.summary_file import SUMMARY
 from rayfed_ssl.records.tables import PART, Commit
 from rayfed_ssl.storage.checkpoint import MARKER
 from rayfed_ssl.storage.claim import lock_of
 from rayfed_ssl.storage.failure import ERROR
 
 CHECKPOINT = re.compile(rf"checkpoints/round-(\d+)/{re.escape(MARKER)}")
-SUMMARY = "summary.json"
 REPLACED = re.compile(  # where a run also deletes
     r"(checkpoints|metrics\.parquet|communication\.parquet|dropped\.parquet)/.*|events\.out\.tfevents\.[^/]*|"
     rf"outcomes\.parquet|{re.escape(SUMMARY)}|{re.escape(ERROR)}"

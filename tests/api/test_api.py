@@ -124,6 +124,54 @@ def test_what_is_no_configuration_is_refused(config: Any) -> None:
         rayfed_ssl.compare("fedsimclr", config, base="tiny.yaml")
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"out": ""}, "out: found ''; must be a folder, or a URI that pyarrow writes to"),
+        ({"out": 3}, "out: found 3; must be a folder, or a URI that pyarrow writes to"),
+        ({"resume": "no"}, "resume: found 'no'; must be True or False"),
+        ({"on_progress": 3}, "on_progress: found 3; must be a function, or None"),
+    ],
+)
+def test_what_is_no_such_argument_of_run_is_refused(
+    given: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(rayfed_ssl.UserError) as error:
+        rayfed_ssl.run(CONFIG, executor="local", **given)
+    assert str(error.value) == message
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"base": {"seed": 1}}, "base: found {'seed': 1}; must be the path of a YAML file"),
+        ({"base": "tiny.yaml", "seeds": "2"}, "seeds: found '2'; must be a whole number"),
+        ({"base": "tiny.yaml", "out": 4}, "out: found 4; must be a folder"),
+        ({"base": "tiny.yaml", "skip_unfit": 1}, "skip_unfit: found 1; must be True or False"),
+    ],
+)
+def test_what_is_no_such_argument_of_compare_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(rayfed_ssl.UserError) as error:
+        rayfed_ssl.compare("fedsimclr", "fedprox", **given)
+    assert str(error.value) == message
+
+
+def test_what_is_no_such_argument_of_a_finished_run_is_refused(finished: rayfed_ssl.Run) -> None:
+    for wrong, given, message in (
+        (["knn"], {}, "protocols: found ['knn']; must be names of protocols, each an argument of its own"),
+        ("knn", {"data": 3}, "data: found 3; must be a folder, a file, hub:OWNER/NAME, or a mapping of keys"),
+        ("knn", {"data": ""}, "data: found ''; must be a folder, a file, hub:OWNER/NAME, or a mapping of keys"),
+        ("knn", {"exclude_trained": "yes"}, "exclude_trained: found 'yes'; must be True or False"),
+    ):
+        with pytest.raises(rayfed_ssl.UserError) as error:
+            finished.evaluate(wrong, **given)  # type: ignore[arg-type]
+        assert str(error.value) == message
+    with pytest.raises(rayfed_ssl.UserError, match=r"^rounds: found '9'; must be a whole number$"):
+        finished.resume("9")  # type: ignore[arg-type]
+
+
 def test_a_mistake_names_arguments_not_options(finished: rayfed_ssl.Run) -> None:
     with pytest.raises(rayfed_ssl.UserError) as refused:
         rayfed_ssl.run(CONFIG, out=finished.folder, executor="local")

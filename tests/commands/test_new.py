@@ -114,6 +114,7 @@ def test_nothing_is_written_over_and_names_are_checked(call: Call, tmp_path: Pat
         ("method", "Mine", "must be lower-case letters"),
         ("method", "../mine", "must be lower-case letters"),
         ("method", "random", "a Python module that random.py would hide"),
+        ("method", "class", "a word of Python's own"),
     ):
         status, _, err = call("new", kind, name)
         assert (status, err.count("\n")) == (2, 1)

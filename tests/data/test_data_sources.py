@@ -37,6 +37,13 @@ def test_digits_are_scikit_learns(tmp_path):
     }
 
 
+def test_a_cache_that_cannot_be_looked_into_is_one_line(tmp_path):
+    with pytest.raises(
+        UserError, match=r"cannot be written or locked \(.*File name too long.*\); set RAYFED_SSL_CACHE"
+    ):
+        load(SourceConfig(name="digits"), tmp_path / ("x" * 300))
+
+
 def test_digests_tell_data_sets_apart(tmp_path):
     digests = [
         load(SourceConfig(name="digits", limit=n, image_size=8), tmp_path / where).digest

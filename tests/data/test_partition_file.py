@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.partition import FromFile, Iid, client_names, hold_out, partition, take_public
 from rayfed_ssl.data.partition_file import read_partition
@@ -97,9 +99,25 @@ def test_images_to_choose_by_are_nobodys_and_never_public(tmp_path, public):
         assert np.array_equal(take_public(config, LABELS, 0.25, 3)[0], hold_out(12, 0.25, 3)[0])
 
 
-def test_rows_of_nobody_are_public_where_a_table_has_no_splits(tmp_path):
-    rows = {"client": [0] * 6 + [1] * 4 + [None] * 2, "index": list(range(12))}
-    assert read_partition(parquet(tmp_path / "p.parquet", **rows), LABELS).public.tolist() == [10, 11]
+@pytest.mark.parametrize("column", [[0] * 6 + [1] * 4 + [None, -1], ["a"] * 6 + ["b"] * 4 + [None, " "]])
+@pytest.mark.parametrize("first", [0, 1])
+def test_rows_of_nobody_are_nobodys_where_a_table_has_no_splits(tmp_path, column, first):
+    if column[0] == 0:
+        column = [value + first if value in (0, 1) else value for value in column]  # client 0 may hold nothing
+    path = parquet(tmp_path / "p.parquet", client=column, index=list(range(12)))
+    found = read_partition(path, LABELS)
+    assert [mine.tolist() for mine in found.lists][-2:] == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9]]
+    assert (found.public.tolist(), found.nobodys) == ([], 2)
+    assert [len(mine) for mine in found.lists[:-2]] == ([0] if column[0] == 1 else [])
+    notes = FromFile(path=path).notes(SimpleNamespace(labels=LABELS), np.arange(12), [np.arange(1)] * len(found.lists))  # type: ignore[arg-type]
+    assert list(texts(notes)) == [
+        "data.partition.path: 2 of 12 training images are nobody's: the file gives them no client"
+    ]
+
+
+def test_images_that_a_file_leaves_out_are_counted_as_nobodys(tmp_path):
+    path = write(tmp_path / "p.json", [[0, 1, 2], [3, 4]])
+    assert read_partition(path, LABELS, partial=True).nobodys == 7
 
 
 def said(path: Path, **metadata: object) -> Path:
@@ -135,7 +153,7 @@ def test_rows_that_are_not_those_of_the_metadata_are_refused(tmp_path, metadata,
 def test_the_metadata_says_how_many_clients_there_are_and_whose_public_images_were(tmp_path):
     rows = {"client": [1] * 6 + [2] * 4 + [None] * 2, "index": list(range(12))}
     bare = read_partition(parquet(tmp_path / "p.parquet", **rows), LABELS)
-    assert ([len(mine) for mine in bare.lists], bare.public.tolist()) == ([2, 6, 4], [])
+    assert ([len(mine) for mine in bare.lists], bare.public.tolist(), bare.nobodys) == ([0, 6, 4], [], 2)
     share = read_partition(said(parquet(tmp_path / "p.parquet", **rows), clients=5, public="share"), LABELS)
     assert ([len(mine) for mine in share.lists], share.public.tolist()) == ([0, 6, 4, 0, 0], [10, 11])
     given = read_partition(said(parquet(tmp_path / "p.parquet", **rows), clients=3, public="client 0"), LABELS)

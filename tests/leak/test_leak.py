@@ -517,6 +517,26 @@ def test_a_method_of_ones_own_says_what_its_uploads_are(tmp_path: Path) -> None:
     assert found.unaudited == ["table_of_none", "unsaid"]
 
 
+def test_only_rounds_that_are_finished_are_audited(averaged: Path, tmp_path: Path) -> None:
+    """Of a run that was stopped, and of one that was killed: neither goes on for it."""
+    config = tiny("fedsimclr", {**HELD_OUT, "train.rounds": 50, "checkpoint.every": 1})
+    seen: list[int] = []
+    run = tmp_path / "run"
+    run_locally(config, run, report=lambda p: seen.append(p.round), stopping=lambda: max(seen, default=0) >= 2)
+    said: list[str] = []
+    for _ in range(2):
+        leak(run, say=said.append)
+        assert said[0] == "repeating round 2"
+        with pytest.raises(
+            UserError, match=r"^--round: found 3; allowed: 1 to 2, the rounds that the run has finished"
+        ):
+            leak(run, 3)
+        (run / "summary.json").unlink(missing_ok=True)
+    shutil.rmtree(run / "checkpoints")
+    with pytest.raises(UserError, match=r"run: found no finished round, so no message to audit$"):
+        leak(run)
+
+
 def test_what_is_missing_is_said_in_one_line(averaged: Path, tmp_path: Path) -> None:
     for problem, arguments in (
         ("--round: found 9; allowed: 1 to 3", {"round": 9}),

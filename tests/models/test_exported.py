@@ -81,7 +81,7 @@ def test_counters_may_be_there_and_may_be_missing(tmp_path: Path) -> None:
     ("damage", "line"),
     [
         (lambda f: (f / "global.json").unlink(), r"found no exported encoder 'global'; there are none$"),
-        (lambda f: (f / "global.safetensors").unlink(), r"global\.safetensors: cannot be read .*damaged or missing"),
+        (lambda f: (f / "global.safetensors").unlink(), r"global\.safetensors: cannot be read \(No such file"),
         (lambda f: (f / "global.safetensors").write_bytes(b"x" * 99), r"global\.safetensors: cannot be read"),
         (lambda f: (f / "global.json").write_text("{"), r"global\.json: found no description of an encoder"),
         (lambda f: (f / "global.json").write_text("[]"), r"global\.json: found no description of an encoder"),

@@ -17,8 +17,8 @@ from rayfed_ssl.records.summary import (
     replies,
     rounds_to,
     summarise,
-    write_summary,
 )
+from rayfed_ssl.records.summary_file import write_summary
 from rayfed_ssl.records.tables import METRICS, table
 
 KEYS = """method dataset seed rounds clients accuracy best untrained pixels dropped void_rounds communication epsilon

@@ -283,13 +283,21 @@ def test_a_run_that_is_removed_while_its_report_is_made_does_not_come_back(
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("contents", [None, "notes.txt"])
-def test_no_run_is_one_line_and_writes_nothing(tmp_path: Path, contents: str | None) -> None:
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        (None, "must be the folder of a run, a comparison or a sweep"),
+        ("notes.txt", "must be the folder of a run, a comparison or a sweep"),
+        ("sweep.yaml", "found a sweep of which no trial has ended: nothing to report yet"),
+        ("comparison.yaml", "found a comparison of which no run has ended"),
+    ],
+)
+def test_no_run_is_one_line_and_writes_nothing(tmp_path: Path, contents: str | None, message: str) -> None:
     folder = tmp_path / "there"
     if contents is not None:
         folder.mkdir()
         (folder / contents).write_text("")
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(UserError, match="must be the folder of a run, a comparison or a sweep"):
+    with pytest.raises(UserError, match=message):
         report_of(folder)
     assert sorted(tmp_path.rglob("*")) == before

@@ -68,6 +68,9 @@ def test_a_draw_of_one_key_does_not_depend_on_the_others() -> None:
 
 
 def test_overrides_hold_for_every_trial_and_points_win(tmp_path: Path) -> None:
+    whole = sweep(tmp_path, "space={train.rounds: {grid: [2, 3]}}", "overrides={train.batch_size: 8}")
+    assert {point["train.rounds"] for point in whole.configurations or ()} == {2, 3}
+    assert whole.settings.overrides["train.batch_size"] == 8
     made = sweep(tmp_path, "train.rounds=7", "overrides.train.optimizer.lr=5", "space.seed={grid: [4, 5]}", "trials=3")
     assert made.count == 3
     config = made.run({LR: 0.25}, repetition=2, name="trial-00009")

@@ -1,0 +1,42 @@
+"""What a Python call was given, looked at before anything begins: a mistake is one line that names the argument."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import numpy as np
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import printable
+
+
+def as_text(value: object, name: str, allowed: str) -> str:
+    """A path or a name that was given. Raises UserError for what is neither, such as None or the empty text of a
+    variable that is not set.
+    """
+    if not isinstance(value, str | os.PathLike) or not str(os.fspath(value)):
+        raise _other(value, name, allowed)
+    return str(os.fspath(value))
+
+
+def check_flag(value: object, name: str) -> None:
+    """Raise UserError for what is neither True nor False."""
+    if not isinstance(value, bool | np.bool_):
+        raise _other(value, name, "True or False")
+
+
+def check_count(value: object, name: str) -> None:
+    """Raise UserError for what is no whole number."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise _other(value, name, "a whole number")
+
+
+def check_callable(value: Callable[..., object] | None, name: str) -> None:
+    """Raise UserError for what cannot be called, other than None."""
+    if value is not None and not callable(value):
+        raise _other(value, name, "a function, or None")
+
+
+def _other(value: object, name: str, allowed: str) -> UserError:
+    return UserError(f"{name}: found {printable(repr(value), 80)}; must be {allowed}")

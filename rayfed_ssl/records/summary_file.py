@@ -1,0 +1,30 @@
+"""``summary.json``: what says that a run is over, and what it came to. Whoever reads it does so here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rayfed_ssl.base.files import read_json, write_json
+from rayfed_ssl.base.schema import UserError
+
+SUMMARY = "summary.json"
+
+
+def read_summary(folder: Path) -> dict[str, Any] | None:
+    """What the run in ``folder`` came to; None where it has not ended. Raises UserError where the file is damaged."""
+    return read_json(folder / SUMMARY)
+
+
+def known_summary(folder: Path) -> dict[str, Any]:
+    """The same for whoever does without: empty where there is none that can be read."""
+    try:
+        return read_summary(folder) or {}
+    except UserError:
+        return {}
+
+
+def write_summary(folder: Path, summary: Mapping[str, object]) -> None:
+    """Write ``summary.json`` atomically."""
+    write_json(folder / SUMMARY, summary)
