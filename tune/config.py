@@ -289,6 +289,8 @@ def load(path: Path, changes: Sequence[str] = ()) -> Sweep:
     ``overrides.seed=1``), else keys of the run (``data.path=PATH``), which go into ``overrides``. Raises UserError.
     """
     document = configfile.read(path)
+    if "base" not in document and "method" in document:
+        raise UserError(f"{path}: found the configuration of a run; a sweep is a file with base: (that one) and space:")
     for key, value in configfile.parse_overrides(changes).items():
         block, _, rest = key.partition(".")
         if block in KEYED and (rest or isinstance(value, Mapping)):

@@ -170,8 +170,9 @@ class Natural(GivenClients):
 
 
 class FromFile(GivenClients):
-    """Client j holds the j-th list of a file: JSON (a list of lists of indices into the training images) or Parquet
-    (columns ``client`` and ``index``, such as a run folder's ``partition.parquet``).
+    """Client j holds the j-th list of a file: JSON (a list of lists of indices into the training images, or a mapping
+    from clients' names to such lists) or Parquet (columns ``client`` and ``index``, such as a run folder's
+    ``partition.parquet``).
     """
 
     by_client = listed = True

@@ -1,4 +1,5 @@
-"""Partitions from a file: JSON (a list of lists of indices) or Parquet (columns ``client`` and ``index``).
+"""Partitions from a file: JSON (a list of lists of indices, or lists by clients' names) or Parquet (columns ``client``
+and ``index``). Clients that have names are in the order of these.
 
 A row whose client is null, -1 or blank text is of an image that nobody holds. A run folder's ``partition.parquet`` has
 more columns, which are respected: ``split`` (of a client's rows only ``train`` is shared out, of nobody's only
@@ -132,8 +133,13 @@ def _from_json(path: Path) -> _Rows:
         lists: Any = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise _unlike(path, f"no JSON ({printable(error, 100)})") from error
+    names = None
+    if isinstance(lists, dict):
+        names, lists = tuple(sorted(lists)), [lists[name] for name in sorted(lists)]
     if not isinstance(lists, list) or not all(isinstance(mine, list) for mine in lists):
         raise _unlike(path, "no list of lists")
+    if blank := [name for name in names or () if not name.strip()]:
+        raise _unlike(path, f"the name {blank[0]!r}")
     flat = [index for mine in lists for index in mine]
     odd = next((index for index in flat if isinstance(index, bool) or not isinstance(index, int)), None)
     if odd is not None:
@@ -142,7 +148,13 @@ def _from_json(path: Path) -> _Rows:
     if not -(2**62) < min(flat, default=0) <= largest < 2**62:
         raise _unlike(path, "an index beyond 2^62")
     client = np.repeat(np.arange(len(lists)), [len(mine) for mine in lists])
-    return _Rows(client, np.array(flat, np.int64), np.ones(len(flat), np.bool_), len(lists))
+    return _Rows(
+        client,
+        np.array(flat, np.int64),
+        np.ones(len(flat), np.bool_),
+        len(lists),
+        names and tuple(map(printable, names)),
+    )
 
 
 def _content(path: Path) -> bytes:
@@ -157,7 +169,7 @@ def _content(path: Path) -> bytes:
 
 def _unlike(path: Path, found: str) -> UserError:
     return UserError(
-        f"{KEY}: {printable(path)} has {found}; allowed: JSON, one list of indices per client, or Parquet with the "
+        f"{KEY}: {printable(path)} has {found}; allowed: JSON, a list of indices for each client, or Parquet with the "
         "columns client and index"
     )
 

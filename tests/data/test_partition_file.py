@@ -45,13 +45,14 @@ def test_json_and_parquet_say_who_holds_what(tmp_path):
         assert [shard.tolist() for shard in shards] == [sorted(mine) for mine in LISTS]
 
 
-def test_a_client_column_of_text_names_clients(tmp_path):
+def test_a_client_column_of_text_and_a_mapping_name_clients(tmp_path):
     names = ["north", "south", "east"]
     rows = rows_of(LISTS)
     path = parquet(tmp_path / "p.parquet", client=[names[client] for client in rows["client"]], index=rows["index"])
-    found = read_partition(path, LABELS)
-    assert found.names == ("east", "north", "south")
-    assert [held.tolist() for held in found.lists] == [LISTS[2], LISTS[0], LISTS[1]]
+    mapping = write(tmp_path / "p.json", dict(zip(names, LISTS, strict=True)))
+    for found in (read_partition(path, LABELS), read_partition(mapping, LABELS)):
+        assert found.names == ("east", "north", "south")
+        assert [held.tolist() for held in found.lists] == [LISTS[2], LISTS[0], LISTS[1]]
 
 
 @pytest.mark.parametrize("public", ["none", "share", "client 0"])
@@ -198,7 +199,9 @@ def test_names_fall_back_on_numbers(tmp_path):
         ([LISTS[0], LISTS[1], [6, 7]], r"names 9 of 12 training images \(.*another size.*partial=true"),
         ([*LISTS[:2], LISTS[2][:2], LISTS[2][2:]], r"clients\.count: 3, but .* has 4 clients; set clients\.count=4"),
         ([LISTS[0] + LISTS[1], LISTS[2], []], r"client 2 has no image to train on \(the file lists none\)"),
-        ({"clients": LISTS}, r"has no list of lists; allowed: JSON"),
+        ({"clients": LISTS}, r"has '?\[.* among the indices; allowed: JSON"),
+        ({"north": LISTS[0], "south": 3}, r"has no list of lists; allowed: JSON"),
+        ({" ": LISTS[0]}, r"has the name ' '"),
         ([0, 1, 2], r"has no list of lists"),
         ([[0, "1"], [2], [3]], r"'1' among the indices"),
         ([[0.5], [2], [3]], r"0\.5 among the indices"),

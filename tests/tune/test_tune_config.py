@@ -170,6 +170,12 @@ def test_a_changed_base_is_a_changed_sweep(tmp_path: Path) -> None:
         sweep_config.refuse_changed(old, load(written(tmp_path, run=changed, **GRID)), tmp_path)
 
 
+def test_a_runs_configuration_is_no_sweep(tmp_path: Path) -> None:
+    written(tmp_path)
+    with pytest.raises(UserError, match=r"run\.yaml: found the configuration of a run; a sweep is a file with base:"):
+        load(tmp_path / "run.yaml")
+
+
 def test_the_command_refuses_in_one_line_with_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(["tune", str(written(tmp_path)), "train.roundz=2", "--out", str(tmp_path / "out")])
