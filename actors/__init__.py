@@ -1,4 +1,4 @@
-"""The only place that makes Ray actors: clients, the driver, the cohort between them, the plan of who gets what.
+"""The only package that creates Ray actors: clients, the driver, the cohort between them, the plan of resources.
 
 What calls and their results are made of. A call travels down to an actor, its return values up to the cohort:
 

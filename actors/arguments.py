@@ -1,4 +1,4 @@
-"""The arguments of a client actor's call: small values travel within its work, large ones as references."""
+"""The arguments of a client actor's call: small values are sent with it, large values as references."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients in Ray actors: the same verbs and the same bits as in process, on however many actors there are.
+"""Clients in Ray actors: the same operations and the same bits as in one process, on any number of actors.
 
 Replies come in client order through a bounded window. What every client is sent lies in the object store once a round,
 what is published once a run; states are references that the driver owns, pending until the round is complete.

@@ -1,4 +1,4 @@
-"""How a process of ours ends when Ray no longer wants it: at once, and without a word."""
+"""Ends one of our processes at once and silently when Ray stops it."""
 
 from __future__ import annotations
 

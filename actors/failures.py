@@ -1,4 +1,4 @@
-"""What can go wrong with a call of an actor, as exceptions that say what follows from it."""
+"""The ways in which a call of an actor can fail, as exceptions that say what to do about it."""
 
 from __future__ import annotations
 

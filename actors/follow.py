@@ -1,4 +1,4 @@
-"""How a command line begins a run on Ray, follows it, leaves it, comes back to it and ends it."""
+"""How a command starts a run on Ray, follows it, detaches from it, attaches to it and stops it."""
 
 from __future__ import annotations
 

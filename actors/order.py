@@ -1,4 +1,4 @@
-"""What a driver is asked, and what it answers."""
+"""The requests to a driver, and its answers."""
 
 from __future__ import annotations
 

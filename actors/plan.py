@@ -1,4 +1,4 @@
-"""Who gets what: from a run's wishes and a cluster's resources to actors and their shares, or a refusal with numbers.
+"""The plan: from a run's ``resources`` and those of a cluster to actors and their shares, or a refusal with numbers.
 
 Ray waits for ever, without a word, for what can never be scheduled; so the arithmetic is done here first. :func:`plan`
 is pure; :func:`reserve` turns a plan into a placement group. Within a Ray Tune trial the trial's own group is used: its

@@ -1,4 +1,4 @@
-"""Client actors in numbered slots: calls go to whoever is free, a dead actor is replaced and its calls repeated.
+"""Client actors in numbered slots: calls go to a free actor, a dead actor is replaced and its calls are repeated.
 
 A slot runs its calls in the order they were sent. Each actor holds two calls, so sending one overlaps computing the
 other. When an actor dies, every call it held fails. All of them are taken off the slot at once, so a replacement is

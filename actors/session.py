@@ -1,4 +1,4 @@
-"""A connection to Ray: an instance of our own on this machine, or the cluster somebody named, never one met by chance.
+"""A connection to Ray: an instance of our own on this machine, or the cluster that ``RAY_ADDRESS`` names, no other.
 
 A local instance ends with the command that started it. Its sockets are on loopback as far as Ray lets us
 (``actors/__init__.py``), its token is in the environment of our processes only, and its files, sockets included, lie in

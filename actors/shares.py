@@ -1,4 +1,4 @@
-"""What actors are given: a plan's shares, the bundles that are reserved for them, and the environment they start in.
+"""The resources of actors: a plan's shares, the bundles that are reserved for them, and their environment.
 
 This module imports little, because processes read it before they import what takes seconds.
 """

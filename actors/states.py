@@ -1,4 +1,4 @@
-"""Where clients' states lie between rounds: in objects that the driver owns, one per client, or one per call.
+"""Stores clients' states between rounds: in objects that the driver owns, one per client or one per call.
 
 An object per client costs about a millisecond to return and to map again, more than a small state is worth. An object
 per call is kept until all of its clients have taken part again. So it is for rounds in which everybody takes part.

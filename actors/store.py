@@ -1,4 +1,4 @@
-"""What lies in the object store: what calls are sent, put there once, and the images, one copy per node."""
+"""What is put into the object store: the values sent with calls, once, and the images, one copy per node."""
 
 from __future__ import annotations
 

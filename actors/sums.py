@@ -1,5 +1,5 @@
-"""Running sums that actors keep over their calls of an exchange: handed over once, merged where they lie, repeated
-where they are lost.
+"""Running sums that actors keep over their calls of an exchange: handed over once, merged on their node, computed again
+if they are lost.
 
 An actor that dies takes its running sum along. A node that dies takes along the partial sums that lay there. So every
 request is kept until the whole sum has arrived. Requests that no partial sum holds are made again: integers add up to

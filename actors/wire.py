@@ -1,4 +1,4 @@
-"""What travels between a cohort and its client actors: what a call asks, what it returns, and stand-ins for values."""
+"""What is sent between a cohort and its client actors: requests, results, and stand-ins for values."""
 
 from __future__ import annotations
 

@@ -117,10 +117,11 @@ def sentence(lines: list[dict[str, Any]]) -> str:
         raise LookupError("speed.jsonl: no round without work")
     eight, many = found
     return (
-        f"What it costs beyond training, on {empty['machine']}: a round of {eight['clients']} clients takes "
-        f"{eight['ratio']:.2f} times,\none of {many['clients']} small clients {many['ratio']:.2f} times what a bare "
-        f"PyTorch loop in two processes takes; a client that does nothing costs {empty['ours_ms_per_client']:.2f} ms.\n"
-        "[docs/performance.md](docs/performance.md) has the rest, and what is owed: nothing has run on a GPU yet."
+        f"Overhead beyond training, on {empty['machine']}: compared with a bare PyTorch loop in two processes, a round "
+        f"of {eight['clients']} clients\ntakes {eight['ratio']:.2f} times as long, and a round of {many['clients']} "
+        f"small clients {many['ratio']:.2f} times; a client that does nothing costs "
+        f"{empty['ours_ms_per_client']:.2f} ms.\n"
+        "[docs/performance.md](docs/performance.md) has the rest, and what is missing: nothing has run on a GPU yet."
     )
 
 

@@ -1,4 +1,4 @@
-"""What a run's document leaves to its method and its objective, filled in before it is validated."""
+"""Fills in defaults that depend on the method and the objective, before a run's configuration is validated."""
 
 from __future__ import annotations
 

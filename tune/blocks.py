@@ -1,4 +1,4 @@
-"""What a sweep's file may hold for a key, and how trials end: the blocks of ``space`` and ``scheduler``."""
+"""The blocks ``space`` and ``scheduler`` of a sweep's file: what may vary, and how trials end early."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``trials.json``: the trials of a sweep, in the order of their numbers, and what has become of each.
+"""``trials.json``: the trials of a sweep, in the order of their numbers, and their status.
 
 It is written at every change, so a sweep that is killed at any moment knows what it had begun. Whether a trial is
 complete, or diverged, is said by its run folder's ``summary.json`` alone.

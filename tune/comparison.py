@@ -1,4 +1,4 @@
-"""Methods, or other variants of one run, over the same seeds: a sweep's trials, and what they came to as one table.
+"""Methods, or other variants of one run, over the same seeds: a sweep's trials, and their results as one table.
 
     base: ../demo.yaml                       a run's config, relative to this file
     overrides: {train.rounds: 10}            of all variants

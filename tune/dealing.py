@@ -1,4 +1,4 @@
-"""Whether the images allow the runs of a sweep or of a comparison, before the first one starts."""
+"""Checks, before the first run starts, that the images suit all runs of a sweep or of a comparison."""
 
 from __future__ import annotations
 

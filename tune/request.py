@@ -1,4 +1,4 @@
-"""What ``rayfed-ssl compare`` was asked: methods over a base, a file of variants, or run folders that are there."""
+"""The request of ``rayfed-ssl compare``: methods over a base, a file of variants, or existing run folders."""
 
 from __future__ import annotations
 

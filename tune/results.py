@@ -1,4 +1,4 @@
-"""What a sweep came to: a table, ``results.parquet``, the winner as ``best.yaml``, parallel coordinates.
+"""The results of a sweep: a table, ``results.parquet``, the winner as ``best.yaml``, parallel coordinates.
 
 A configuration's score is the mean (or the worst, the best) of its repeats; :mod:`rayfed_ssl.records.sweep_choice`
 says which of them wins.

@@ -1,4 +1,4 @@
-"""How many trials run at a time and with what; waiting, aloud, for a place to run them in."""
+"""How many trials run at a time, and with which resources; waits for resources and says so."""
 
 from __future__ import annotations
 

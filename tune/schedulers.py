@@ -1,4 +1,4 @@
-"""Tune's schedulers as a sweep asks for them: ASHA told of trials that are over, a population whose members wait."""
+"""Tune's schedulers for a sweep: ASHA that knows of earlier trials, and a population whose members wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is tried next: recorded trials that are not over, then new configurations, from a list or from an optimiser.
+"""Chooses the next trial: recorded trials that are not over, then new configurations from a list or an optimiser.
 
 Tune asks a ``Searcher``; this one gives every trial its number, keeps ``trials.json``, and tells an optimiser the score
 of a configuration once all its repeats are in.

@@ -1,4 +1,4 @@
-"""What the command sees of its trials: their logs, their ends, and, through it, a wish to stop."""
+"""Lets the command watch its trials: their logs and ends; passes on a request to stop."""
 
 from __future__ import annotations
 

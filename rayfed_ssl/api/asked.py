@@ -1,4 +1,4 @@
-"""What a call asks for: a run's configuration from a file, a mapping or another configuration, with overrides."""
+"""Builds the configuration of a call from a file, a mapping or another configuration, with overrides."""
 
 from __future__ import annotations
 

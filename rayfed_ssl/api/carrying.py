@@ -1,4 +1,4 @@
-"""A configured run, or whatever else trains, carried out in a process that is not ours: a script's or a notebook's."""
+"""Executes a configured run, comparison or resume within the user's process, a script or a notebook."""
 
 from __future__ import annotations
 

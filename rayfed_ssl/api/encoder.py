@@ -1,4 +1,4 @@
-"""A run's encoder, and what brings images to the form in which the run gave it images.
+"""A run's encoder, and its transform, which prepares images as the run did.
 
 Shapes: B images, C channels, S side, D features.
 """

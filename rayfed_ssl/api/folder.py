@@ -1,4 +1,4 @@
-"""A run folder as an object: its configuration, what it came to, its records, its encoders."""
+"""A run folder as an object: its configuration, results, records and encoders."""
 
 from __future__ import annotations
 

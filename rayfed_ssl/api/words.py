@@ -1,4 +1,4 @@
-"""Mistakes in the words of a Python call: the library's messages name the command line's options."""
+"""Rewrites error messages for Python calls, because the library's messages name command-line options."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What everything stands on: schemas, tables, seeded generators, flat weights, linear algebra."""
+"""What all other packages use: schemas, tables, seeded generators, flat weights, linear algebra."""

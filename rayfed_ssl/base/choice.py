@@ -1,4 +1,5 @@
-"""Configuration blocks of many kinds: ``method: {name: fedsc, ...}``, where the name decides which other keys exist.
+"""Configuration blocks whose ``name`` selects one of several kinds: ``method: {name: fedsc, ...}``, where the name
+decides which other keys exist.
 
 A pydantic union would have to know every kind when the class is made. ``OneOf`` looks the name up in a table when a
 document is validated, so a table that outsiders add to is enough.

@@ -1,4 +1,4 @@
-"""Folders that other processes make, and remove again where nothing came of it, at the same time."""
+"""Writes into folders that other processes may create or remove at the same time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Libraries that are slow to import and not always needed, imported when they are first used."""
+"""Imports slow libraries that are not always needed when they are first used."""
 
 from __future__ import annotations
 

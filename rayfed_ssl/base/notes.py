@@ -1,4 +1,4 @@
-"""What a run says before its first round: for whoever runs it, and in words without any name for a model card."""
+"""Notes that a run prints before its first round, with a wording without names for model cards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Randomness has an address: every generator is derived from (run seed, round, client, purpose).
+"""Derives every random generator from an address: (run seed, round, client, purpose).
 
 Nothing draws from a generator that somebody else also draws from, so the result of a client's work depends neither on
 which process runs it nor on what ran there before.

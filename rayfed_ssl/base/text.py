@@ -1,4 +1,4 @@
-"""Text that came from outside, made fit for one line of a message or a table; counts of bytes in words."""
+"""Makes text from outside safe for one line of a message or a table; formats counts of bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``rayfed-ssl new`` begins: of each kind a whole file that runs, to be changed, and its test."""
+"""Templates of ``rayfed-ssl new``: for each kind a complete working file and its test."""
 
 from __future__ import annotations
 

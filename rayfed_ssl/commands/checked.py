@@ -1,5 +1,6 @@
-"""``rayfed-ssl run --check``: what a run would come to. Nothing is started, and nothing stays written, but for
-decoded images in a cache folder that RAYFED_SSL_CACHE names."""
+"""``rayfed-ssl run --check``: a run's plan, memory, bytes and time. Nothing is started, and nothing stays written, but
+for decoded images in a cache folder that RAYFED_SSL_CACHE names.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``rayfed-ssl embed``: a Parquet table of what a run's encoder makes of images."""
+"""``rayfed-ssl embed``: a Parquet table of features from a run's encoder."""
 
 from __future__ import annotations
 

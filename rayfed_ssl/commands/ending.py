@@ -1,4 +1,4 @@
-"""How a command that ran a federation ends: what the run came to, and the exit status that says so."""
+"""How a command that trained ends: it prints the run's results and sets the exit status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``rayfed-ssl leak``: membership inference on what crossed, of a run or of a comparison's runs."""
+"""``rayfed-ssl leak``: membership inference on the messages of a run, or of a comparison's runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``rayfed-ssl methods``: the table of methods, or what one of them is, needs, goes with and has for keys."""
+"""``rayfed-ssl methods``: the table of methods, or what one method is, needs and works with, and its keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``rayfed-ssl new``: the start of something of one's own, and of its test."""
+"""``rayfed-ssl new``: writes a first version of a user's own method, plug-in and so on, and its test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which arrays are images, labels, clients and groups, and of which split, by their names.
+"""Finds by their names which arrays are images, labels, clients and groups, and of which split.
 
 An array's name is what it holds beside its split, ``train_images`` as MedMNIST has it or ``x_train`` as Keras has it,
 or what it holds alone, ``images``, where there are no splits. What it holds is one of the usual words, in any case, or

@@ -1,4 +1,4 @@
-"""What the values of a Parquet file's label and client columns mean: numbers, text, or nothing where it is blank."""
+"""Interprets the values of a Parquet file's label and client columns: numbers, text, or blank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From an encoded image to a uint8 square of the run's size and channels.
+"""Decodes an image into a uint8 square of the run's size and channels.
 
 Images of at most 8 bits keep their values. Grey images of more (12-bit and 16-bit PNG and TIFF, float TIFF) are scaled
 to 0..255 by ``data.range`` or, without one, by their own smallest and largest value; of DICOM the values are those of

@@ -1,4 +1,4 @@
-"""What is said of a data set's images once they are decoded: what was not read of them, or is lost, or shows nothing.
+"""Notes about decoded images: parts that were not read or are lost, and images that show nothing.
 
 Shape legend: K images of one single colour, C channels.
 """

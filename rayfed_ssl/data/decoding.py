@@ -1,4 +1,4 @@
-"""Encoded images, decoded in threads a block at a time, with a bound on how many of them are in memory."""
+"""Decodes images in threads, block by block, with a bound on how many are in memory."""
 
 from __future__ import annotations
 

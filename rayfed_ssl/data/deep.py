@@ -1,4 +1,4 @@
-"""Images of more than 8 bits to 8: which they are, by what range they are scaled, and what that loses.
+"""Scales images of more than 8 bits to 8: which images these are, by which range, and what that loses.
 
 Samples of colours keep their high bits; grey values are scaled so that a range, the given one or the image's own,
 becomes 0..255.

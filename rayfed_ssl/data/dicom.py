@@ -1,4 +1,4 @@
-"""DICOM files (extra ``dicom``: pydicom, imagecodecs): the first frame's pixels, and by what they are to be scaled.
+"""DICOM files (extra ``dicom``: pydicom, imagecodecs): the first frame's pixels and how to scale them.
 
 Grey values go the way of the standard (PS3.3, C.11): the modality LUT, or rescale slope and intercept, gives values
 such as Hounsfield units; then a range that is asked for, or else the file's own first window, or else its VOI LUT.

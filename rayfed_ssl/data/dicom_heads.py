@@ -1,4 +1,4 @@
-"""What a file's beginning says of DICOM, without any library for it: that it is DICOM, and that it holds no image.
+"""Reads from the first bytes of a file, without a DICOM library, whether it is DICOM and whether it has an image.
 
 A DICOM file begins with 128 bytes of any kind and the four letters ``DICM``; then comes the File Meta Information,
 always in explicit VR little endian (PS3.10, section 7.1). Its SOP class tells reports, plans and directories from

@@ -1,4 +1,4 @@
-"""The trees of folders that images are read from, and what to say of one that is none of them."""
+"""The folder trees that images are read from, and the messages for other trees."""
 
 from __future__ import annotations
 

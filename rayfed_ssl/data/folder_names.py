@@ -1,4 +1,4 @@
-"""What the names of folders and files say of images: the class, the client, whom they show; and names as numbers.
+"""Reads from the names of folders and files an image's class, client and group; numbers these names.
 
 Names are read in Unicode's normal form C, so that a name is one wherever its folder was made: macOS may spell an
 accented letter as two characters. Two folders side by side whose names are then one are refused.

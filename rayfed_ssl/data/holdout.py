@@ -84,9 +84,7 @@ def stratified_share(
 
 
 def leaves_too_few(reason: str, share: float, held_out: Indices, images: int) -> str:
-    """What is wrong with a share of ``evaluation.select``, beside which a run of so many training ``images`` cannot be,
-    for this ``reason``.
-    """
+    """The message for a share of ``evaluation.select`` that leaves too few training ``images``, for this ``reason``."""
     return (
         f"evaluation.select.share: found {share:g}, which holds out {len(held_out)} of {images} training images and "
         f"leaves too few ({reason}); allowed: a smaller share, or evaluation.select=null"
@@ -94,11 +92,11 @@ def leaves_too_few(reason: str, share: float, held_out: Indices, images: int) ->
 
 
 def first_drawn(drawn: Sequence[tuple[Indices, int]], clients: Indices | None = None) -> Indices:
-    """Rows, ascending: of each class the first so many of its rows as they were drawn.
+    """The first ``count`` drawn rows of each class, ascending.
 
-    Where that takes all images of a client it keeps the last that was drawn, and the next of that class is taken from
-    somebody with more than one left, or from nobody. ``clients`` (n,) who holds each row, -1 for nobody; None: no
-    client is to be spared.
+    If a client would lose all its images, its last-drawn image is given back. The next image of that class is taken
+    instead, from a client with more than one left or from an image without a client. ``clients`` (n,): who holds each
+    row, -1 for no client; None: clients may lose all their images.
     """
     taken = [rows[:count] for rows, count in drawn]
     if clients is None or not taken:
@@ -129,12 +127,12 @@ def whole_groups(
     clients: Indices | None = None,
     every_class: bool = False,
 ) -> Indices:
-    """Rows, ascending, of a random share of the groups: of each class as near to ``share`` as whole groups allow.
+    """The rows, ascending, of a random share of the groups: for each class as near to ``share`` as whole groups allow.
 
-    Class by class, the rarest first, the groups with images of it that are not decided yet are drawn in turn, and one
-    is held out where that brings the class's share nearer (the idea of Sechidis et al. 2011, Iterative stratification).
-    None is that would leave a class, or a client with more than one group, without an image. A row of an unknown
-    group is one of its own; of groups without a label none is held out.
+    Class by class, the rarest first, the undecided groups with images of the class are drawn in turn. A group is held
+    out if this brings the class's share nearer (the idea of Sechidis et al. 2011, Iterative stratification). A group is
+    never held out if that would leave a class, or a client that has several groups, without images. A row of an unknown
+    group is a group of its own. Groups without a label are not held out.
 
     Args:
         groups: (n,) whom or what each row shows, -1 for unknown.

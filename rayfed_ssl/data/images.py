@@ -1,4 +1,4 @@
-"""Images as everything else sees them: one uint8 array per split, with labels, class names, clients and groups.
+"""The data set as all other code sees it: one uint8 array per split, with labels, class names, clients and groups.
 
 Shape legend: N images, H height, W width, C channels (1 or 3).
 Pixels are usually a read-only view of a memory-mapped file (see ``store``).

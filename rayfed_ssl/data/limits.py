@@ -1,6 +1,4 @@
-"""What a limit on a data set's images leaves of its classes: of rows sorted by class the first ones are of few; and
-what is counted before it.
-"""
+"""Notes on ``data.limit``: which classes it leaves out (the first rows of a sorted file are of few classes)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Parquet files of a folder are those of its splits, and which are of none."""
+"""Finds the Parquet files of each split of a folder, and those of no split."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who holds which images: index arrays per client, drawn from an address and disjoint by construction.
+"""Deals images to clients: disjoint index arrays per client, drawn from a seeded generator.
 
 ``PARTITIONS`` is the table of partitions, which others can add to; what one is made of is in ``partition_base``. The
 rules are in ``partition_rules``, partitions from files in ``partition_file``; feature skew, where clients' pixels

@@ -1,4 +1,4 @@
-"""What a partition is made of: a block of configuration that brings its rule, and what its shards are held to.
+"""The base of partitions: a block of configuration with a rule, and the checks on its shards.
 
 Shape legend: n images to share out of M training images, N clients.
 """

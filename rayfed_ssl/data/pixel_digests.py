@@ -1,4 +1,4 @@
-"""A number for the pixels of each image, by which a copy is known where the images themselves are not at hand.
+"""Digests of each image's pixels, which recognise a copy without the images themselves.
 
 8 bytes an image: of a million different images and a hundred thousand others, two have the same number with a
 probability of 5e-9. What is found is kept beside the images in the cache.

@@ -1,4 +1,4 @@
-"""What may be done to an image as it is augmented: the recipes of the papers, and the ``augment:`` block."""
+"""Augmentation recipes: those of the papers, and the ``augment:`` block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images that lie as NumPy's arrays: an ``.npz`` file, or a folder of ``.npy`` files.
+"""Reads images from NumPy arrays: an ``.npz`` file, or a folder of ``.npy`` files.
 
 ``array_names`` says which arrays are read: MedMNIST's ``train_images``, ``train_labels``, ``val_images`` and so on,
 Keras' ``x_train``, ``y_train``, ``x_test``, ``y_test``, or ``images`` (``x``, ``data``) with or without ``labels``

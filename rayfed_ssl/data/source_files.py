@@ -1,4 +1,4 @@
-"""The files of a source, as the name of a cache file knows them: where they lie, and a digest of them."""
+"""Names of cache files: they depend on the paths of a source's files and on a digest of these files."""
 
 from __future__ import annotations
 

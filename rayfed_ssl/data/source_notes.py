@@ -1,4 +1,4 @@
-"""What a source says of how it was read: notes, of which one counts images before it is known which can be decoded."""
+"""Notes on how a source was read; one of them counts images before it is known which can be decoded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a configuration block to images: pick the source, find its cache file, decode once.
+"""From a ``data:`` block to images: choose the source, find its cache file, decode once.
 
 ``SOURCES`` is the table of sources. A row is a ``SourceKind``: which keys it reads, and a function that opens it. That
 function gets the ``SourceConfig``, the cache folder and the key that messages name. It returns a ``Source``: the files

@@ -1,4 +1,4 @@
-"""Which folders of a tree of images are its splits, under names like ``Training/`` and ``Valid/``."""
+"""Recognises which folders are splits, under names like ``Training/`` and ``Valid/``."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What untrained encoders and raw pixels are worth, measured once: a run's first evaluation depends on no training, so
-runs of a sweep or a comparison share it.
+"""A cache for evaluations of untrained encoders and raw pixels: they depend on no training, so runs of a sweep or a
+comparison share them.
 
 An entry is a small JSON file beside the pixel cache, ``evaluations/KEY.json``. The key is a digest of everything that
 the values depend on: what the caller names (weights, images, protocols), the library's own source, the versions of what

@@ -1,4 +1,4 @@
-"""Fine-tuning: a copy of the encoder and a head trained together on labelled images, as they are at the last epoch.
+"""Fine-tuning: trains a copy of the encoder and a head together on labelled images, up to the last epoch.
 
 The semi-supervised protocol gives it 1 % or 10 % of the labels (``label_fraction``), the transfer protocol all labels
 of another data set; otherwise they are the same.

@@ -1,4 +1,4 @@
-"""What a protocol is given: a frozen encoder, labelled images with its features of them, and what to measure on.
+"""The input of a protocol: a frozen encoder, labelled images with their features, and the test images.
 
 Shapes: N train images, M test images, B batch, S image side, D embedding, C classes.
 """

@@ -1,4 +1,4 @@
-"""How a classification of test images is measured: accuracy, balanced accuracy, area under the ROC curve.
+"""Metrics of a classification of test images: accuracy, balanced accuracy, area under the ROC curve.
 
 Shapes: M test images, C classes.
 """

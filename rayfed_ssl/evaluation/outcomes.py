@@ -1,4 +1,4 @@
-"""Which test images a score's classifiers had right: what pairs two encoders image by image.
+"""Records which test images each score's classifiers got right, to compare two encoders image by image.
 
 Whatever a protocol classifies through ``Material.classified`` is counted; no protocol has to do more for it. Shapes: M
 labelled test images.
@@ -20,8 +20,8 @@ ROUNDING = 1e-9  # by which a share of images may differ from a mean of shares
 
 @dataclass(frozen=True)
 class Outcomes:
-    """``right``: score -> (M,) how many of its classifiers were right about each test image, of ``draws``: score -> how
-    many there were: 1, and of few-shot accuracy one for each draw of labels.
+    """``right[score]`` (M,): how many classifiers got each test image right. ``draws[score]``: how many classifiers
+    there were (1; for few-shot, one per draw).
     """
 
     right: Mapping[str, Counts]

@@ -1,4 +1,4 @@
-"""Raw pixels in the place of an encoder's features: what an encoder has to beat.
+"""Raw pixels instead of an encoder's features: the baseline that an encoder has to beat.
 
 A protocol says by ``Protocol.pixels`` how it reads them. Shapes: N images, S image side, C channels, and features of
 D = min(S, 32)^2 C dimensions.

@@ -1,4 +1,4 @@
-"""What features look like, without a label: alignment, uniformity, effective rank, spectrum. Collapse shows here first.
+"""Describes features without labels: alignment, uniformity, effective rank, spectrum. Collapse shows here first.
 
 Shapes: N images, D embedding.
 """

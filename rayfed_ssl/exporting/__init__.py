@@ -1,1 +1,1 @@
-"""What a run is taken away as: embeddings of images, exported encoders, model cards."""
+"""The exports of a run: embeddings of images, exported encoders, model cards."""

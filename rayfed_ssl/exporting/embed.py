@@ -1,4 +1,4 @@
-"""A table of what an encoder makes of images: a Parquet row per image, written while the images are read.
+"""A table of an encoder's features: a Parquet row per image, written while the images are read.
 
 Columns: ``id`` (text), ``split`` where the images have splits, ``label`` (int64, null where unknown) where there are
 labels, ``class`` where these have names, ``embedding`` (fixed-size list of float32). The schema's metadata says under

@@ -1,4 +1,4 @@
-"""The encoder that a command takes out of a run: the global one, or one client's, with its transform."""
+"""Loads the encoder that a command uses of a run: the global one, or one client's, with its transform."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a method file is written against: clients, the server, the verbs between them, what they hold and count."""
+"""What method files use: clients, the server, the operations between them, and their data and counters."""

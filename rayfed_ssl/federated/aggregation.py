@@ -1,4 +1,4 @@
-"""Weighted means that do not depend on who summed what, or in which order.
+"""Weighted means that do not depend on how, or in which order, the sums were computed.
 
 Integer addition is associative, float addition is not. So every value is multiplied by its (pre-normalised) weight,
 converted to int64 fixed point with 2^-40 resolution, and summed as integers, wherever the clients ran: neither the

@@ -1,4 +1,4 @@
-"""What a process keeps warm, and no result depends on: modules per architecture on their device, mapped images.
+"""A process's workbench, on which no result depends: modules per architecture on their device, mapped images.
 
 Every operation loads the values it works with, and draws from generators of its own address. So every workbench gives
 the same answer.

@@ -1,4 +1,4 @@
-"""The one door through which a server reaches clients. The loop and the methods know only this.
+"""The cohort: the only way in which a server reaches clients. The loop and the methods know only this.
 
 Everything that crosses is booked here, as a real deployment would have sent it. Where the clients run is a subclass's
 business: ``simulation.local`` runs them in this process, ``actors.cohort`` in Ray actors. Both run the same pure

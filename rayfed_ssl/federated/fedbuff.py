@@ -272,7 +272,10 @@ class FedBuff:
                 clock.fates["lost"] += 1
                 lost += 1
                 if lost > PATIENCE + 10 * len(self.server.setup.clients):
-                    raise UserError(f"system: {lost} starts in a row without a reply; nobody stays, or is fast, enough")
+                    raise UserError(
+                        f"system: {lost} starts in a row gave no reply: every client leaves, drops out or misses the "
+                        "deadline first; raise system.deadline_s, or check system.availability and system.drop_out"
+                    )
             elif slots.version - flight.version > self.config.staleness_max:
                 clock.fates["stale"] += 1
                 cohort.ledger.book_up(flight.client, TRAINS, clock.expected(TRAINS, flight.client).up)

@@ -1,4 +1,4 @@
-"""The communication ledger: what a real deployment would have sent, counted at the one door to the clients.
+"""The communication ledger: counts in the cohort what a real deployment would have sent.
 
 Whatever Ray moved or copied does not matter here. A field is booked with the bytes of its arrays: floating values at
 float32 or narrower, everything else as it is; Python scalars, strings and None are free. An object that a client

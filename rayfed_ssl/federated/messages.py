@@ -1,4 +1,4 @@
-"""What passes between a server and its clients, and between the loop and the places where clients run."""
+"""The messages between a server and its clients, and between the round loop and the processes where clients run."""
 
 from __future__ import annotations
 

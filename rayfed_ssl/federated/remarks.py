@@ -1,5 +1,5 @@
-"""What people should know of a run's images before they read its numbers: copies, a test set with a large class, with
-very small ones or without some, a class that by its name is none.
+"""Notes on images that affect how to read a run's numbers: copies, large, small or missing classes in the test set, and
+folders that are no class by their name.
 
 Shape legend: N training images, M test images.
 """

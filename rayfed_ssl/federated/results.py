@@ -1,4 +1,4 @@
-"""What a method ends with: encoders to evaluate and export, matrices over clients to draw."""
+"""The results of a method: encoders to evaluate and export, matrices over clients to draw."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server, and a plug-in's half of it, know before the first round."""
+"""What a server, and a plug-in's server half, know before the first round."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What the fields of a client's reply are: a method's row says it of each, so that an audit (``rayfed-ssl leak``) knows
-which attack reads it.
+"""Kinds of reply fields: a method's row declares each field's kind, so that an audit (``rayfed-ssl leak``) knows which
+attack reads it.
 
 Weights under the name ``weights`` need no row. A field that is not declared crosses all the same; the audit names it
 among those that it does not read.

@@ -1,5 +1,5 @@
-"""What an operation will cost a client, known before it runs: who replies in time is decided before anybody trains.
-And the batches of local training, which the client draws and the server counts.
+"""The predicted cost of a client's operation: who replies in time is decided before any client trains. And the batches
+of local training, which the client draws and the server counts.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What crossed the wire, asked whether it knows which images a client trained on: membership inference."""
+"""Membership inference: whether the messages that were sent reveal which images a client trained on."""

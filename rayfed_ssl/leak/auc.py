@@ -1,5 +1,5 @@
-"""How well a score tells members from non-members: the area under the ROC curve, its interval, and what can be told
-at few false alarms.
+"""How well a score tells members from non-members: the area under the ROC curve with its interval, and the
+true-positive rate at few false positives.
 
 Shapes: m members, n non-members.
 """

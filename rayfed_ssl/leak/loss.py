@@ -1,4 +1,4 @@
-"""The loss of one image, as a membership score: a model was trained to a low one on its members (Yeom et al. 2018).
+"""The loss of one image as a membership score: a model was trained to a low loss on its members (Yeom et al. 2018).
 
 What an image is like decides most of it; by how much training lowered it says more of membership (Watson et al. 2022).
 Losses that contrast an image with others are no function of one image, so it stands in a batch with images that the

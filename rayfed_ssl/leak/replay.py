@@ -1,5 +1,5 @@
-"""The messages of a round again: a run's folder holds none, but a round repeated from a checkpoint before it makes the
-same ones, bit for bit.
+"""Makes the messages of a round again: a run's folder has none, but repeating the round from a checkpoint gives the
+same messages, bit for bit.
 """
 
 from __future__ import annotations

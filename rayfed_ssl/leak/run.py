@@ -1,4 +1,4 @@
-"""A run folder audited: its messages repeated, each client's told apart, ``leak.json`` written."""
+"""Audits a run folder: repeats a round's messages, scores each client's, writes ``leak.json``."""
 
 from __future__ import annotations
 

@@ -3,10 +3,10 @@ student makes each client's next target (Li et al. 2024, "Resource-aware federat
 class representations").
 
 A round: a client's network up, its next momentum target down. A client trains BYOL from its own last model; its target
-is what the server made of that model. The server's student learns with BYOL on the public images and to
-tell the teachers' mixture for a view from those of earlier ones. A learned attention mixes the teachers, view by view.
-Then the server trains a copy of each asked client's model towards the student, frozen: the client's next target. Public
-images stay at the server.
+is what the server made of that model. On the public images the student minimises two losses: BYOL, and a contrast of
+the teachers' mixture for a view against mixtures of earlier views. A learned attention mixes the teachers for each
+view. Then the server trains a copy of each asked client's model towards the student, frozen: the client's next target.
+Public images stay at the server.
 
 Differs from the released code, mostly where it defeats its purpose: its query is the mixture and its key the student
 without gradient, so that the distillation trains the attention alone. Here that term still trains the attention; a

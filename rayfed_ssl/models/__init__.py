@@ -1,4 +1,4 @@
-"""Encoders, heads, networks; how encoders are exported, loaded, begun with."""
+"""Encoders, heads and networks; how encoders are exported, loaded and used to start a run."""
 
 from rayfed_ssl.models.base import Encoder
 from rayfed_ssl.models.encoders import (

@@ -1,4 +1,4 @@
-"""An encoder's transform: images as people have them to the float tensor that the encoder of a run takes.
+"""An encoder's transform: turns PIL images, arrays and files into the float tensor that the encoder takes.
 
 Images, also DICOM files, are decoded as for training: the central square, or what ``data.fit`` says, resized with an
 antialiased bilinear filter, grey or RGB. They are scaled to [0, 1] and normalised with the run's mean and deviation. A

@@ -1,4 +1,4 @@
-"""Reading an encoder's values, all or none.
+"""Reads an encoder's values, all or none of them.
 
 Names and shapes are compared before anything is copied.
 """

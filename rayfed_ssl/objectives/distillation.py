@@ -1,4 +1,4 @@
-"""Distilling what several networks make of the same samples: FedMD (Li and Wang 2019), FedDF (Lin et al. 2020) and
+"""Distils the outputs of several networks for the same samples: FedMD (Li and Wang 2019), FedDF (Lin et al. 2020) and
 FedMKD (Li et al. 2024).
 
 Shape legend: N networks, B batch, C outputs, D embedding, H attention, K queue.

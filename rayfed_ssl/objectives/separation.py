@@ -1,4 +1,4 @@
-"""SSD: clients spread into subspaces of their own, and projections pass that on to features (Fang et al. 2025).
+"""SSD: separates clients into subspaces, and distils projections into features (Fang et al. 2025).
 
 Shape legend: N rows of a batch, D embedding, w dimensions of a client's subspace.
 """

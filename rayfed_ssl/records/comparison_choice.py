@@ -1,4 +1,4 @@
-"""Which row of a comparison is first, over the seeds that all have, and the choice by a measure without test labels."""
+"""Orders the rows of a comparison over the seeds that all have, and chooses one by a measure without test labels."""
 
 from __future__ import annotations
 

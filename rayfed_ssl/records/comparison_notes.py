@@ -1,4 +1,4 @@
-"""What a reader of a comparison has to know, in sentences below its table: seeds, split, intervals, what differs."""
+"""The notes below a comparison's table: seeds, split, intervals, and which settings differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From run folders to the rows of a comparison: which runs belong together, how rows differ, what they began with."""
+"""From run folders to the rows of a comparison: which runs belong together, how rows differ, their untrained encoders."""
 
 from __future__ import annotations
 

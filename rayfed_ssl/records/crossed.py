@@ -1,4 +1,4 @@
-"""Intervals of a mean difference that count which test images were drawn, beside which seeds.
+"""Intervals of a mean difference that count both which seeds and which test images were drawn.
 
 Every seed is measured on the same images, so the two are crossed: D_si = mu + seed_s + image_i + rest_si, all random
 but mu, which is the difference over other seeds and other images of the same kind (Cornfield and Tukey 1956; Owen 2007,

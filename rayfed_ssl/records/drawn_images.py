@@ -1,4 +1,4 @@
-"""What a comparison's intervals count, and where they leave out that other test images give other accuracies.
+"""Notes on what a comparison's intervals count, and which of them leave out the choice of test images.
 
 An interval over seeds says how far another seed may move a difference. All seeds may share their test images, and then
 no number of seeds shows what these images did to it. How much that is of a difference depends on how often two encoders

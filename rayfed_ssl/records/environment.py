@@ -1,4 +1,4 @@
-"""``environment.json``: what a run ran on: versions, host, device, threads, git revision, command line."""
+"""``environment.json``: versions, host, device, threads, git revision and command line of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run's epsilon promises, at which delta and of which messages: read from its summary."""
+"""What a run's epsilon guarantees, at which delta and for which messages: read from its summary."""
 
 from __future__ import annotations
 

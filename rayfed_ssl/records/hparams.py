@@ -1,4 +1,4 @@
-"""A sweep for TensorBoard's HParams: each trial's folder gets an event file that says what varied and what came of it.
+"""A sweep for TensorBoard's HParams: each trial's folder gets an event file with its keys and its result.
 
 The file is written anew whenever the sweep's results are.
 """

@@ -1,5 +1,5 @@
-"""Intervals of a difference between two rows of a comparison that count what was drawn beside seeds: test images, where
-runs kept which of them they had right; held-out images; clients.
+"""Intervals of a difference between two rows of a comparison that count more than seeds: test images, if runs kept
+which of them they had right; held-out images; clients.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Intervals of accuracies that were measured on a number of test images: what chance in the choice of images allows.
+"""Intervals of accuracies over the choice of test images.
 
 An accuracy is a share of M images. Two encoders are measured on the same images. Where nothing is known of their
 answers image by image (else see :mod:`rayfed_ssl.records.crossed`), the interval of their difference takes them as

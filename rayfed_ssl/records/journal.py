@@ -1,4 +1,4 @@
-"""What a run writes down while it runs: metrics and bookings as Parquet parts, and the same metrics for TensorBoard.
+"""Writes a run's metrics and bookings as Parquet parts while it runs, and the same metrics for TensorBoard.
 
 Rows are kept in memory until ``commit``, which belongs to a checkpoint and comes before the checkpoint's marker, or
 until there are so many that ``spill`` writes them between checkpoints. A crash loses only rows that the resumed run

@@ -1,4 +1,4 @@
-"""What a difference with a 95% interval is called: one vocabulary for every table, page and sentence."""
+"""The words for a difference with a 95% interval, the same in every table, page and sentence."""
 
 from __future__ import annotations
 

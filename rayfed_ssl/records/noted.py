@@ -1,4 +1,4 @@
-"""What the runs of a comparison said before their first round: of images, of classes, of a method."""
+"""The notes that the runs of a comparison printed before their first round: on images, classes and methods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run folder says of a finished run, as a comparison needs it."""
+"""Reads from a run folder what a comparison needs to know about the run."""
 
 from __future__ import annotations
 

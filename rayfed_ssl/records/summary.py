@@ -1,4 +1,4 @@
-"""``summary.json``: what a run came to, from its committed tables, so that a resumed run gives the same summary.
+"""``summary.json``: a run's results, from its committed tables, so that a resumed run gives the same summary.
 
 Accuracies are fractions. Tags: ``eval/<protocol>`` with client null is the global encoder; where only clients are
 evaluated, the value is ``{client: value}``. Round 0 is before training, ``eval/pixels_<protocol>`` a baseline on

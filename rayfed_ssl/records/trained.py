@@ -1,4 +1,4 @@
-"""``trained.parquet``: digests of the images that a run trained on, so that others can be told to be among them."""
+"""``trained.parquet``: digests of the images that a run trained on, to recognise them among other images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which report a folder gets: a comparison's, a sweep's or a run's, by what lies in it."""
+"""Chooses the report for a folder by its files: that of a comparison, a sweep or a run."""
 
 from __future__ import annotations
 

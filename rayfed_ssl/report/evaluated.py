@@ -1,4 +1,4 @@
-"""What ``rayfed-ssl evaluate`` measured, as the report says and shows it, in the words of a summary."""
+"""The results of ``rayfed-ssl evaluate`` in the report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What features look like over a run: effective rank, alignment, uniformity, spectrum, angles between encoders."""
+"""Figures of the features over a run: effective rank, alignment, uniformity, spectrum, angles between encoders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run folder holds, as far as it can be read: a part that is missing or damaged is a line, never an end.
+"""Reads a run folder as far as possible: a missing or damaged part gives a line in the report, not an error.
 
 Nothing here runs code of the run's, and nothing is written.
 """

@@ -1,4 +1,4 @@
-"""How a page writes numbers: shares as per cent, counts of bytes, spans of time, all short enough for a table."""
+"""Formats numbers for a page: shares as per cent, counts of bytes, spans of time, all short enough for a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who holds what: images of each class by client, from ``partition.parquet``."""
+"""Which client holds how many images of each class, from ``partition.parquet``."""
 
 from __future__ import annotations
 

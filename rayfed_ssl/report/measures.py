@@ -1,4 +1,4 @@
-"""How a page calls a measure and writes its values: shares as per cent, areas, indices and features as they are.
+"""Names of measures on a page, and formats of their values: shares as per cent, others as they are.
 
 A measure is named as in the records: ``knn``, ``linear_auc``, ``select/knn``, ``features/rankme``.
 """

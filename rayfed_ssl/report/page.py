@@ -1,4 +1,4 @@
-"""What a page is made of, and how it is written: sections of tables and figures into one HTML file.
+"""Builds a page: writes sections of tables and figures into one HTML file.
 
 The templates escape whatever came from a folder. The page's own policy forbids scripts and every request.
 """

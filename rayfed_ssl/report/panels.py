@@ -1,4 +1,4 @@
-"""What a method recorded of its own: a small figure for every tag, and matrices over pairs of clients.
+"""Figures of the method's own records: a small figure for every tag, and matrices over pairs of clients.
 
 A tag that no row of ``WORDS`` names gets a figure under its own name, so methods of others have panels, too.
 """

@@ -1,4 +1,4 @@
-"""What an encoder makes of images: features, nearest neighbours, a map in the plane.
+"""An encoder's representations of images: features, nearest neighbours, a map in the plane.
 
 Shapes: N images, D embedding, K neighbours. Everything is seeded by the run.
 """

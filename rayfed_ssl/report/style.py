@@ -1,4 +1,5 @@
-"""How figures look: one column of a paper wide, colours that colour-blind readers can tell apart, in light and in dark.
+"""The style of figures: one column of a paper wide, colours that colour-blind readers can tell apart, in light and in
+dark.
 
 A figure is drawn once and written as SVG, PDF and PNG. The page holds the same SVG with its colours as variables of the
 page, so that it follows the reader's choice of light or dark. The colours of series are Okabe and Ito's (2008).

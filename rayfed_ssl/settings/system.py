@@ -1,4 +1,4 @@
-"""Clients' speeds and habits, and how a server waits: the blocks ``system:`` and ``server:``."""
+"""The blocks ``system:`` and ``server:``: clients' speeds and availability, and how the server waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys that somebody gives and that have no effect beside other keys: refused.
+"""Refuses given keys that have no effect because of other keys.
 
 A key in a file may be meant for other runs of it: an option that leaves it without effect does not make it wrong. So
 what counts is what is given for this run, or at one place.
@@ -28,8 +28,9 @@ def refuse_given(config: RunSettings, changes: Mapping[str, object], unused: Map
 
 
 def refuse_beside(config: RunSettings, written: Mapping[str, Any], unused: Mapping[str, str]) -> None:
-    """The same for a file, or a profile of it: what stands there beside the very key that leaves it without effect. A
-    file with every key there is, as what was once resolved has, is left alone.
+    """Refuse a key of a file, or of a profile of it, if the key that disables it is in the same file.
+
+    Fully resolved files (every key present) are not checked.
     """
     given = flat(written).keys()
     if not {f"train.{name}" for name in TrainConfig.model_fields} - {"train.optimizer"} <= given:

@@ -1,4 +1,4 @@
-"""What a run puts together before its first round: the server, the plug-ins' halves of it, the virtual clock."""
+"""Builds the parts of a run before its first round: the server, the plug-ins' server halves, the virtual clock."""
 
 from __future__ import annotations
 

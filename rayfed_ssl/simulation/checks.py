@@ -1,4 +1,4 @@
-"""What the images have to allow, before the first file of a run is written: shards, labels, what is compared."""
+"""Checks, before the first file of a run is written, that the images suit the run: shards, labels, comparisons."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a run will come to, before it is started: memory, bytes and training time. Nothing is written that stays, but
-for decoded images in a cache folder that the user named.
+"""Predicts a run's memory, bytes and training time before it is started. Nothing is written that stays, but for decoded
+images in a cache folder that the user named.
 
 Bytes are those the ledger will book, where the method knows them beforehand and nobody is lost. Time is an estimate: a
 local step is measured on this machine's device and multiplied, and what the method's ``workload`` says that clients

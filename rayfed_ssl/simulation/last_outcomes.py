@@ -1,4 +1,4 @@
-"""The outcomes of a run's last evaluation, image by image, until the run ends and writes them down.
+"""Keeps the outcomes of a run's last evaluation, image by image, until the run ends and writes them.
 
 They are part of a checkpoint: a resumed run does not evaluate again what was evaluated before its checkpoint.
 """

@@ -1,4 +1,4 @@
-"""Refuse, before anything starts, a run that would keep more of its clients between rounds than there is room for.
+"""Refuses a run, before it starts, if what it keeps of its clients between rounds does not fit into memory.
 
 The estimate is an upper bound: clients that can have taken part by the last round, times what each one's state holds
 (its model where it keeps one, its momentum target, arrays of the method's own), once more for those of one round, whose

@@ -1,4 +1,4 @@
-"""Outcomes of a finished run from its exported encoders, for a run of a version that did not keep them."""
+"""Computes the outcomes of a finished run from its exported encoders, if its version did not keep them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a run may be written: not among the images that it reads, and beside what is of no run only with a word."""
+"""Checks where a run may be written: not among the images that it reads, and with a note if other files are there."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What one round leaves behind: metrics, bookings, the summary. Between the loop and ``records``, which knows only
-tables.
-"""
+"""Records each round: metrics, bookings, the summary. Between the loop and ``records``, which knows only tables."""
 
 from __future__ import annotations
 

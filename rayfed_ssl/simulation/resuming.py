@@ -1,4 +1,4 @@
-"""Whether a run may go on in the folder where it began, with the same images and files, wherever they lie now."""
+"""Checks whether a run may be resumed in its folder: the same images and files, wherever they are now."""
 
 from __future__ import annotations
 

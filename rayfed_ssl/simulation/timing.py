@@ -1,4 +1,4 @@
-"""The virtual clock of a run, and what of its `system:` block can be refused before the first file."""
+"""Builds the virtual clock of a run, and refuses wrong `system:` blocks before the first file is written."""
 
 from __future__ import annotations
 
@@ -103,9 +103,9 @@ def check_reachable(clock: Clock, config: RunConfig) -> list[str]:
     lines = [
         f"{_named(group)}: {why}"
         for group, why in (
-            (never, "never there in system.availability.path, so never asked"),
-            (short, "needs longer to train than it ever stays, so never heard of"),
-            (late, f"needs longer to train than system.deadline_s={deadline:g}, so never heard of"),
+            (never, "never available in system.availability.path, so never asked"),
+            (short, "needs longer to train than it ever stays, so its reply never arrives"),
+            (late, f"needs longer to train than system.deadline_s={deadline:g}, so its reply never arrives"),
         )
         if len(group)
     ]

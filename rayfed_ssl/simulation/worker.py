@@ -1,4 +1,4 @@
-"""What every place runs: a client's operation, a pure function of (settings, round, client, message, state)."""
+"""Executes a client's operation in any process: a pure function of (settings, round, client, message, state)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Where a run lies: one writer per folder, checkpoints, copies at a URI."""
+"""Where a run is stored: one writer per folder, checkpoints, copies at a URI."""

@@ -1,4 +1,4 @@
-"""Folders that one process writes to at a time: a run's, a sweep's, a comparison's."""
+"""Lets only one process at a time write to the folder of a run, a sweep or a comparison."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``error.txt`` of a run folder: why the run failed, until it goes on."""
+"""``error.txt`` of a run folder: why the run failed, until it is resumed."""
 
 from __future__ import annotations
 

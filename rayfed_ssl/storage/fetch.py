@@ -1,4 +1,4 @@
-"""Runs at a URI, read: a copy of their files on this machine, without what only a resumed run needs."""
+"""Reads runs at a URI: copies their files to this machine, without those that only a resume needs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The runs in a folder as they lie there: which, how far, how good, how large. It runs no code of theirs, and reads a
-table only of a run that has not ended.
+"""Lists the runs in a folder: status, rounds, accuracy and size. It runs no code of theirs, and reads a table only of a
+run that has not ended.
 """
 
 from __future__ import annotations

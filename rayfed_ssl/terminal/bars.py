@@ -1,4 +1,4 @@
-"""What shows how far something is: a bar on a terminal, lines elsewhere."""
+"""Shows progress: a bar on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a long command is: one bar on a terminal, a line for every tenth elsewhere."""
+"""Shows the progress of a long command: one bar on a terminal, a line for every tenth elsewhere."""
 
 from __future__ import annotations
 

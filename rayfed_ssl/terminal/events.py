@@ -1,4 +1,4 @@
-"""A run told to a program: JSON objects on standard output, one a line; what is said to people goes to stderr.
+"""Reports a run to a program: a JSON object per line on standard output; lines for people go to stderr.
 
     {"event": "round", "round": 3, "rounds": 20, "train/loss": 2.9, "system/round_s": 1.2, ..}
     {"event": "evaluation", "round": 3, "rounds": 20, "eval/knn": 0.91, ..}    beside the next round, or after it

@@ -1,4 +1,4 @@
-"""Tables wider than the terminal, shown in parts: no number is cut or folded."""
+"""Shows tables that are wider than the terminal in parts: no number is cut or wrapped."""
 
 from __future__ import annotations
 

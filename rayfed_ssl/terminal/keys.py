@@ -1,4 +1,4 @@
-"""Keys of a schema as lines for people: what stands there by default, what may, and what it means."""
+"""Prints the keys of a schema: defaults, allowed values and meanings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A method in lines for people, and as JSON: what it is, transmits, needs and goes with, and its keys."""
+"""Prints a method, as lines or as JSON: what it is, transmits, needs and works with, and its keys."""
 
 from __future__ import annotations
 

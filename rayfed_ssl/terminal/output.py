@@ -1,4 +1,4 @@
-"""Standard output that may be closed, or on a full disk: what is done goes on, and one line on stderr says so."""
+"""Survives a closed standard output or a full disk: the work continues, and one line on stderr says so."""
 
 from __future__ import annotations
 

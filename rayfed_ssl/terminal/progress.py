@@ -1,4 +1,4 @@
-"""What a run shows while it runs and when it is over: one bar on a terminal, one plain line per round elsewhere.
+"""Shows a run's progress, and its results at the end: one bar on a terminal, one plain line per round elsewhere.
 
 Only the driver speaks. Accuracies come in beside the next round, so a line shows the newest there are and, where they
 are not of its own round, whose they are.

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and a lost terminal: the first asks for a stop after the round in hand, the second ends at once."""
+"""Ctrl-C, SIGTERM and a lost terminal: the first asks for a stop after the current round, the second ends at once."""
 
 from __future__ import annotations
 

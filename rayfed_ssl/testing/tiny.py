@@ -1,4 +1,4 @@
-"""Runs small enough to be repeated many times, and what they leave behind in a form that can be compared."""
+"""Runs small enough to be repeated many times, and their results in a form that can be compared."""
 
 from __future__ import annotations
 

@@ -75,7 +75,8 @@ def test_the_readmes_sentence_has_the_newest_figures(tmp_path: Path) -> None:
         {"benchmark": "zero_work", "case": "mean", "ours_ms_per_client": 0.456, "machine": "an abacus"},
     )
     text = " ".join(speed_table.sentence(lines).split())
-    assert "on an abacus: a round of 8 clients takes 1.23 times, one of 64 small clients 0.99 times" in text
+    assert "on an abacus: compared with" in text
+    assert "a round of 8 clients takes 1.23 times as long, and a round of 64 small clients 0.99 times;" in text
     assert "costs 0.46 ms" in text
     with pytest.raises(LookupError, match="no round of 64 clients"):
         speed_table.sentence(lines[:2])

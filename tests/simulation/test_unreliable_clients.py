@@ -264,7 +264,7 @@ def test_without_the_late_one_the_mean_is_that_of_the_others(tmp_path: Path) -> 
     away = {"availability": there, "latency_s": 20.0}
     run_locally(blind("fedsimclr", system=away), tmp_path / "away", report=lambda p: lines.append(p.line))
     assert encoders(tmp_path / "late") == encoders(tmp_path / "away")
-    assert sum("client 2: never there" in line for line in lines) == 1
+    assert sum("client 2: never available" in line for line in lines) == 1
 
 
 def test_a_round_with_nobody_is_recorded_and_skipped(tmp_path: Path) -> None:
@@ -459,7 +459,7 @@ def test_nobody_who_could_ever_reply_is_refused(tmp_path: Path) -> None:
     assert "system: found no client that could ever reply (clients 0, 1, 2, 3: needs longer" in line
     there = trace(tmp_path, "0,0,20", "1,50,60")
     line = refused(blind("fedsimclr", system={"latency_s": 30.0, "availability": there}), tmp_path)
-    assert "clients 2, 3: never there" in line
+    assert "clients 2, 3: never available" in line
     assert "clients 0, 1: needs longer to train than it ever stays" in line
 
 

@@ -1,4 +1,4 @@
-"""DP-CalR accounting for FedSC: what noisy correlation matrices give away about one image of one client.
+"""DP-CalR accounting for FedSC: a bound on what noisy correlation matrices reveal about one image of a client.
 
 The mechanism releases R~_j = (1/(n V')) sum_x sum_v z z^T + E with ||z||^2 <= mu and E_ab ~ N(0, sigma^2) i.i.d. (Jing
 et al. 2024, Algorithm 2). This file holds its sensitivity, its Renyi curve, two conversions to (epsilon, delta) and
