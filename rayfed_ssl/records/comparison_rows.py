@@ -1,4 +1,4 @@
-"""From run folders to the rows of a comparison: which runs belong together, how rows differ, their untrained encoders."""
+"""From run folders to the rows of a comparison: which runs belong together and how rows differ."""
 
 from __future__ import annotations
 
