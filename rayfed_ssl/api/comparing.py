@@ -107,17 +107,8 @@ def compare(
         refuse_shadows()
     from tune.request import of_request
 
-    where = executor_named(executor)
-    allowed = "methods with base, one file of variants, or runs and run folders"
-    if base is not None:
-        base = as_text(base, "base", "the path of a YAML file")
-    if seeds is not None:
-        check_count(seeds, "seeds")
-    if out is not None:
-        out = as_text(out, "out", "a folder")
-    for flag, value in (("resume", resume), ("skip_unfit", skip_unfit), ("progress", progress)):
-        check_flag(value, flag)
-    check_callable(on_progress, "on_progress")
+    where, allowed = executor_named(executor), "methods with base, one file of variants, or runs and run folders"
+    _check(base, seeds, out, on_progress, {"resume": resume, "skip_unfit": skip_unfit, "progress": progress})
     names = [os.fspath(one.folder) if isinstance(one, Run) else as_text(one, "compare", allowed) for one in what]
     changes = [f"{key}={json.dumps(value)}" for key, value in dotted(overrides).items()]
     with python_words(), surroundings(where):
@@ -138,3 +129,16 @@ def compare(
         raise UserError(f"compare: no run is complete, {outcome.failed} failed, {outcome.left} are left; resume=True "
                         "continues")  # fmt: skip
     return Compared(outcome.comparison, request.out, outcome.left, outcome.failed, outcome.selection)
+
+
+def _check(base: object, seeds: object, out: object, on_progress: OnProgress | None, flags: dict[str, bool]) -> None:
+    """Raise UserError for an argument of :func:`compare` that is of another kind."""
+    if base is not None:
+        as_text(base, "base", "the path of a YAML file")
+    if seeds is not None:
+        check_count(seeds, "seeds")
+    if out is not None:
+        as_text(out, "out", "a folder")
+    for name, value in flags.items():
+        check_flag(value, name)
+    check_callable(on_progress, "on_progress")

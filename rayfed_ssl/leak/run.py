@@ -64,10 +64,7 @@ def leak(
     _earlier(run)  # what cannot be read is said before anything is repeated
     config = load_moved(run, changes, trust_imports=trust_imports)
 
-    done = _rounds_done(run)
-    last = done if round is None else round
-    if not 1 <= last <= done:
-        raise UserError(f"--round: found {last}; allowed: 1 to {done}, the rounds that the run has finished")
+    last = _finished_round(run, round)
     tap, heard = replayed(config, run, last, partial(_whom, clients, images, config.seed), say)
     present = sorted(tap.present)
     if not present:
@@ -150,14 +147,18 @@ def _enough(clients: Sequence[int], images: int, seed: int, federation: Federati
         yield client
 
 
-def _rounds_done(run: Path) -> int:
-    """How many rounds the run has finished, as its summary or its newest checkpoint says. Raises UserError for none."""
+def _finished_round(run: Path, wanted: int | None) -> int:
+    """The round that is wanted, or the last one, of those that the run has finished, as its summary or its newest
+    checkpoint says. Raises UserError for another.
+    """
     done = known_summary(run).get("rounds")
     if not isinstance(done, int):
         done = max((t for t, _ in checkpoint.complete(run / "checkpoints")), default=0)
     if done < 1:
         raise UserError(f"{run}: found no finished round, so no message to audit")
-    return done
+    if wanted is not None and not 1 <= wanted <= done:
+        raise UserError(f"--round: found {wanted}; allowed: 1 to {done}, the rounds that the run has finished")
+    return done if wanted is None else wanted
 
 
 def _guarantee(run: Path) -> Guarantee | None:
