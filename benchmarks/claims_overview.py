@@ -37,7 +37,7 @@ def beyond(runs: Runs, seeds: int) -> dict[str, dict[int, Line]]:
 
 
 def intervals(lines: Sequence[Line], document: Mapping[str, Any]) -> str:
-    """How many intervals the tables of all claims have, how many leave zero out, and how many would by chance."""
+    """How many intervals the tables of all claims have, how many exclude zero, and how many would by chance."""
     pairs = [
         compared(runs_of(lines, name, claim), claim, pair)
         for name, claim in document["claims"].items()
@@ -45,8 +45,8 @@ def intervals(lines: Sequence[Line], document: Mapping[str, Any]) -> str:
     ]
     count, without_zero = counted(pairs)
     return (
-        f"The tables of differences in this section and the next have {count} intervals; {without_zero} leave zero "
-        f"out. If nothing differed, about {by_chance(count)} would. No interval is corrected for that."
+        f"The tables of differences in this section and the next have {count} intervals; {without_zero} exclude "
+        f"zero. If nothing differed, about {by_chance(count)} would. No interval is corrected for that."
     )
 
 

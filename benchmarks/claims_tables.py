@@ -118,13 +118,13 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def counted(pairs: Iterable[Compared]) -> tuple[int, int]:
-    """How many intervals there are, and how many of them leave zero out."""
+    """How many intervals there are, and how many of them exclude zero."""
     words = [word for pair in pairs for found in pair.known.values() if (word := found.judged()) is not None]
     return len(words), sum(word in ("above", "below") for word in words)
 
 
 def by_chance(intervals: int) -> str:
-    """How many of them would leave zero out if nothing differed."""
+    """How many of them would exclude zero if nothing differed."""
     return f"{(1 - LEVEL) * intervals:.1f}"
 
 
@@ -170,7 +170,7 @@ def comparisons(runs: Runs, claim: Mapping[str, Any]) -> str:
         body.append([pair.label, pair.seeds, *cells, verdicts(of_claim) if of_claim else NOT_RUN])
     names = [NAMES[measure] for measure in pairs[0].differences]
     count, without_zero = counted(pairs)
-    below = f"Intervals that leave zero out: {without_zero} of {count}; by chance alone about {by_chance(count)}."
+    below = f"Intervals that exclude zero: {without_zero} of {count}; by chance alone about {by_chance(count)}."
     return f"{rows([['difference', 'seeds', *names, 'verdict'], *body])}\n\n{below}"
 
 

@@ -16,7 +16,7 @@ COMPARED = {LABELS: "1% labels", **MEASURES}
 
 def resolved(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
     """For each table of one architecture whose every run was fine-tuned: a row per protocol with the half width of the
-    95% intervals of the ranked methods' differences to the reference, and how many of them leave zero out.
+    95% intervals of the ranked methods' differences to the reference, and how many of them exclude zero.
     """
     parts = []
     for data in board["data"]:

@@ -128,11 +128,11 @@ def overall(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
 
 
 def corrected(found: Differences, methods: Sequence[str], whose: str, holm: set[tuple[str, str]]) -> str:
-    """How many intervals leave zero out, and how many after Holm's correction."""
+    """How many intervals exclude zero, and how many after Holm's correction."""
     tested = [one for each in found.values() for method, one in each.items() if method in methods]
     without = sum(excludes_zero(one) for one in tested)
     return (
-        f"Of {len(tested)} intervals{whose} {without} leave zero out (bold), where chance alone would make about "
+        f"Of {len(tested)} intervals{whose} {without} exclude zero (bold), where chance alone would make about "
         f"{ALPHA * len(tested):.0f}; {len(holm)} do after Holm's correction for all of them (†)."
     )
 
@@ -248,7 +248,7 @@ def _mean(each: Sequence[float] | None, form: str) -> str:
 
 
 def _cell(one: OverSets | None, holm: bool) -> str:
-    """Mean and 95% interval over clusters; bold where that leaves zero out, with a dagger where it does after Holm."""
+    """Mean and 95% interval over clusters; bold where that excludes zero, with a dagger where it does after Holm."""
     if one is None:
         return "-"
     text = f"{one.mean:+.3f} [{one.low:+.3f}, {one.high:+.3f}]"

@@ -211,7 +211,7 @@ def _marked(comparison: Comparison, row: Row) -> str:
 
 
 def _cell(measure: str, found: Spread | None, to_first: Difference | None) -> tuple[str, ...]:
-    """The mean, the difference, its intervals, and what it is called where the interval judged by holds zero."""
+    """The mean, the difference, its intervals, and what it is called where the interval judged by contains zero."""
     if found is None:
         return ("-",)
     mean = f"{found.mean:.3f}" + ("" if found.deviation is None else f" ± {found.deviation:.3f}")

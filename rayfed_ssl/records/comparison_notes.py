@@ -87,7 +87,7 @@ def _intervals(comparison: Comparison) -> list[str]:
         more.append(f"images: its 95% interval {told}")
     if CLIENTS in kinds:
         more.append(f"clients: its 95% interval {'that counts clients, too' if several else 'over those of this seed'}")
-    words = f"level: the interval holds zero and lies within {MARGIN:g} of it; not told apart: it holds zero and "
+    words = f"level: the interval contains zero and lies within {MARGIN:g} of it; not told apart: it contains zero and "
     words += "reaches further."
     if several:
         second = f"Second line: paired difference to {first} with its 95% interval (Student's t over seeds)"

@@ -11,7 +11,7 @@ APART: Judgement = "not told apart"
 
 
 def judged(low: float, high: float, margin: float = MARGIN) -> Judgement:
-    """``above`` or ``below`` where the interval leaves zero out. Where it holds zero, ``level`` if it lies within
+    """``above`` or ``below`` where the interval excludes zero. Where it contains zero, ``level`` if it lies within
     ``margin`` of zero, so that what there may be of a difference is small; otherwise ``not told apart``: there may be
     one that was not shown. Where no difference but zero is small (``margin`` 0), nothing is level.
     """

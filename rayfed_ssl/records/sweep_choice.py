@@ -45,11 +45,11 @@ class Choice:
     def why_level(self) -> str:
         if self.repeats == 1:
             return "their values are the same"
-        return f"{INTERVAL} holds zero and lies within ±{self.margin:g}"
+        return f"{INTERVAL} contains zero and lies within ±{self.margin:g}"
 
     @property
     def why_apart(self) -> str:
-        return f"{INTERVAL} holds zero{' and reaches further' if self.margin else ''}"
+        return f"{INTERVAL} contains zero{' and reaches further' if self.margin else ''}"
 
 
 def choose(rows: Sequence[Mapping[str, Any]], metric: str, mode: str) -> Choice:

@@ -142,7 +142,7 @@ def _known(rows: Sequence[Row], key: str) -> bool:
 
 def _apart(row: Row, name: str, further: float) -> list[str]:
     """The difference with its interval over seeds, the interval with images or clients, and what the difference
-    is called where the last of them holds zero.
+    is called where the last of them contains zero.
     """
     of = WHAT[drawn(name)]
     seeds, counted = _interval(row, f"{name}."), _interval(row, f"{name}.{of}_")

@@ -175,8 +175,8 @@ def _rule(best: Row, others: Sequence[Row], name: str, seeds: Sequence[str]) -> 
             lacking = "beside those that have none" if "client" in over else "where no answers image by image are kept"
             over += f" (over {seeds_alone[0]} alone {lacking})"
             beyond = ""
-    holds = f"the 95 % interval of the difference over {over} holds zero"
+    holds = f"the 95 % interval of the difference over {over} contains zero"
     if not margin:
         return f"Not told apart: {holds}{beyond}."
-    near = f"Level: {holds} and lies within {small(name, margin)}; not told apart: it holds zero and reaches further"
+    near = f"Level: {holds} and lies within {small(name, margin)}; not told apart: it contains zero and reaches further"
     return f"{near}{beyond}."

@@ -314,7 +314,7 @@ def _leak(run: RunFolder) -> Section:
     of = ", ".join(map(str, rounds))
     section.tables.append(Table(f"Members told from as many others, by messages of round {of}", head, rows))
     section.intro = (
-        "Where an interval holds 0.5, this score did not tell that client's members from others; another may. "
+        "If an interval contains 0.5, this score did not tell that client's members from others; another may. "
         f"An interval is {INTERVAL}; {BY_CHANCE}."
     )
     if found.null_deviation is not None:

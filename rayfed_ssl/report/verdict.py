@@ -189,8 +189,8 @@ def _described(summary: Mapping[str, Any], began: str) -> str:
 
 def _interval(of: Compared, measure: str) -> str:
     """In brackets what the judgement rests on."""
-    near = f", holds zero and lies within {small(measure, of.margin)}"
-    holds = {LEVEL_WITH: near, APART: ", holds zero"}.get(of.kind or "", "")
+    near = f", contains zero and lies within {small(measure, of.margin)}"
+    holds = {LEVEL_WITH: near, APART: ", contains zero"}.get(of.kind or "", "")
     return f"(95 % interval {of.interval(measure)} over {of.of}{holds})"
 
 

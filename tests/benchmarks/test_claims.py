@@ -162,9 +162,9 @@ def test_measures_of_one_verdict_stand_together() -> None:
 
 
 def test_intervals_are_counted_and_set_beside_what_chance_gives() -> None:
-    """Five intervals (the untrained encoder has no held-out one), of which the first two pairs' leave zero out."""
+    """Five intervals (the untrained encoder has no held-out one), of which the first two pairs' exclude zero."""
     text = tables.comparisons(tables.runs_of(LINES, "c", CLAIM), CLAIM)
-    assert text.splitlines()[-1] == "Intervals that leave zero out: 4 of 5; by chance alone about 0.3."
+    assert text.splitlines()[-1] == "Intervals that exclude zero: 4 of 5; by chance alone about 0.3."
     assert tables.by_chance(60) == "3.0"
 
 
@@ -178,7 +178,7 @@ def test_a_row_of_verdicts_for_each_comparison_that_decides() -> None:
     [expected, *_] = cells(tables.comparisons(tables.runs_of(LINES, "c", CLAIM), CLAIM))[2:]
     assert first == ["A", "above B", "at home", "a over b", "3", expected[2], "", "above"]
     assert second == ["D", "above B", "at home", "a over b", "0", "", "-", "not run yet"]
-    assert "have 10 intervals; 8 leave zero out. If nothing differed, about 0.5 would." in text
+    assert "have 10 intervals; 8 exclude zero. If nothing differed, about 0.5 would." in text
 
 
 def test_what_was_picked_by_the_first_seeds_is_judged_by_the_others() -> None:
@@ -209,15 +209,15 @@ def test_nothing_is_compared_twice(name: str) -> None:
 
 
 def test_the_counts_of_the_page_are_those_of_its_intervals() -> None:
-    """An interval leaves zero out where both of its printed ends have one sign, which rounding keeps."""
+    """An interval excludes zero where both of its printed ends have one sign, which rounding keeps."""
     page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     sections = [page.split(f"<!-- {name} -->")[1].split(f"<!-- end {name} -->")[0] for name in DOCUMENT["claims"]]
     found = [re.findall(r"\[([+-])[\d.]+, ([+-])[\d.]+\]", section) for section in sections]
     signs = [(len(ends), sum(low == high for low, high in ends)) for ends in found]
     for section, (count, without_zero) in zip(sections, signs, strict=True):
-        assert f"zero out: {without_zero} of {count}; by chance alone about {count / 20 + 1e-9:.1f}." in section
+        assert f"exclude zero: {without_zero} of {count}; by chance alone about {count / 20 + 1e-9:.1f}." in section
     total, without_zero = (sum(column) for column in zip(*signs, strict=True))
-    assert f"have {total} intervals; {without_zero} leave zero out" in page
+    assert f"have {total} intervals; {without_zero} exclude zero" in page
 
 
 def test_lines_of_other_settings_and_diverged_runs_do_not_count() -> None:

@@ -58,7 +58,7 @@ def p_value(gains: Any) -> float:
 
 
 UP, DOWN = [0.02, 0.03, 0.025, 0.01, 0.02, 0.015], [-0.02, -0.015, -0.03, -0.03, -0.02, -0.04]
-UNSURE = [0.06, 0.05, 0.01, 0.02, 0.06, 0.01]  # leaves zero out alone, not among twelve
+UNSURE = [0.06, 0.05, 0.01, 0.02, 0.06, 0.01]  # excludes zero alone, not among twelve
 OPEN, SAME = [0.05, -0.05, 0.04, -0.03, 0.02, -0.01], [0.001, -0.001, 0.002, -0.002, 0.001, -0.001]
 
 
@@ -79,7 +79,7 @@ def test_where_architectures_differ_methods_are_over_training_alone_by_architect
     interval = f"**{np.mean(UP):+.3f} [{low:+.3f}, {high:+.3f}]**"
     text = overall.mixed(found, BOARD)
     assert cells(text, "`flesd`") == ["`flesd`", "6", *[f"{interval} †"] * 3, "2.00"]
-    assert "Of 6 intervals 3 leave zero out (bold), where chance alone would make about 0; 3 do" in text
+    assert "Of 6 intervals 3 exclude zero (bold), where chance alone would make about 0; 3 do" in text
     assert cells(text, "`feddf`")[1:3] == ["6", "+0.000 [+0.000, +0.000]"]
     assert [line.split("`")[1] for line in text.splitlines()[2:4]] == ["flesd", "feddf"]
     assert overall.mixed(found[:2], BOARD) == "No method has 3 clusters yet."
@@ -128,12 +128,12 @@ def test_a_dagger_is_for_what_holm_leaves() -> None:
         expected.add(method)
     assert {method for _, method in found} == expected
     assert expected == {"fedca", "fedsc"}
-    assert p_value(gains["fedu"]) < 0.05  # its interval leaves zero out, but not of so many
+    assert p_value(gains["fedu"]) < 0.05  # its interval excludes zero, but not of so many
     text = overall.overall(made(gains), BOARD)
     assert cells(text, "`fedca`")[2].endswith("** †")
     assert cells(text, "`local`")[2].endswith("]**")  # a reference is not tested
     assert (
-        "Of 12 intervals of ranked methods 9 leave zero out (bold), where chance alone would make about 1; 6 do" in text
+        "Of 12 intervals of ranked methods 9 exclude zero (bold), where chance alone would make about 1; 6 do" in text
     )
 
 

@@ -367,7 +367,7 @@ def test_the_page_judges_by_the_same_intervals(tmp_path: Path) -> None:
     made = compared(tmp_path, steady(6))
     write(made, tmp_path / "out")
     text = page.report(tmp_path / "out").read_text()
-    assert "over 3 seeds and 200 test images holds" in text
+    assert "over 3 seeds and 200 test images contains" in text
     lines = ("+3.0", "images [−2.0, +8.0]", "not told apart")
     assert " ".join(f"<small>{line}</small>" for line in lines) in text
     rows = json.loads((tmp_path / "out" / "comparison.json").read_text())["rows"]

@@ -39,7 +39,7 @@ def test_a_comparison_of_runs(bare: Path, tmp_path: Path) -> None:
         assert value == pytest.approx(told(tmp_path / "out/comparison.json", str(key))), key
     document = json.loads((tmp_path / "out/comparison.json").read_text())
     assert [one["test_images"] for one in document["rows"][:2]] == [{"knn": 60}, {"knn": 60}]
-    assert "over 60 test images holds zero" in page.words
+    assert "over 60 test images contains zero" in page.words
     names = [str(a["id"]) for a in page.of("figure") if "id" in a]
     assert names == ["figure-comparison_knn", "figure-comparison_knn_rounds", "figure-comparison_knn_bytes"]
     figures = [str(a["aria-label"]) for a in page.of("svg")]
@@ -88,7 +88,7 @@ def test_of_one_seed_the_test_images_say_what_is_level() -> None:
     assert found.sentence == (
         "By kNN, b is first of 3 with 90.3 %; of the others 1 is not told apart from it; 2 of 3 beat the untrained "
         "encoder (79.0 %), 1 not told apart from it. Level: the 95 % interval of the difference over 1,000 test images "
-        "holds zero and lies within ±1 point; not told apart: it holds zero and reaches further; of one seed, so "
+        "contains zero and lies within ±1 point; not told apart: it contains zero and reaches further; of one seed, so "
         "another may order them otherwise."
     )
     few = [{**one, "test_images": {"knn": 20}} for one in rows]
@@ -113,8 +113,8 @@ def test_of_several_seeds_paired_differences_say_what_is_level() -> None:
     assert found.kind == "better"  # although 50 images allow ten points
     assert found.sentence == (
         "By kNN, a is first of 2 with 81.0 %, 1.7 points before b; 2 of 2 beat the untrained encoder (71.0 %). Level: "
-        "the 95 % interval of the difference over 3 seeds holds zero and lies within ±1 point; not told apart: it "
-        "holds zero and reaches further; it counts seeds, not which test images were drawn."
+        "the 95 % interval of the difference over 3 seeds contains zero and lies within ±1 point; not told apart: it "
+        "contains zero and reaches further; it counts seeds, not which test images were drawn."
     )
     wild = row("b", (0.90, 0.60, 0.90), 3, 50)  # 10, 21 and 8 points apart, up and down
     found = comparison.verdict([steady, wild, base], ["knn"])
@@ -163,8 +163,8 @@ def test_without_an_accuracy_features_order_the_rows_and_nobody_is_better() -> N
     assert (found.kind, found.protocol) == (None, "features/rankme")
     assert found.sentence == (
         "No accuracy was measured; by effective rank, b is first of 2 with 37.67; of the others 1 is not told apart "
-        "from it; the untrained encoder has 21. Not told apart: the 95 % interval of the difference over 3 seeds holds "
-        "zero."
+        "from it; the untrained encoder has 21. Not told apart: the 95 % interval of the difference over 3 seeds "
+        "contains zero."
     )
     for one in rows:
         del one["values"]["features/rankme"]

@@ -68,7 +68,7 @@ def summary(accuracy: Any, untrained: Any, **more: Any) -> dict[str, Any]:
             {"0": 0.5, "1": 0.8},
             1000,
             "not told apart",
-        ),  # +40 and -30 points: the interval holds zero
+        ),  # +40 and -30 points: the interval contains zero
     ],
 )
 def test_better_level_not_told_apart_or_worse(last: Any, before: Any, images: int | None, kind: str | None) -> None:
@@ -92,12 +92,12 @@ def test_the_sentence_says_by_what_and_what_disagrees() -> None:
     alike = {"evaluation": {"test_images": 10**6}, "pixels": {"fewshot": 0.9}}
     assert verdict({**summary({"fewshot": 0.9001}, {"fewshot": 0.9}), **alike}).sentence == (
         "After 20 rounds, the encoder is level with the untrained encoder: few-shot accuracy 90.0 % against 90.0 %, "
-        "+0.0 points (95 % interval [−0.1, +0.1] over 1,000,000 test images, holds zero and lies within ±1 point); "
+        "+0.0 points (95 % interval [−0.1, +0.1] over 1,000,000 test images, contains zero and lies within ±1 point); "
         "few-shot is level with the raw pixels (+0.0)."
     )
     level = verdict({**told, "evaluation": {"test_images": 20}}).sentence
     assert (
-        "[−34.9, +16.6] over 20 test images, holds zero); few-shot is not told apart from the raw pixels (−5.0)."
+        "[−34.9, +16.6] over 20 test images, contains zero); few-shot is not told apart from the raw pixels (−5.0)."
         in level
     )
     assert verdict(told).sentence == (

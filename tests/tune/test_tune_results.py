@@ -90,7 +90,7 @@ def test_repeats_are_judged_by_their_paired_differences(tmp_path: Path) -> None:
     assert alone[1][1] > alone[0][0]  # by which the second would not have been told apart
     shown = ranked(results)
     assert list(shown.columns[0].cells) == ["*", "=", "~", ""]
-    interval = "the 95% interval of their paired differences over repeats (Student's t) holds zero and"
+    interval = "the 95% interval of their paired differences over repeats (Student's t) contains zero and"
     assert shown.caption == (
         f"chosen by test labels; level with it: 1 (=), because {interval} lies within ±0.01; not told apart from it: 1 "
         f"(~), because {interval} reaches further"
