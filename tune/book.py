@@ -121,7 +121,7 @@ class Book:
 
 
 def _damaged(path: Path, error: Exception) -> UserError:
-    return UserError(f"{path}: cannot be read ({printable(error)}); the records are damaged")
+    return UserError(f"{path}: cannot be read ({printable(error)}); the file is damaged")
 
 
 def measured(summary: Mapping[str, Any], metric: str) -> float | None:

@@ -24,7 +24,7 @@ from rayfed_ssl.data.decoded_notes import SAID, counted, misfitting, plain
 from rayfed_ssl.data.holdout import held_out_notes
 from rayfed_ssl.data.images import Dataset, Images
 from rayfed_ssl.data.limits import unseen_classes
-from rayfed_ssl.data.partition import Natural
+from rayfed_ssl.data.partition import FromFile, Natural
 from rayfed_ssl.data.source_notes import recounted
 from rayfed_ssl.data.sources import SourceConfig, load
 from rayfed_ssl.data.split_rows import NO_LABEL, Beside
@@ -105,6 +105,15 @@ def of_dealing() -> tuple[Note, ...]:
     return as_notes([*split_groups(config, made), *one_owner(config, made), *image_notes(config, made)])
 
 
+def of_files(folder: Path) -> tuple[Note, ...]:
+    """Notes of a partition file, whose name a card does not have."""
+    path = folder / f"{WHO}.json"
+    path.write_text("[[0, 1], [3]]")
+    images: Any = SimpleNamespace(labels=np.zeros(9, np.int64))
+    shards = [np.array([0, 1]), np.array([3])]
+    return FromFile(path=path, partial=True).notes(images, np.arange(9), shards)
+
+
 def of_methods() -> tuple[Note, ...]:
     """Notes of servers that have no more than what they look at."""
     own = SimpleNamespace(warmup=5, mu=1.0, privacy=SimpleNamespace(delta=0.5))
@@ -119,7 +128,7 @@ def of_methods() -> tuple[Note, ...]:
 
 def all_kinds(folder: Path) -> tuple[Note, ...]:
     put(folder, {f"train/{name}.png": image for name, image in zip((f"{WHO}_1", "2"), pictures(2), strict=True)})
-    return (*of_data(folder), *of_dealing(), *of_methods())
+    return (*of_data(folder), *of_dealing(), *of_files(folder), *of_methods())
 
 
 LINES = (
@@ -170,6 +179,7 @@ LINES = (
     "2 of 2 groups (data.group) with several images to train on have them with several clients",
     "all 4 training images with an owner belong to one",
     "1 of 2 clients with own test images have those of one class alone",
+    "data.partition.path: 6 of 9 training images are nobody's",
     "no round applies fedfoa's term",
     "every client takes one local step a round, at which fedprox's penalty has no gradient: this run is FedAvg's",
     "every round takes FedAvg's mean",

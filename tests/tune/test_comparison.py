@@ -412,4 +412,4 @@ def test_the_folder_of_a_comparison_says_enough(
             status, said, err = call(*arguments)
             assert (status, said) == (2, "")
             assert err.removeprefix(f"{base.parent}/").startswith(f"runs/c/{name}: cannot be read (")
-            assert err.endswith("; the records are damaged\n")
+            assert err.endswith("; the file is damaged\n")

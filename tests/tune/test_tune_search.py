@@ -81,7 +81,7 @@ def test_a_damaged_record_is_one_line(tmp_path: Path, damage: dict[str, Any]) ->
     path.write_text(json.dumps({"trials": [row]}))
     assert Book(tmp_path, 1).entries == [Entry(0, 0, 0, {LR: 0.1})]
     path.write_text(json.dumps({"trials": [row | damage]}))
-    with pytest.raises(UserError, match=rf"^{path}: cannot be read \(.+\); the records are damaged$"):
+    with pytest.raises(UserError, match=rf"^{path}: cannot be read \(.+\); the file is damaged$"):
         Book(tmp_path, 1)
 
 
