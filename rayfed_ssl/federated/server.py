@@ -87,8 +87,8 @@ class MethodServer(Generic[Config]):
         """
 
     def counts(self, clients: Sequence[int]) -> dict[int, float] | None:
-        """How these clients count in the round's mean of weights (``cohort.mean(by=...)``); None: by their number of
-        images.
+        """How these clients count in the mean that a round ends with (``cohort.mean(by=...)``); None: by their number
+        of images.
         """
         return None
 

@@ -18,7 +18,7 @@ Shape legend: D projection, N clients.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -225,6 +225,9 @@ class Server(MethodServer[Config]):
     def asks_everybody(self, t: int) -> bool:
         return bool(self.sharing) and t == self.sharing[0]
 
+    def counts(self, clients: Sequence[int]) -> dict[int, float] | None:
+        return counting(self.method.weights, clients)
+
     def round(self, t: int, cohort: Cohort) -> None:
         if t in self.sharing:
             self.share(cohort)
@@ -240,7 +243,7 @@ class Server(MethodServer[Config]):
             rest = without(total, bank.get(client), float(client_shares[client]), everybody)
             return {"rest": rest, "alpha": alphas[client]}
 
-        by = counting(self.method.weights, cohort.clients)
+        by = self.counts(cohort.clients)
         self.weights = cohort.mean("train", by=by, weights=self.weights, each=own)["weights"]
         self.metrics["train/alpha"] = float(np.mean(list(alphas.values())))
         if self.method.privacy is not None:
