@@ -106,10 +106,10 @@ def uniformity(projections: tuple[Tensor, ...], config: Config | PluginBlock, dr
     return torch.stack(terms).sum()
 
 
-class Client(fedavg.Client[Config]):
-    def train(self, weights: Weights, target: Weights | None = None, epochs: int | None = None) -> dict[str, Any]:
+class Client(EncoderClient[Config]):
+    def train(self, weights: Weights, epochs: int | None = None) -> dict[str, Any]:
         """Local epochs of the objective, FUR and the turns' cross-entropy; ``epochs`` None: as many as the run says."""
-        self.load(weights, target)
+        self.load(weights)
         local, pixels = self.objective_loss(), self.pixels()
         uniform, third, turning = (self.generator(purpose) for purpose in ("fur", "third view", "turns"))
 
