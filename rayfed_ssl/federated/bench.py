@@ -113,7 +113,6 @@ class Workbench:
         self.recipe = config.augment.recipe()
         self.published: dict[str, Any] = {} if published is None else published
         self.images_read = 0  # source images that went through the operation at work, once per pass
-        self.before_training = False  # whether what is evaluated is untrained, so that its values are worth caching
         self._initial = Initial(config, federation)
         self._networks: dict[tuple[str, str, int | None], Network] = {}
         self._common: dict[tuple[str, int | None], Weights] = {}  # by encoder and classes, what all clients begin with
@@ -171,13 +170,20 @@ class Workbench:
     # -- evaluation ----------------------------------------------------------------------------------------------------
 
     def evaluate(
-        self, encoder: str, weights: Weights | None, classes: int | None = None, client: int | None = None
+        self,
+        encoder: str,
+        weights: Weights | None,
+        classes: int | None = None,
+        client: int | None = None,
+        *,
+        untrained: bool = False,
     ) -> dict[str, float]:
         """The values of the configured protocols for the frozen encoder, by tag. None: the encoder that ``client``
         begins with. ``classes`` is what the weights' classifier was built for, by default all of the data.
 
         Of test images that are clients' own, those of ``client`` are measured too; those of every client where that is
-        None or the server. With the values come the outcomes on the test images, unless the values are remembered.
+        None or the server. With the values come the outcomes on the test images, unless the values are remembered:
+        those of encoders that the caller knows to be ``untrained`` are, for the next run that begins with them.
         """
         if not self.config.evaluation.protocols:
             return {}
@@ -185,7 +191,7 @@ class Workbench:
         if weights is None:
             key = (encoder, self._initial.whose(client))
             if key not in self._untrained:
-                self._untrained[key] = self.evaluate(encoder, self.initial(encoder, client=client))
+                self._untrained[key] = self.evaluate(encoder, self.initial(encoder, client=client), untrained=untrained)
             return evaluation.of_client(self._untrained[key], owner)
         network = self.network(encoder, "evaluated", classes)
 
@@ -195,7 +201,7 @@ class Workbench:
             material = replace(material, tally=Tally(material.tests[""]))
             return evaluation.evaluate(material, self.config.evaluation)
 
-        if not self.before_training or not cache.repeatable(self.config.evaluation.rows.values(), network.encoder):
+        if not untrained or not cache.repeatable(self.config.evaluation.rows.values(), network.encoder):
             return measured()
         values = cache.digest(weights.layout, weights.vector)
         return cache.remembered(self._key("encoder", encoder, values, classes, client), measured)
