@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from rayfed_ssl.federated.aggregation import FixedPointSum
-from rayfed_ssl.federated.clock import Clock, Exchange, RoundVoid
+from rayfed_ssl.federated.clock import Clock, Exchange
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.messages import (
@@ -30,6 +30,7 @@ from rayfed_ssl.federated.messages import (
     Mean,
     OperationResult,
     Reply,
+    RoundVoid,
     Start,
     State,
     Task,
@@ -204,10 +205,7 @@ class Cohort(abc.ABC):
         with self._exchange(task, whom, self._own_fields(operation, each)) as (replying, own):
             if not replying:
                 raise self._void("nobody replied")
-            counts = self.shares if by is None else by
-            raw = np.array([counts[client] for client in replying], np.float64)
-            weights = dict(zip(replying, (raw / raw.sum()).tolist(), strict=True))
-            averaging = Averaging(weights, tuple(fields))
+            averaging = Averaging.over(replying, self.shares if by is None else by, fields)
             for chunk in self._run(self._looking(task, replying), replying, own, averaging):
                 replies += list(self._take(task, chunk))
                 if chunk.total is not None and chunk.total.totals:
@@ -267,9 +265,11 @@ class Cohort(abc.ABC):
         task, whom = Task(operation, self.round, {}, starts), tuple(starts)
         if self.clock is not None:
             self.exchange = Exchange(operation, whom, (), {c: self.clock.expected(operation, c) for c in whom})
-        for chunk in self._run(self._looking(task, whom), whom, each, None):
-            yield from self._take(task, chunk)
-        self.exchange = None
+        try:
+            for chunk in self._run(self._looking(task, whom), whom, each, None):
+                yield from self._take(task, chunk)
+        finally:
+            self.exchange = None
 
     @contextmanager
     def _exchange(self, task: Task, whom: tuple[int, ...], own: Each) -> Iterator[tuple[tuple[int, ...], Each]]:

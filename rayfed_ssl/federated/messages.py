@@ -63,6 +63,10 @@ class ClientError(RuntimeError):
         return ClientError, (self.client, self.round, self.operation, self.where, self.trace)
 
 
+class RoundVoid(Exception):
+    """A round that comes to nothing. The text says why."""
+
+
 class Diverged(ClientError):
     """Training diverged: a reply, or what an encoder makes of images, is not finite or too large to be averaged.
 
@@ -113,6 +117,12 @@ class Averaging:
 
     weights: Mapping[int, float]
     fields: tuple[str, ...]
+
+    @classmethod
+    def over(cls, clients: Sequence[int], counts: Mapping[int, float] | np.ndarray, fields: Sequence[str]) -> Averaging:
+        """These clients by their ``counts``, which are normalised."""
+        raw = np.array([counts[client] for client in clients], np.float64)
+        return cls(dict(zip(clients, (raw / raw.sum()).tolist(), strict=True)), tuple(fields))
 
     def of(self, clients: Sequence[int]) -> Averaging:
         """The part that concerns these clients."""
@@ -225,7 +235,7 @@ def freeze(value: Any) -> None:
             freeze(item)
 
 
-def keep(*states: State) -> None:
+def copy_views(*states: State) -> None:
     """Make what servers keep their own: in place, arrays that are views are replaced by copies. A value of a reply is a
     view into the whole message, which stays in memory, in Ray's object store, as long as any view of it does.
     """

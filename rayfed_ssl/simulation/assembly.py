@@ -9,9 +9,9 @@ from typing import Any
 from rayfed_ssl.base.notes import Note, as_notes
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.clock import Clock
 from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.initial import Initial
 from rayfed_ssl.federated.plugin import ServerPlugin
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.setup import Setup

@@ -27,8 +27,9 @@ from rayfed_ssl.base.text import amount, last_line
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.decoding import decoding_told
 from rayfed_ssl.data.store import CACHE, default_cache
-from rayfed_ssl.federated.bench import Initial, device_name
+from rayfed_ssl.federated.bench import device_name
 from rayfed_ssl.federated.federation import Federation, deal
+from rayfed_ssl.federated.initial import Initial
 from rayfed_ssl.federated.messages import TRAINS
 from rayfed_ssl.federated.plugin import ServerPlugin
 from rayfed_ssl.federated.server import MethodServer

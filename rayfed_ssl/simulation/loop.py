@@ -20,13 +20,12 @@ from rayfed_ssl.base.notes import Note, as_notes
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.decoding import decoding_told
-from rayfed_ssl.federated.bench import Initial
-from rayfed_ssl.federated.clock import RoundVoid
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.fedbuff import FedBuff
 from rayfed_ssl.federated.federation import Federation, deal
+from rayfed_ssl.federated.initial import Initial
 from rayfed_ssl.federated.ledger import Ledger
-from rayfed_ssl.federated.messages import ClientError, Diverged, keep
+from rayfed_ssl.federated.messages import ClientError, Diverged, RoundVoid, copy_views
 from rayfed_ssl.federated.plugin import ServerPlugin
 from rayfed_ssl.federated.results import PIXELS, ClientMatrix
 from rayfed_ssl.federated.server import MethodServer
@@ -48,7 +47,7 @@ from rayfed_ssl.simulation.resuming import (
     has_results,
     rounds_in,
 )
-from rayfed_ssl.simulation.saving import Saving, kept, published_again
+from rayfed_ssl.simulation.saving import Saving, published_again, without_public_images
 from rayfed_ssl.simulation.shared_encoders import SharedEncoders
 from rayfed_ssl.simulation.timing import clock_notes
 from rayfed_ssl.storage import checkpoint, failure
@@ -112,7 +111,7 @@ class RunLoop:
         else:
             self.server.start(self.cohort)
             self.cohort.check_read()
-            keep(self.server.state)
+            copy_views(self.server.state)
             self.cohort.commit()
         of_time = clock_notes(self.clock, config, self.server) if self.clock else []
         dealt = [*of_dealing(config, self.federation), *few_steps(config, self.server)]
@@ -267,7 +266,7 @@ class RunLoop:
         if t == self.rounds:
             self.server.after_last_round(self.cohort)
         self.cohort.end_round()
-        keep(self.server.state, *(plugin.state for plugin in self.plugins.values()))
+        copy_views(self.server.state, *(plugin.state for plugin in self.plugins.values()))
         seconds = time.perf_counter() - began
         with self.writing(f"the records of round {t}"):
             values = self.recorder.round(t, self.cohort, self.server, seconds, void=bool(nothing))
@@ -327,7 +326,7 @@ class RunLoop:
             "server": self.server.state,
             "plugins": {name: plugin.state for name, plugin in self.plugins.items()},
             "ledger": self.ledger.state(),
-            "published": kept(self.cohort.published, self.federation.public),
+            "published": without_public_images(self.cohort.published, self.federation.public),
             "clock": self.clock and self.clock.state,
             "schedule": self.buffered and self.buffered.state,
             "setbacks": self.cohort.setbacks.state,

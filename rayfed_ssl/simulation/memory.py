@@ -19,8 +19,8 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import amount
 from rayfed_ssl.base.weights import pack
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.initial import Initial
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.objectives import build as build_objective
 

@@ -21,10 +21,10 @@ from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.partition import label_histogram
 from rayfed_ssl.evaluation import by_client, recorded, settings
 from rayfed_ssl.extensions import digests
-from rayfed_ssl.federated.bench import tested_images, train_rows
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import Ledger
+from rayfed_ssl.federated.measured_rows import tested_images, train_rows
 from rayfed_ssl.federated.messages import SERVER, Diverged
 from rayfed_ssl.federated.plugin import ServerPlugin
 from rayfed_ssl.federated.remarks import largest_class

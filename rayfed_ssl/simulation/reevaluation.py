@@ -23,8 +23,9 @@ from rayfed_ssl.data.images import Dataset
 from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.evaluation import PROTOCOLS, EvaluationConfig, Outcomes
 from rayfed_ssl.evaluation.cache import digest
-from rayfed_ssl.federated.bench import Workbench, tested_images, train_rows
+from rayfed_ssl.federated.bench import Workbench
 from rayfed_ssl.federated.federation import Federation, deal
+from rayfed_ssl.federated.measured_rows import tested_images, train_rows
 from rayfed_ssl.federated.remarks import largest_class, remarks
 from rayfed_ssl.models.exported import ExportedFile, exported_by
 from rayfed_ssl.models.network import Network

@@ -24,8 +24,8 @@ from rayfed_ssl.base import seeding
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import Address
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import Federation, deal
+from rayfed_ssl.federated.initial import Initial
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.plugin import ServerPlugin
 from rayfed_ssl.federated.server import MethodServer

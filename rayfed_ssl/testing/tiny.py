@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 
 from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.extensions import gather
-from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import Federation, deal
+from rayfed_ssl.federated.initial import Initial
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.messages import Mean
 from rayfed_ssl.records.outcomes import FILE as OUTCOMES

@@ -12,8 +12,8 @@ import torch
 from safetensors.numpy import load
 
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.initial import Initial
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.server_steps import moved, optimised_round
 from rayfed_ssl.federated.setup import Setup

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.initial import Initial
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.testing.tiny import counted

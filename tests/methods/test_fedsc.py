@@ -25,8 +25,8 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.base.weights import Weights, unpack
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import Federation, deal
+from rayfed_ssl.federated.initial import Initial
 from rayfed_ssl.federated.messages import Mean, Reply
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods.fedsc import Config, Server, alpha_of, weighted_sum, without

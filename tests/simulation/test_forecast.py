@@ -14,9 +14,9 @@ import torch
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.cli import main
 from rayfed_ssl.config import load
-from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.initial import Initial
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models.network import Network
