@@ -175,7 +175,7 @@ class Workbench:
         images = cache.digest(federation.dataset.digest, train.labels, test.labels)
         return [images, len(train), len(test), federation.classes, held_out]
 
-    def looks(self, network: Network) -> dict[str, np.ndarray]:
+    def features_to_compare(self, network: Network) -> dict[str, np.ndarray]:
         """What each configured comparison compares an encoder by, (n, D), by the comparison's name: of test images, or
         of training images where there are none. The network's mode stays as it is.
         """
@@ -183,7 +183,7 @@ class Workbench:
         pixels = dataset.test.pixels if len(dataset.test) else dataset.train.pixels
         frozen = self.frozen(network)
         seed, rows = self.config.seed, config.comparisons
-        found = {name: row.look(frozen, pixels, config.of(name), seed).numpy() for name, row in rows.items()}
+        found = {name: row.features(frozen, pixels, config.of(name), seed).numpy() for name, row in rows.items()}
         network.train(training)
         return found
 

@@ -33,15 +33,15 @@ def take_qualified(plugin: str, message: dict[str, Any]) -> dict[str, Any]:
 @dataclass(frozen=True)
 class OperationResult:
     """What one operation gives back. ``reply`` would cross the wire. ``metrics``, ``images`` (how many source images
-    the operation read) and ``looks`` (what its encoder is compared by, by protocol) are instruments of the simulator
-    and would not.
+    the operation read) and ``compared_features`` (what its encoder is compared by, by protocol) are instruments of the
+    simulator and would not.
     """
 
     client: int
     reply: dict[str, Any]
     metrics: dict[str, float]
     images: int = 0
-    looks: Mapping[str, np.ndarray] = field(default_factory=dict)
+    compared_features: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 class ClientError(RuntimeError):
@@ -105,7 +105,7 @@ class Task:
     round: int
     message: Mapping[str, Any]
     starts: Mapping[int, Start] = field(default_factory=dict)  # of clients whose work began in another round
-    look_at: frozenset[int] = frozenset()  # clients whose encoders are compared once they have done it
+    compare_clients: frozenset[int] = frozenset()  # clients whose encoders are compared once they have done it
 
     def start(self, client: int) -> Start:
         return self.starts.get(client, Start(self.round))

@@ -139,7 +139,7 @@ class RunLoop:
             files: digests of the files beside the images, by key.
             notes: lines that were said, and are recorded too.
         """
-        config, folder = self.config, self.folder
+        config, folder, device, last = self.config, self.folder, self.cohort.device, self.outcomes
         with self.writing("what is known before the first round" if resumed is None else "the resumed run"):
             for name in self.saving.set_aside():
                 self.say(self.start, f"checkpoints/{name}: set aside, so that it hides nothing that is saved from now")
@@ -148,8 +148,9 @@ class RunLoop:
                 forget_end(folder)
             extensions.save(config.extensions, folder)
             configfile.dump(config, folder / "config.yaml")
-            device, last = self.cohort.device, self.outcomes
-            self.recorder = Recorder(config, folder, self.federation, device, resumed, files, notes, last)
+            self.recorder = Recorder(
+                config, folder, self.federation, device, resumed_from=resumed, files=files, notes=notes, outcomes=last
+            )
             self.leaving.callback(self._close_records)
             if resumed is None:
                 self.recorder.measured(0, self.cohort)  # by what the server trained at the start
@@ -260,7 +261,7 @@ class RunLoop:
             nothing = f"came to nothing: {why}"
             line += f" {nothing}"
         except ClientError:
-            if self.cohort.fruitless:
+            if self.cohort.every_client_failed:
                 self.say(t, self.cohort.setbacks.verdict)
             raise
         if t == self.rounds:

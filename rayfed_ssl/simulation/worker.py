@@ -88,9 +88,9 @@ class Worker(Workbench):
             except BrokenFeatures as error:
                 raise Diverged(client, round, "evaluate", "", error.found, math.nan) from None
 
-    def look(self, client: int, round: int) -> dict[str, np.ndarray]:
-        """What comparisons of encoders look at, of the network as this client's operation has just left it."""
-        return self.looks(self.client(self.method.client, client, round, "evaluate", {}).network)
+    def features_of_client(self, client: int, round: int) -> dict[str, np.ndarray]:
+        """What encoders are compared by, of the network as this client's operation has just left it."""
+        return self.features_to_compare(self.client(self.method.client, client, round, "evaluate", {}).network)
 
     def client(
         self, kind: type[EncoderClient[Any]], client: int, round: int, operation: str, state: State, visit: int = 0
@@ -103,6 +103,7 @@ class Worker(Workbench):
 def run_chunk(
     worker: Worker,
     task: Task,
+    *,
     clients: Sequence[int],
     own: Sequence[Mapping[str, Any]],
     states: Sequence[State | None],
@@ -131,8 +132,8 @@ def run_chunk(
             round, visit = task.start(client)
             message = {**task.message, **own[k]}
             result, state = worker.execute(task.operation, client, round, message, states[k], visit)
-            if client in task.look_at:
-                result = replace(result, looks=worker.look(client, round))
+            if client in task.compare_clients:
+                result = replace(result, compared_features=worker.features_of_client(client, round))
             booked, reply = sizes(result.reply), dict(result.reply)
             if total is not None and averaging is not None:
                 check_replied(reply, averaging.fields, task.operation)
